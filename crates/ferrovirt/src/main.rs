@@ -1,0 +1,2 @@
+//! ferrovirt
+fn main() {}

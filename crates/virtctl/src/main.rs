@@ -1,0 +1,2 @@
+//! virtctl
+fn main() {}
