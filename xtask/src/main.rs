@@ -1,22 +1,40 @@
-//! Chores of the repository: `cargo xtask codegen <what>` and friends. Each chore is a file.
+//! The repository's own tasks: `cargo xtask TASK`.
 
-mod codegen;
+mod codegen_rpc;
+mod codegen_schemas;
 
-use clap::Parser;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "xtask", about = "Chores of this repository")]
-enum Chore {
-    /// Rewrites generated, committed files.
-    Codegen {
-        /// What to generate.
-        #[command(subcommand)]
-        what: codegen::What,
+enum Task {
+    /// Generate committed files.
+    #[command(subcommand)]
+    Codegen(Codegen),
+}
+
+#[derive(Subcommand)]
+enum Codegen {
+    /// crates/rpc/src/generated from crates/rpc/proto.
+    Rpc {
+        /// Only check that the committed files are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Schemas and the resource table of the built-in Kubernetes kinds, for kube-apiserver.
+    Schemas {
+        /// Only check that the committed files are up to date.
+        #[arg(long)]
+        check: bool,
     },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Chore::parse() {
-        Chore::Codegen { what } => codegen::run(&what),
+fn main() -> Result<()> {
+    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    match Task::parse() {
+        Task::Codegen(Codegen::Rpc { check }) => codegen_rpc::run(&root, check),
+        Task::Codegen(Codegen::Schemas { check }) => codegen_schemas::run(&root, check),
     }
 }
