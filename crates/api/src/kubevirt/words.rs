@@ -1,0 +1,165 @@
+//! The words of the KubeVirt API that are not in its schema: labels, annotations, finalizers, phases, conditions, reasons.
+
+pub const GROUP: &str = "kubevirt.io";
+pub const API_VERSION: &str = "kubevirt.io/v1";
+
+/// Namespace the components live in unless the KubeVirt object says otherwise.
+pub const DEFAULT_NAMESPACE: &str = "kubevirt";
+
+/// Label keys.
+pub mod label {
+    pub const APP: &str = "kubevirt.io";
+    pub const APP_VIRT_LAUNCHER: &str = "virt-launcher";
+    pub const APP_VIRT_HANDLER: &str = "virt-handler";
+    pub const CREATED_BY: &str = "kubevirt.io/created-by";
+    pub const NODE_NAME: &str = "kubevirt.io/nodeName";
+    pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
+    pub const VM_NAME: &str = "vm.kubevirt.io/name";
+    pub const VMI_NAME: &str = "vmi.kubevirt.io/id";
+    pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
+    pub const MIGRATION_TARGET_NODE: &str = "kubevirt.io/migrationTargetNodeName";
+    pub const MIGRATION_SELECTOR: &str = "kubevirt.io/vmi-name";
+    pub const CPU_MANAGER: &str = "cpumanager";
+    pub const CPU_FEATURE_PREFIX: &str = "cpu-feature.node.kubevirt.io/";
+    pub const CPU_MODEL_PREFIX: &str = "cpu-model.node.kubevirt.io/";
+    pub const MACHINE_TYPE_PREFIX: &str = "machine-type.node.kubevirt.io/";
+    pub const HOST_MODEL_CPU_PREFIX: &str = "host-model-cpu.node.kubevirt.io/";
+    pub const INSTALL_STRATEGY: &str = "kubevirt.io/install-strategy-identifier";
+    pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    pub const COMPONENT: &str = "app.kubernetes.io/component";
+    pub const VERSION: &str = "app.kubernetes.io/version";
+}
+
+/// Annotation keys.
+pub mod annotation {
+    pub const DOMAIN: &str = "kubevirt.io/domain";
+    pub const CREATED_BY: &str = "kubevirt.io/created-by";
+    pub const LATEST_OBSERVED_API_VERSION: &str = "kubevirt.io/latest-observed-api-version";
+    pub const STORAGE_OBSERVED_API_VERSION: &str = "kubevirt.io/storage-observed-api-version";
+    pub const PCI_TOPOLOGY_VERSION: &str = "kubevirt.io/pci-topology-version";
+    pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
+    pub const MIGRATION_TRANSPORT_UNIX: &str = "kubevirt.io/migrationTransportUnix";
+    pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+    pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
+    pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";
+    pub const KEEP_LAUNCHER_ALIVE: &str = "kubevirt.io/keep-launcher-alive-after-failure";
+    pub const PLACE_PCI_DEVICES_ON_ROOT: &str = "kubevirt.io/placePCIDevicesOnRootComplex";
+    pub const FREE_PAGE_REPORTING_DISABLED: &str = "kubevirt.io/free-page-reporting-disabled";
+    pub const NON_ROOT: &str = "kubevirt.io/nonroot";
+    pub const OS: &str = "vm.kubevirt.io/os";
+    pub const INSTALL_STRATEGY_VERSION: &str = "kubevirt.io/install-strategy-version";
+    pub const GENERATION: &str = "kubevirt.io/generation";
+}
+
+/// Finalizers.
+pub mod finalizer {
+    pub const VM: &str = "kubevirt.io/virtualMachineControllerFinalize";
+    /// Set on a VMI; virt-controller removes it once the pods are gone.
+    pub const VMI: &str = "foregroundDeleteVirtualMachine";
+    pub const MIGRATION: &str = "kubevirt.io/migrationJobFinalize";
+    pub const KUBEVIRT: &str = "foregroundDeleteKubeVirt";
+    pub const FOREGROUND: &str = "foregroundDeletion";
+}
+
+/// `status.phase` of a VirtualMachineInstance.
+pub mod phase {
+    pub const UNSET: &str = "";
+    pub const PENDING: &str = "Pending";
+    pub const SCHEDULING: &str = "Scheduling";
+    pub const SCHEDULED: &str = "Scheduled";
+    pub const RUNNING: &str = "Running";
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const FAILED: &str = "Failed";
+    pub const WAITING_FOR_SYNC: &str = "WaitingForSync";
+    pub const UNKNOWN: &str = "Unknown";
+}
+
+/// Condition types of VirtualMachineInstance and VirtualMachine.
+pub mod condition {
+    pub const READY: &str = "Ready";
+    pub const AGENT_CONNECTED: &str = "AgentConnected";
+    pub const ACCESS_CREDENTIALS_SYNCHRONIZED: &str = "AccessCredentialsSynchronized";
+    pub const LIVE_MIGRATABLE: &str = "LiveMigratable";
+    pub const STORAGE_LIVE_MIGRATABLE: &str = "StorageLiveMigratable";
+    pub const PAUSED: &str = "Paused";
+    pub const PROVISIONING: &str = "Provisioning";
+    pub const SYNCHRONIZED: &str = "Synchronized";
+    pub const UNSUPPORTED_AGENT: &str = "AgentVersionNotSupported";
+    pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
+    pub const FAILURE: &str = "Failure";
+    pub const RESTART_REQUIRED: &str = "RestartRequired";
+    pub const INITIALIZED: &str = "Initialized";
+    pub const POD_SCHEDULED: &str = "PodScheduled";
+    pub const VCPU_CHANGE: &str = "HotVCPUChange";
+    pub const MEMORY_CHANGE: &str = "HotMemoryChange";
+    pub const VOLUMES_CHANGE: &str = "VolumesChange";
+}
+
+/// Condition types of the KubeVirt object.
+pub mod kubevirt_condition {
+    pub const AVAILABLE: &str = "Available";
+    pub const PROGRESSING: &str = "Progressing";
+    pub const DEGRADED: &str = "Degraded";
+    pub const CREATED: &str = "Created";
+    pub const SYNCHRONIZED: &str = "Synchronized";
+}
+
+/// `status.phase` of the KubeVirt object.
+pub mod kubevirt_phase {
+    pub const DEPLOYING: &str = "Deploying";
+    pub const DEPLOYED: &str = "Deployed";
+    pub const DELETING: &str = "Deleting";
+    pub const DELETED: &str = "Deleted";
+}
+
+/// `status.printableStatus` of a VirtualMachine.
+pub mod printable {
+    pub const STOPPED: &str = "Stopped";
+    pub const PROVISIONING: &str = "Provisioning";
+    pub const STARTING: &str = "Starting";
+    pub const RUNNING: &str = "Running";
+    pub const PAUSED: &str = "Paused";
+    pub const STOPPING: &str = "Stopping";
+    pub const TERMINATING: &str = "Terminating";
+    pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
+    pub const MIGRATING: &str = "Migrating";
+    pub const UNKNOWN: &str = "Unknown";
+    pub const UNSCHEDULABLE: &str = "ErrorUnschedulable";
+    pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
+    pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
+    pub const PVC_NOT_FOUND: &str = "ErrorPvcNotFound";
+    pub const DATA_VOLUME_ERROR: &str = "DataVolumeError";
+    pub const WAITING_FOR_VOLUME_BINDING: &str = "WaitingForVolumeBinding";
+    pub const WAITING_FOR_RECEIVER: &str = "WaitingForReceiver";
+}
+
+/// `spec.runStrategy` of a VirtualMachine.
+pub mod run_strategy {
+    pub const ALWAYS: &str = "Always";
+    pub const HALTED: &str = "Halted";
+    pub const MANUAL: &str = "Manual";
+    pub const RERUN_ON_FAILURE: &str = "RerunOnFailure";
+    pub const ONCE: &str = "Once";
+    pub const WAIT_AS_RECEIVER: &str = "WaitAsReceiver";
+    pub const UNKNOWN: &str = "Unknown";
+}
+
+/// Extended resources the node agent offers.
+pub mod device {
+    pub const KVM: &str = "devices.kubevirt.io/kvm";
+    pub const TUN: &str = "devices.kubevirt.io/tun";
+    pub const VHOST_NET: &str = "devices.kubevirt.io/vhost-net";
+}
+
+/// What a field is when nobody says.
+pub mod default {
+    pub const MACHINE_TYPE: &str = "q35";
+    pub const ARCHITECTURE: &str = "amd64";
+    pub const CPU_MODEL: &str = "host-model";
+    pub const DISK_BUS: &str = "virtio";
+    pub const CDROM_BUS: &str = "sata";
+    pub const INTERFACE_MODEL: &str = "virtio";
+    pub const TERMINATION_GRACE_PERIOD_SECONDS: i64 = 180;
+    pub const VM_NETWORK_CIDR: &str = "10.0.2.0/24";
+    pub const VM_IPV6_NETWORK_CIDR: &str = "fd10:0:2::/120";
+}
