@@ -1,5 +1,7 @@
 //! The repository's own tasks: `cargo xtask TASK`.
 
+mod codegen_api;
+mod codegen_crds;
 mod codegen_rpc;
 mod codegen_schemas;
 
@@ -17,6 +19,18 @@ enum Task {
 
 #[derive(Subcommand)]
 enum Codegen {
+    /// crates/api/src/generated: the types of the KubeVirt API.
+    Api {
+        /// Only check that the committed files are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// deploy/crds: the CustomResourceDefinitions.
+    Crds {
+        /// Only check that the committed files are up to date.
+        #[arg(long)]
+        check: bool,
+    },
     /// crates/rpc/src/generated from crates/rpc/proto.
     Rpc {
         /// Only check that the committed files are up to date.
@@ -34,6 +48,8 @@ enum Codegen {
 fn main() -> Result<()> {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     match Task::parse() {
+        Task::Codegen(Codegen::Api { check }) => codegen_api::run(&root, check),
+        Task::Codegen(Codegen::Crds { check }) => codegen_crds::run(&root, check),
         Task::Codegen(Codegen::Rpc { check }) => codegen_rpc::run(&root, check),
         Task::Codegen(Codegen::Schemas { check }) => codegen_schemas::run(&root, check),
     }

@@ -54,8 +54,8 @@ pub mod annotation {
 /// Finalizers.
 pub mod finalizer {
     pub const VM: &str = "kubevirt.io/virtualMachineControllerFinalize";
-    /// Set on a VMI; virt-controller removes it once the pods are gone.
-    pub const VMI: &str = "foregroundDeleteVirtualMachine";
+    /// On a VMI: virt-controller removes it once the pods are gone.
+    pub const VMI: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
     pub const MIGRATION: &str = "kubevirt.io/migrationJobFinalize";
     pub const KUBEVIRT: &str = "foregroundDeleteKubeVirt";
     pub const FOREGROUND: &str = "foregroundDeletion";
