@@ -1,0 +1,119 @@
+//! Opening paths that somebody else controls: never outside the directory they belong to, never through a link.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::{Result, at};
+
+/// A directory that paths are opened beneath. Whatever those behind the paths do, rename or link while it happens,
+/// the opened file lies in this directory and no symbolic or magic link was followed on the way.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+}
+
+const RESOLVE: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+impl Dir {
+    /// The trusted starting point; `path` itself is resolved as usual.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(at("open", path))?;
+        Ok(Self { fd })
+    }
+
+    /// A directory beneath this one.
+    pub fn dir(&self, path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self { fd: self.openat(path.as_ref(), OFlags::PATH | OFlags::DIRECTORY)? })
+    }
+
+    /// A file beneath this directory, for reading; a device, pipe or socket does not block the open.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<std::fs::File> {
+        self.openat(path.as_ref(), OFlags::RDONLY | OFlags::NONBLOCK).map(std::fs::File::from)
+    }
+
+    /// A reference to whatever lies at `path`, usable as `/proc/self/fd/N` for the calls that know only paths.
+    pub fn reference(&self, path: impl AsRef<Path>) -> Result<OwnedFd> {
+        self.openat(path.as_ref(), OFlags::PATH)
+    }
+
+    /// Opens with explicit flags; `CLOEXEC` is added.
+    pub fn openat(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        // The kernel gives up with EAGAIN when a rename races with the check; the answer is to ask again.
+        for _ in 0..32 {
+            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC, Mode::empty(), RESOLVE) {
+                Err(rustix::io::Errno::AGAIN) => {}
+                other => return other.map_err(at("open beneath its directory", path)),
+            }
+        }
+        Err(at("open beneath its directory", path)(rustix::io::Errno::AGAIN))
+    }
+
+    /// Connects to the Unix stream socket beneath this directory. The socket is pinned by descriptor before it is
+    /// connected to, so a swap in between cannot redirect the connection.
+    pub fn connect(&self, path: impl AsRef<Path>) -> Result<std::os::unix::net::UnixStream> {
+        use std::os::fd::AsRawFd;
+        let path = path.as_ref();
+        let socket = self.reference(path)?;
+        std::os::unix::net::UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd()))
+            .map_err(at("connect to", path))
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::fs::symlink;
+
+    fn scene() -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("beneath-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(dir.join("in/sub")).unwrap();
+        std::fs::write(dir.join("in/sub/file"), "inside").unwrap();
+        std::fs::write(dir.join("secret"), "outside").unwrap();
+        symlink("../secret", dir.join("in/up")).unwrap();
+        symlink("sub", dir.join("in/link")).unwrap();
+        symlink("/proc/self/root/etc/passwd", dir.join("in/magic")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn nothing_outside_is_reached() {
+        let dir = scene();
+        let beneath = Dir::open(&dir.join("in")).unwrap();
+        let mut text = String::new();
+        beneath.read("sub/file").unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "inside");
+        for path in ["../secret", "/etc/passwd", "up", "link/file", "magic", "sub/../../secret"] {
+            assert!(beneath.read(path).is_err(), "{path} was opened");
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn sockets_are_connected_by_descriptor() {
+        let dir = scene();
+        let listener = std::os::unix::net::UnixListener::bind(dir.join("in/sub/sock")).unwrap();
+        let beneath = Dir::open(&dir.join("in")).unwrap();
+        let mut client = beneath.connect("sub/sock").unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"hi").unwrap();
+        drop(client);
+        let mut got = String::new();
+        server.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "hi");
+        symlink("sub/sock", dir.join("in/alias")).unwrap();
+        assert!(beneath.connect("alias").is_err());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,123 @@
+//! File descriptors sent over Unix sockets (`SCM_RIGHTS`), with a bounded message beside them.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+use crate::{Error, Result, call};
+
+/// Most descriptors in one message.
+pub const MAX_FDS: usize = 16;
+
+/// Sends `message`, which must not be empty, with `fds` attached to its first byte.
+pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    if message.is_empty() || fds.len() > MAX_FDS {
+        return Err(Error::Protocol(format!("{} bytes with {} descriptors cannot be sent", message.len(), fds.len())));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Error::Protocol("descriptors do not fit the control buffer".into()));
+    }
+    let mut sent = retry(|| rustix::net::sendmsg(&socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL))?;
+    while sent < message.len() {
+        sent += retry(|| rustix::net::send(&socket, &message[sent..], SendFlags::NOSIGNAL))?;
+    }
+    Ok(())
+}
+
+fn retry(mut attempt: impl FnMut() -> rustix::io::Result<usize>) -> Result<usize> {
+    loop {
+        match attempt() {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.map_err(call("send on a socket")),
+        }
+    }
+}
+
+/// Receives at most `limit` bytes and [`MAX_FDS`] descriptors, which are close-on-exec. An empty message means that the
+/// other side closed.
+pub fn receive(socket: impl AsFd, limit: usize) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut message = vec![0; limit];
+    let got = loop {
+        let mut iov = [IoSliceMut::new(&mut message)];
+        match rustix::net::recvmsg(&socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other.map_err(call("receive from a socket"))?,
+        }
+    };
+    let mut fds = Vec::new();
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = item {
+            fds.extend(rights);
+        }
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Error::Protocol("more descriptors than accepted".into()));
+    }
+    message.truncate(got.bytes);
+    Ok((message, fds))
+}
+
+/// Receives one line of at most `limit` bytes, without its newline, and all descriptors that came with it.
+pub fn receive_line(socket: impl AsFd, limit: usize) -> Result<(String, Vec<OwnedFd>)> {
+    let mut line = Vec::new();
+    let mut fds = Vec::new();
+    loop {
+        let (part, more) = receive(&socket, limit.saturating_sub(line.len()).max(1))?;
+        fds.extend(more);
+        let closed = part.is_empty();
+        line.extend(part);
+        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            line.truncate(end);
+            break;
+        }
+        if closed || line.len() >= limit || fds.len() > MAX_FDS {
+            return Err(Error::Protocol(format!("no complete line within {limit} bytes")));
+        }
+    }
+    String::from_utf8(line).map(|text| (text, fds)).map_err(|_| Error::Protocol("a line that is not UTF-8".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_descriptor_and_its_line_arrive_together() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let path = std::env::temp_dir().join(format!("fdpass-{}", std::process::id()));
+        let mut file = std::fs::File::create_new(&path).unwrap();
+        file.write_all(b"content").unwrap();
+        send(&a, b"{\"path\":\"x\"}\n", &[file.as_fd()]).unwrap();
+        let (line, mut fds) = receive_line(&b, 100).unwrap();
+        assert_eq!((line.as_str(), fds.len()), ("{\"path\":\"x\"}", 1));
+        drop(file);
+        let mut received = std::fs::File::options().read(true).open(&path).unwrap();
+        let mut text = String::new();
+        received.rewind().unwrap();
+        received.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "content");
+        assert!(std::fs::File::from(fds.remove(0)).metadata().unwrap().len() == 7);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn lines_are_bounded() {
+        let (a, b) = UnixStream::pair().unwrap();
+        send(&a, &[b'x'; 64], &[]).unwrap();
+        assert!(receive_line(&b, 16).is_err());
+        drop(a);
+        let (c, d) = UnixStream::pair().unwrap();
+        drop(c);
+        assert!(receive_line(&d, 16).is_err());
+    }
+}
