@@ -1,0 +1,284 @@
+//! Certificates: an authority, leaves that name a role and a node, and when to renew them.
+//!
+//! A peer is not trusted for having a valid signature: its certificate says which component it is
+//! (`ferrovirt://role/<role>`) and, where one exists, on which node (`ferrovirt://node/<node>`).
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use time::OffsetDateTime;
+use x509_parser::{extensions::GeneralName, prelude::FromDer};
+
+const ROLE: &str = "ferrovirt://role/";
+const NODE: &str = "ferrovirt://node/";
+/// Certificates begin a little in the past, for clocks that are.
+const BACKDATE: Duration = Duration::from_secs(300);
+
+/// Making or reading certificates failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A certificate could not be made.
+    #[error("cannot make the certificate of {subject}")]
+    Make {
+        /// Its common name.
+        subject: String,
+        /// Why.
+        #[source]
+        source: rcgen::Error,
+    },
+    /// A key or certificate in PEM could not be read.
+    #[error("cannot read the {what}")]
+    Read {
+        /// Which one.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A moment lies outside of what a certificate can say.
+    #[error("the validity of {0} is out of range")]
+    Validity(String),
+}
+
+/// A certificate and its key, both in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The certificate, or the chain.
+    pub certificate: String,
+    /// The private key, PKCS#8.
+    pub key: String,
+}
+
+/// What a leaf says about its holder.
+#[derive(Clone, Debug, Default)]
+pub struct Leaf {
+    /// The common name.
+    pub name: String,
+    /// The component, such as `virt-handler`; also becomes a DNS name, so that TLS clients have one to check.
+    pub role: String,
+    /// The node, for components bound to one.
+    pub node: Option<String>,
+    /// DNS names, of Services mostly.
+    pub dns: Vec<String>,
+}
+
+/// Who a certificate says its holder is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The subject's common name.
+    pub name: String,
+    /// The component, empty when the certificate names none.
+    pub role: String,
+    /// The node, when the certificate is bound to one.
+    pub node: Option<String>,
+}
+
+/// Signs leaves.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pair: Pair,
+}
+
+impl Authority {
+    /// A new self-signed authority.
+    ///
+    /// # Errors
+    /// When no key can be made.
+    pub fn generate(name: &str, now: Timestamp, lifetime: Duration) -> Result<Self, Error> {
+        let make = |source| Error::Make { subject: name.to_owned(), source };
+        let key = KeyPair::generate().map_err(make)?;
+        let mut params = CertificateParams::default();
+        validity(&mut params, name, now, lifetime)?;
+        params.distinguished_name = Default::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key).map_err(make)?;
+        let pair = Pair { certificate: certificate.pem(), key: key.serialize_pem() };
+        Ok(Authority { issuer: Issuer::new(params, key), pair })
+    }
+
+    /// An authority from its stored pair.
+    ///
+    /// # Errors
+    /// When either part is not what it should be.
+    pub fn from_pair(pair: Pair) -> Result<Self, Error> {
+        let read = |what| move |source: rcgen::Error| Error::Read { what, source: source.into() };
+        let key = KeyPair::from_pem(&pair.key).map_err(read("key of the authority"))?;
+        let issuer =
+            Issuer::from_ca_cert_pem(&pair.certificate, key).map_err(read("certificate of the authority"))?;
+        Ok(Authority { issuer, pair })
+    }
+
+    /// The authority's own certificate and key.
+    pub fn pair(&self) -> &Pair {
+        &self.pair
+    }
+
+    /// A leaf with a new key, good for both ends of a connection.
+    ///
+    /// # Errors
+    /// When a name is not one, or no key can be made.
+    pub fn issue(&self, leaf: &Leaf, now: Timestamp, lifetime: Duration) -> Result<Pair, Error> {
+        let make = |source| Error::Make { subject: leaf.name.clone(), source };
+        let key = KeyPair::generate().map_err(make)?;
+        let mut params = CertificateParams::default();
+        validity(&mut params, &leaf.name, now, lifetime)?;
+        params.distinguished_name = Default::default();
+        params.distinguished_name.push(DnType::CommonName, leaf.name.as_str());
+        let mut names = vec![SanType::URI(format!("{ROLE}{}", leaf.role).try_into().map_err(make)?)];
+        if let Some(node) = &leaf.node {
+            names.push(SanType::URI(format!("{NODE}{node}").try_into().map_err(make)?));
+        }
+        for dns in std::iter::once(&leaf.role).chain(&leaf.dns) {
+            names.push(SanType::DnsName(dns.as_str().try_into().map_err(make)?));
+        }
+        params.subject_alt_names = names;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer).map_err(make)?;
+        Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+fn validity(params: &mut CertificateParams, name: &str, now: Timestamp, lifetime: Duration) -> Result<(), Error> {
+    let out_of_range = || Error::Validity(name.to_owned());
+    let moment = |at: Timestamp| OffsetDateTime::from_unix_timestamp(at.as_second()).map_err(|_| out_of_range());
+    let lifetime = SignedDuration::try_from(lifetime).map_err(|_| out_of_range())?;
+    let start = now.checked_sub(BACKDATE).map_err(|_| out_of_range())?;
+    params.not_before = moment(start)?;
+    params.not_after = moment(now.checked_add(lifetime).map_err(|_| out_of_range())?)?;
+    Ok(())
+}
+
+/// What to do about a certificate now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotation {
+    /// Good; look again after this long.
+    Keep(Duration),
+    /// Make a new one now.
+    Renew,
+}
+
+/// Renews a certificate `renew_before` its end; one that cannot be read or is not yet valid is renewed too.
+pub fn rotation(certificate: &str, now: Timestamp, renew_before: Duration) -> Rotation {
+    let Some((from, until)) = lifetime(certificate) else { return Rotation::Renew };
+    let left = until.duration_since(now);
+    let Ok(left) = Duration::try_from(left) else { return Rotation::Renew };
+    if now < from || left <= renew_before { Rotation::Renew } else { Rotation::Keep(left.saturating_sub(renew_before)) }
+}
+
+/// The first certificate's validity.
+pub fn lifetime(certificate: &str) -> Option<(Timestamp, Timestamp)> {
+    let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+    let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&der).ok()?;
+    let from = Timestamp::from_second(parsed.validity().not_before.timestamp()).ok()?;
+    let until = Timestamp::from_second(parsed.validity().not_after.timestamp()).ok()?;
+    Some((from, until))
+}
+
+/// A trust bundle of `newest` followed by the still valid certificates of `bundle`, without repetition: peers that hold
+/// leaves of the authority before this one stay trusted until that one ends.
+pub fn bundle(newest: &str, bundle: &str, now: Timestamp) -> String {
+    let mut out = newest.trim().to_owned();
+    out.push('\n');
+    for block in blocks(bundle) {
+        let valid = lifetime(&block).is_some_and(|(_, until)| until > now);
+        if valid && block.trim() != newest.trim() {
+            out.push_str(block.trim());
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn blocks(pem: &str) -> Vec<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    pem.split_inclusive(END).filter(|block| block.contains(END)).map(|block| block.trim().to_owned()).collect()
+}
+
+/// Who the holder of this certificate is. The signature is not looked at: TLS has done so.
+pub fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
+    let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).ok()?;
+    let name =
+        parsed.subject().iter_common_name().next().and_then(|cn| cn.as_str().ok()).unwrap_or_default().to_owned();
+    let mut identity = Identity { name, ..Default::default() };
+    if let Ok(Some(names)) = parsed.subject_alternative_name() {
+        for name in &names.value.general_names {
+            let GeneralName::URI(uri) = name else { continue };
+            if let Some(role) = uri.strip_prefix(ROLE) {
+                identity.role = role.to_owned();
+            } else if let Some(node) = uri.strip_prefix(NODE) {
+                identity.node = Some(node.to_owned());
+            }
+        }
+    }
+    Some(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn start() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn a_leaf_says_its_role_and_node() {
+        let authority = Authority::generate("test", start(), HOUR * 48).unwrap();
+        let leaf = Leaf {
+            name: "handler".into(),
+            role: "virt-handler".into(),
+            node: Some("node1".into()),
+            dns: vec!["x.ns.svc".into()],
+        };
+        let pair = authority.issue(&leaf, start(), HOUR).unwrap();
+        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+        let expect = Identity { name: "handler".into(), role: "virt-handler".into(), node: Some("node1".into()) };
+        assert_eq!(identity(&der), Some(expect));
+    }
+
+    #[test]
+    fn an_authority_survives_its_pair() {
+        let authority = Authority::generate("test", start(), HOUR * 48).unwrap();
+        let again = Authority::from_pair(authority.pair().clone()).unwrap();
+        assert_eq!(again.pair(), authority.pair());
+        again.issue(&Leaf { name: "a".into(), role: "a".into(), ..Default::default() }, start(), HOUR).unwrap();
+    }
+
+    #[track_caller]
+    fn check_rotation(age: Duration, expect: Rotation) {
+        let authority = Authority::generate("test", start(), HOUR * 24).unwrap();
+        let now = start() + SignedDuration::try_from(age).unwrap();
+        assert_eq!(rotation(&authority.pair().certificate, now, HOUR * 12), expect);
+    }
+
+    #[test]
+    fn renewal_comes_before_the_end() {
+        check_rotation(Duration::ZERO, Rotation::Keep(HOUR * 12));
+        check_rotation(HOUR * 11, Rotation::Keep(HOUR));
+        check_rotation(HOUR * 12, Rotation::Renew);
+        check_rotation(HOUR * 30, Rotation::Renew);
+        assert_eq!(rotation("not a certificate", start(), HOUR), Rotation::Renew);
+    }
+
+    #[test]
+    fn the_bundle_keeps_the_old_authority_until_it_ends() {
+        let old = Authority::generate("old", start(), HOUR * 2).unwrap();
+        let new = Authority::generate("new", start(), HOUR * 9).unwrap();
+        let (old, new) = (&old.pair().certificate, &new.pair().certificate);
+        let both = bundle(new, old, start());
+        assert!(both.contains(old.trim()) && both.contains(new.trim()));
+        assert_eq!(bundle(new, &both, start()), both);
+        assert!(!bundle(new, &both, start() + SignedDuration::from_hours(3)).contains(old.trim()));
+    }
+}

@@ -1,0 +1,328 @@
+//! A local copy of watched objects, kept small: JSON bytes at rest, typed only while somebody looks.
+//!
+//! ```text
+//! watch -> trim (managedFields, last-applied, what the caller does not need) -> bytes -> notify(key, old, new)
+//! ```
+//!
+//! A typed object of optional fields is ten times its JSON; ten thousand of them are the memory of a controller.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Debug,
+    marker::PhantomData,
+    pin::pin,
+    sync::{Arc, RwLock},
+};
+
+use futures::StreamExt;
+use kube::{
+    Api, Resource, ResourceExt,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event},
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::watch;
+
+use crate::Task;
+
+/// Namespace and name of an object; the namespace of a cluster-scoped one is empty.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Key {
+    /// The namespace, or empty.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl Key {
+    /// A key of its parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The key of `object`.
+    pub fn of<K: Resource>(object: &K) -> Self {
+        Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+/// What happened to one object, given to the watcher's `notify` after the store was changed.
+pub struct Change<'a, K> {
+    /// Which object.
+    pub key: &'a Key,
+    /// The object as it is now, trimmed; none when it is gone.
+    pub new: Option<&'a K>,
+    /// The index words it had before.
+    pub was: &'a [String],
+    /// The index words it has now.
+    pub is: &'a [String],
+}
+
+struct Entry {
+    json: Box<[u8]>,
+    words: Box<[String]>,
+}
+
+struct Inner {
+    objects: BTreeMap<Key, Entry>,
+    index: HashMap<String, BTreeSet<Key>>,
+}
+
+/// Objects of one kind; cheap to clone, filled by [`watch`].
+pub struct Store<K> {
+    inner: Arc<RwLock<Inner>>,
+    synced: Arc<watch::Sender<bool>>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for Store<K> {
+    fn clone(&self) -> Self {
+        Store { inner: self.inner.clone(), synced: self.synced.clone(), kind: PhantomData }
+    }
+}
+
+impl<K> Default for Store<K> {
+    fn default() -> Self {
+        Store {
+            inner: Arc::new(RwLock::new(Inner { objects: BTreeMap::new(), index: HashMap::new() })),
+            synced: Arc::new(watch::channel(false).0),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<K: DeserializeOwned + Serialize> Store<K> {
+    /// The object under `key`.
+    pub fn get(&self, key: &Key) -> Option<K> {
+        let inner = self.read();
+        decode(&inner.objects.get(key)?.json)
+    }
+
+    /// True when an object has this key.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.read().objects.contains_key(key)
+    }
+
+    /// Every key.
+    pub fn keys(&self) -> Vec<Key> {
+        self.read().objects.keys().cloned().collect()
+    }
+
+    /// Every object.
+    pub fn list(&self) -> Vec<K> {
+        self.read().objects.values().filter_map(|entry| decode(&entry.json)).collect()
+    }
+
+    /// The objects whose index words include `word`.
+    pub fn by_word(&self, word: &str) -> Vec<K> {
+        let inner = self.read();
+        let Some(keys) = inner.index.get(word) else { return Vec::new() };
+        keys.iter().filter_map(|key| inner.objects.get(key)).filter_map(|entry| decode(&entry.json)).collect()
+    }
+
+    /// The keys of the objects whose index words include `word`.
+    pub fn keys_by_word(&self, word: &str) -> Vec<Key> {
+        self.read().index.get(word).map(|keys| keys.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// How many objects are held.
+    pub fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
+    /// True when nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of JSON held; for metrics and for the memory test.
+    pub fn bytes(&self) -> usize {
+        self.read().objects.values().map(|entry| entry.json.len()).sum()
+    }
+
+    /// Waits until the first list has been stored.
+    pub async fn synced(&self) {
+        let mut synced = self.synced.subscribe();
+        // The sender lives in self, so the wait can only end by the value.
+        let _ = synced.wait_for(|done| *done).await;
+    }
+
+    /// Puts an object in by hand: what a controller just wrote is visible before the watch brings it back.
+    /// A newer version that arrived meanwhile is kept.
+    pub fn put(&self, object: &K, words: Vec<String>)
+    where
+        K: Resource,
+    {
+        let key = Key::of(object);
+        if let Some(held) = self.get(&key)
+            && version(&held) > version(object)
+        {
+            return;
+        }
+        self.replace(&key, object, words);
+    }
+
+    fn replace(&self, key: &Key, object: &K, words: Vec<String>) -> Box<[String]> {
+        let json = serde_json::to_vec(object).unwrap_or_default().into_boxed_slice();
+        let mut inner = self.write();
+        let was = forget(&mut inner, key);
+        for word in &words {
+            inner.index.entry(word.clone()).or_default().insert(key.clone());
+        }
+        inner.objects.insert(key.clone(), Entry { json, words: words.into_boxed_slice() });
+        was
+    }
+
+    fn remove(&self, key: &Key) -> Box<[String]> {
+        forget(&mut self.write(), key)
+    }
+
+    // A poisoned lock only means that another reader panicked; the map itself is whole after each statement.
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn version<K: Resource>(object: &K) -> u64 {
+    object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+fn decode<K: DeserializeOwned>(json: &[u8]) -> Option<K> {
+    serde_json::from_slice(json).ok()
+}
+
+fn forget(inner: &mut Inner, key: &Key) -> Box<[String]> {
+    let Some(entry) = inner.objects.remove(key) else { return Box::default() };
+    for word in &entry.words {
+        if let Some(keys) = inner.index.get_mut(word) {
+            keys.remove(key);
+            if keys.is_empty() {
+                inner.index.remove(word);
+            }
+        }
+    }
+    entry.words
+}
+
+/// How one kind is watched.
+pub struct Watch<K> {
+    /// Selectors.
+    pub config: watcher::Config,
+    /// Drops what nobody reads, before the object is stored. managedFields are always dropped.
+    pub trim: fn(&mut K),
+    /// Words to find the object by later: an owner's UID, a node's name.
+    pub index: fn(&K) -> Vec<String>,
+}
+
+impl<K> Default for Watch<K> {
+    fn default() -> Self {
+        Watch { config: watcher::Config::default(), trim: |_| {}, index: |_| Vec::new() }
+    }
+}
+
+/// Keeps `store` equal to the cluster and calls `notify` after every change, for as long as the task is held.
+pub fn watch<K, F>(api: Api<K>, how: Watch<K>, store: Store<K>, mut notify: F) -> Task<()>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
+    F: FnMut(Change<'_, K>) + Send + 'static,
+{
+    crate::spawn("watch", async move {
+        let mut stream = pin!(watcher::watcher(api, how.config).default_backoff());
+        let mut listed = BTreeSet::new();
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => {
+                    listed.insert(Key::of(&object));
+                    apply(&store, object, how.trim, how.index, &mut notify);
+                }
+                Ok(Event::Apply(object)) => apply(&store, object, how.trim, how.index, &mut notify),
+                Ok(Event::Delete(object)) => remove(&store, &Key::of(&object), &mut notify),
+                Ok(Event::InitDone) => {
+                    for key in store.keys().into_iter().filter(|key| !listed.contains(key)) {
+                        remove(&store, &key, &mut notify);
+                    }
+                    listed = BTreeSet::new();
+                    store.synced.send_replace(true);
+                }
+                Err(error) => tracing::debug!(error = %crate::Chain(&error), "watch interrupted, retrying"),
+            }
+        }
+    })
+}
+
+fn apply<K, F>(store: &Store<K>, mut object: K, trim: fn(&mut K), index: fn(&K) -> Vec<String>, notify: &mut F)
+where
+    K: Resource + DeserializeOwned + Serialize,
+    F: FnMut(Change<'_, K>),
+{
+    object.meta_mut().managed_fields = None;
+    if let Some(annotations) = &mut object.meta_mut().annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+    let words = index(&object);
+    trim(&mut object);
+    let key = Key::of(&object);
+    let was = store.replace(&key, &object, words.clone());
+    notify(Change { key: &key, new: Some(&object), was: &was, is: &words });
+}
+
+fn remove<K, F>(store: &Store<K>, key: &Key, notify: &mut F)
+where
+    K: Resource + DeserializeOwned + Serialize,
+    F: FnMut(Change<'_, K>),
+{
+    let was = store.remove(key);
+    notify(Change { key, new: None, was: &was, is: &[] });
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::core::ObjectMeta;
+
+    use super::*;
+
+    fn object(name: &str, version: &str) -> ConfigMap {
+        let metadata = ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some("ns".into()),
+            resource_version: Some(version.into()),
+            ..Default::default()
+        };
+        ConfigMap { metadata, ..Default::default() }
+    }
+
+    #[test]
+    fn words_follow_the_object() {
+        let store = Store::<ConfigMap>::default();
+        store.put(&object("a", "1"), vec!["owner".into()]);
+        assert_eq!(store.keys_by_word("owner"), [Key::new("ns", "a")]);
+        store.put(&object("a", "2"), vec!["other".into()]);
+        assert!(store.by_word("owner").is_empty());
+        assert_eq!(store.by_word("other").len(), 1);
+        store.remove(&Key::new("ns", "a"));
+        assert!(store.is_empty() && store.keys_by_word("other").is_empty());
+    }
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        let store = Store::<ConfigMap>::default();
+        store.put(&object("a", "10"), vec![]);
+        store.put(&object("a", "9"), vec![]);
+        let held = store.get(&Key::new("ns", "a")).unwrap();
+        assert_eq!(held.resource_version().unwrap(), "10");
+    }
+}
