@@ -1,6 +1,8 @@
 //! Structural schemas: one tree type for CRDs and shipped built-ins, read by validation, pruning, defaulting, strategic
 //! merge, server-side apply and OpenAPI.
 
+pub mod builtin;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

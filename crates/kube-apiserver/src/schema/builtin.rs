@@ -1,0 +1,234 @@
+//! The kinds the server ships: schemas and the resource table, from generated data parsed once.
+//!
+//! Identical leaves (most fields are a plain string) and every referenced type are one shared node, so the whole set costs
+//! about a megabyte. A type that contains itself ends in an untyped node which keeps the type's name.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Map, Value};
+
+use super::{ListType, Schema, Type};
+use crate::registry::{Column, Resource, ScalePaths};
+
+static SCHEMAS: &str = include_str!("../generated/schemas.json");
+static RESOURCES: &str = include_str!("../generated/resources.json");
+
+static TYPES: LazyLock<HashMap<String, Arc<Schema>>> = LazyLock::new(|| {
+    let definitions: BTreeMap<String, Value> = serde_json::from_str(SCHEMAS).unwrap_or_default();
+    let mut builder = Builder { definitions: &definitions, done: HashMap::new(), open: Vec::new(), leaves: HashMap::new() };
+    for name in definitions.keys() {
+        builder.named(name);
+    }
+    builder.done
+});
+
+/// The schema of a shipped kind, also of kinds that are only request bodies (`Eviction`, `DeleteOptions`).
+pub fn schema(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
+    let package = match group {
+        "" => "api.core",
+        "apiextensions.k8s.io" => "apiextensions-apiserver.pkg.apis.apiextensions",
+        "apiregistration.k8s.io" => "kube-aggregator.pkg.apis.apiregistration",
+        "meta.k8s.io" => "apimachinery.pkg.apis.meta",
+        _ => return definition(&format!("io.k8s.api.{}.{version}.{kind}", group.split('.').next()?)),
+    };
+    definition(&format!("io.k8s.{package}.{version}.{kind}")).or_else(|| {
+        // Options and statuses travel under whatever group version the request is for.
+        definition(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}")).filter(|_| group.is_empty())
+    })
+}
+
+/// A type by its definition name, `io.k8s.api.core.v1.PodSpec`.
+pub fn definition(name: &str) -> Option<Arc<Schema>> {
+    TYPES.get(name).cloned()
+}
+
+/// Every shipped resource in the order of discovery; core first.
+pub fn resources() -> Vec<Resource> {
+    let table: Vec<Value> = serde_json::from_str(RESOURCES).unwrap_or_default();
+    table.iter().filter_map(resource).collect()
+}
+
+fn resource(entry: &Value) -> Option<Resource> {
+    let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+    let mut status_subresource = false;
+    let mut scale = None;
+    let mut subresources = Vec::new();
+    for sub in entry["subresources"].as_array().into_iter().flatten() {
+        match sub[0].as_str()? {
+            "status" => status_subresource = true,
+            "scale" => {
+                scale = Some(ScalePaths {
+                    spec_replicas: ".spec.replicas".to_owned(),
+                    status_replicas: ".status.replicas".to_owned(),
+                    selector: ".spec.selector".to_owned(),
+                });
+            }
+            name => subresources.push((name.to_owned(), words(&sub[1]), sub[2].as_str()?.to_owned())),
+        }
+    }
+    let kind = text("kind");
+    Some(Resource {
+        group: text("group"),
+        version: text("version"),
+        storage_version: text("version"),
+        list_kind: format!("{kind}List"),
+        kind,
+        plural: text("plural"),
+        singular: text("singular"),
+        short_names: words(&entry["shortNames"]),
+        categories: words(&entry["categories"]),
+        namespaced: entry["namespaced"].as_bool()?,
+        verbs: words(&entry["verbs"]),
+        status_subresource,
+        scale,
+        subresources,
+        schema: definition(entry["type"].as_str()?)?,
+        columns: entry["columns"].as_array().into_iter().flatten().filter_map(column).collect(),
+        crd: None,
+        conversion_webhook: None,
+        selectable_fields: words(&entry["fields"]),
+    })
+}
+
+fn column(entry: &Value) -> Option<Column> {
+    Some(Column {
+        name: entry[0].as_str()?.to_owned(),
+        type_: entry[1].as_str()?.to_owned(),
+        format: entry[2].as_str()?.to_owned(),
+        description: String::new(),
+        priority: i32::try_from(entry[3].as_i64()?).ok()?,
+        json_path: String::new(),
+    })
+}
+
+fn words(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+struct Builder<'a> {
+    definitions: &'a BTreeMap<String, Value>,
+    done: HashMap<String, Arc<Schema>>,
+    /// Types being built, to notice recursion.
+    open: Vec<String>,
+    leaves: HashMap<String, Arc<Schema>>,
+}
+
+impl Builder<'_> {
+    fn named(&mut self, name: &str) -> Arc<Schema> {
+        if let Some(schema) = self.done.get(name) {
+            return schema.clone();
+        }
+        let definition = self.definitions.get(name).and_then(Value::as_object);
+        let (Some(definition), false) = (definition, self.open.iter().any(|open| open == name)) else {
+            return Arc::new(Schema {
+                type_: Type::Object,
+                preserve_unknown: true,
+                type_name: name.to_owned(),
+                ..Schema::default()
+            });
+        };
+        self.open.push(name.to_owned());
+        let mut schema = self.node(definition);
+        self.open.pop();
+        schema.type_name = name.to_owned();
+        let schema = Arc::new(schema);
+        self.done.insert(name.to_owned(), schema.clone());
+        schema
+    }
+
+    fn child(&mut self, node: &Value) -> Arc<Schema> {
+        let Some(map) = node.as_object() else { return Arc::default() };
+        match map.get("$ref").and_then(Value::as_str) {
+            Some(name) if map.len() == 1 => self.named(name),
+            Some(name) => {
+                // A field may refine the type it refers to: a merge strategy, a default.
+                let mut schema = (*self.named(name)).clone();
+                extend(&mut schema, map);
+                Arc::new(schema)
+            }
+            None => {
+                let leaf = !map.contains_key("properties");
+                let key = if leaf { node.to_string() } else { String::new() };
+                if let Some(schema) = self.leaves.get(&key) {
+                    return schema.clone();
+                }
+                let schema = Arc::new(self.node(map));
+                if leaf {
+                    self.leaves.insert(key, schema.clone());
+                }
+                schema
+            }
+        }
+    }
+
+    fn node(&mut self, map: &Map<String, Value>) -> Schema {
+        let mut schema = Schema {
+            type_: match map.get("type").and_then(Value::as_str) {
+                Some("object") => Type::Object,
+                Some("array") => Type::Array,
+                Some("string") => Type::String,
+                Some("integer") => Type::Integer,
+                Some("number") => Type::Number,
+                Some("boolean") => Type::Boolean,
+                _ => Type::Any,
+            },
+            additional: map.get("additionalProperties").map(|node| self.child(node)),
+            items: map.get("items").map(|node| self.child(node)),
+            ..Schema::default()
+        };
+        if let Some(properties) = map.get("properties").and_then(Value::as_object) {
+            schema.properties = properties.iter().map(|(name, node)| (name.clone(), self.child(node))).collect();
+        }
+        extend(&mut schema, map);
+        schema
+    }
+}
+
+/// Sets what a node says besides its structure.
+fn extend(schema: &mut Schema, map: &Map<String, Value>) {
+    for (key, value) in map {
+        let text = value.as_str().unwrap_or_default();
+        match key.as_str() {
+            "format" => schema.format = text.to_owned(),
+            "required" => schema.required = words(value),
+            "default" => schema.default = Some(value.clone()),
+            "x-kubernetes-int-or-string" => schema.int_or_string = true,
+            "x-kubernetes-preserve-unknown-fields" => schema.preserve_unknown = true,
+            "x-kubernetes-list-type" => {
+                schema.list_type = match text {
+                    "set" => ListType::Set,
+                    "map" => ListType::Map(words(map.get("x-kubernetes-list-map-keys").unwrap_or(&Value::Null))),
+                    _ => ListType::Atomic,
+                }
+            }
+            "x-kubernetes-map-type" => schema.atomic_map = text == "atomic",
+            "x-kubernetes-patch-strategy" => schema.patch_strategy = text.split(',').map(str::to_owned).collect(),
+            "x-kubernetes-patch-merge-key" => schema.patch_merge_key = text.to_owned(),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resource_has_a_schema_and_recursion_ends() {
+        let resources = resources();
+        assert!(resources.len() > 50, "{}", resources.len());
+        let pods = resources.iter().find(|r| r.plural == "pods").unwrap();
+        assert_eq!((pods.group.as_str(), pods.version.as_str(), pods.status_subresource), ("", "v1", true));
+        let containers = &pods.schema.properties["spec"].properties["containers"];
+        assert_eq!(containers.list_type, ListType::Map(vec!["name".into()]));
+        assert_eq!(containers.patch_merge_key, "name");
+        let crd = schema("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
+        let versions = crd.properties["spec"].properties["versions"].items.clone().unwrap();
+        let open = &versions.properties["schema"].properties["openAPIV3Schema"];
+        assert!(open.properties["not"].preserve_unknown);
+        assert!(schema("policy", "v1", "Eviction").is_some());
+        assert!(schema("", "v1", "DeleteOptions").is_some());
+        assert_eq!(crd.properties["spec"].properties["conversion"].type_, Type::Object);
+    }
+}
