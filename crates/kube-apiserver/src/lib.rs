@@ -4,3 +4,7 @@ pub mod error;
 pub mod registry;
 pub mod request;
 pub mod schema;
+pub mod authn;
+pub mod authz;
+pub mod bootstrap;
+pub mod serve;

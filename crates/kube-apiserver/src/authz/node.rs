@@ -1,0 +1,156 @@
+//! Node identities (`system:node:<name>` in group `system:nodes`): each reaches its own Node, lease and pods, and only the
+//! secrets, config maps, claims and service accounts that pods bound to it refer to.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::view::{View, items, text};
+use crate::request::{RequestInfo, User};
+
+/// The node rules.
+pub struct NodeAuthorizer {
+    view: Arc<dyn View>,
+}
+
+/// The node a user is, if it is one.
+#[must_use]
+pub fn node_of(user: &User) -> Option<&str> {
+    if !user.groups.iter().any(|g| g == "system:nodes") {
+        return None;
+    }
+    user.name.strip_prefix("system:node:").filter(|n| !n.is_empty())
+}
+
+/// Why a node was refused, for the resources whose rule is not obvious.
+#[must_use]
+pub fn explain(info: &RequestInfo) -> Option<String> {
+    match (info.group.as_str(), info.resource.as_str()) {
+        ("", "secrets" | "configmaps" | "persistentvolumeclaims" | "serviceaccounts") if !info.name.is_empty() => {
+            Some("no relationship found between node and this object".to_owned())
+        }
+        ("", "secrets" | "configmaps") => Some("can only read namespaced object of this type".to_owned()),
+        ("", "nodes") | ("coordination.k8s.io", "leases") => Some("can only access node with the same name as the requester".to_owned()),
+        _ => None,
+    }
+}
+
+impl NodeAuthorizer {
+    /// Reads pods through `view`.
+    #[must_use]
+    pub fn new(view: Arc<dyn View>) -> Self {
+        Self { view }
+    }
+
+    /// Whether the node rules allow the request; false for users that are not nodes.
+    #[must_use]
+    pub fn allows(&self, user: &User, info: &RequestInfo) -> bool {
+        let Some(node) = node_of(user) else { return false };
+        let verb = info.verb.as_str();
+        let read = matches!(verb, "get" | "list" | "watch");
+        let write = matches!(verb, "create" | "update" | "patch");
+        let own = info.name == node;
+        let sub = info.subresource.as_str();
+        match (info.group.as_str(), info.resource.as_str()) {
+            ("", "nodes") => match sub {
+                "" => verb == "create" || (own && matches!(verb, "get" | "update" | "patch")) || (matches!(verb, "list" | "watch") && (own || info.name.is_empty())),
+                "status" => own && matches!(verb, "update" | "patch"),
+                _ => false,
+            },
+            ("", "pods") => match sub {
+                // Which pods a node may write is decided by NodeRestriction, which sees the object.
+                "" if verb == "get" => self.pod_is_on(node, info),
+                "" => matches!(verb, "list" | "watch" | "create" | "delete"),
+                "status" => matches!(verb, "update" | "patch") && self.pod_is_on(node, info),
+                "eviction" => verb == "create" && self.pod_is_on(node, info),
+                _ => false,
+            },
+            ("", "secrets") => read && sub.is_empty() && self.refers(node, info, secret_names),
+            ("", "configmaps") => read && sub.is_empty() && self.refers(node, info, config_map_names),
+            ("", "persistentvolumeclaims") => verb == "get" && self.refers(node, info, claim_names),
+            ("", "persistentvolumes") => verb == "get" && self.volume_is_claimed(node, &info.name),
+            ("", "serviceaccounts") => match sub {
+                "" => verb == "get" && self.refers(node, info, account_names),
+                "token" => verb == "create" && self.refers(node, info, account_names),
+                _ => false,
+            },
+            ("", "events") | ("events.k8s.io", "events") => write,
+            ("", "services" | "endpoints") => read,
+            ("discovery.k8s.io", "endpointslices") => read,
+            ("coordination.k8s.io", "leases") => {
+                info.namespace == "kube-node-lease"
+                    && (verb == "create" || (own && matches!(verb, "get" | "update" | "patch" | "delete")))
+            }
+            ("storage.k8s.io", "csinodes") => own && matches!(verb, "get" | "update" | "patch" | "delete") || verb == "create",
+            ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
+            ("node.k8s.io", "runtimeclasses") => read,
+            ("authentication.k8s.io", "tokenreviews") => verb == "create",
+            ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews") => verb == "create",
+            _ => false,
+        }
+    }
+
+    fn pod_is_on(&self, node: &str, info: &RequestInfo) -> bool {
+        // A missing pod is answered with 404, not 403: the node learns that it may forget it.
+        self.view.get("", "pods", &info.namespace, &info.name).is_none_or(|pod| text(&pod, "/spec/nodeName") == node)
+    }
+
+    fn refers(&self, node: &str, info: &RequestInfo, names: fn(&Value) -> Vec<&str>) -> bool {
+        !info.name.is_empty()
+            && !info.namespace.is_empty()
+            && self
+                .view
+                .list("", "pods", &info.namespace)
+                .iter()
+                .any(|pod| text(pod, "/spec/nodeName") == node && names(pod).contains(&info.name.as_str()))
+    }
+
+    fn volume_is_claimed(&self, node: &str, volume: &str) -> bool {
+        let Some(object) = self.view.get("", "persistentvolumes", "", volume) else { return false };
+        let claim = RequestInfo {
+            namespace: text(&object, "/spec/claimRef/namespace").to_owned(),
+            name: text(&object, "/spec/claimRef/name").to_owned(),
+            ..RequestInfo::default()
+        };
+        self.refers(node, &claim, claim_names)
+    }
+}
+
+fn account_names(pod: &Value) -> Vec<&str> {
+    vec![text(pod, "/spec/serviceAccountName")]
+}
+
+fn claim_names(pod: &Value) -> Vec<&str> {
+    items(pod, "/spec/volumes").iter().map(|v| text(v, "/persistentVolumeClaim/claimName")).collect()
+}
+
+fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    ["/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers"].into_iter().flat_map(|p| items(pod, p))
+}
+
+fn secret_names(pod: &Value) -> Vec<&str> {
+    let mut names: Vec<&str> = items(pod, "/spec/imagePullSecrets").iter().map(|s| text(s, "/name")).collect();
+    for volume in items(pod, "/spec/volumes") {
+        names.push(text(volume, "/secret/secretName"));
+        names.push(text(volume, "/csi/nodePublishSecretRef/name"));
+        names.extend(items(volume, "/projected/sources").iter().map(|s| text(s, "/secret/name")));
+    }
+    for container in containers(pod) {
+        names.extend(items(container, "/env").iter().map(|e| text(e, "/valueFrom/secretKeyRef/name")));
+        names.extend(items(container, "/envFrom").iter().map(|e| text(e, "/secretRef/name")));
+    }
+    names
+}
+
+fn config_map_names(pod: &Value) -> Vec<&str> {
+    let mut names = Vec::new();
+    for volume in items(pod, "/spec/volumes") {
+        names.push(text(volume, "/configMap/name"));
+        names.extend(items(volume, "/projected/sources").iter().map(|s| text(s, "/configMap/name")));
+    }
+    for container in containers(pod) {
+        names.extend(items(container, "/env").iter().map(|e| text(e, "/valueFrom/configMapKeyRef/name")));
+        names.extend(items(container, "/envFrom").iter().map(|e| text(e, "/configMapRef/name")));
+    }
+    names
+}

@@ -1,0 +1,144 @@
+//! Access reviews: the objects behind `kubectl auth can-i` and the SAR calls of extension servers. They are answered, never
+//! stored.
+
+use serde_json::{Value, json};
+
+use super::rbac::Rule;
+use super::view::{strings, text};
+use super::{Authorizer, denial_reason};
+use crate::error::{ApiError, Cause};
+use crate::request::{RequestInfo, User};
+
+/// Answers a POST of one of the review resources of `authorization.k8s.io`.
+///
+/// # Errors
+/// 404 for a resource that is not a review, 422 for a spec that says nothing.
+pub fn create(authorizer: &Authorizer, user: &User, info: &RequestInfo, mut body: Value) -> Result<Value, ApiError> {
+    body["apiVersion"] = "authorization.k8s.io/v1".into();
+    if body.get("metadata").is_none_or(Value::is_null) {
+        body["metadata"] = json!({});
+    }
+    let (kind, subject) = match info.resource.as_str() {
+        "selfsubjectaccessreviews" => ("SelfSubjectAccessReview", user.clone()),
+        "subjectaccessreviews" => ("SubjectAccessReview", subject_of(&body, "SubjectAccessReview")?),
+        "localsubjectaccessreviews" => {
+            let namespace = text(&body, "/spec/resourceAttributes/namespace");
+            if namespace != info.namespace {
+                return Err(invalid(
+                    "LocalSubjectAccessReview",
+                    "spec.resourceAttributes.namespace",
+                    &format!("Invalid value: {namespace:?}: must match metadata.namespace"),
+                ));
+            }
+            ("LocalSubjectAccessReview", subject_of(&body, "LocalSubjectAccessReview")?)
+        }
+        "selfsubjectrulesreviews" => {
+            body["kind"] = "SelfSubjectRulesReview".into();
+            body["status"] = rules_status(authorizer, user, text(&body, "/spec/namespace"));
+            return Ok(body);
+        }
+        other => return Err(ApiError::not_found(&info.group, other, "")),
+    };
+    body["kind"] = kind.into();
+    let wanted = wanted(&body).ok_or_else(|| {
+        invalid(kind, "spec.resourceAttributes", "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be specified")
+    })?;
+    body["status"] = if authorizer.allows(&subject, &wanted) {
+        json!({"allowed": true})
+    } else if wanted.is_resource() {
+        json!({"allowed": false, "reason": denial_reason(&subject, &wanted)})
+    } else {
+        json!({"allowed": false})
+    };
+    Ok(body)
+}
+
+fn invalid(kind: &str, field: &str, message: &str) -> ApiError {
+    let cause = Cause { reason: "FieldValueInvalid".into(), message: message.into(), field: field.into() };
+    ApiError::invalid("authorization.k8s.io", kind, "", vec![cause])
+}
+
+fn subject_of(body: &Value, kind: &str) -> Result<User, ApiError> {
+    let user = User {
+        name: text(body, "/spec/user").to_owned(),
+        uid: text(body, "/spec/uid").to_owned(),
+        groups: strings(body, "/spec/groups"),
+        extra: extra_of(body.pointer("/spec/extra")),
+    };
+    if user.name.is_empty() && user.groups.is_empty() {
+        return Err(invalid(kind, "spec.user", "Invalid value: \"\": at least one of user or group must be specified"));
+    }
+    Ok(user)
+}
+
+/// The `extra` map of a user document.
+#[must_use]
+pub fn extra_of(value: Option<&Value>) -> std::collections::BTreeMap<String, Vec<String>> {
+    let entries = value.and_then(Value::as_object).into_iter().flatten();
+    entries.map(|(k, v)| (k.clone(), strings(v, ""))).collect()
+}
+
+fn wanted(body: &Value) -> Option<RequestInfo> {
+    let spec = body.get("spec")?;
+    let one = |p: &str| text(spec, p).to_owned();
+    match (spec.get("resourceAttributes").filter(|v| v.is_object()), spec.get("nonResourceAttributes").filter(|v| v.is_object())) {
+        (Some(_), None) => Some(RequestInfo {
+            verb: one("/resourceAttributes/verb"),
+            group: one("/resourceAttributes/group"),
+            version: one("/resourceAttributes/version"),
+            namespace: one("/resourceAttributes/namespace"),
+            resource: one("/resourceAttributes/resource"),
+            subresource: one("/resourceAttributes/subresource"),
+            name: one("/resourceAttributes/name"),
+            ..RequestInfo::default()
+        }),
+        (None, Some(_)) => Some(RequestInfo {
+            verb: one("/nonResourceAttributes/verb"),
+            path: one("/nonResourceAttributes/path"),
+            ..RequestInfo::default()
+        }),
+        _ => None,
+    }
+}
+
+fn rules_status(authorizer: &Authorizer, user: &User, namespace: &str) -> Value {
+    let mut rules = authorizer.rbac.rules_of(user, namespace);
+    if user.groups.iter().any(|g| g == "system:masters") {
+        let star = || vec!["*".to_owned()];
+        rules.push(Rule { verbs: star(), api_groups: star(), resources: star(), ..Rule::default() });
+        rules.push(Rule { verbs: star(), non_resource_urls: star(), ..Rule::default() });
+    }
+    let (mut resource, mut other) = (Vec::new(), Vec::new());
+    for rule in rules {
+        if rule.non_resource_urls.is_empty() {
+            let mut entry = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+            if !rule.resource_names.is_empty() {
+                entry["resourceNames"] = json!(rule.resource_names);
+            }
+            resource.push(entry);
+        } else {
+            other.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        }
+    }
+    json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": false})
+}
+
+/// `SelfSubjectReview`: who the server thinks the caller is.
+#[must_use]
+pub fn self_subject(user: &User) -> Value {
+    json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {"creationTimestamp": null},
+        "status": {"userInfo": user_info(user)}})
+}
+
+/// `authentication.k8s.io/v1.UserInfo` of a user.
+#[must_use]
+pub fn user_info(user: &User) -> Value {
+    let mut info = json!({"username": user.name, "groups": user.groups});
+    if !user.uid.is_empty() {
+        info["uid"] = user.uid.clone().into();
+    }
+    if !user.extra.is_empty() {
+        info["extra"] = json!(user.extra);
+    }
+    info
+}

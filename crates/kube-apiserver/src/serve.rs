@@ -1,0 +1,152 @@
+//! The network edge: TLS listeners in front of the router.
+//!
+//! Guarantees: a client that is slow in its handshake, its headers or its body holds one connection and no more; upgraded
+//! connections (exec, port-forward, console) live until either side ends; after `shutdown` no connection is accepted and
+//! those that exist get a few seconds to finish.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub mod fairness;
+pub mod tls;
+
+use crate::authn::certificate::PeerCertificate;
+use tls::Tls;
+
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const HEADERS: Duration = Duration::from_secs(20);
+const GRACE: Duration = Duration::from_secs(3);
+const CONNECTIONS: usize = 4096;
+
+/// Put into the extensions of every request that came over the network.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// The peer.
+    pub peer: SocketAddr,
+}
+
+/// Serves `router` on all listeners until `shutdown`.
+pub async fn serve(listeners: Vec<TcpListener>, tls: Arc<Tls>, router: axum::Router, shutdown: CancellationToken) {
+    let connections = TaskTracker::new();
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let abort = CancellationToken::new();
+    let mut accepting = tokio::task::JoinSet::new();
+    for listener in listeners {
+        let edge = Edge {
+            tls: tls.clone(),
+            router: router.clone(),
+            shutdown: shutdown.clone(),
+            abort: abort.clone(),
+            connections: connections.clone(),
+            slots: slots.clone(),
+        };
+        accepting.spawn(edge.accept(listener));
+    }
+    while accepting.join_next().await.is_some() {}
+    connections.close();
+    if tokio::time::timeout(GRACE, connections.wait()).await.is_err() {
+        abort.cancel();
+        connections.wait().await;
+    }
+}
+
+#[derive(Clone)]
+struct Edge {
+    tls: Arc<Tls>,
+    router: axum::Router,
+    shutdown: CancellationToken,
+    abort: CancellationToken,
+    connections: TaskTracker,
+    slots: Arc<Semaphore>,
+}
+
+impl Edge {
+    async fn accept(self, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                accepted = self.next(&listener) => accepted,
+            };
+            let Some((stream, peer, slot)) = accepted else { continue };
+            let edge = self.clone();
+            self.connections.spawn(async move {
+                let abort = edge.abort.clone();
+                tokio::select! {
+                    () = abort.cancelled() => {}
+                    () = edge.connection(stream, peer) => {}
+                }
+                drop(slot);
+            });
+        }
+    }
+
+    async fn next(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+        let slot = self.slots.clone().acquire_owned().await.ok()?;
+        match listener.accept().await {
+            Ok((stream, peer)) => Some((stream, peer, slot)),
+            Err(error) => {
+                // Out of descriptors, most likely: give connections time to end instead of spinning.
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                None
+            }
+        }
+    }
+
+    async fn connection(self, stream: TcpStream, peer: SocketAddr) {
+        let _ = stream.set_nodelay(true);
+        let acceptor = tokio_rustls::TlsAcceptor::from(self.tls.current());
+        let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, %error, "TLS handshake failed");
+                return;
+            }
+            Err(_) => return,
+        };
+        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let certificate = certificate.map(|leaf| PeerCertificate(Arc::from(leaf.as_ref())));
+        let router = self.router;
+        let service = tower::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let router = router.clone();
+            let certificate = certificate.clone();
+            async move {
+                let mut request = request.map(axum::body::Body::new);
+                request.extensions_mut().insert(Connection { peer });
+                if let Some(certificate) = certificate {
+                    request.extensions_mut().insert(certificate);
+                }
+                tower::ServiceExt::oneshot(router, request).await
+            }
+        });
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS).keep_alive(true);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(250)
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+        tokio::pin!(connection);
+        let outcome = tokio::select! {
+            outcome = connection.as_mut() => outcome,
+            () = self.shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.as_mut().await
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%peer, %error, "connection ended");
+        }
+    }
+}
