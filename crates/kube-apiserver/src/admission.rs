@@ -1,0 +1,150 @@
+//! Admission: what happens to a write between authorization and the store.
+//!
+//! ```text
+//!   decode, defaults -> mutate (built-in plugins, then webhooks, each again when a later one changed the object)
+//!                    -> schema validation (by the caller) -> validate (built-ins, policies, webhooks) -> store
+//! ```
+//!
+//! Built-in plugins are pure functions of the request and the [`View`]; webhooks and policies are driven by objects.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::authz::Authorizer;
+use crate::authz::view::View;
+use crate::error::ApiError;
+use crate::registry::{Registry, Resource};
+use crate::request::{RequestInfo, User};
+
+pub mod cel;
+pub mod node_restriction;
+pub mod plugins;
+pub mod pod_security;
+pub mod policy;
+pub mod quota;
+pub mod rules;
+pub mod service_account;
+pub mod webhook;
+
+/// What is done to the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// POST.
+    Create,
+    /// PUT and PATCH.
+    Update,
+    /// DELETE.
+    Delete,
+    /// exec, attach, port-forward, proxy.
+    Connect,
+}
+
+impl Operation {
+    /// The word in rules and reviews.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
+/// A write on its way.
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    /// What was asked for.
+    pub info: RequestInfo,
+    /// By whom.
+    pub user: User,
+    /// Of which resource.
+    pub resource: Arc<Resource>,
+    /// What is done.
+    pub operation: Operation,
+    /// Namespace of the object, empty when cluster-wide.
+    pub namespace: String,
+    /// Its name; may be empty on create with generateName.
+    pub name: String,
+    /// The new object in the request's version; None on delete.
+    pub object: Option<Value>,
+    /// The stored object in the request's version; None on create.
+    pub old: Option<Value>,
+    /// Create-, Update-, Patch- or DeleteOptions.
+    pub options: Value,
+    /// Nothing will be stored.
+    pub dry_run: bool,
+}
+
+/// The chain; cheap to clone.
+#[derive(Clone)]
+pub struct Admission {
+    view: Arc<dyn View>,
+    authorizer: Authorizer,
+    webhooks: Arc<webhook::Webhooks>,
+    policies: Arc<policy::Policies>,
+}
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admission").finish_non_exhaustive()
+    }
+}
+
+/// Webhook configurations and policies are not subject to webhooks and policies: a broken one could never be repaired.
+fn exempt(attributes: &Attributes) -> bool {
+    attributes.resource.group == "admissionregistration.k8s.io"
+        || matches!(attributes.resource.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
+}
+
+impl Admission {
+    /// A chain reading the cluster through `view`.
+    #[must_use]
+    pub fn new(view: Arc<dyn View>, authorizer: Authorizer) -> Self {
+        Self {
+            webhooks: Arc::new(webhook::Webhooks::new(view.clone())),
+            policies: Arc::new(policy::Policies::new(view.clone())),
+            view,
+            authorizer,
+        }
+    }
+
+    /// Checks and changes the object before validation; yields warnings for the client.
+    ///
+    /// # Errors
+    /// A refusal of a plugin or webhook.
+    pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+        let mut warnings = Vec::new();
+        plugins::lifecycle(&*self.view, attributes)?;
+        plugins::mutate(&*self.view, attributes)?;
+        service_account::mutate(&*self.view, attributes)?;
+        quota::default_limits(&*self.view, attributes);
+        if !exempt(attributes) {
+            self.webhooks.mutate(attributes, registry, &mut warnings).await?;
+        }
+        Ok(warnings)
+    }
+
+    /// Checks the final object; yields warnings for the client.
+    ///
+    /// # Errors
+    /// A refusal of a plugin, policy or webhook.
+    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+        let mut warnings = Vec::new();
+        if let (Some(object), Operation::Create | Operation::Update) = (&attributes.object, attributes.operation) {
+            let old = attributes.old.as_ref();
+            crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;
+        }
+        node_restriction::check(&*self.view, attributes)?;
+        service_account::validate(&*self.view, attributes)?;
+        pod_security::check(&*self.view, attributes, &mut warnings)?;
+        quota::check(&*self.view, attributes)?;
+        if !exempt(attributes) {
+            self.policies.check(attributes, registry, &self.authorizer, &mut warnings)?;
+            self.webhooks.validate(attributes, registry, &mut warnings).await?;
+        }
+        Ok(warnings)
+    }
+}
