@@ -1,1 +1,4 @@
-//! net
+//! Networking without Kubernetes: links, addresses and routes over netlink, nftables.
+
+pub mod link;
+pub mod nft;
