@@ -16,7 +16,8 @@ static RESOURCES: &str = include_str!("../generated/resources.json");
 
 static TYPES: LazyLock<HashMap<String, Arc<Schema>>> = LazyLock::new(|| {
     let definitions: BTreeMap<String, Value> = serde_json::from_str(SCHEMAS).unwrap_or_default();
-    let mut builder = Builder { definitions: &definitions, done: HashMap::new(), open: Vec::new(), leaves: HashMap::new() };
+    let mut builder =
+        Builder { definitions: &definitions, done: HashMap::new(), open: Vec::new(), leaves: HashMap::new() };
     for name in definitions.keys() {
         builder.named(name);
     }

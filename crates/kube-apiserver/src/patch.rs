@@ -1,0 +1,8 @@
+//! Ways to change an object other than replacing it, each driven by the schema.
+//!
+//! ```text
+//! strategic merge ─┐                        ┌─ managed::update (who owns what after any write)
+//! server-side apply┴─> the object's new value ┴─ apply::apply
+//! ```
+
+pub mod strategic;
