@@ -196,7 +196,11 @@ struct Field<'a> {
 
 impl<'a> Field<'a> {
     fn new(group: &str, json: &'a str, schema: &Value, always: bool) -> Result<Self> {
-        let (kind, collection) = rust_type(group, schema)?;
+        let (mut kind, collection) = rust_type(group, schema)?;
+        // The document calls every Go `int` an int32; byte counts do not fit in one.
+        if matches!(json, "totalBytes" | "usedBytes") {
+            kind = "i64".to_owned();
+        }
         let shape = match (collection, always) {
             (true, false) => Shape::Collection,
             (_, true) => Shape::Plain,

@@ -2588,9 +2588,9 @@ pub struct VirtualMachineInstanceFileSystem {
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub mount_point: String,
     #[serde(default, deserialize_with = "crate::wire::or_default")]
-    pub total_bytes: i32,
+    pub total_bytes: i64,
     #[serde(default, deserialize_with = "crate::wire::or_default")]
-    pub used_bytes: i32,
+    pub used_bytes: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
