@@ -1,1 +1,35 @@
-//! kube-controllers
+//! The built-in controllers and the scheduler of the embedded cluster.
+//!
+//! Each controller is a pure plan (observed state to steps and status, tested by data) and a thin executor. All share
+//! one watch per kind ([`store::Store`]); nothing polls, nothing is rewritten at intervals, a status is written only
+//! when it changes. They know Kubernetes' own kinds and, through discovery, any other; none by name.
+
+mod cached;
+mod claim;
+mod clock;
+mod context;
+pub mod deployment;
+pub mod endpoints;
+mod error;
+mod events;
+mod owner;
+mod patch;
+mod placement;
+mod pod;
+mod quantity;
+mod queue;
+pub mod replicaset;
+pub mod scheduler;
+pub mod serviceaccount;
+pub mod store;
+
+pub use cached::Cached;
+pub use context::Context;
+pub use error::{Error, Result};
+
+/// How the control plane is set up.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// PEM bundle that verifies the API server, published in every namespace; empty publishes nothing.
+    pub root_ca: String,
+}
