@@ -5,4 +5,8 @@
 //! server-side apply┴─> the object's new value ┴─ apply::apply
 //! ```
 
+pub mod apply;
+pub mod fieldset;
+pub mod managed;
 pub mod strategic;
+pub mod typed;

@@ -1,0 +1,175 @@
+//! `metadata.managedFields`: which writer set which field.
+//!
+//! Guarantees: a field changed by an update belongs to that writer and to no other; a field that no longer exists belongs to
+//! nobody; writers left without fields disappear; a write that changes nothing leaves the list as it was.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::fieldset::Set;
+use super::typed::{Node, diff, retain_present};
+use crate::schema::Schema;
+
+/// Updaters beyond this many are folded, oldest first, into one named [`ANCIENT`].
+const MAX_UPDATERS: usize = 10;
+const ANCIENT: &str = "ancient-changes";
+
+/// One writer's entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Field manager.
+    pub manager: String,
+    /// `Apply` or `Update`.
+    pub operation: String,
+    /// Version the writer spoke.
+    pub api_version: String,
+    /// RFC 3339, whole seconds.
+    pub time: String,
+    /// Empty for the main resource.
+    pub subresource: String,
+    /// What it owns.
+    pub set: Set,
+}
+
+impl Entry {
+    /// Whether both are the same writer. An applier stays itself when it changes version.
+    pub fn is(&self, manager: &str, operation: &str, api_version: &str, subresource: &str) -> bool {
+        self.manager == manager
+            && self.operation == operation
+            && self.subresource == subresource
+            && (operation == "Apply" || self.api_version == api_version)
+    }
+
+    fn encode(&self) -> Value {
+        let mut entry = json!({"manager": self.manager, "operation": self.operation, "apiVersion": self.api_version,
+            "time": self.time, "fieldsType": "FieldsV1", "fieldsV1": self.set.encode()});
+        if !self.subresource.is_empty() {
+            entry["subresource"] = self.subresource.as_str().into();
+        }
+        entry
+    }
+
+    fn decode(entry: &Value) -> Self {
+        let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+        Self {
+            manager: text("manager"),
+            operation: text("operation"),
+            api_version: text("apiVersion"),
+            time: text("time"),
+            subresource: text("subresource"),
+            set: Set::decode(&entry["fieldsV1"]),
+        }
+    }
+}
+
+/// The entries of an object; empty when it has none.
+pub fn entries(object: &Value) -> Vec<Entry> {
+    let list = object["metadata"]["managedFields"].as_array();
+    list.into_iter().flatten().filter(|entry| entry["operation"].is_string()).map(Entry::decode).collect()
+}
+
+/// Stores entries in an object: those without fields are dropped, appliers come first, then by age.
+pub fn store(object: &mut Value, mut entries: Vec<Entry>) {
+    entries.retain(|entry| !entry.set.is_empty());
+    entries.sort_by(|a, b| {
+        (&a.operation, &a.time, &a.manager, &a.api_version, &a.subresource).cmp(&(
+            &b.operation,
+            &b.time,
+            &b.manager,
+            &b.api_version,
+            &b.subresource,
+        ))
+    });
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    if entries.is_empty() {
+        metadata.remove("managedFields");
+    } else {
+        metadata.insert("managedFields".to_owned(), entries.iter().map(Entry::encode).collect());
+    }
+}
+
+/// The time as managed fields carry it.
+pub fn stamp(now: Timestamp) -> String {
+    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// `after` with its `managedFields` brought up to date for a write that is not an apply.
+///
+/// `after` may carry managed fields of its own (a client that edits them, or `[{}]` to forget them all); else those of
+/// `before` are the starting point.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the identity of a writer is four words, and the call sites have them apart"
+)]
+pub fn update(
+    schema: &Schema,
+    before: Option<&Value>,
+    mut after: Value,
+    manager: &str,
+    operation: &str,
+    api_version: &str,
+    subresource: &str,
+    now: Timestamp,
+) -> Value {
+    let root = Node::root(schema);
+    let given = after["metadata"]["managedFields"].as_array().is_some_and(|list| !list.is_empty());
+    let reset =
+        given && after["metadata"]["managedFields"].as_array().is_some_and(|list| list.iter().all(|e| *e == json!({})));
+    if reset {
+        store(&mut after, Vec::new());
+        return after;
+    }
+    let mut entries = if given { entries(&after) } else { before.map(entries).unwrap_or_default() };
+    let mut removed = false;
+    let changed = diff(root, before, &after, &mut removed);
+    if !changed.is_empty() || removed {
+        for entry in &mut entries {
+            if !entry.is(manager, operation, api_version, subresource) {
+                entry.set.subtract(&changed);
+            }
+            if removed {
+                retain_present(&mut entry.set, root, &after);
+            }
+        }
+        if !changed.is_empty() {
+            claim(&mut entries, &changed, (manager, operation, api_version, subresource), now);
+        }
+        fold(&mut entries);
+    }
+    store(&mut after, entries);
+    after
+}
+
+fn claim(entries: &mut Vec<Entry>, set: &Set, writer: (&str, &str, &str, &str), now: Timestamp) {
+    let (manager, operation, api_version, subresource) = writer;
+    match entries.iter_mut().find(|e| e.is(manager, operation, api_version, subresource)) {
+        Some(mine) => {
+            mine.set.union(set);
+            mine.time = stamp(now);
+        }
+        None => entries.push(Entry {
+            manager: manager.to_owned(),
+            operation: operation.to_owned(),
+            api_version: api_version.to_owned(),
+            time: stamp(now),
+            subresource: subresource.to_owned(),
+            set: set.clone(),
+        }),
+    }
+}
+
+/// Bounds the number of updaters, for objects written by ever new names.
+fn fold(entries: &mut Vec<Entry>) {
+    while entries.iter().filter(|e| e.operation == "Update" && !e.set.is_empty()).count() > MAX_UPDATERS {
+        let oldest = |entries: &[Entry]| {
+            let updaters = entries.iter().enumerate().filter(|(_, e)| e.operation == "Update" && e.manager != ANCIENT);
+            updaters.min_by(|(_, a), (_, b)| a.time.cmp(&b.time)).map(|(at, _)| at)
+        };
+        let Some(at) = oldest(entries) else { return };
+        let old = entries.remove(at);
+        match entries.iter_mut().find(|e| e.is(ANCIENT, "Update", &old.api_version, "")) {
+            Some(ancient) => ancient.set.union(&old.set),
+            None => entries.push(Entry { manager: ANCIENT.to_owned(), subresource: String::new(), ..old }),
+        }
+    }
+}

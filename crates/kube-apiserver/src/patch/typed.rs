@@ -1,0 +1,429 @@
+//! Values seen through their schema: which part is one field, which is a map of fields, which list is keyed.
+//!
+//! Everything of server-side apply that looks at values is here: the fields a value sets, the difference of two values,
+//! laying one over another and taking fields away. Untyped parts are maps of fields whose lists are one field each.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Map, Value};
+
+use super::fieldset::{Set, field};
+use crate::schema::{ListType, Schema, builtin};
+
+static OBJECT_META: LazyLock<Arc<Schema>> =
+    LazyLock::new(|| builtin::definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap_or_default());
+
+/// Fields the server writes and nobody owns.
+const UNOWNED_META: [&str; 11] = [
+    "clusterName",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "name",
+    "namespace",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Root,
+    Metadata,
+    Inner,
+}
+
+/// A point of the schema, or none where the value is untyped.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    schema: Option<&'a Schema>,
+    place: Place,
+}
+
+/// How a value divides into fields.
+enum Shape<'v> {
+    /// One field: a scalar, or something atomic.
+    Leaf,
+    Map(&'v Map<String, Value>),
+    /// Elements by their path element, in order.
+    List(Vec<(String, &'v Value)>),
+}
+
+impl<'a> Node<'a> {
+    /// The object itself.
+    pub fn root(schema: &'a Schema) -> Self {
+        Self { schema: Some(schema), place: Place::Root }
+    }
+
+    fn child(self, key: &str) -> Self {
+        if self.place == Place::Root && key == "metadata" {
+            return Self { schema: Some(&OBJECT_META), place: Place::Metadata };
+        }
+        let schema = self.schema.and_then(|s| s.properties.get(key).or(s.additional.as_ref())).map(|schema| &**schema);
+        Self { schema, place: Place::Inner }
+    }
+
+    fn items(self) -> Self {
+        Self { schema: self.schema.and_then(|s| s.items.as_deref()), place: Place::Inner }
+    }
+
+    fn unowned(self, key: &str) -> bool {
+        match self.place {
+            Place::Root => key == "apiVersion" || key == "kind",
+            Place::Metadata => UNOWNED_META.contains(&key),
+            Place::Inner => false,
+        }
+    }
+
+    /// Whether `key` is a named field here and not a key of a map.
+    fn declares(self, key: &str) -> bool {
+        self.schema.is_some_and(|s| s.properties.contains_key(key))
+    }
+
+    fn nullable(self) -> bool {
+        self.schema.is_some_and(|s| s.nullable)
+    }
+
+    fn shape<'v>(self, value: &'v Value) -> Shape<'v> {
+        match value {
+            Value::Object(map) if !self.schema.is_some_and(|s| s.atomic_map) => Shape::Map(map),
+            Value::Array(items) => self.elements(items).map_or(Shape::Leaf, Shape::List),
+            _ => Shape::Leaf,
+        }
+    }
+
+    /// The elements of a keyed list or a set; None when the list is atomic or breaks the rules of its type.
+    fn elements<'v>(self, items: &'v [Value]) -> Option<Vec<(String, &'v Value)>> {
+        if matches!(self.schema?.list_type, ListType::Atomic) {
+            return None;
+        }
+        let elements: Vec<_> =
+            items.iter().map(|item| Some((self.element(item).ok()?, item))).collect::<Option<_>>()?;
+        let mut seen = HashSet::new();
+        elements.iter().all(|(element, _)| seen.insert(element.as_str())).then_some(elements)
+    }
+
+    /// The path element of one list element, or the key it lacks.
+    fn element(self, item: &Value) -> Result<String, String> {
+        match self.schema.map(|s| &s.list_type) {
+            Some(ListType::Map(keys)) => {
+                let mut sorted: Vec<&String> = keys.iter().collect();
+                sorted.sort();
+                let mut id = Map::new();
+                for key in sorted {
+                    let default = || self.items().child(key).schema.and_then(|s| s.default.as_ref());
+                    let value = item.get(key).or_else(default).ok_or_else(|| key.clone())?;
+                    id.insert(key.clone(), value.clone());
+                }
+                Ok(format!("k:{}", Value::Object(id)))
+            }
+            _ if item.is_object() || item.is_array() => Err(String::new()),
+            _ => Ok(format!("v:{item}")),
+        }
+    }
+
+    /// The fields that identify an element of this list.
+    fn keys(self) -> &'a [String] {
+        match self.schema.map(|s| &s.list_type) {
+            Some(ListType::Map(keys)) => keys,
+            _ => &[],
+        }
+    }
+}
+
+/// The fields `value` sets, as an applier owns them.
+pub fn collect(node: Node<'_>, value: &Value) -> Set {
+    let mut set = Set::default();
+    match node.shape(value) {
+        Shape::Leaf => set.owned = true,
+        Shape::Map(map) => {
+            for (key, value) in map.iter().filter(|(key, _)| !node.unowned(key)) {
+                let mut below = collect(node.child(key), value);
+                let empty = matches!(value, Value::Object(map) if map.is_empty());
+                // `metadata` itself has no owner even when nothing is in it.
+                let skeleton = node.place == Place::Root && key == "metadata";
+                below.owned |= (empty || !node.declares(key)) && !skeleton;
+                set.put(field(key), below);
+            }
+        }
+        Shape::List(elements) => {
+            set.owned = elements.is_empty();
+            for (element, value) in elements {
+                let mut below = collect(node.items(), value);
+                below.owned = true;
+                set.put(element, below);
+            }
+        }
+    }
+    set
+}
+
+/// The fields that are new or different in `after`; `removed` is set when a field of `before` is gone.
+pub fn diff(node: Node<'_>, before: Option<&Value>, after: &Value, removed: &mut bool) -> Set {
+    let mut set = Set::default();
+    match node.shape(after) {
+        Shape::Leaf => {
+            if before != Some(after) {
+                set.owned = true;
+                *removed |= before.is_some_and(|b| b.is_object() || b.is_array());
+            }
+        }
+        Shape::Map(map) => {
+            let old = before.and_then(Value::as_object);
+            *removed |= old.is_some_and(|old| old.keys().any(|key| !map.contains_key(key)));
+            let structure = node.schema.is_some_and(|s| !s.properties.is_empty()) || node.place != Place::Inner;
+            set.owned = old.is_none() && (map.is_empty() || !structure) && node.place == Place::Inner;
+            for (key, value) in map.iter().filter(|(key, _)| !node.unowned(key)) {
+                set.put(field(key), diff(node.child(key), old.and_then(|old| old.get(key)), value, removed));
+            }
+        }
+        Shape::List(elements) => {
+            let old = before.and_then(Value::as_array);
+            set.owned = old.is_none();
+            let mut old: HashMap<String, &Value> = match old.map(|old| node.elements(old)) {
+                Some(Some(old)) => old.into_iter().collect(),
+                Some(None) => {
+                    *removed = true;
+                    HashMap::new()
+                }
+                None => HashMap::new(),
+            };
+            for (element, value) in elements {
+                let before = old.remove(&element);
+                let mut below =
+                    if before == Some(value) { Set::default() } else { diff(node.items(), before, value, removed) };
+                below.owned |= before.is_none();
+                set.put(element, below);
+            }
+            *removed |= !old.is_empty();
+        }
+    }
+    set
+}
+
+/// Drops the members of `set` that do not exist in `value`.
+pub fn retain_present(set: &mut Set, node: Node<'_>, value: &Value) {
+    match node.shape(value) {
+        Shape::Leaf => set.children.clear(),
+        Shape::Map(map) => set.children.retain(|element, below| {
+            let key = element.get(2..).unwrap_or_default();
+            match map.get(key) {
+                Some(value) if element.starts_with("f:") => {
+                    retain_present(below, node.child(key), value);
+                    !below.is_empty()
+                }
+                _ => false,
+            }
+        }),
+        Shape::List(elements) => {
+            let elements: HashMap<String, &Value> = elements.into_iter().collect();
+            set.children.retain(|element, below| match elements.get(element) {
+                Some(value) => {
+                    retain_present(below, node.items(), value);
+                    !below.is_empty()
+                }
+                None => false,
+            });
+        }
+    }
+}
+
+/// The members both sets share whose values differ between `live` and `merged`.
+pub fn clashes(node: Node<'_>, live: Option<&Value>, merged: &Value, theirs: &Set, mine: &Set) -> Set {
+    let mut set = Set::default();
+    let shape = node.shape(merged);
+    let leaf = matches!(shape, Shape::Leaf);
+    let changed = match shape {
+        Shape::Leaf => live != Some(merged),
+        Shape::Map(_) => !live.is_some_and(Value::is_object),
+        Shape::List(_) => !live.is_some_and(Value::is_array),
+    };
+    // Where one side saw a map or list and the other a single field, changing its shape changes all of it.
+    set.owned = changed && !mine.is_empty() && (theirs.owned || leaf && !theirs.is_empty());
+    match shape {
+        Shape::Leaf => {}
+        Shape::Map(map) => {
+            for (element, mine) in &mine.children {
+                let key = element.get(2..).unwrap_or_default();
+                if let (Some(theirs), Some(value)) = (theirs.children.get(element), map.get(key)) {
+                    set.put(
+                        element.clone(),
+                        clashes(node.child(key), live.and_then(|l| l.get(key)), value, theirs, mine),
+                    );
+                }
+            }
+        }
+        Shape::List(elements) => {
+            let old = live.and_then(Value::as_array).and_then(|old| node.elements(old)).unwrap_or_default();
+            let old: HashMap<String, &Value> = old.into_iter().collect();
+            for (element, value) in elements {
+                if let (Some(theirs), Some(mine)) = (theirs.children.get(&element), mine.children.get(&element)) {
+                    let below = clashes(node.items(), old.get(&element).copied(), value, theirs, mine);
+                    set.put(element, below);
+                }
+            }
+        }
+    }
+    set
+}
+
+/// Lays `applied` over `live`: fields it does not name stay, keyed lists merge, the rest is replaced.
+pub fn overlay(node: Node<'_>, live: &mut Value, applied: &Value) {
+    match (node.shape(applied), live) {
+        (Shape::Map(map), Value::Object(live)) => {
+            for (key, value) in map {
+                let child = node.child(key);
+                if value.is_null() && !child.nullable() {
+                    if !node.unowned(key) {
+                        live.remove(key);
+                    }
+                    continue;
+                }
+                match live.get_mut(key) {
+                    Some(slot) => overlay(child, slot, value),
+                    None => {
+                        live.insert(key.clone(), fresh(child, value));
+                    }
+                }
+            }
+        }
+        (Shape::List(elements), Value::Array(live)) => overlay_list(node, live, elements),
+        (_, live) => *live = fresh(node, applied),
+    }
+}
+
+fn overlay_list(node: Node<'_>, live: &mut Vec<Value>, applied: Vec<(String, &Value)>) {
+    let old = std::mem::take(live);
+    let mut waiting: Vec<(Option<String>, Option<Value>)> =
+        old.into_iter().map(|item| (node.element(&item).ok(), Some(item))).collect();
+    let named: HashSet<String> = applied.iter().map(|(element, _)| element.clone()).collect();
+    let mut next = 0;
+    for (element, value) in applied {
+        // Elements only the live object has keep their place before the shared element they preceded.
+        match waiting.iter().position(|(id, item)| item.is_some() && id.as_ref() == Some(&element)) {
+            Some(at) => {
+                while next < at {
+                    if !waiting[next].0.as_ref().is_some_and(|id| named.contains(id)) {
+                        live.extend(waiting[next].1.take());
+                    }
+                    next += 1;
+                }
+                if let Some(mut item) = waiting[at].1.take() {
+                    overlay(node.items(), &mut item, value);
+                    live.push(item);
+                }
+            }
+            None => live.push(fresh(node.items(), value)),
+        }
+    }
+    live.extend(waiting.into_iter().filter_map(|(_, item)| item));
+}
+
+/// A copy of an applied value without the nulls that mean "unset".
+fn fresh(node: Node<'_>, value: &Value) -> Value {
+    match value {
+        Value::Object(map) => Value::Object(
+            map.iter()
+                .filter(|(key, value)| !value.is_null() || node.child(key).nullable())
+                .map(|(key, value)| (key.clone(), fresh(node.child(key), value)))
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.iter().map(|item| fresh(node.items(), item)).collect()),
+        _ => value.clone(),
+    }
+}
+
+/// Takes the members of `gone` out of `value`, except where somebody in `kept` owns them or something below them.
+/// Containers emptied by that go too unless they are owned. Returns whether `value` itself is left with nothing.
+pub fn remove(node: Node<'_>, value: &mut Value, gone: &Set, kept: &Set) -> bool {
+    let nobody = Set::default();
+    match value {
+        Value::Object(map) => {
+            let before = map.len();
+            for (element, gone) in &gone.children {
+                let key = element.get(2..).unwrap_or_default();
+                let kept_below = kept.children.get(element).unwrap_or(&nobody);
+                let Some(below) = map.get_mut(key) else { continue };
+                let whole = gone.owned && kept_below.is_empty();
+                if whole || remove(node.child(key), below, gone, kept_below) && !kept_below.owned {
+                    map.remove(key);
+                }
+            }
+            map.is_empty() && before > 0
+        }
+        Value::Array(items) => {
+            let before = items.len();
+            let keys = node.keys();
+            let mut survivors = Vec::with_capacity(before);
+            for mut item in std::mem::take(items) {
+                let element = node.element(&item).unwrap_or_default();
+                let Some(gone) = gone.children.get(&element) else {
+                    survivors.push(item);
+                    continue;
+                };
+                let kept_below = kept.children.get(&element).unwrap_or(&nobody);
+                if gone.owned && kept_below.is_empty() {
+                    continue;
+                }
+                let identity: Vec<(String, Value)> =
+                    keys.iter().filter_map(|key| Some((key.clone(), item.get(key)?.clone()))).collect();
+                remove(node.items(), &mut item, gone, kept_below);
+                if let Value::Object(map) = &mut item {
+                    map.extend(identity);
+                }
+                survivors.push(item);
+            }
+            *items = survivors;
+            items.is_empty() && before > 0
+        }
+        _ => false,
+    }
+}
+
+/// Why `value` cannot be applied: a keyed list with an element lacking its key or with duplicates, or a field the schema
+/// does not have. The path is in the words of conflicts.
+pub fn validate(node: Node<'_>, value: &Value, path: &mut String) -> Result<(), String> {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let length = path.len();
+                path.push('.');
+                path.push_str(key);
+                let closed = |s: &Schema| !s.properties.is_empty() && s.additional.is_none() && !s.preserve_unknown;
+                let object = node.place == Place::Root || node.schema.is_some_and(|s| s.embedded_resource);
+                let implied = object && matches!(key.as_str(), "apiVersion" | "kind" | "metadata");
+                if node.schema.is_some_and(closed) && !node.declares(key) && !implied {
+                    return Err(format!("{path}: field not declared in schema"));
+                }
+                validate(node.child(key), value, path)?;
+                path.truncate(length);
+            }
+        }
+        Value::Array(items) => {
+            let keyed = node.schema.is_some_and(|s| s.list_type != ListType::Atomic);
+            let mut seen = HashSet::new();
+            for (index, item) in items.iter().enumerate() {
+                if keyed {
+                    let element = node.element(item).map_err(|key| {
+                        format!("{path}: element {index}: associative list with keys has an element that omits key field {key:?}")
+                    })?;
+                    if !seen.insert(element.clone()) {
+                        return Err(format!(
+                            "{path}: duplicate entries for key {}",
+                            element.get(2..).unwrap_or_default()
+                        ));
+                    }
+                }
+                let length = path.len();
+                path.push_str(&format!("[{index}]"));
+                validate(node.items(), item, path)?;
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
