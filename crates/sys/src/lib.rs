@@ -9,6 +9,8 @@ pub mod cgroup;
 pub mod device;
 pub mod fdpass;
 pub mod kvm;
+pub mod lock;
+pub mod limits;
 pub mod mount;
 pub mod namespace;
 pub mod peer;

@@ -1,0 +1,162 @@
+//! What a node is started with, kept as one JSON file that its init and its agent read.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Result, file};
+
+/// Settings of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Name of the Node object and of the host.
+    pub name: String,
+    /// The node's directory on the host.
+    pub dir: PathBuf,
+    /// Bridge on the host that the node is a port of.
+    pub bridge: String,
+    /// The bridge's addresses: the node's gateways, IPv4 first.
+    pub gateways: Vec<IpNet>,
+    /// The node's addresses, IPv4 first.
+    pub addresses: Vec<IpNet>,
+    /// Ranges of the node's pods.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Ranges of all pods of the cluster.
+    pub cluster_cidrs: Vec<IpNet>,
+    /// Ranges of cluster IPs.
+    pub service_cidrs: Vec<IpNet>,
+    /// Addresses of cluster DNS.
+    pub dns: Vec<IpAddr>,
+    /// Domain of cluster DNS.
+    pub domain: String,
+    /// URL of the API server.
+    pub api_server: String,
+    /// Name servers of the host, for everything outside the cluster.
+    pub resolvers: Vec<IpAddr>,
+    /// Largest packet on the pod network.
+    pub mtu: u32,
+    /// Image of the container that holds a pod's namespaces.
+    pub sandbox_image: String,
+}
+
+impl Config {
+    /// Reads the file written by [`Config::save`].
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read(path).map_err(file("read", path))?;
+        serde_json::from_slice(&text).map_err(|source| Error::Config { path: path.to_owned(), source })
+    }
+
+    /// Writes the file.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self).map_err(|source| Error::Config { path: path.to_owned(), source })?;
+        super::write(path, text)
+    }
+
+    /// Leaves out one address family everywhere, for a host whose kernel lacks it.
+    pub fn without_ipv6(mut self) -> Self {
+        for list in
+            [&mut self.gateways, &mut self.addresses, &mut self.pod_cidrs, &mut self.cluster_cidrs, &mut self.service_cidrs]
+        {
+            list.retain(|net| net.addr().is_ipv4());
+        }
+        self.dns.retain(IpAddr::is_ipv4);
+        self
+    }
+
+    /// The host's end of the interface pair; names are at most 15 bytes.
+    pub fn host_link(&self) -> String {
+        let mut name = format!("fv-{}", self.name);
+        name.truncate(15);
+        name
+    }
+
+    /// The node's cgroup on the host, relative to each hierarchy.
+    pub fn cgroup(&self) -> PathBuf {
+        Path::new(CGROUP).join(&self.name)
+    }
+
+    /// The lock that the node's init holds as long as it lives.
+    pub fn lock(&self) -> PathBuf {
+        self.dir.join("lock")
+    }
+
+    /// Where this configuration is kept on the host.
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("config.json")
+    }
+}
+
+/// The cgroup that holds everything of the embedded cluster.
+pub const CGROUP: &str = "ferrovirt";
+
+/// The configuration as the node itself sees it.
+pub const IN_NODE: &str = "/etc/ferrovirt/node.json";
+
+/// Name servers of a resolv.conf that can be reached from another network namespace.
+pub fn reachable_resolvers(resolv_conf: &str) -> Vec<IpAddr> {
+    resolv_conf
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok())
+        .filter(|address| !address.is_loopback())
+        .collect()
+}
+
+/// The host's name servers: of /etc/resolv.conf, or behind it when that names a local cache.
+pub fn host_resolvers() -> Vec<IpAddr> {
+    ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf"]
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .map(|text| reachable_resolvers(&text))
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(crate) fn example() -> Config {
+    let nets = |texts: [&str; 2]| texts.map(|text| text.parse::<IpNet>().unwrap()).to_vec();
+    Config {
+        name: "node1".into(),
+        dir: "/var/lib/x/nodes/node1".into(),
+        bridge: "fv0".into(),
+        gateways: nets(["10.88.0.1/24", "fd00:10:88::1/64"]),
+        addresses: nets(["10.88.0.11/24", "fd00:10:88::11/64"]),
+        pod_cidrs: nets(["10.244.0.0/24", "fd00:10:244::/64"]),
+        cluster_cidrs: nets(["10.244.0.0/16", "fd00:10:244::/48"]),
+        service_cidrs: nets(["10.96.0.0/16", "fd00:10:96::/112"]),
+        dns: vec!["10.96.0.10".parse().unwrap(), "fd00:10:96::a".parse().unwrap()],
+        domain: "cluster.local".into(),
+        api_server: "https://10.88.0.1:6443".into(),
+        resolvers: vec!["192.0.2.53".parse().unwrap()],
+        mtu: 1400,
+        sandbox_image: "ferrovirt.local/pause:v0.1.0".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(resolv_conf: &str, expect: &[&str]) {
+        let found: Vec<_> = reachable_resolvers(resolv_conf).iter().map(IpAddr::to_string).collect();
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn resolvers() {
+        check("# x\nsearch a\nnameserver 192.0.2.1\nnameserver 2001:db8::1\n", &["192.0.2.1", "2001:db8::1"]);
+        check("nameserver 127.0.0.53\n  nameserver ::1\n", &[]);
+        check("nameserver fe80::1%eth0\nnameserver\tnot-an-address\n", &[]);
+    }
+
+    #[test]
+    fn names_and_families() {
+        let config = example();
+        assert_eq!(config.host_link(), "fv-node1");
+        assert_eq!(Config { name: "a-very-long-name".into(), ..config.clone() }.host_link().len(), 15);
+        let v4 = config.without_ipv6();
+        assert_eq!((v4.gateways.len(), v4.addresses.len(), v4.pod_cidrs.len(), v4.dns.len()), (1, 1, 1, 1));
+    }
+}

@@ -1,0 +1,140 @@
+//! The host's side of the cluster's network: one bridge, one nftables table, a few kernel settings, all taken back.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use net::link::Netlink;
+
+use super::{Config, Result, file};
+
+/// The nftables table on the host.
+pub const TABLE: &str = "ferrovirt";
+
+/// Sets up the bridge, forwarding and translation. `saved` receives the settings as they were before, once; an
+/// existing file is kept, because it holds the values from before the first of several runs.
+pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
+    let links: Vec<_> = Netlink::open()?.links().await?.into_iter().map(|link| link.name).collect();
+    let wanted = settings(&links, |name| std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok());
+    if !saved.exists() {
+        let before: BTreeMap<&str, &str> = wanted.iter().map(|s| (s.name.as_str(), s.before.as_str())).collect();
+        let text = serde_json::to_vec(&before)
+            .map_err(|source| super::Error::Config { path: saved.to_owned(), source })?;
+        super::write(saved, text)?;
+    }
+    for setting in &wanted {
+        super::write(&Path::new("/proc/sys").join(&setting.name), &setting.wanted)?;
+    }
+    let host = Netlink::open()?;
+    host.ensure_bridge(&config.bridge).await?;
+    host.set_mtu(&config.bridge, config.mtu).await?;
+    for address in &config.gateways {
+        host.ensure_address(&config.bridge, *address).await?;
+    }
+    net::nft::load(&ruleset(config))?;
+    Ok(())
+}
+
+/// Takes everything back. What is not there is not missed.
+pub async fn tear_down(config: &Config, saved: &Path) -> Result<()> {
+    let host = Netlink::open()?;
+    host.remove_link(&config.host_link()).await?;
+    host.remove_link(&config.bridge).await?;
+    net::nft::load(&format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"))?;
+    let Ok(text) = std::fs::read(saved) else { return Ok(()) };
+    let before: BTreeMap<String, String> =
+        serde_json::from_slice(&text).map_err(|source| super::Error::Config { path: saved.to_owned(), source })?;
+    for (name, value) in before {
+        // An interface may be gone, and its settings with it.
+        let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
+    }
+    std::fs::remove_file(saved).map_err(file("remove", saved))
+}
+
+/// A kernel setting to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Setting {
+    name: String,
+    before: String,
+    wanted: String,
+}
+
+/// The settings that differ from what is needed, on a host with these `links` that answers `read` for a path below /proc/sys.
+fn settings(links: &[String], read: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
+    let mut all = Vec::new();
+    let mut want = |name: &str, value: u64, or_more: bool| {
+        let Some(before) = read(name) else { return };
+        let before = before.trim().to_owned();
+        let enough = before.parse::<u64>().is_ok_and(|now| now == value || (or_more && now > value));
+        if !enough {
+            all.push(Setting { name: name.to_owned(), before, wanted: value.to_string() });
+        }
+    };
+    want("net/ipv4/ip_forward", 1, false);
+    // A router ignores router advertisements unless told otherwise, and the host's default route may come from one.
+    for name in links {
+        if read(&format!("net/ipv6/conf/{name}/accept_ra")).is_some_and(|value| value.trim() == "1") {
+            want(&format!("net/ipv6/conf/{name}/accept_ra"), 2, false);
+        }
+    }
+    want("net/ipv6/conf/all/forwarding", 1, false);
+    // Each containerd, kubelet and component of a node takes a few; the kernel's default is for one desktop.
+    want("fs/inotify/max_user_instances", 8192, true);
+    want("fs/inotify/max_user_watches", 524_288, true);
+    all
+}
+
+/// Translation of what leaves the cluster through the host.
+fn ruleset(config: &Config) -> String {
+    let mut rules = String::new();
+    let inside: Vec<_> = config.gateways.iter().chain(&config.cluster_cidrs).map(ipnet::IpNet::trunc).collect();
+    for (family, is_v4) in [("ip", true), ("ip6", false)] {
+        let nets: Vec<_> =
+            inside.iter().filter(|net| net.addr().is_ipv4() == is_v4).map(ToString::to_string).collect();
+        if !nets.is_empty() {
+            let nets = nets.join(", ");
+            let _ = writeln!(
+                rules,
+                "    {family} saddr {{ {nets} }} {family} daddr != {{ {nets} }} oifname != \"{}\" masquerade",
+                config.bridge
+            );
+        }
+    }
+    format!(
+        "add table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n  chain postrouting {{\n    \
+         type nat hook postrouting priority srcnat\n{rules}  }}\n}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(host: &[(&str, &str)], expect: &[&str]) {
+        let found = settings(&["eth0".into()], |name| host.iter().find(|(n, _)| *n == name).map(|(_, value)| format!("{value}\n")));
+        let found: Vec<_> = found.iter().map(|s| format!("{}: {} -> {}", s.name, s.before, s.wanted)).collect();
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn only_what_differs_is_changed() {
+        check(&[("net/ipv4/ip_forward", "0")], &["net/ipv4/ip_forward: 0 -> 1"]);
+        check(&[("net/ipv4/ip_forward", "1"), ("fs/inotify/max_user_instances", "10000")], &[]);
+        check(
+            &[("net/ipv6/conf/eth0/accept_ra", "1"), ("net/ipv6/conf/all/forwarding", "0")],
+            &["net/ipv6/conf/eth0/accept_ra: 1 -> 2", "net/ipv6/conf/all/forwarding: 0 -> 1"],
+        );
+        check(&[("fs/inotify/max_user_instances", "128")], &["fs/inotify/max_user_instances: 128 -> 8192"]);
+    }
+
+    #[test]
+    fn translation_is_for_what_leaves() {
+        let text = ruleset(&crate::node::config::example());
+        let rule = "ip saddr { 10.88.0.0/24, 10.244.0.0/16 } ip daddr != { 10.88.0.0/24, 10.244.0.0/16 } \
+                    oifname != \"fv0\" masquerade";
+        assert!(text.contains(rule), "{text}");
+        assert!(text.contains("ip6 saddr { fd00:10:88::/64, fd00:10:244::/48 }"), "{text}");
+        assert!(!ruleset(&crate::node::config::example().without_ipv6()).contains("ip6"));
+    }
+}
