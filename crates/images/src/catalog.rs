@@ -1,0 +1,257 @@
+//! Every image of the product and how it is put together.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::layer::Layer;
+use crate::layout::Start;
+use crate::{Error, Workshop, closure, guest, sysroot};
+
+/// Tag of all images: the version of the product.
+pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+
+/// The images. The two that run the product share the layer with our binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// Holds a pod's namespaces.
+    Pause,
+    /// Every component except the launcher.
+    Component,
+    /// virt-launcher with libvirt and QEMU.
+    Launcher,
+    /// The demo guest as a containerDisk.
+    GuestDemo,
+    /// The same guest as a kernelBoot image.
+    GuestKernel,
+}
+
+impl Image {
+    /// All, in the order they are listed.
+    pub const ALL: [Self; 5] = [Self::Pause, Self::Component, Self::Launcher, Self::GuestDemo, Self::GuestKernel];
+
+    /// Last part of the name.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Component => "component",
+            Self::Launcher => "launcher",
+            Self::GuestDemo => "guest-demo",
+            Self::GuestKernel => "guest-kernel",
+        }
+    }
+    /// Full name with tag as manifests use it.
+    pub fn name(self) -> String {
+        format!("ferrovirt.local/{}:{VERSION}", self.short())
+    }
+}
+
+const COMPONENT_PACKAGES: [&str; 5] = ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static"];
+const LAUNCHER_PACKAGES: [&str; 13] = [
+    "libc6", "libgcc-s1", "busybox-static", "qemu-system-x86", "qemu-utils", "libvirt-daemon", "libvirt-clients",
+    "libvirt-daemon-driver-qemu", "ovmf", "seabios", "ipxe-qemu", "swtpm", "swtpm-tools",
+];
+
+/// Links of the multicall binary.
+const COMPONENTS: [&str; 7] =
+    ["virt-operator", "virt-api", "virt-controller", "virt-handler", "virt-launcher", "virt-probe", "virt-freezer"];
+
+/// Applets that make `kubectl exec` useful.
+const APPLETS: [&str; 16] =
+    ["sh", "ls", "cat", "ps", "ip", "grep", "sleep", "cp", "mkdir", "rm", "df", "env", "id", "tail", "tar", "vi"];
+
+/// Firmware that QEMU ships for machines other than x86.
+const OTHER_MACHINES: [&str; 17] = [
+    "QEMU,", "bamboo", "canyonlands", "hppa", "npcm", "openbios", "palcode", "s390", "skiboot", "slof", "trace-events",
+    "u-boot", "vof", "petalogix", "opensbi", "ast27", "qemu_vga",
+];
+
+pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    let layout = shop.layout();
+    let blobs = layout.blobs();
+    fs::create_dir_all(&blobs).map_err(Error::io("create", &blobs))?;
+
+    let component = sysroot::prepare(&shop.cache, "component", &COMPONENT_PACKAGES, false, say)?;
+    let launcher = sysroot::prepare(&shop.cache, "launcher", &LAUNCHER_PACKAGES, true, say)?;
+    let guest = sysroot::prepare(&shop.cache, "guest", &guest::PACKAGES, false, say)?;
+
+    let recipe = hash(&[include_bytes!("catalog.rs"), include_bytes!("layer.rs")]);
+    let binary = hash_files(&[&shop.binary, &shop.container_disk])?;
+    let inputs = |image: Image| match image {
+        Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
+        Image::Component => format!("{recipe} {binary} {}", hash(&[component.identity.as_bytes()])),
+        Image::Launcher => format!("{recipe} {binary} {}", hash(&[launcher.identity.as_bytes()])),
+        Image::GuestDemo | Image::GuestKernel => format!("{recipe} {}", hash(&[guest.identity.as_bytes(), guest::recipe().as_bytes()])),
+    };
+    let stale: Vec<Image> = Image::ALL.into_iter().filter(|i| layout.inputs(&i.name()) != Some(inputs(*i))).collect();
+    let has = |image: Image| stale.contains(&image);
+
+    if has(Image::Pause) {
+        say("making pause");
+        let mut layer = Layer::default();
+        layer.file("bin/busybox", component.root.join("bin/busybox"), 0o755, 0);
+        let start = Start { entrypoint: words(&["/bin/busybox", "sleep", "infinity"]), user: "65535:65535".into(), ..Start::default() };
+        layout.add(&Image::Pause.name(), &[layer.write(&blobs)?], &start, &inputs(Image::Pause))?;
+    }
+    let path = vec!["PATH=/usr/sbin:/usr/bin".to_owned()];
+    if has(Image::Component) || has(Image::Launcher) {
+        let ours = binary_layer(shop).write(&blobs)?;
+        if has(Image::Component) {
+            say("making component");
+            let base = component_layer(&component.root, &shop.binary)?.write(&blobs)?;
+            let start = Start { entrypoint: words(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
+            layout.add(&Image::Component.name(), &[base, ours.clone()], &start, &inputs(Image::Component))?;
+        }
+        if has(Image::Launcher) {
+            say("making launcher");
+            let base = launcher_layer(&launcher.root, &shop.binary)?.write(&blobs)?;
+            let start = Start { entrypoint: words(&["/usr/bin/virt-launcher"]), user: "107:107".into(), env: path };
+            layout.add(&Image::Launcher.name(), &[base, ours], &start, &inputs(Image::Launcher))?;
+        }
+    }
+    if has(Image::GuestDemo) || has(Image::GuestKernel) {
+        let made = guest::build(shop, &guest, say)?;
+        let mut disk = Layer::default();
+        disk.directory("disk", 0o755, 107);
+        disk.file("disk/disk.qcow2", made.join("disk.qcow2"), 0o440, 107);
+        layout.add(&Image::GuestDemo.name(), &[disk.write(&blobs)?], &Start::default(), &inputs(Image::GuestDemo))?;
+        let mut boot = Layer::default();
+        boot.file("boot/vmlinuz", made.join("vmlinuz"), 0o444, 107);
+        boot.file("boot/initrd", made.join("initrd"), 0o444, 107);
+        layout.add(&Image::GuestKernel.name(), &[boot.write(&blobs)?], &Start::default(), &inputs(Image::GuestKernel))?;
+    }
+    layout.sweep()
+}
+
+/// The layer every pod of ours shares.
+fn binary_layer(shop: &Workshop) -> Layer {
+    let mut layer = Layer::default();
+    layer.file("usr/bin/ferrovirt", &shop.binary, 0o755, 0);
+    layer.file("usr/bin/container-disk", &shop.container_disk, 0o755, 0);
+    for name in COMPONENTS {
+        layer.link(Path::new("usr/bin").join(name), "ferrovirt");
+    }
+    layer
+}
+
+fn component_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
+    let mut layer = Layer::default();
+    common(&mut layer, root);
+    programs(&mut layer, root, &[PathBuf::from("usr/sbin/nft")], &[binary])?;
+    let mut bundle = Vec::new();
+    let mozilla = root.join("usr/share/ca-certificates/mozilla");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&mozilla).map_err(Error::io("read", &mozilla))?.flatten().map(|e| e.path()).collect();
+    files.sort();
+    for file in files {
+        bundle.extend(fs::read(&file).map_err(Error::io("read", &file))?);
+    }
+    layer.bytes("etc/ssl/certs/ca-certificates.crt", bundle, 0o644);
+    Ok(layer)
+}
+
+fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
+    let mut layer = Layer::default();
+    common(&mut layer, root);
+    let mut wanted: Vec<PathBuf> = [
+        "usr/sbin/libvirtd", "usr/bin/virsh", "usr/bin/qemu-system-x86_64", "usr/bin/qemu-img", "usr/bin/swtpm",
+        "usr/bin/swtpm_setup", "usr/bin/swtpm_ioctl",
+    ]
+    .iter()
+    .map(PathBuf::from)
+    .collect();
+    let lib = Path::new("usr/lib/x86_64-linux-gnu");
+    wanted.push(lib.join("libvirt.so.0"));
+    wanted.push(lib.join("libvirt-qemu.so.0"));
+    // The session daemon loads the QEMU driver; the others would cost memory in every launcher.
+    wanted.push(lib.join("libvirt/connection-driver/libvirt_driver_qemu.so"));
+    // Device and accelerator modules of QEMU; the user interfaces and network block drivers stay out.
+    wanted.extend(matching(root, &lib.join("qemu"), &["accel-tcg", "hw-display-virtio", "hw-display-qxl", "hw-usb-redirect", "hw-usb-host", "hw-uefi", "ui-spice-core"])?);
+    wanted.retain(|p| root.join(p).exists());
+    programs(&mut layer, root, &wanted, &[binary])?;
+    let firmware = |name: &str| !OTHER_MACHINES.iter().any(|other| name.starts_with(other));
+    for tree in ["usr/share/qemu", "usr/share/seabios", "usr/share/OVMF", "usr/share/ovmf", "usr/share/libvirt/cpu_map", "usr/lib/ipxe/qemu"] {
+        if root.join(tree).is_dir() {
+            layer.tree(Path::new(tree), &root.join(tree), &firmware)?;
+        }
+    }
+    layer.bytes("etc/swtpm_setup.conf", &b"create_certs_tool=\n"[..], 0o644);
+    Ok(layer)
+}
+
+/// What every image of ours has: users, name service configuration, directories, a shell.
+fn common(layer: &mut Layer, root: &Path) {
+    layer.merged_usr();
+    layer.bytes("etc/passwd", &b"root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run/kubevirt-private:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"[..], 0o644);
+    layer.bytes("etc/group", &b"root:x:0:\nqemu:x:107:\nnogroup:x:65534:\n"[..], 0o644);
+    layer.bytes("etc/nsswitch.conf", &b"passwd: files\ngroup: files\nhosts: files dns\n"[..], 0o644);
+    layer.bytes("etc/protocols", &b"ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n"[..], 0o644);
+    for (path, mode, owner) in [
+        ("tmp", 0o1777, 0), ("run", 0o755, 0), ("root", 0o700, 0), ("proc", 0o555, 0), ("sys", 0o555, 0), ("dev", 0o755, 0),
+        ("var/lib", 0o755, 0), ("var/log", 0o755, 0), ("run/kubevirt", 0o755, 107), ("run/kubevirt-private", 0o755, 107),
+        ("run/libvirt", 0o755, 107), ("run/kubevirt-ephemeral-disks", 0o755, 107),
+    ] {
+        layer.directory(path, mode, owner);
+    }
+    layer.link("var/run", "/run");
+    layer.file("usr/bin/busybox", root.join("bin/busybox"), 0o755, 0);
+    for applet in APPLETS {
+        layer.link(Path::new("usr/bin").join(applet), "busybox");
+    }
+}
+
+/// Programs of the sysroot and the libraries that they and `ours` need.
+fn programs(layer: &mut Layer, root: &Path, wanted: &[PathBuf], ours: &[&Path]) -> Result<(), Error> {
+    let mut all = wanted.to_vec();
+    all.extend(ours.iter().map(|p| p.to_path_buf()));
+    for library in closure::libraries(root, &all)? {
+        let name = library.file_name().map(PathBuf::from).unwrap_or_default();
+        let private = library.components().count() > 4;
+        let to = if private { Path::new("usr/lib/x86_64-linux-gnu").join(&name) } else { library.clone() };
+        layer.file(to, root.join(&library), 0o755, 0);
+    }
+    for program in wanted {
+        let from = root.join(program);
+        let bytes = fs::read(&from).map_err(Error::io("read", &from))?;
+        layer.file(program, &from, if closure::is_elf(&bytes) { 0o755 } else { 0o644 }, 0);
+    }
+    layer.link("lib64/ld-linux-x86-64.so.2", "../lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+    Ok(())
+}
+
+/// Files of a directory whose names start with one of `prefixes`.
+fn matching(root: &Path, dir: &Path, prefixes: &[&str]) -> Result<Vec<PathBuf>, Error> {
+    let full = root.join(dir);
+    let mut files: Vec<PathBuf> = fs::read_dir(&full)
+        .map_err(Error::io("read", &full))?
+        .flatten()
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .filter(|name| prefixes.iter().any(|p| name.starts_with(p)))
+        .map(|name| dir.join(name))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|w| (*w).to_owned()).collect()
+}
+
+fn hash(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()
+}
+
+fn hash_files(paths: &[&Path]) -> Result<String, Error> {
+    let mut hashing = Sha256::new();
+    for path in paths {
+        let mut file = fs::File::open(path).map_err(Error::io("read", *path))?;
+        std::io::copy(&mut file, &mut hashing).map_err(Error::io("read", *path))?;
+    }
+    Ok(hashing.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect())
+}
