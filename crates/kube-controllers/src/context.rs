@@ -10,6 +10,7 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +30,8 @@ pub struct Context {
     /// The one event recorder.
     pub(crate) events: Recorder,
     stores: Arc<Stores>,
+    /// Namespaces out of which an object vanished.
+    removals: broadcast::Sender<Arc<str>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -43,6 +46,7 @@ impl Context {
             options: Arc::new(options),
             events,
             stores: Arc::default(),
+            removals: broadcast::Sender::new(256),
             tasks,
             shutdown,
         };
@@ -56,6 +60,15 @@ impl Context {
         self.tasks.spawn(async move {
             shutdown.run_until_cancelled(task).await;
         });
+    }
+
+    /// Tells that an object in `namespace` is gone for good.
+    pub(crate) fn announce_removal(&self, namespace: &str) {
+        let _ = self.removals.send(namespace.into());
+    }
+    /// What [`Self::announce_removal`] tells from now on.
+    pub(crate) fn removals(&self) -> broadcast::Receiver<Arc<str>> {
+        self.removals.subscribe()
     }
 
     /// Waits until every task has ended after the shutdown.

@@ -4,6 +4,7 @@ mod plan;
 mod status;
 pub(crate) mod template;
 
+pub(crate) use plan::resolve;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,10 +8,13 @@ mod cached;
 mod claim;
 mod clock;
 mod context;
+pub mod daemonset;
 pub mod deployment;
 pub mod endpoints;
 mod error;
 mod events;
+pub mod gc;
+pub mod namespace;
 mod owner;
 mod patch;
 mod placement;
@@ -19,6 +22,8 @@ mod pod;
 mod quantity;
 mod queue;
 pub mod replicaset;
+mod resources;
+mod revision;
 pub mod scheduler;
 pub mod serviceaccount;
 pub mod store;
@@ -26,10 +31,26 @@ pub mod store;
 pub use cached::Cached;
 pub use context::Context;
 pub use error::{Error, Result};
+use tokio_util::sync::CancellationToken;
 
 /// How the control plane is set up.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// PEM bundle that verifies the API server, published in every namespace; empty publishes nothing.
     pub root_ca: String,
+}
+
+/// Runs everything until `shutdown`, then waits for it to stop.
+pub async fn run(client: kube::Client, options: Options, shutdown: CancellationToken) -> Result<()> {
+    let ctx = Context::new(client, options, shutdown);
+    ctx.spawn(serviceaccount::run(ctx.clone()));
+    ctx.spawn(scheduler::run(ctx.clone()));
+    ctx.spawn(deployment::run(ctx.clone()));
+    ctx.spawn(replicaset::run(ctx.clone()));
+    ctx.spawn(daemonset::run(ctx.clone()));
+    ctx.spawn(endpoints::run(ctx.clone()));
+    ctx.spawn(namespace::run(ctx.clone()));
+    ctx.spawn(gc::run(ctx.clone()));
+    ctx.drained().await;
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::quantity::{self, Milli};
+use crate::quantity::Milli;
 use crate::store::Key;
 use crate::{pod, quantity as q};
 
@@ -135,7 +135,7 @@ pub(crate) fn share(place: &Place, resource: &str, more: Milli) -> f64 {
     if offered <= 0 || used >= offered { 1.0 } else { to_f64(used) / to_f64(offered) }
 }
 
-fn to_f64(amount: quantity::Milli) -> f64 {
+fn to_f64(amount: Milli) -> f64 {
     amount as f64
 }
 
