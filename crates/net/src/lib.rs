@@ -1,4 +1,7 @@
 //! Networking without Kubernetes: links, addresses and routes over netlink, nftables.
 
+pub mod dhcp4;
+pub mod dhcp6;
 pub mod link;
 pub mod nft;
+pub mod router;
