@@ -2,12 +2,11 @@
 //!
 //! [`advertisement`] is pure; [`serve`] sends one at once, one for each solicitation, and one from time to time.
 
-use std::io::Read;
-use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddrV6};
 use std::time::Duration;
 
 use ipnet::Ipv6Net;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UdpSocket;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
@@ -58,7 +57,7 @@ pub fn is_solicitation(message: &[u8]) -> bool {
 }
 
 /// A raw socket on `link` (of index `index`) in the calling thread's network namespace.
-pub fn socket(link: &str, index: u32) -> std::io::Result<socket2::Socket> {
+pub fn socket(link: &str, index: u32) -> std::io::Result<std::net::UdpSocket> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
     socket.bind_device(Some(link.as_bytes()))?;
@@ -69,32 +68,28 @@ pub fn socket(link: &str, index: u32) -> std::io::Result<socket2::Socket> {
     socket.set_unicast_hops_v6(255)?;
     socket.set_multicast_loop_v6(false)?;
     socket.set_nonblocking(true)?;
-    Ok(socket)
+    // The standard type for datagrams: sending and receiving are the same calls on a raw socket.
+    Ok(socket.into())
 }
 
 /// Announces for as long as it is polled.
-pub async fn serve(socket: socket2::Socket, index: u32, announce: Announcement) -> std::io::Result<()> {
-    let socket = AsyncFd::register(socket)?;
-    let to = SocketAddr::V6(SocketAddrV6::new(ALL_NODES, 0, 0, index)).into();
+pub async fn serve(socket: UdpSocket, index: u32, announce: Announcement) {
+    let to = SocketAddrV6::new(ALL_NODES, 0, 0, index);
     let message = advertisement(&announce);
     let mut tick = tokio::time::interval(INTERVAL);
+    let mut buffer = [0; 512];
     loop {
         tokio::select! {
             _ = tick.tick() => {
-                if let Err(error) = socket.get_ref().send_to(&message, &to) {
+                if let Err(error) = socket.send_to(&message, to).await {
                     // The link may not be up yet, or its address tentative: the guest asks again.
                     tracing::debug!(%error, "a router advertisement was not sent");
                 }
             }
-            ready = socket.readable() => {
-                let mut ready = ready?;
-                let mut buffer = [0; 512];
-                let read = ready.try_io(|inner| (&*inner.get_ref()).read(&mut buffer));
-                if let Ok(Ok(length)) = read
-                    && is_solicitation(&buffer[..length])
-                {
-                    tick.reset_immediately();
-                }
+            read = socket.recv(&mut buffer) => match read {
+                Ok(length) if is_solicitation(&buffer[..length]) => tick.reset_immediately(),
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     }
