@@ -6,6 +6,8 @@ pub mod admission;
 pub mod backoff;
 pub mod certs;
 mod chain;
+pub mod client;
+
 pub mod clock;
 pub mod events;
 pub mod health;

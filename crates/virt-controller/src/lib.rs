@@ -1,1 +1,202 @@
-//! virt-controller
+//! virt-controller: VirtualMachine -> VirtualMachineInstance -> launcher pod -> hand-over to virt-handler.
+//!
+//! ```text
+//! watches -> stores (bytes) -> queues -> plan (pure) -> steps -> status (pure) -> one patch
+//! ```
+//!
+//! One replica leads; the others wait for its Lease. Every write is idempotent: names are chosen by UID, status patches
+//! carry the version they were computed from.
+
+mod context;
+pub mod error;
+pub mod node;
+pub mod patch;
+pub mod settings;
+pub mod vm;
+pub mod vmi;
+
+use std::{path::PathBuf, sync::Arc};
+
+use api::kubevirt::{
+    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance},
+    words::label,
+};
+pub use context::{Context, Inner};
+pub use error::Error;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kit::{
+    Task,
+    events::Recorder,
+    health::{self, Ready},
+    lease, metrics,
+    queue::Queue,
+    server,
+    shutdown::{self, CancellationToken},
+    store::{self, Key, Store, Watch},
+    tls,
+};
+use kube::{Api, Client, ResourceExt, runtime::watcher};
+use prometheus_client::registry::Registry;
+
+/// Command line of virt-controller.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Namespace this controller and its KubeVirt object live in.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "kubevirt")]
+    pub namespace: String,
+    /// Name of this replica in the leader election.
+    #[arg(long, env = "POD_NAME", default_value = "virt-controller")]
+    pub identity: String,
+    /// Image of the launcher container.
+    #[arg(long, env = "LAUNCHER_IMAGE")]
+    pub launcher_image: String,
+    /// Port for health and metrics.
+    #[arg(long, default_value_t = 8443)]
+    pub port: u16,
+    /// Directory with tls.crt and tls.key.
+    #[arg(long, default_value = "/etc/virt-controller/certificates")]
+    pub cert_dir: PathBuf,
+    /// File with the trust bundle.
+    #[arg(long, default_value = "/etc/kubevirt/ca/ca-bundle")]
+    pub ca_bundle: PathBuf,
+}
+
+const WORKERS: usize = 8;
+
+/// Runs until SIGTERM, or until another replica leads.
+///
+/// # Errors
+/// When the process cannot be set up, or leadership is lost.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
+    let client = kit::client::connect("virt-controller").await.map_err(Error::setup("reach the API server"))?;
+    let ready = Ready::default();
+    let _serving = serve(&args, ready.clone(), stop.clone()).await?;
+    // A replica that waits its turn is as healthy as the one that leads.
+    ready.set(true);
+    let leader = lease::acquire(client.clone(), &args.namespace, "virt-controller", &args.identity, &stop).await;
+    let Ok(leader) = leader else { return Ok(()) };
+    let _running = start(client, &args.namespace, &args.launcher_image, &stop);
+    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+}
+
+async fn serve(args: &Args, ready: Ready, stop: CancellationToken) -> Result<Vec<Task<()>>, Error> {
+    let (material, trust) = (tls::Material::new(), tls::Trust::new());
+    let files = tls::Files { pair: args.cert_dir.clone(), bundle: args.ca_bundle.clone() };
+    let reload = tls::load(files, material.clone(), trust).await.map_err(Error::setup("load the certificate"))?;
+    let config = tls::server(material, None).map_err(Error::setup("configure TLS"))?;
+    let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
+    let router = health::router(ready).merge(metrics::router(Registry::default()));
+    Ok(vec![reload, kit::spawn("server", server::serve_tls(listener, config, router, stop))])
+}
+
+/// The controllers at work; dropping it stops them.
+pub struct Running {
+    /// What they share, for tests and metrics.
+    pub context: Context,
+    _tasks: Vec<Task<()>>,
+}
+
+/// Starts every controller.
+pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &CancellationToken) -> Running {
+    let context = Context(Arc::new(Inner {
+        recorder: Recorder::new(client.clone(), "virtualmachine-controller", ""),
+        client,
+        namespace: namespace.to_owned(),
+        launcher_image: launcher_image.to_owned(),
+        vms: Store::default(),
+        vmis: Store::default(),
+        pods: Store::default(),
+        nodes: Store::default(),
+        kubevirts: Store::default(),
+        vm_queue: Queue::default(),
+        vmi_queue: Queue::default(),
+        node_queue: Queue::default(),
+    }));
+    let mut tasks = watches(&context);
+    let (started, stop) = (context.clone(), stop.clone());
+    tasks.push(kit::spawn("controllers", async move {
+        // Nothing is decided on half a picture.
+        started.vmis.synced().await;
+        started.pods.synced().await;
+        started.vms.synced().await;
+        started.nodes.synced().await;
+        started.kubevirts.synced().await;
+        let (a, b, c) = (started.clone(), started.clone(), started.clone());
+        let mut workers = started.vm_queue.run(WORKERS, &stop, move |key| vm::reconcile(a.clone(), key));
+        workers.extend(started.vmi_queue.run(WORKERS, &stop, move |key| vmi::reconcile(b.clone(), key)));
+        workers.extend(started.node_queue.run(1, &stop, move |key| node::reconcile(c.clone(), key)));
+        for worker in workers {
+            // A worker ends with `stop`; one that panicked must not be missed silently.
+            if let Err(error) = worker.await {
+                tracing::error!(%error, "a worker ended");
+            }
+        }
+    }));
+    Running { context, _tasks: tasks }
+}
+
+fn watches(context: &Context) -> Vec<Task<()>> {
+    let client = &context.client;
+    let queues = context.clone();
+    let vms = store::watch(
+        Api::<VirtualMachine>::all(client.clone()),
+        Watch::default(),
+        context.vms.clone(),
+        move |change| queues.vm_queue.add(change.key.clone()),
+    );
+    let queues = context.clone();
+    let vmis = store::watch(
+        Api::<VirtualMachineInstance>::all(client.clone()),
+        Watch { index: context::vmi_words, ..Watch::default() },
+        context.vmis.clone(),
+        move |change| {
+            queues.vmi_queue.add(change.key.clone());
+            // A VM and its instance share their name.
+            if queues.vms.contains(change.key) {
+                queues.vm_queue.add(change.key.clone());
+            }
+        },
+    );
+    let queues = context.clone();
+    let pods = store::watch(
+        Api::<Pod>::all(client.clone()),
+        Watch {
+            config: watcher::Config::default().labels(&format!("{}={}", label::APP, label::APP_VIRT_LAUNCHER)),
+            trim: context::trim_pod,
+            index: context::pod_words,
+        },
+        context.pods.clone(),
+        move |change| {
+            for word in change.was.iter().chain(change.is) {
+                for key in queues.vmis.keys_by_word(word) {
+                    queues.vmi_queue.add(key);
+                }
+            }
+        },
+    );
+    let queues = context.clone();
+    let nodes = store::watch(
+        Api::<Node>::all(client.clone()),
+        Watch {
+            config: watcher::Config::default().labels(label::SCHEDULABLE),
+            trim: context::trim_node,
+            ..Watch::default()
+        },
+        context.nodes.clone(),
+        move |change| queues.node_queue.add(change.key.clone()),
+    );
+    let kubevirts = store::watch(
+        Api::<KubeVirt>::namespaced(client.clone(), &context.namespace),
+        Watch { trim: |kv| kv.status = None, ..Watch::default() },
+        context.kubevirts.clone(),
+        |_| {},
+    );
+    vec![vms, vmis, pods, nodes, kubevirts]
+}
+
+/// The key under which `object` is stored and queued.
+pub fn key<K: kube::Resource>(object: &K) -> Key {
+    Key::new(object.namespace().unwrap_or_default(), object.name_any())
+}

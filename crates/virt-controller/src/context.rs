@@ -1,0 +1,135 @@
+//! What the controllers share: the client, the stores, the queues.
+
+use std::sync::Arc;
+
+use api::kubevirt::{
+    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance},
+    words::{device, label},
+};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use kit::{
+    events::Recorder,
+    queue::Queue,
+    store::{Key, Store},
+};
+use kube::{Client, Resource, ResourceExt};
+
+use crate::settings::Settings;
+
+/// Shared by every worker; cheap to clone.
+#[derive(Clone)]
+pub struct Context(pub Arc<Inner>);
+
+/// Behind [`Context`].
+pub struct Inner {
+    /// The API server.
+    pub client: Client,
+    /// Events.
+    pub recorder: Recorder,
+    /// Where this controller and its KubeVirt object live.
+    pub namespace: String,
+    /// The launcher's image.
+    pub launcher_image: String,
+    /// VirtualMachines.
+    pub vms: Store<VirtualMachine>,
+    /// VirtualMachineInstances.
+    pub vmis: Store<VirtualMachineInstance>,
+    /// Launcher pods.
+    pub pods: Store<Pod>,
+    /// Nodes that virt-handler has labelled.
+    pub nodes: Store<Node>,
+    /// The KubeVirt object.
+    pub kubevirts: Store<KubeVirt>,
+    /// Names of VMs to look at.
+    pub vm_queue: Queue<Key>,
+    /// Names of VMIs to look at.
+    pub vmi_queue: Queue<Key>,
+    /// Names of nodes to look at.
+    pub node_queue: Queue<Key>,
+}
+
+impl std::ops::Deref for Context {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl Inner {
+    /// The administrator's choices as they are now.
+    pub fn settings(&self) -> Settings {
+        Settings::of(self.kubevirts.list().first(), &self.launcher_image)
+    }
+
+    /// True when guests run without KVM: because the administrator wants it, or because no node offers it.
+    pub fn emulation(&self, settings: &Settings) -> bool {
+        if settings.use_emulation {
+            return true;
+        }
+        let nodes = self.nodes.list();
+        !nodes.is_empty() && !nodes.iter().any(offers_kvm)
+    }
+}
+
+fn offers_kvm(node: &Node) -> bool {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    allocatable.and_then(|all| all.get(device::KVM)).is_some_and(|amount| amount.0 != "0")
+}
+
+/// The word under which a pod is found by its VMI.
+pub(crate) fn owner_word(uid: &str) -> String {
+    format!("vmi:{uid}")
+}
+
+/// The word under which a VMI is found by its node.
+pub(crate) fn node_word(node: &str) -> String {
+    format!("node:{node}")
+}
+
+/// Index words of a launcher pod.
+pub(crate) fn pod_words(pod: &Pod) -> Vec<String> {
+    pod.labels().get(label::CREATED_BY).map(|uid| vec![owner_word(uid)]).unwrap_or_default()
+}
+
+/// Index words of a VMI: its UID, its node, and the VM that owns it.
+pub(crate) fn vmi_words(vmi: &VirtualMachineInstance) -> Vec<String> {
+    let mut words = vec![owner_word(&vmi.uid().unwrap_or_default())];
+    if let Some(node) = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).filter(|n| !n.is_empty()) {
+        words.push(node_word(node));
+    }
+    words
+}
+
+/// Drops from a launcher pod everything these controllers never read; most of a pod is its spec.
+pub(crate) fn trim_pod(pod: &mut Pod) {
+    if let Some(spec) = pod.spec.take() {
+        pod.spec = Some(k8s_openapi::api::core::v1::PodSpec {
+            node_name: spec.node_name,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            ..Default::default()
+        });
+    }
+    pod.metadata.annotations = None;
+    if let Some(labels) = &mut pod.metadata.labels {
+        labels.retain(|key, _| key == label::CREATED_BY);
+    }
+    pod.metadata.generate_name = None;
+}
+
+/// Drops from a node everything but its labels, its heartbeat, its readiness and what it offers.
+pub(crate) fn trim_node(node: &mut Node) {
+    node.spec = None;
+    if let Some(status) = node.status.take() {
+        node.status = Some(k8s_openapi::api::core::v1::NodeStatus {
+            allocatable: status.allocatable.map(|all| all.into_iter().filter(|(k, _)| k == device::KVM).collect()),
+            conditions: status.conditions.map(|all| all.into_iter().filter(|c| c.type_ == "Ready").collect()),
+            ..Default::default()
+        });
+    }
+}
+
+/// A reference to `object` for events.
+pub(crate) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+    object.object_ref(&())
+}

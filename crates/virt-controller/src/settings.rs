@@ -1,0 +1,70 @@
+//! What the KubeVirt object says to this controller, with every default filled in. Pure.
+
+use std::collections::BTreeMap;
+
+use api::{kubevirt::v1::KubeVirt, quantity::Amount};
+
+/// Choices of the cluster's administrator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Image of the launcher container.
+    pub launcher_image: String,
+    /// Pull policy of that image.
+    pub image_pull_policy: String,
+    /// Software emulation is wanted even where KVM is usable.
+    pub use_emulation: bool,
+    /// Virtual CPUs per requested physical one.
+    pub cpu_allocation_ratio: i64,
+    /// Percent of its request a guest sees as memory.
+    pub memory_overcommit: i64,
+    /// What the computed overhead is multiplied by, in percent.
+    pub overhead_percent: i64,
+    /// Labels every node of a virtual machine must have.
+    pub node_selectors: BTreeMap<String, String>,
+    /// Runtime class of launcher pods.
+    pub runtime_class: Option<String>,
+    /// Percent-encoded feature gates switched on.
+    pub feature_gates: Vec<String>,
+}
+
+impl Settings {
+    /// The settings of `kubevirt` (none: defaults) for the given launcher image.
+    pub fn of(kubevirt: Option<&KubeVirt>, launcher_image: &str) -> Self {
+        let configuration = kubevirt.and_then(|kv| kv.spec.configuration.clone()).unwrap_or_default();
+        let developer = configuration.developer_configuration.unwrap_or_default();
+        let ratio = configuration.additional_guest_memory_overhead_ratio.as_deref().and_then(|r| r.parse::<f64>().ok());
+        Settings {
+            launcher_image: launcher_image.to_owned(),
+            image_pull_policy: kubevirt
+                .and_then(|kv| kv.spec.image_pull_policy.clone())
+                .filter(|policy| !policy.is_empty())
+                .unwrap_or_else(|| "IfNotPresent".to_owned()),
+            use_emulation: developer.use_emulation.unwrap_or(false),
+            cpu_allocation_ratio: developer.cpu_allocation_ratio.map_or(10, i64::from).max(1),
+            memory_overcommit: developer.memory_overcommit.map_or(100, i64::from).max(1),
+            overhead_percent: ratio.filter(|r| *r >= 1.0 && *r < 100.0).map_or(100, |r| (r * 100.0).ceil() as i64),
+            node_selectors: developer.node_selectors,
+            runtime_class: configuration.default_runtime_class.filter(|class| !class.is_empty()),
+            feature_gates: developer.feature_gates,
+        }
+    }
+
+    /// The smallest CPU request that a share of one physical CPU comes to.
+    pub fn cpu_request(&self, vcpus: i64) -> Amount {
+        let milli = (vcpus * 1000).div_euclid(self.cpu_allocation_ratio).max(1);
+        format!("{milli}m").parse().unwrap_or(Amount::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_hold_without_a_kubevirt_object() {
+        let settings = Settings::of(None, "image");
+        assert_eq!(settings.cpu_request(1).to_decimal().0, "100m");
+        assert_eq!(settings.cpu_request(4).to_decimal().0, "400m");
+        assert!(!settings.use_emulation && settings.image_pull_policy == "IfNotPresent");
+    }
+}

@@ -1,0 +1,355 @@
+//! What to do about a virtual machine: its run strategy and the requests against its instance. Pure.
+//!
+//! | strategy | no VMI | VMI ended well | VMI failed | stop request |
+//! |---|---|---|---|---|
+//! | Always | start | delete, start | delete, start after back-off | delete, start |
+//! | RerunOnFailure | start when newly so, or asked | delete | delete, start after back-off | delete |
+//! | Manual | start when asked | delete when a start is asked | same | delete |
+//! | Once | start | leave | leave | delete |
+//! | Halted | - | delete | delete | delete |
+//! | WaitAsReceiver | create, to be filled by a migration | leave | leave | delete |
+
+use std::time::Duration;
+
+use api::kubevirt::{
+    v1::{
+        VirtualMachine, VirtualMachineInstance, VirtualMachineStartFailure, VirtualMachineStateChangeRequest,
+    },
+    words::{finalizer, phase, run_strategy},
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::backoff::Backoff;
+
+/// Start, in `status.stateChangeRequests`.
+pub const START: &str = "Start";
+/// Stop, in `status.stateChangeRequests`.
+pub const STOP: &str = "Stop";
+
+const RESTART: Backoff = Backoff { base: Duration::from_secs(10), max: Duration::from_secs(300) };
+/// A guest that ran this long before it crashed starts a new count.
+const STABLE: SignedDuration = SignedDuration::from_secs(300);
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make sure the VM waits for its instance when it is deleted.
+    Hold,
+    /// Create the instance.
+    Start {
+        /// With its CPUs stopped.
+        paused: bool,
+        /// Waiting for a migration to fill it.
+        receiver: bool,
+    },
+    /// Delete the instance.
+    Stop,
+    /// Let the deleted instance go: its end has been seen.
+    ReleaseInstance,
+    /// Let the deleted VM go.
+    Release,
+}
+
+/// What to do and what to remember.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// `status.stateChangeRequests` afterwards.
+    pub requests: Vec<VirtualMachineStateChangeRequest>,
+    /// `status.startFailure` afterwards.
+    pub failure: Option<VirtualMachineStartFailure>,
+    /// Look again after this long.
+    pub again: Option<Duration>,
+}
+
+/// The strategy of `vm`; the legacy `running` counts as Always or Halted.
+pub fn strategy(vm: &VirtualMachine) -> &str {
+    match (vm.spec.run_strategy.as_deref(), vm.spec.running) {
+        (Some(strategy), _) if !strategy.is_empty() => strategy,
+        (_, Some(true)) => run_strategy::ALWAYS,
+        _ => run_strategy::HALTED,
+    }
+}
+
+/// The plan for `vm` whose instance is `vmi`.
+pub fn plan(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, now: Timestamp) -> Plan {
+    if vm.metadata.deletion_timestamp.is_some() {
+        return deleting(vm, vmi);
+    }
+    let mut plan = Plan { requests: requests(vm, vmi), failure: failure(vm, vmi, now), ..Default::default() };
+    if !has_finalizer(&vm.metadata.finalizers, finalizer::VM) {
+        plan.steps.push(Step::Hold);
+    }
+    match vmi {
+        Some(vmi) if vmi.metadata.deletion_timestamp.is_some() => {
+            if has_finalizer(&vmi.metadata.finalizers, finalizer::VM) {
+                plan.steps.push(Step::ReleaseInstance);
+            }
+        }
+        Some(vmi) => present(vm, vmi, &mut plan),
+        None => absent(vm, now, &mut plan),
+    }
+    plan
+}
+
+fn has_finalizer(finalizers: &Option<Vec<String>>, name: &str) -> bool {
+    finalizers.iter().flatten().any(|held| held == name)
+}
+
+fn deleting(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> Plan {
+    let status = vm.status.clone().unwrap_or_default();
+    let mut plan = Plan { requests: status.state_change_requests, failure: status.start_failure, ..Default::default() };
+    let orphan = has_finalizer(&vm.metadata.finalizers, "orphan");
+    match vmi.filter(|_| !orphan) {
+        Some(vmi) if vmi.metadata.deletion_timestamp.is_none() => plan.steps.push(Step::Stop),
+        Some(vmi) => {
+            if has_finalizer(&vmi.metadata.finalizers, finalizer::VM) {
+                plan.steps.push(Step::ReleaseInstance);
+            }
+        }
+        None => {
+            if has_finalizer(&vm.metadata.finalizers, finalizer::VM) {
+                plan.steps.push(Step::Release);
+            }
+        }
+    }
+    plan
+}
+
+/// The requests that are still to be served.
+fn requests(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> Vec<VirtualMachineStateChangeRequest> {
+    let mut requests = vm.status.as_ref().map(|status| status.state_change_requests.clone()).unwrap_or_default();
+    let uid = vmi.and_then(|vmi| vmi.metadata.uid.as_deref());
+    if requests.first().is_some_and(|first| first.action == STOP && first.uid.as_deref() != uid) {
+        requests.remove(0);
+    }
+    let alive = vmi.is_some_and(|vmi| !ended(vmi) && vmi.metadata.deletion_timestamp.is_none());
+    if alive && requests.first().is_some_and(|first| first.action == START) {
+        requests.remove(0);
+    }
+    requests
+}
+
+fn ended(vmi: &VirtualMachineInstance) -> bool {
+    crate::vmi::plan::is_final(vmi)
+}
+
+fn present(vm: &VirtualMachine, vmi: &VirtualMachineInstance, plan: &mut Plan) {
+    let first = plan.requests.first();
+    let stop_asked = first.is_some_and(|request| request.action == STOP && request.uid == vmi.metadata.uid);
+    let start_asked = first.is_some_and(|request| request.action == START);
+    let failed = crate::vmi::plan::phase_of(vmi) == phase::FAILED;
+    let stop = stop_asked
+        || match strategy(vm) {
+            run_strategy::HALTED => true,
+            run_strategy::ALWAYS => ended(vmi),
+            run_strategy::RERUN_ON_FAILURE => {
+                if failed && !plan.requests.iter().any(|request| request.action == START) {
+                    let action = START.to_owned();
+                    plan.requests.push(VirtualMachineStateChangeRequest { action, ..Default::default() });
+                }
+                ended(vmi)
+            }
+            run_strategy::MANUAL => ended(vmi) && start_asked,
+            _ => false,
+        };
+    if stop {
+        plan.steps.push(Step::Stop);
+    }
+}
+
+fn absent(vm: &VirtualMachine, now: Timestamp, plan: &mut Plan) {
+    let asked = plan.requests.first().filter(|request| request.action == START);
+    let status = vm.status.as_ref();
+    let observed = status.and_then(|status| status.run_strategy.as_deref()).unwrap_or_default();
+    let wanted = strategy(vm);
+    let start = match wanted {
+        run_strategy::ALWAYS | run_strategy::ONCE | run_strategy::WAIT_AS_RECEIVER => true,
+        run_strategy::RERUN_ON_FAILURE => asked.is_some() || observed != wanted,
+        run_strategy::MANUAL => asked.is_some(),
+        _ => false,
+    };
+    if !start {
+        return;
+    }
+    let retry = plan.failure.as_ref().and_then(|failure| failure.retry_after_timestamp.as_ref()).map(|at| at.0);
+    if let Some(at) = retry.filter(|at| *at > now) {
+        plan.again = Duration::try_from(at.duration_since(now)).ok();
+        return;
+    }
+    let paused = asked.is_some_and(|request| request.data.get("paused").is_some_and(|paused| paused == "true"));
+    plan.steps.push(Step::Start { paused, receiver: wanted == run_strategy::WAIT_AS_RECEIVER });
+}
+
+/// Counts instances that failed before the guest was stable; a stable one ends the count.
+fn failure(
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    now: Timestamp,
+) -> Option<VirtualMachineStartFailure> {
+    let held = vm.status.as_ref().and_then(|status| status.start_failure.clone());
+    if strategy(vm) == run_strategy::HALTED {
+        return None;
+    }
+    let Some(vmi) = vmi else { return held };
+    let ran = ran_for(vmi, now);
+    if ran.is_some_and(|ran| ran >= STABLE) {
+        return None;
+    }
+    let uid = vmi.metadata.uid.clone();
+    let counted = held.as_ref().is_some_and(|failure| failure.last_failed_vmiuid == uid);
+    let stopped = vmi.metadata.deletion_timestamp.is_some();
+    if crate::vmi::plan::phase_of(vmi) != phase::FAILED || counted || stopped {
+        return held;
+    }
+    let count = held.and_then(|failure| failure.consecutive_fail_count).unwrap_or(0).saturating_add(1);
+    let delay = RESTART.delay(u32::try_from(count).unwrap_or(u32::MAX));
+    let retry = SignedDuration::try_from(delay).ok().and_then(|delay| now.checked_add(delay).ok());
+    Some(VirtualMachineStartFailure {
+        consecutive_fail_count: Some(count),
+        last_failed_vmiuid: uid,
+        retry_after_timestamp: retry.map(|at| Time(kit::clock::seconds(at))),
+    })
+}
+
+/// How long the guest ran, as far as the phases tell.
+fn ran_for(vmi: &VirtualMachineInstance, now: Timestamp) -> Option<SignedDuration> {
+    let phases = &vmi.status.as_ref()?.phase_transition_timestamps;
+    let at = |wanted: &[&str]| {
+        let found = phases.iter().find(|p| p.phase.as_deref().is_some_and(|phase| wanted.contains(&phase)))?;
+        Some(found.phase_transition_timestamp.as_ref()?.0)
+    };
+    let start = at(&[phase::RUNNING])?;
+    Some(at(&[phase::SUCCEEDED, phase::FAILED]).unwrap_or(now).duration_since(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: &str = "2026-01-01T01:00:00Z";
+
+    #[track_caller]
+    fn check(strategy: &str, requests: Value, vmi: Option<Value>, steps: &[Step]) -> Plan {
+        let vm = json!({
+            "metadata": { "name": "vm", "finalizers": [finalizer::VM] },
+            "spec": { "runStrategy": strategy, "template": {} },
+            "status": { "stateChangeRequests": requests, "runStrategy": strategy },
+        });
+        let vm: VirtualMachine = serde_json::from_value(vm).unwrap();
+        let vmi: Option<VirtualMachineInstance> = vmi.map(|vmi| serde_json::from_value(vmi).unwrap());
+        let plan = plan(&vm, vmi.as_ref(), NOW.parse().unwrap());
+        assert_eq!(plan.steps, steps, "{plan:?}");
+        plan
+    }
+
+    fn vmi(phase: &str) -> Option<Value> {
+        Some(json!({ "metadata": { "name": "vm", "uid": "u" }, "status": { "phase": phase } }))
+    }
+
+    const RUN: Step = Step::Start { paused: false, receiver: false };
+
+    #[test]
+    fn always() {
+        check("Always", json!([]), None, &[RUN]);
+        check("Always", json!([]), vmi("Running"), &[]);
+        check("Always", json!([]), vmi("Succeeded"), &[Step::Stop]);
+        check("Always", json!([]), vmi("Failed"), &[Step::Stop]);
+    }
+
+    #[test]
+    fn halted() {
+        check("Halted", json!([]), None, &[]);
+        check("Halted", json!([]), vmi("Running"), &[Step::Stop]);
+    }
+
+    #[test]
+    fn manual_waits_to_be_asked() {
+        check("Manual", json!([]), None, &[]);
+        check("Manual", json!([{ "action": "Start" }]), None, &[RUN]);
+        let paused = Step::Start { paused: true, receiver: false };
+        check("Manual", json!([{ "action": "Start", "data": { "paused": "true" } }]), None, &[paused]);
+        check("Manual", json!([]), vmi("Succeeded"), &[]);
+        check("Manual", json!([{ "action": "Stop", "uid": "u" }]), vmi("Running"), &[Step::Stop]);
+        check("Manual", json!([{ "action": "Start" }]), vmi("Succeeded"), &[Step::Stop]);
+    }
+
+    #[test]
+    fn rerun_on_failure_leaves_a_guest_that_shut_down() {
+        check("RerunOnFailure", json!([]), None, &[]);
+        let plan = check("RerunOnFailure", json!([]), vmi("Failed"), &[Step::Stop]);
+        assert_eq!(plan.requests[0].action, START);
+        let plan = check("RerunOnFailure", json!([]), vmi("Succeeded"), &[Step::Stop]);
+        assert!(plan.requests.is_empty());
+    }
+
+    #[test]
+    fn once_leaves_its_only_instance() {
+        check("Once", json!([]), None, &[RUN]);
+        check("Once", json!([]), vmi("Failed"), &[]);
+    }
+
+    #[test]
+    fn a_receiver_waits() {
+        check("WaitAsReceiver", json!([]), None, &[Step::Start { paused: false, receiver: true }]);
+    }
+
+    #[test]
+    fn restart_stops_then_starts() {
+        let restart = json!([{ "action": "Stop", "uid": "u" }, { "action": "Start" }]);
+        let plan = check("Manual", restart.clone(), vmi("Running"), &[Step::Stop]);
+        assert_eq!(plan.requests.len(), 2);
+        let plan = check("Manual", restart, None, &[RUN]);
+        assert_eq!(plan.requests.len(), 1);
+        let plan = check("Manual", json!([{ "action": "Start" }]), vmi("Pending"), &[]);
+        assert!(plan.requests.is_empty());
+    }
+
+    #[test]
+    fn crashes_are_backed_off_and_counted_once() {
+        let now: Timestamp = NOW.parse().unwrap();
+        let mut vm = json!({
+            "metadata": { "name": "vm", "finalizers": [finalizer::VM] },
+            "spec": { "running": true, "template": {} },
+        });
+        for (count, delay) in [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (7, 300)] {
+            let failed = json!({ "metadata": { "uid": count.to_string() }, "status": { "phase": "Failed" } });
+            let failed: VirtualMachineInstance = serde_json::from_value(failed).unwrap();
+            let typed: VirtualMachine = serde_json::from_value(vm.clone()).unwrap();
+            let first = plan(&typed, Some(&failed), now);
+            vm["status"]["startFailure"] = json!(first.failure);
+            let typed: VirtualMachine = serde_json::from_value(vm.clone()).unwrap();
+            assert_eq!(plan(&typed, Some(&failed), now).failure, first.failure);
+            let waiting = plan(&typed, None, now);
+            assert_eq!((waiting.steps, waiting.again), (vec![], Some(Duration::from_secs(delay))), "{count}");
+        }
+        let stable = json!({ "metadata": { "uid": "8" }, "status": { "phase": "Failed", "phaseTransitionTimestamps": [
+            { "phase": "Running", "phaseTransitionTimestamp": "2026-01-01T00:30:00Z" },
+            { "phase": "Failed", "phaseTransitionTimestamp": "2026-01-01T00:59:59Z" },
+        ] } });
+        let typed: VirtualMachine = serde_json::from_value(vm).unwrap();
+        assert_eq!(plan(&typed, Some(&serde_json::from_value(stable).unwrap()), now).failure, None);
+    }
+
+    #[test]
+    fn deletion_takes_the_instance_first() {
+        #[track_caller]
+        fn check_deleted(finalizers: Value, vmi: Option<Value>, steps: &[Step]) {
+            let vm = json!({
+                "metadata": { "name": "vm", "deletionTimestamp": NOW, "finalizers": finalizers },
+                "spec": { "runStrategy": "Always", "template": {} },
+            });
+            let vmi = vmi.map(|vmi| serde_json::from_value(vmi).unwrap());
+            let plan = plan(&serde_json::from_value(vm).unwrap(), vmi.as_ref(), NOW.parse().unwrap());
+            assert_eq!(plan.steps, steps);
+        }
+        check_deleted(json!([finalizer::VM]), vmi("Running"), &[Step::Stop]);
+        check_deleted(json!([finalizer::VM]), None, &[Step::Release]);
+        check_deleted(json!([finalizer::VM, "orphan"]), vmi("Running"), &[Step::Release]);
+        let going = json!({ "metadata": { "deletionTimestamp": NOW, "finalizers": [finalizer::VM] } });
+        check_deleted(json!([finalizer::VM]), Some(going), &[Step::ReleaseInstance]);
+    }
+}

@@ -1,0 +1,245 @@
+//! The status of a virtual machine, from its instance and its plan. Pure.
+
+use api::kubevirt::{
+    v1::{
+        VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus,
+    },
+    words::{condition, phase, printable},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::plan::{Plan, STOP, strategy};
+use crate::vmi::plan::{is_final, phase_of};
+
+/// Conditions of the instance that are not the machine's.
+const INSTANCE_ONLY: [&str; 3] = [condition::READY, condition::SYNCHRONIZED, condition::POD_SCHEDULED];
+
+/// What is known beyond the objects themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The last attempt to create or delete the instance failed so.
+    pub failure: Option<(&'static str, String)>,
+    /// The template differs from what the instance was started with.
+    pub restart_required: bool,
+}
+
+/// The status `vm` should have.
+pub fn status(
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    plan: &Plan,
+    facts: &Facts,
+    now: Timestamp,
+) -> VirtualMachineStatus {
+    let mut status = vm.status.clone().unwrap_or_default();
+    status.created = Some(vmi.is_some());
+    status.ready = Some(vmi.is_some_and(ready));
+    status.desired_generation = vm.metadata.generation;
+    status.observed_generation = match vmi {
+        Some(vmi) => generation(vmi).or(status.observed_generation),
+        None => vm.metadata.generation,
+    };
+    status.run_strategy = Some(strategy(vm).to_owned());
+    status.state_change_requests.clone_from(&plan.requests);
+    status.start_failure.clone_from(&plan.failure);
+    status.volume_snapshot_statuses = snapshots(vm);
+    conditions(&mut status.conditions, vmi, facts, now);
+    status.printable_status = Some(printable(vm, vmi, plan, facts).to_owned());
+    status
+}
+
+fn ready(vmi: &VirtualMachineInstance) -> bool {
+    find(vmi, condition::READY).is_some_and(|(value, _)| value == "True")
+}
+
+fn find<'a>(vmi: &'a VirtualMachineInstance, kind: &str) -> Option<(&'a str, &'a str)> {
+    let found = vmi.status.as_ref()?.conditions.iter().find(|c| c.type_ == kind)?;
+    Some((found.status.as_str(), found.reason.as_deref().unwrap_or_default()))
+}
+
+fn generation(vmi: &VirtualMachineInstance) -> Option<i64> {
+    let annotations = vmi.metadata.annotations.as_ref()?;
+    annotations.get(api::kubevirt::words::annotation::VM_GENERATION)?.parse().ok()
+}
+
+fn snapshots(vm: &VirtualMachine) -> Vec<VolumeSnapshotStatus> {
+    let spec = vm.spec.template.spec.as_ref();
+    spec.into_iter()
+        .flat_map(|spec| &spec.volumes)
+        .map(|volume| VolumeSnapshotStatus {
+            name: volume.name.clone(),
+            enabled: false,
+            reason: Some(format!("Snapshot is not supported for this volumeSource type [{}]", volume.name)),
+        })
+        .collect()
+}
+
+fn conditions(
+    held: &mut Vec<VirtualMachineCondition>,
+    vmi: Option<&VirtualMachineInstance>,
+    facts: &Facts,
+    now: Timestamp,
+) {
+    let instance = vmi.and_then(|vmi| vmi.status.as_ref()).map(|status| status.conditions.as_slice()).unwrap_or_default();
+    match instance.iter().find(|c| c.type_ == condition::READY) {
+        Some(ready) => {
+            set(held, condition::READY, &ready.status, ready.reason.clone(), ready.message.clone(), now);
+        }
+        None if vmi.is_some() => {
+            let (reason, message) = ("GuestNotRunning", "Guest VM is not reported as running");
+            set(held, condition::READY, "False", Some(reason.into()), Some(message.into()), now);
+        }
+        None => {
+            let (reason, message) = ("VMINotExists", "VMI does not exist");
+            set(held, condition::READY, "False", Some(reason.into()), Some(message.into()), now);
+        }
+    }
+    let own = |kind: &str| matches!(kind, condition::READY | condition::FAILURE | condition::RESTART_REQUIRED);
+    held.retain(|c| own(&c.type_) || instance.iter().any(|i| i.type_ == c.type_));
+    for condition in instance.iter().filter(|c| !INSTANCE_ONLY.contains(&c.type_.as_str())) {
+        let (reason, message) = (condition.reason.clone(), condition.message.clone());
+        set(held, &condition.type_, &condition.status, reason, message, now);
+    }
+    match &facts.failure {
+        Some((reason, message)) => {
+            set(held, condition::FAILURE, "True", Some((*reason).to_owned()), Some(message.clone()), now);
+        }
+        None => held.retain(|c| c.type_ != condition::FAILURE),
+    }
+    if facts.restart_required {
+        let message = "a non-live-updatable field was changed in the template spec".to_owned();
+        set(held, condition::RESTART_REQUIRED, "True", Some("RestartRequired".to_owned()), Some(message), now);
+    } else {
+        held.retain(|c| c.type_ != condition::RESTART_REQUIRED);
+    }
+}
+
+fn set(
+    held: &mut Vec<VirtualMachineCondition>,
+    kind: &str,
+    value: &str,
+    reason: Option<String>,
+    message: Option<String>,
+    now: Timestamp,
+) {
+    if let Some(found) = held.iter_mut().find(|c| c.type_ == kind) {
+        if found.status != value {
+            found.last_transition_time = Some(Time(now));
+        }
+        value.clone_into(&mut found.status);
+        found.reason = reason;
+        found.message = message;
+        return;
+    }
+    held.push(VirtualMachineCondition {
+        type_: kind.to_owned(),
+        status: value.to_owned(),
+        reason,
+        message,
+        last_transition_time: Some(Time(now)),
+        ..Default::default()
+    });
+}
+
+/// The one word for people. The first that fits, in this order.
+fn printable(
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    plan: &Plan,
+    facts: &Facts,
+) -> &'static str {
+    if vm.metadata.deletion_timestamp.is_some() {
+        return printable::TERMINATING;
+    }
+    let Some(vmi) = vmi else {
+        let waiting = plan.failure.as_ref().is_some_and(|failure| failure.consecutive_fail_count.unwrap_or(0) > 0);
+        if facts.failure.is_some() || !waiting {
+            return if starting(plan) { printable::STARTING } else { printable::STOPPED };
+        }
+        return printable::CRASH_LOOP_BACK_OFF;
+    };
+    let stopping = plan.requests.first().is_some_and(|r| r.action == STOP && r.uid == vmi.metadata.uid);
+    if !is_final(vmi) && (vmi.metadata.deletion_timestamp.is_some() || stopping) {
+        return printable::STOPPING;
+    }
+    let migrating = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref()).is_some_and(|state| {
+        !state.completed.unwrap_or(false) && !state.failed.unwrap_or(false)
+    });
+    if phase_of(vmi) == phase::RUNNING {
+        if migrating {
+            return printable::MIGRATING;
+        }
+        let paused = find(vmi, condition::PAUSED).is_some_and(|(value, _)| value == "True");
+        return if paused { printable::PAUSED } else { printable::RUNNING };
+    }
+    if phase_of(vmi) == phase::WAITING_FOR_SYNC {
+        return printable::WAITING_FOR_RECEIVER;
+    }
+    if is_final(vmi) {
+        let failing = phase_of(vmi) == phase::FAILED && plan.failure.is_some();
+        return if failing { printable::CRASH_LOOP_BACK_OFF } else { printable::STOPPED };
+    }
+    if let Some(("False", "Unschedulable")) = find(vmi, condition::POD_SCHEDULED) {
+        return printable::UNSCHEDULABLE;
+    }
+    match find(vmi, condition::SYNCHRONIZED) {
+        Some(("False", "FailedPvcNotFound")) => printable::PVC_NOT_FOUND,
+        Some(("False", "ErrImagePull" | "ErrImageNeverPull" | "InvalidImageName")) => printable::ERR_IMAGE_PULL,
+        Some(("False", "ImagePullBackOff")) => printable::IMAGE_PULL_BACK_OFF,
+        _ => printable::STARTING,
+    }
+}
+
+fn starting(plan: &Plan) -> bool {
+    plan.steps.iter().any(|step| matches!(step, super::plan::Step::Start { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(vmi: Option<Value>, plan: &Plan, word: &str, ready: bool) {
+        let vm = json!({ "metadata": { "generation": 3 }, "spec": { "runStrategy": "Always", "template": {} } });
+        let vm: VirtualMachine = serde_json::from_value(vm).unwrap();
+        let vmi: Option<VirtualMachineInstance> = vmi.map(|vmi| serde_json::from_value(vmi).unwrap());
+        let status = status(&vm, vmi.as_ref(), plan, &Facts::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!((status.printable_status.as_deref(), status.ready), (Some(word), Some(ready)));
+        assert_eq!(status.created, Some(vmi.is_some()));
+    }
+
+    fn vmi(phase: &str, conditions: Value) -> Option<Value> {
+        Some(json!({ "metadata": { "uid": "u" }, "status": { "phase": phase, "conditions": conditions } }))
+    }
+
+    #[test]
+    fn one_word_for_each_state() {
+        let none = Plan::default();
+        check(None, &none, "Stopped", false);
+        check(vmi("Pending", json!([])), &none, "Starting", false);
+        check(vmi("Running", json!([{ "type": "Ready", "status": "True" }])), &none, "Running", true);
+        check(vmi("Running", json!([{ "type": "Paused", "status": "True" }])), &none, "Paused", false);
+        let trouble = |kind: &str, reason: &str| {
+            vmi("Scheduling", json!([{ "type": kind, "status": "False", "reason": reason }]))
+        };
+        check(trouble("PodScheduled", "Unschedulable"), &none, "ErrorUnschedulable", false);
+        check(trouble("Synchronized", "ErrImagePull"), &none, "ErrImagePull", false);
+        check(trouble("Synchronized", "ImagePullBackOff"), &none, "ImagePullBackOff", false);
+        check(vmi("Succeeded", json!([])), &none, "Stopped", false);
+        let crashed = Plan {
+            failure: Some(api::kubevirt::v1::VirtualMachineStartFailure {
+                consecutive_fail_count: Some(1),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        check(vmi("Failed", json!([])), &crashed, "CrashLoopBackOff", false);
+        check(None, &crashed, "CrashLoopBackOff", false);
+        let mut going = vmi("Running", json!([])).unwrap();
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        check(Some(going), &none, "Stopping", false);
+    }
+}

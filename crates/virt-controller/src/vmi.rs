@@ -1,0 +1,213 @@
+//! VirtualMachineInstance -> launcher pod, up to the hand-over to virt-handler; and the way back when it is deleted.
+
+pub mod plan;
+pub mod pod;
+pub mod resources;
+pub mod status;
+
+use api::kubevirt::{
+    v1::VirtualMachineInstance,
+    words::{finalizer, label, phase},
+};
+use k8s_openapi::api::core::v1::Pod;
+use kit::{
+    Chain, clock,
+    queue::Next,
+    store::Key,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use plan::{Plan, Step};
+use serde_json::json;
+
+use crate::{
+    context::{self, Context, owner_word, pod_words, reference, vmi_words},
+    error::Error,
+    patch,
+};
+
+/// The readiness gate of launcher pods: a paused guest is not ready.
+pub const UNPAUSED_GATE: &str = "kubevirt.io/virtual-machine-unpaused";
+
+fn pod_slack() -> i64 {
+    30
+}
+
+/// Brings one VMI a step further.
+pub async fn reconcile(context: Context, key: Key) -> Next {
+    match sync(&context, &key).await {
+        Ok(next) => next,
+        Err(error) if error.is_conflict() => {
+            tracing::debug!(vmi = %key, error = %Chain(&error), "conflict, again with the newer object");
+            Next::Retry
+        }
+        Err(error) => {
+            tracing::warn!(vmi = %key, error = %Chain(&error), "VMI not reconciled");
+            Next::Retry
+        }
+    }
+}
+
+async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
+    let Some(vmi) = context.vmis.get(key) else { return Ok(Next::Wait) };
+    let uid = vmi.uid().unwrap_or_default();
+    let mut pods = context.pods.by_word(&owner_word(&uid));
+    let settings = context.settings();
+    let emulation = context.emulation(&settings);
+    let now = clock::seconds(clock::now());
+    let mut plan = plan::plan(&vmi, &pods, clock::now());
+
+    let mut creation_error = None;
+    let mut steps = std::mem::take(&mut plan.steps);
+    if let Some(at) = steps.iter().position(|step| *step == Step::CreatePod) {
+        steps.remove(at);
+        match create_pod(context, &vmi, &settings, emulation).await {
+            Ok(pod) => {
+                pods.push(pod);
+                plan = plan::plan(&vmi, &pods, clock::now());
+                steps = std::mem::take(&mut plan.steps);
+            }
+            Err(error) => creation_error = Some(error),
+        }
+    }
+    if steps.contains(&Step::Release) {
+        release(context, &vmi).await?;
+        return Ok(Next::Wait);
+    }
+    let pods_api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
+    for step in &steps {
+        match step {
+            Step::OpenGate(name) => open_gate(context, &pods_api, name).await?,
+            Step::DeletePod { name, grace } => delete_pod(context, &pods_api, &vmi, name, *grace).await?,
+            Step::CreatePod | Step::Release => {}
+        }
+    }
+    let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).or_else(|| pods.first());
+    let mut wanted = status::status(&vmi, pod, &plan, &settings, emulation, now);
+    if let Some(error) = &creation_error {
+        status::creation_failed(&mut wanted, Chain(error).to_string(), now);
+    }
+    write_status(context, &vmi, &plan, wanted).await?;
+    if let Some(error) = creation_error {
+        return Err(error);
+    }
+    Ok(plan.again.map_or(Next::Wait, Next::After))
+}
+
+async fn create_pod(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    settings: &crate::settings::Settings,
+    emulation: bool,
+) -> Result<Pod, Error> {
+    let namespace = vmi.namespace().unwrap_or_default();
+    let pod = pod::render(vmi, settings, emulation).map_err(Error::Render)?;
+    let name = pod.name_any();
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let mut created = match api.create(&PostParams::default(), &pod).await {
+        Ok(created) => {
+            let message = format!("Created virtual machine pod {name}");
+            context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
+            created
+        }
+        // Made by an earlier look whose result the watch has not brought yet.
+        Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+            api.get(&name).await.map_err(Error::api("read", "pod", &namespace, &name))?
+        }
+        Err(error) => {
+            let error = Error::api("create", "pod", &namespace, &name)(error);
+            let message = format!("Error creating pod: {}", Chain(&error));
+            context.recorder.warning(&reference(vmi), "FailedCreate", message);
+            return Err(error);
+        }
+    };
+    created.metadata.managed_fields = None;
+    let words = pod_words(&created);
+    context::trim_pod(&mut created);
+    context.pods.put(&created, words);
+    Ok(created)
+}
+
+async fn open_gate(context: &Context, api: &Api<Pod>, name: &str) -> Result<(), Error> {
+    let condition = json!({
+        "type": UNPAUSED_GATE, "status": "True", "reason": "NotPaused",
+        "message": "the virtual machine is not paused", "lastTransitionTime": clock::time(),
+    });
+    let patch = json!({ "status": { "conditions": [condition] } });
+    let result = api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+    match result {
+        Ok(mut pod) => {
+            pod.metadata.managed_fields = None;
+            let words = pod_words(&pod);
+            context::trim_pod(&mut pod);
+            context.pods.put(&pod, words);
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("patch", "pod", "", name)(error)),
+    }
+}
+
+async fn delete_pod(
+    context: &Context,
+    api: &Api<Pod>,
+    vmi: &VirtualMachineInstance,
+    name: &str,
+    grace: Option<i64>,
+) -> Result<(), Error> {
+    let mut params = DeleteParams::default();
+    params.grace_period_seconds = grace.and_then(|seconds| u32::try_from(seconds).ok());
+    match api.delete(name, &params).await {
+        Ok(_) => {
+            let message = format!("Deleted virtual machine pod {name}");
+            context.recorder.normal(&reference(vmi), "SuccessfulDelete", message);
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("delete", "pod", "", name)(error)),
+    }
+}
+
+async fn write_status(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    plan: &Plan,
+    wanted: api::kubevirt::v1::VirtualMachineInstanceStatus,
+) -> Result<(), Error> {
+    let old = vmi.status.clone().unwrap_or_default();
+    let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
+    let mut patch = patch::status(vmi.metadata.resource_version.as_deref(), changed);
+    if plan.phase == Some(phase::SCHEDULED) {
+        // The label is what virt-handler's watch selects by: it hands the VMI over.
+        let node = wanted.node_name.clone().unwrap_or_default();
+        patch["metadata"]["labels"] = json!({ (label::NODE_NAME): node });
+    }
+    let namespace = vmi.namespace().unwrap_or_default();
+    let name = vmi.name_any();
+    let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
+    match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(mut written) => {
+            written.metadata.managed_fields = None;
+            let words = vmi_words(&written);
+            context.vmis.put(&written, words);
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("patch", "virtualmachineinstance", &namespace, &name)(error)),
+    }
+}
+
+async fn release(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    let namespace = vmi.namespace().unwrap_or_default();
+    let name = vmi.name_any();
+    let kept: Vec<&String> = vmi.finalizers().iter().filter(|name| *name != finalizer::VMI).collect();
+    let patch = json!({ "metadata": { "resourceVersion": vmi.metadata.resource_version, "finalizers": kept } });
+    let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
+    match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("release", "virtualmachineinstance", &namespace, &name)(error)),
+    }
+}

@@ -1,0 +1,321 @@
+//! What to do about a virtual machine instance, given its pods. Pure.
+//!
+//! ```text
+//! (unset)/Pending --pod created--> Scheduling --compute runs--> Scheduled --virt-handler--> Running -> Succeeded/Failed
+//!                                      `-- pod dies --> Failed        `------ pod gone -------> Failed
+//! ```
+//! This controller writes the phases up to Scheduled, and Failed where no node agent can; the rest is virt-handler's.
+
+use std::time::Duration;
+
+use api::kubevirt::{
+    v1::VirtualMachineInstance,
+    words::{finalizer, phase},
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+
+/// After its pod ended, a VMI is given this long to be reported ended by virt-handler, who knows how the guest ended.
+const REPORT: SignedDuration = SignedDuration::from_secs(10);
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Create the launcher pod.
+    CreatePod,
+    /// Say that the guest is not paused, which the pod's readiness waits for.
+    OpenGate(String),
+    /// Delete this pod; the grace period replaces the pod's own.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// Seconds.
+        grace: Option<i64>,
+    },
+    /// Nothing is left of the VMI: let it go.
+    Release,
+}
+
+/// The phase this controller wants, with the reason when it is a failure.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// What to do, in order.
+    pub steps: Vec<Step>,
+    /// The phase to write, if it changes.
+    pub phase: Option<&'static str>,
+    /// Why it failed, for `status.reason`.
+    pub reason: Option<String>,
+    /// Look again after this long.
+    pub again: Option<Duration>,
+}
+
+/// True for Succeeded and Failed.
+pub fn is_final(vmi: &VirtualMachineInstance) -> bool {
+    matches!(phase_of(vmi), phase::SUCCEEDED | phase::FAILED)
+}
+
+/// The VMI's phase; empty when unset.
+pub fn phase_of(vmi: &VirtualMachineInstance) -> &str {
+    vmi.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// The plan for `vmi`, whose launcher pods are `pods`.
+pub fn plan(vmi: &VirtualMachineInstance, pods: &[Pod], now: Timestamp) -> Plan {
+    if vmi.metadata.deletion_timestamp.is_some() {
+        return deleting(vmi, pods);
+    }
+    if is_final(vmi) {
+        return finished(pods, now);
+    }
+    let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).or_else(|| pods.first());
+    match (phase_of(vmi), pod) {
+        (phase::UNSET | phase::PENDING, None) => Plan { steps: vec![Step::CreatePod], ..Default::default() },
+        (phase::WAITING_FOR_SYNC, _) => Plan::default(),
+        (phase::UNSET | phase::PENDING | phase::SCHEDULING, Some(pod)) => starting(vmi, pod),
+        (phase::SCHEDULING, None) => failed("the launcher pod was deleted before the guest was started"),
+        (_, None) => failed("the launcher pod is gone"),
+        (now_phase, Some(pod)) => running(now_phase, pod, now),
+    }
+}
+
+fn failed(reason: &str) -> Plan {
+    Plan { phase: Some(phase::FAILED), reason: Some(reason.to_owned()), ..Default::default() }
+}
+
+fn deleting(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Plan {
+    let grace = vmi.spec.termination_grace_period_seconds;
+    let mut steps: Vec<Step> = pods
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .map(|pod| Step::DeletePod { name: pod.metadata.name.clone().unwrap_or_default(), grace: shorter(pod, grace) })
+        .collect();
+    let ours = vmi.metadata.finalizers.iter().flatten().any(|name| name == finalizer::VMI);
+    if pods.is_empty() && ours {
+        steps.push(Step::Release);
+    }
+    Plan { steps, ..Default::default() }
+}
+
+/// The pod's grace period follows a grace period of the VMI that was cut after the pod was made (`stop --grace-period`).
+/// It is never zero: a forced deletion forgets a pod whose guest may still run, and two copies would share a disk.
+fn shorter(pod: &Pod, vmi_grace: Option<i64>) -> Option<i64> {
+    let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds)?;
+    let asked = vmi_grace?;
+    (asked < own).then(|| if asked == 0 { 1 } else { asked.saturating_add(super::pod_slack()).min(own) })
+}
+
+fn finished(pods: &[Pod], now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        // The guest has ended but containers that served its disks may not have noticed.
+        let Some(ended) = compute_ended(pod).filter(|_| !ended(pod)) else { continue };
+        let wait = SignedDuration::from_secs(5) - now.duration_since(ended);
+        if wait.is_positive() {
+            plan.again = Duration::try_from(wait).ok();
+        } else {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            plan.steps.push(Step::DeletePod { name, grace: Some(1) });
+        }
+    }
+    plan
+}
+
+fn starting(vmi: &VirtualMachineInstance, pod: &Pod) -> Plan {
+    if let Some(reason) = broken(pod) {
+        return Plan { reason: Some(reason), phase: Some(phase::FAILED), ..Default::default() };
+    }
+    let mut plan = Plan::default();
+    if !gate_open(pod) {
+        plan.steps.push(Step::OpenGate(pod.metadata.name.clone().unwrap_or_default()));
+    }
+    let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
+    if bound && compute_runs(pod) {
+        plan.phase = Some(phase::SCHEDULED);
+    } else if phase_of(vmi) != phase::SCHEDULING {
+        plan.phase = Some(phase::SCHEDULING);
+    }
+    plan
+}
+
+fn running(now_phase: &str, pod: &Pod, now: Timestamp) -> Plan {
+    if now_phase == phase::SCHEDULED
+        && let Some(reason) = broken_disk(pod)
+    {
+        return Plan { reason: Some(reason), phase: Some(phase::FAILED), ..Default::default() };
+    }
+    let Some(at) = compute_ended(pod).or_else(|| ended(pod).then_some(Timestamp::UNIX_EPOCH)) else {
+        return Plan::default();
+    };
+    let waited = now.duration_since(at);
+    if waited >= REPORT {
+        return failed("the launcher ended without a word about the guest");
+    }
+    Plan { again: Duration::try_from(REPORT - waited).ok(), ..Default::default() }
+}
+
+fn ended(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let init = status.and_then(|status| status.init_container_statuses.as_ref()).into_iter().flatten();
+    init.chain(status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten())
+}
+
+fn compute(pod: &Pod) -> Option<&ContainerStatus> {
+    containers(pod).find(|container| container.name == "compute")
+}
+
+fn compute_runs(pod: &Pod) -> bool {
+    compute(pod).and_then(|c| c.state.as_ref()).is_some_and(|state| state.running.is_some())
+}
+
+fn compute_ended(pod: &Pod) -> Option<Timestamp> {
+    let ended = compute(pod)?.state.as_ref()?.terminated.as_ref()?;
+    Some(ended.finished_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0))
+}
+
+/// The pod can no longer start the guest, and why.
+fn broken(pod: &Pod) -> Option<String> {
+    if let Some(reason) = broken_disk(pod) {
+        return Some(reason);
+    }
+    if !ended(pod) && compute_ended(pod).is_none() {
+        return None;
+    }
+    let status = pod.status.as_ref();
+    let said = status.and_then(|s| s.message.clone().or_else(|| s.reason.clone()));
+    let compute = compute(pod).and_then(|c| c.state.as_ref()?.terminated.as_ref());
+    let compute = compute.and_then(|t| t.message.clone().or_else(|| t.reason.clone()));
+    Some(said.or(compute).unwrap_or_else(|| "the launcher pod ended before the guest was started".to_owned()))
+}
+
+/// A container that should serve a disk has failed: the guest will never see that disk.
+fn broken_disk(pod: &Pod) -> Option<String> {
+    containers(pod).filter(|container| container.name != "compute").find_map(|container| {
+        let ended = container.state.as_ref()?.terminated.as_ref()?;
+        if ended.exit_code == 0 {
+            return None;
+        }
+        let word = ended.message.as_deref().filter(|m| !m.is_empty()).or(ended.reason.as_deref()).unwrap_or("no message");
+        Some(format!("container {} of the launcher pod failed: {}", container.name, word.trim()))
+    })
+}
+
+fn gate_open(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == super::UNPAUSED_GATE && c.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: &str = "2026-01-01T00:01:00Z";
+
+    #[track_caller]
+    fn check(vmi: Value, pods: &[Value], expect: Plan) {
+        let mut object = json!({ "metadata": { "name": "vm", "finalizers": [finalizer::VMI] } });
+        json_merge(&mut object, vmi);
+        let vmi = serde_json::from_value(object).unwrap();
+        let pods: Vec<Pod> = pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
+        assert_eq!(plan(&vmi, &pods, NOW.parse().unwrap()), expect);
+    }
+
+    fn json_merge(to: &mut Value, from: Value) {
+        match (to, from) {
+            (Value::Object(to), Value::Object(from)) => {
+                for (key, value) in from {
+                    json_merge(to.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (to, from) => *to = from,
+        }
+    }
+
+    fn pod(state: Value) -> Value {
+        json!({
+            "metadata": { "name": "p" },
+            "spec": { "nodeName": "n", "containers": [], "terminationGracePeriodSeconds": 60 },
+            "status": {
+                "conditions": [{ "type": "kubevirt.io/virtual-machine-unpaused", "status": "True" }],
+                "containerStatuses": [container("compute", state)],
+            },
+        })
+    }
+
+    fn container(name: &str, state: Value) -> Value {
+        json!({ "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state })
+    }
+
+    fn ended_at(at: &str, code: i32) -> Value {
+        json!({ "terminated": { "exitCode": code, "finishedAt": at } })
+    }
+
+    fn in_phase(phase: &str) -> Value {
+        json!({ "status": { "phase": phase } })
+    }
+
+    fn wants(phase: &'static str) -> Plan {
+        Plan { phase: Some(phase), ..Default::default() }
+    }
+
+    #[test]
+    fn a_new_vmi_gets_a_pod() {
+        check(json!({}), &[], Plan { steps: vec![Step::CreatePod], ..Default::default() });
+        check(in_phase(phase::PENDING), &[], Plan { steps: vec![Step::CreatePod], ..Default::default() });
+    }
+
+    #[test]
+    fn the_pod_leads_to_scheduled() {
+        check(in_phase(phase::PENDING), &[pod(json!({ "waiting": {} }))], wants(phase::SCHEDULING));
+        check(in_phase(phase::SCHEDULING), &[pod(json!({ "waiting": {} }))], Plan::default());
+        check(in_phase(phase::SCHEDULING), &[pod(json!({ "running": {} }))], wants(phase::SCHEDULED));
+        check(in_phase(phase::RUNNING), &[pod(json!({ "running": {} }))], Plan::default());
+    }
+
+    #[test]
+    fn a_pod_that_dies_early_fails_the_vmi() {
+        check(in_phase(phase::SCHEDULING), &[], failed("the launcher pod was deleted before the guest was started"));
+        let mut dead = pod(ended_at(NOW, 1));
+        dead["status"]["phase"] = json!("Failed");
+        dead["status"]["message"] = json!("evicted");
+        check(in_phase(phase::SCHEDULING), &[dead], failed("evicted"));
+        let mut bad_disk = pod(json!({ "running": {} }));
+        bad_disk["status"]["containerStatuses"][1] = container("volumeroot", ended_at(NOW, 1));
+        let said = failed("container volumeroot of the launcher pod failed: no message");
+        check(in_phase(phase::SCHEDULED), &[bad_disk], said);
+    }
+
+    #[test]
+    fn virt_handler_may_report_the_end_first() {
+        let recent = pod(ended_at("2026-01-01T00:00:57Z", 0));
+        check(in_phase(phase::RUNNING), &[recent], Plan {
+            again: Some(Duration::from_secs(7)),
+            ..Default::default()
+        });
+        let silent = pod(ended_at("2026-01-01T00:00:40Z", 0));
+        check(in_phase(phase::RUNNING), &[silent], failed("the launcher ended without a word about the guest"));
+        check(in_phase(phase::RUNNING), &[], failed("the launcher pod is gone"));
+    }
+
+    #[test]
+    fn deletion_takes_the_pod_first_and_never_by_force() {
+        let gone = json!({ "metadata": { "deletionTimestamp": NOW } });
+        let delete = |grace| Plan {
+            steps: vec![Step::DeletePod { name: "p".into(), grace }],
+            ..Default::default()
+        };
+        check(gone.clone(), &[pod(json!({ "running": {} }))], delete(None));
+        let mut forced = gone.clone();
+        forced["spec"] = json!({ "terminationGracePeriodSeconds": 0 });
+        check(forced, &[pod(json!({ "running": {} }))], delete(Some(1)));
+        let mut terminating = pod(json!({ "running": {} }));
+        terminating["metadata"]["deletionTimestamp"] = json!(NOW);
+        check(gone.clone(), &[terminating], Plan::default());
+        check(gone, &[], Plan { steps: vec![Step::Release], ..Default::default() });
+    }
+}

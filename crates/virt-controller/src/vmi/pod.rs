@@ -1,0 +1,178 @@
+//! The launcher pod of a virtual machine instance. Pure: the same VMI is always the same pod, name included.
+//!
+//! ```text
+//! init  container-disk-binary   copies the tiny file server into virt-bin-share-dir
+//! main  compute                 launcher, libvirt, QEMU; uid 107, no capability
+//! main  volumeNAME              a user's image; serves its disk by passing one read-only file descriptor
+//! main  kernel-boot-volume      the same for kernel and initrd
+//! ```
+
+mod containers;
+mod placement;
+mod probes;
+mod volumes;
+
+use api::kubevirt::{
+    v1::VirtualMachineInstance,
+    words::{annotation, label},
+};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::resources;
+use crate::settings::Settings;
+
+/// uid and gid of everything in the pod.
+pub const USER: i64 = 107;
+/// What the pod gets beyond the guest's own grace period: time for the launcher to report the end.
+const SLACK_SECONDS: i64 = 30;
+/// A guest's time to shut down when nobody says.
+pub const GRACE_SECONDS: i64 = 30;
+
+/// The pod could not be rendered from this VMI.
+#[derive(Debug, thiserror::Error)]
+#[error("the launcher pod cannot be rendered")]
+pub struct RenderError(#[source] serde_json::Error);
+
+/// The pod's name: chosen by the VMI's UID, so that a second creation meets the first instead of doubling it.
+pub fn name(vmi: &VirtualMachineInstance) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+    let suffix: String = Sha256::digest(uid.as_bytes())
+        .iter()
+        .take(5)
+        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
+        .collect();
+    let vmi_name = vmi.metadata.name.as_deref().unwrap_or_default();
+    // 253 is the longest name of a pod.
+    let room = 253 - "virt-launcher--".len() - suffix.len();
+    let short = &vmi_name[..vmi_name.len().min(room)];
+    format!("virt-launcher-{}-{suffix}", short.trim_end_matches(['-', '.']))
+}
+
+/// The pod that runs `vmi`.
+///
+/// # Errors
+/// When a part of the VMI does not fit into a pod.
+pub fn render(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool) -> Result<Pod, RenderError> {
+    let spec = &vmi.spec;
+    let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
+    let grace = spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS);
+    let mounts = volumes::of(vmi);
+
+    let mut init_containers = containers::init(vmi, settings);
+    let mut main = vec![containers::compute(vmi, settings, emulation, &mounts)];
+    main.extend(containers::disks(vmi));
+    init_containers.retain(|_| main.len() > 1);
+
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name(vmi),
+            "generateName": format!("virt-launcher-{vmi_name}-"),
+            "namespace": vmi.metadata.namespace,
+            "labels": labels(vmi),
+            "annotations": annotations(vmi, settings, emulation),
+            "ownerReferences": [{
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "name": vmi_name, "uid": vmi.metadata.uid,
+                "controller": true, "blockOwnerDeletion": true,
+            }],
+        },
+        "spec": {
+            "automountServiceAccountToken": mounts.service_account.is_some(),
+            "containers": main,
+            "initContainers": init_containers,
+            "dnsPolicy": spec.dns_policy.clone().unwrap_or_else(|| "ClusterFirst".into()),
+            "dnsConfig": spec.dns_config,
+            "enableServiceLinks": false,
+            "hostname": hostname(vmi),
+            "subdomain": spec.subdomain,
+            "readinessGates": [{ "conditionType": super::UNPAUSED_GATE }],
+            "restartPolicy": "Never",
+            "securityContext": {
+                "runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": true, "fsGroup": USER,
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+            "terminationGracePeriodSeconds": grace.saturating_add(SLACK_SECONDS),
+            "volumes": mounts.volumes,
+            "nodeSelector": placement::node_selector(vmi, settings, emulation),
+            "affinity": spec.affinity,
+            "tolerations": spec.tolerations,
+            "topologySpreadConstraints": spec.topology_spread_constraints,
+            "priorityClassName": spec.priority_class_name,
+            "schedulerName": spec.scheduler_name,
+            "runtimeClassName": settings.runtime_class,
+            "serviceAccountName": mounts.service_account,
+            "imagePullSecrets": containers::pull_secrets(vmi),
+        },
+    });
+    drop_empty(&mut pod);
+    // An empty directory is a value of its own.
+    serde_json::from_value(pod).map_err(RenderError)
+}
+
+/// Removes nulls and empty lists below the pod's spec, so that the pod says only what was meant.
+fn drop_empty(pod: &mut Value) {
+    if let Some(Value::Object(spec)) = pod.get_mut("spec") {
+        spec.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
+    }
+}
+
+/// The guest's host name: as asked, else the VMI's name cut to what DNS allows.
+fn hostname(vmi: &VirtualMachineInstance) -> String {
+    if let Some(hostname) = vmi.spec.hostname.as_ref().filter(|name| !name.is_empty()) {
+        return hostname.clone();
+    }
+    let name = vmi.metadata.name.as_deref().unwrap_or_default();
+    let label = name.split('.').next().unwrap_or_default();
+    label[..label.len().min(63)].trim_end_matches('-').to_owned()
+}
+
+fn labels(vmi: &VirtualMachineInstance) -> Value {
+    let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
+    labels.remove(label::NODE_NAME);
+    let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
+    // A label's value ends at 63; the annotation kubevirt.io/domain holds the whole name.
+    let short = vmi_name[..vmi_name.len().min(63)].trim_end_matches(['-', '.']).to_owned();
+    labels.insert(label::APP.into(), label::APP_VIRT_LAUNCHER.into());
+    labels.insert(label::CREATED_BY.into(), vmi.metadata.uid.clone().unwrap_or_default());
+    labels.insert(label::VM_NAME.into(), hostname(vmi));
+    labels.insert(label::VMI_NAME.into(), short);
+    json!(labels)
+}
+
+fn annotations(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool) -> Value {
+    const OURS: &str = "kubevirt.io/";
+    let mut out = vmi.metadata.annotations.clone().unwrap_or_default();
+    out.retain(|key, _| {
+        key == annotation::PCI_TOPOLOGY_VERSION
+            || key == annotation::VM_GENERATION
+            || !(key.starts_with(OURS) || key.starts_with("kubectl.kubernetes.io/"))
+    });
+    let name = vmi.metadata.name.clone().unwrap_or_default();
+    let namespace = vmi.metadata.namespace.clone().unwrap_or_default();
+    let freezer = |verb: &str| {
+        json!(["/usr/bin/virt-freezer", verb, "--name", name.as_str(), "--namespace", namespace.as_str()]).to_string()
+    };
+    let overhead = resources::overhead(&vmi.spec, settings, emulation).bytes();
+    let mut add = |key: &str, value: String| {
+        out.insert(key.to_owned(), value);
+    };
+    add(annotation::DEFAULT_CONTAINER, "compute".into());
+    add(annotation::DOMAIN, name.clone());
+    add("kubevirt.io/memory-overhead-bytes", overhead.to_string());
+    add("descheduler.alpha.kubernetes.io/request-evict-only", String::new());
+    add("pre.hook.backup.velero.io/container", "compute".into());
+    add("pre.hook.backup.velero.io/command", freezer("--freeze"));
+    add("pre.hook.backup.velero.io/timeout", "60s".into());
+    add("post.hook.backup.velero.io/container", "compute".into());
+    add("post.hook.backup.velero.io/command", freezer("--unfreeze"));
+    if vmi.spec.domain.devices.interfaces.iter().any(|interface| interface.masquerade.is_some()) {
+        add("istio.io/reroute-virtual-interfaces", "k6t-eth0".into());
+        add("traffic.sidecar.istio.io/kubevirtInterfaces", "k6t-eth0".into());
+    }
+    json!(out)
+}

@@ -1,0 +1,132 @@
+//! Volumes of the launcher pod, and where the compute container finds them.
+//!
+//! | volume | where |
+//! |---|---|
+//! | persistentVolumeClaim, dataVolume, ephemeral | `/var/run/kubevirt-private/vmi-disks/NAME` (or `/dev/NAME` for block) |
+//! | configMap, secret, downwardAPI, sysprep | `/var/run/kubevirt-private/{config-map,secret,downwardapi,sysprep}/NAME` |
+//! | cloudInit* with secret references | `/var/run/kubevirt-private/secret/NAME` (userdata, networkdata) |
+//! | serviceAccount | `/var/run/secrets/kubernetes.io/serviceaccount` |
+//! | access credentials | `/var/run/kubevirt-private/secret/SECRET-access-cred` |
+
+use std::collections::BTreeSet;
+
+use api::kubevirt::v1::{VirtualMachineInstance, Volume};
+use serde_json::{Value, json};
+
+const PRIVATE: &str = "/var/run/kubevirt-private";
+
+/// What the pod mounts.
+#[derive(Debug, Default)]
+pub(super) struct Mounts {
+    pub(super) volumes: Vec<Value>,
+    pub(super) mounts: Vec<Value>,
+    pub(super) devices: Vec<Value>,
+    pub(super) service_account: Option<String>,
+}
+
+impl Mounts {
+    fn mount(&mut self, mut volume: Value, name: &str, path: String, read_only: bool) {
+        volume["name"] = json!(name);
+        self.volumes.push(volume);
+        let mut mount = json!({ "name": name, "mountPath": path });
+        if read_only {
+            mount["readOnly"] = json!(true);
+        }
+        self.mounts.push(mount);
+    }
+}
+
+pub(super) fn of(vmi: &VirtualMachineInstance) -> Mounts {
+    let mut out = Mounts::default();
+    for (name, path) in [
+        ("private", PRIVATE),
+        ("public", "/var/run/kubevirt"),
+        ("sockets", "/var/run/kubevirt/sockets"),
+        ("ephemeral-disks", "/var/run/kubevirt-ephemeral-disks"),
+        ("libvirt-runtime", "/var/run/libvirt"),
+        ("container-disks", "/var/run/kubevirt/container-disks"),
+        ("hotplug-disks", "/var/run/kubevirt/hotplug-disks"),
+    ] {
+        out.mount(json!({ "emptyDir": {} }), name, path.to_owned(), false);
+    }
+    out.volumes.push(json!({ "name": "virt-bin-share-dir", "emptyDir": {} }));
+    for volume in &vmi.spec.volumes {
+        add(&mut out, volume);
+    }
+    let mut seen = BTreeSet::new();
+    for secret in credentials(vmi) {
+        if seen.insert(secret.clone()) {
+            let name = format!("{secret}-access-cred");
+            let path = format!("{PRIVATE}/secret/{name}");
+            out.mount(json!({ "secret": { "secretName": secret } }), &name, path, true);
+        }
+    }
+    out
+}
+
+fn add(out: &mut Mounts, volume: &Volume) {
+    let name = volume.name.as_str();
+    let claim = volume
+        .persistent_volume_claim
+        .as_ref()
+        .map(|claim| (claim.claim_name.clone(), claim.read_only.unwrap_or(false)))
+        .or_else(|| volume.data_volume.as_ref().map(|dv| (dv.name.clone(), false)))
+        .or_else(|| {
+            let claim = volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
+            Some((claim.claim_name.clone(), true))
+        });
+    if let Some((claim, read_only)) = claim {
+        let source = json!({ "persistentVolumeClaim": { "claimName": claim, "readOnly": read_only } });
+        out.mount(source, name, format!("{PRIVATE}/vmi-disks/{name}"), read_only);
+    }
+    if let Some(map) = &volume.config_map {
+        let source = json!({ "configMap": { "name": map.name, "optional": map.optional } });
+        out.mount(source, name, format!("{PRIVATE}/config-map/{name}"), true);
+    }
+    if let Some(secret) = &volume.secret {
+        let source = json!({ "secret": { "secretName": secret.secret_name, "optional": secret.optional } });
+        out.mount(source, name, format!("{PRIVATE}/secret/{name}"), true);
+    }
+    if let Some(downward) = &volume.downward_api {
+        let source = json!({ "downwardAPI": { "items": downward.fields } });
+        out.mount(source, name, format!("{PRIVATE}/downwardapi/{name}"), true);
+    }
+    if let Some(sysprep) = &volume.sysprep {
+        let source = match (&sysprep.config_map, &sysprep.secret) {
+            (Some(map), _) => json!({ "configMap": { "name": map.name } }),
+            (None, Some(secret)) => json!({ "secret": { "secretName": secret.name } }),
+            (None, None) => return,
+        };
+        out.mount(source, name, format!("{PRIVATE}/sysprep/{name}"), true);
+    }
+    if let Some(account) = &volume.service_account {
+        out.service_account.clone_from(&account.service_account_name);
+    }
+    let secrets: Vec<String> = cloud_init_secrets(volume);
+    if !secrets.is_empty() {
+        let sources: Vec<Value> = secrets.iter().map(|secret| json!({ "secret": { "name": secret } })).collect();
+        let source = json!({ "projected": { "sources": sources } });
+        out.mount(source, &format!("{name}-cloudinit"), format!("{PRIVATE}/secret/{name}"), true);
+    }
+}
+
+fn cloud_init_secrets(volume: &Volume) -> Vec<String> {
+    let no_cloud = volume.cloud_init_no_cloud.as_ref().map(|c| (&c.secret_ref, &c.network_data_secret_ref));
+    let drive = volume.cloud_init_config_drive.as_ref().map(|c| (&c.secret_ref, &c.network_data_secret_ref));
+    let Some((user, network)) = no_cloud.or(drive) else { return Vec::new() };
+    let mut names: Vec<String> = [user, network].into_iter().flatten().map(|reference| reference.name.clone()).collect();
+    names.dedup();
+    names
+}
+
+fn credentials(vmi: &VirtualMachineInstance) -> Vec<String> {
+    let credentials = json!(vmi.spec.access_credentials);
+    credentials
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|credential| ["sshPublicKey", "userPassword"].map(|kind| credential.get(kind)))
+        .flatten()
+        .filter_map(|kind| kind.pointer("/source/secret/secretName")?.as_str().map(str::to_owned))
+        .collect()
+}

@@ -1,0 +1,201 @@
+//! How much of the node a virtual machine asks for. Pure.
+//!
+//! The overhead was measured, process by process, not guessed: the session daemon, the launcher and QEMU itself, plus
+//! what grows with the guest (page tables, virtual CPUs, graphics memory, the translation cache of emulation).
+
+use std::collections::BTreeMap;
+
+use api::{
+    kubevirt::v1::{CPU, DomainSpec, VirtualMachineInstanceSpec},
+    quantity::Amount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::settings::Settings;
+
+const MIB: i64 = 1024 * 1024;
+/// libvirt's session daemon and our launcher.
+const DAEMONS: i64 = 45 * MIB;
+/// QEMU without guest memory.
+const QEMU: i64 = 60 * MIB;
+const PER_VCPU: i64 = 2 * MIB;
+const GRAPHICS: i64 = 16 * MIB;
+/// QEMU's translated code; the launcher bounds it to this.
+const TRANSLATION: i64 = 64 * MIB;
+/// Firmware with secure boot keeps its variables and a larger image in memory.
+const EFI: i64 = 16 * MIB;
+
+/// Sockets x cores x threads, each at least one.
+pub fn vcpus(cpu: Option<&CPU>, domain: &DomainSpec) -> i64 {
+    let resources = domain.resources.as_ref();
+    let named = cpu.map(|c| (c.sockets.unwrap_or(0), c.cores.unwrap_or(0), c.threads.unwrap_or(0)));
+    match named {
+        Some((sockets, cores, threads)) if sockets + cores + threads > 0 => {
+            sockets.max(1).saturating_mul(cores.max(1)).saturating_mul(threads.max(1))
+        }
+        // Without a topology the guest gets as many CPUs as it may use.
+        _ => resources
+            .and_then(|r| r.limits.get("cpu").or_else(|| r.requests.get("cpu")))
+            .and_then(|q| Amount::try_from(q).ok())
+            .map_or(1, |amount| amount.value().max(1)),
+    }
+}
+
+/// The memory the guest sees.
+pub fn guest_memory(domain: &DomainSpec) -> Amount {
+    let parse = |q: &Quantity| Amount::try_from(q).ok();
+    let resources = domain.resources.as_ref();
+    domain
+        .memory
+        .as_ref()
+        .and_then(|memory| memory.guest.as_ref())
+        .and_then(parse)
+        .or_else(|| resources.and_then(|r| r.requests.get("memory")).and_then(parse))
+        .or_else(|| resources.and_then(|r| r.limits.get("memory")).and_then(parse))
+        .unwrap_or(Amount::ZERO)
+}
+
+/// What the pod needs beyond the guest's memory.
+pub fn overhead(spec: &VirtualMachineInstanceSpec, settings: &Settings, emulation: bool) -> Amount {
+    let domain = &spec.domain;
+    let guest = guest_memory(domain).value();
+    let mut bytes = DAEMONS + QEMU + guest / 512;
+    bytes += PER_VCPU.saturating_mul(vcpus(domain.cpu.as_ref(), domain));
+    if domain.devices.autoattach_graphics_device.unwrap_or(true) {
+        bytes += GRAPHICS;
+    }
+    if emulation {
+        bytes += TRANSLATION;
+    }
+    let efi = domain.firmware.as_ref().and_then(|f| f.bootloader.as_ref()).and_then(|b| b.efi.as_ref());
+    if efi.is_some() {
+        bytes += EFI;
+    }
+    let bytes = bytes / 100 * settings.overhead_percent;
+    // Whole mebibytes read better in `kubectl describe` and schedule the same.
+    Amount::from_integer((bytes + MIB - 1) / MIB * MIB)
+}
+
+/// Requests and limits of the compute container.
+pub fn compute(
+    spec: &VirtualMachineInstanceSpec,
+    settings: &Settings,
+    emulation: bool,
+) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
+    let domain = &spec.domain;
+    let overhead = overhead(spec, settings, emulation);
+    let given = domain.resources.clone().unwrap_or_default();
+    let mut requests = given.requests.clone();
+    let mut limits = given.limits.clone();
+
+    let vcpus = vcpus(domain.cpu.as_ref(), domain);
+    let dedicated = domain.cpu.as_ref().and_then(|cpu| cpu.dedicated_cpu_placement).unwrap_or(false);
+    if dedicated {
+        let all = Amount::from_integer(vcpus).to_decimal();
+        requests.insert("cpu".into(), all.clone());
+        limits.insert("cpu".into(), all);
+    } else if !requests.contains_key("cpu") {
+        let request = match limits.get("cpu") {
+            Some(limit) => limit.clone(),
+            None => settings.cpu_request(vcpus).to_decimal(),
+        };
+        requests.insert("cpu".into(), request);
+    }
+
+    let asked = given
+        .requests
+        .get("memory")
+        .and_then(|q| Amount::try_from(q).ok())
+        .unwrap_or_else(|| overcommitted(guest_memory(domain), settings));
+    let hugepages = domain.memory.as_ref().and_then(|m| m.hugepages.as_ref()).and_then(|h| h.page_size.clone());
+    let own = if given.overcommit_guest_overhead.unwrap_or(false) { Amount::ZERO } else { overhead };
+    if let Some(size) = hugepages {
+        let name = format!("hugepages-{size}");
+        let pages = guest_memory(domain).to_binary();
+        requests.insert(name.clone(), pages.clone());
+        limits.insert(name, pages);
+        requests.insert("memory".into(), own.to_binary());
+        limits.remove("memory");
+    } else {
+        requests.insert("memory".into(), asked.saturating_add(own).to_binary());
+        if let Some(limit) = given.limits.get("memory").and_then(|q| Amount::try_from(q).ok()) {
+            limits.insert("memory".into(), limit.saturating_add(overhead).to_binary());
+        }
+    }
+    requests.entry("ephemeral-storage".into()).or_insert_with(|| Quantity("50M".into()));
+
+    let mut device = |name: &str| {
+        requests.insert(name.into(), Quantity("1".into()));
+        limits.insert(name.into(), Quantity("1".into()));
+    };
+    if !domain.devices.interfaces.is_empty() {
+        device(api::kubevirt::words::device::TUN);
+    }
+    if !emulation {
+        device(api::kubevirt::words::device::KVM);
+    }
+    (requests, limits)
+}
+
+fn overcommitted(memory: Amount, settings: &Settings) -> Amount {
+    if settings.memory_overcommit == 100 {
+        return memory;
+    }
+    let bytes = i128::from(memory.value()) * 100 / i128::from(settings.memory_overcommit);
+    Amount::from_integer(i64::try_from(bytes).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(domain: serde_json::Value, emulation: bool, requests: serde_json::Value, limits: serde_json::Value) {
+        let spec = serde_json::from_value(json!({ "domain": domain })).unwrap();
+        let found = compute(&spec, &Settings::of(None, ""), emulation);
+        assert_eq!((json!(found.0), json!(found.1)), (requests, limits));
+    }
+
+    #[test]
+    fn memory_is_guest_plus_overhead() {
+        let domain = json!({ "devices": { "interfaces": [{ "name": "default" }] }, "memory": { "guest": "256Mi" } });
+        check(
+            domain,
+            true,
+            json!({ "cpu": "100m", "memory": "444Mi", "ephemeral-storage": "50M", "devices.kubevirt.io/tun": "1" }),
+            json!({ "devices.kubevirt.io/tun": "1" }),
+        );
+    }
+
+    #[test]
+    fn given_requests_and_limits_are_kept() {
+        let domain = json!({
+            "devices": { "autoattachGraphicsDevice": false },
+            "cpu": { "cores": 2 },
+            "resources": { "requests": { "memory": "1Gi", "cpu": "2" }, "limits": { "memory": "2Gi" } },
+        });
+        check(
+            domain,
+            false,
+            json!({ "cpu": "2", "memory": "1135Mi", "ephemeral-storage": "50M", "devices.kubevirt.io/kvm": "1" }),
+            json!({ "memory": "2159Mi", "devices.kubevirt.io/kvm": "1" }),
+        );
+    }
+
+    #[test]
+    fn dedicated_cpus_are_requested_whole() {
+        let domain = json!({
+            "devices": { "autoattachGraphicsDevice": false },
+            "cpu": { "sockets": 2, "cores": 2, "dedicatedCpuPlacement": true },
+            "memory": { "guest": "512Mi" },
+        });
+        check(
+            domain,
+            true,
+            json!({ "cpu": "4", "memory": "690Mi", "ephemeral-storage": "50M" }),
+            json!({ "cpu": "4" }),
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! The part of a VMI's status that this controller writes. Pure.
+
+use api::kubevirt::{
+    v1::{
+        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
+        VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
+    },
+    words::{condition, phase},
+};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{plan::Plan, resources};
+use crate::settings::Settings;
+
+const IMAGE_TROUBLE: [&str; 7] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+];
+
+/// The status `vmi` should have.
+pub fn status(
+    vmi: &VirtualMachineInstance,
+    pod: Option<&Pod>,
+    plan: &Plan,
+    settings: &Settings,
+    emulation: bool,
+    now: Timestamp,
+) -> VirtualMachineInstanceStatus {
+    let mut status = vmi.status.clone().unwrap_or_default();
+    let before = status.phase.clone().unwrap_or_default();
+    if let Some(wanted) = plan.phase {
+        enter(&mut status, wanted, now);
+        status.reason.clone_from(&plan.reason);
+    }
+    let current = status.phase.clone().unwrap_or_default();
+    if before.is_empty() || before == phase::PENDING {
+        first(&mut status, vmi, settings, emulation);
+    }
+    if current == phase::SCHEDULED && before != phase::SCHEDULED {
+        hand_over(&mut status, pod);
+    }
+    if matches!(current.as_str(), "" | phase::PENDING | phase::SCHEDULING | phase::SCHEDULED) {
+        synchronized(&mut status, pod, now);
+    }
+    if let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        scheduled(&mut status, pod, now);
+        if let Some(class) = pod.status.as_ref().and_then(|s| s.qos_class.clone()) {
+            status.qos_class = Some(class);
+        }
+    }
+    let (value, reason, message) = ready(&current, pod);
+    set(&mut status.conditions, condition::READY, value, reason, message, now);
+    status
+}
+
+fn enter(status: &mut VirtualMachineInstanceStatus, wanted: &str, now: Timestamp) {
+    let mut transition = |phase: &str| {
+        if status.phase_transition_timestamps.iter().all(|t| t.phase.as_deref() != Some(phase)) {
+            status.phase_transition_timestamps.push(VirtualMachineInstancePhaseTransitionTimestamp {
+                phase: Some(phase.to_owned()),
+                phase_transition_timestamp: Some(Time(now)),
+            });
+        }
+    };
+    // Phases passed through between two looks were real, if short.
+    if wanted == phase::SCHEDULING || wanted == phase::SCHEDULED {
+        transition(phase::PENDING);
+        transition(phase::SCHEDULING);
+    }
+    transition(wanted);
+    status.phase = Some(wanted.to_owned());
+}
+
+fn first(
+    status: &mut VirtualMachineInstanceStatus,
+    vmi: &VirtualMachineInstance,
+    settings: &Settings,
+    emulation: bool,
+) {
+    status.runtime_user = Some(super::pod::USER);
+    status.launcher_container_image_version = Some(settings.launcher_image.clone());
+    let guest = resources::guest_memory(&vmi.spec.domain).to_binary();
+    status.memory = Some(MemoryStatus {
+        guest_at_boot: Some(guest.clone()),
+        guest_current: Some(guest.clone()),
+        guest_requested: Some(guest),
+        memory_overhead: Some(resources::overhead(&vmi.spec, settings, emulation).to_binary()),
+    });
+    let cpu = vmi.spec.domain.cpu.clone().unwrap_or_default();
+    let at_least_one = |value: Option<i64>| Some(value.unwrap_or(1).max(1));
+    status.current_cpu_topology = Some(CPUTopology {
+        cores: at_least_one(cpu.cores),
+        sockets: at_least_one(cpu.sockets),
+        threads: at_least_one(cpu.threads),
+    });
+}
+
+fn hand_over(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>) {
+    let Some(pod) = pod else { return };
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    status.node_name = Some(node.clone());
+    status.active_pods = [(uid, node)].into();
+}
+
+/// Trouble with the pod's containers, as far as waiting or a person may cure it.
+fn synchronized(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>, now: Timestamp) {
+    let pod_status = pod.and_then(|pod| pod.status.as_ref());
+    let init = pod_status.and_then(|s| s.init_container_statuses.as_ref()).into_iter().flatten();
+    let main = pod_status.and_then(|s| s.container_statuses.as_ref()).into_iter().flatten();
+    let trouble = init.chain(main).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.clone()?;
+        IMAGE_TROUBLE.contains(&reason.as_str()).then(|| {
+            let message = waiting.message.clone().unwrap_or_default();
+            (reason, format!("container {}: {message}", container.name))
+        })
+    });
+    match trouble {
+        Some((reason, message)) => {
+            set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(reason), Some(message), now);
+        }
+        None => clear_ours(status),
+    }
+}
+
+/// Removes the Synchronized condition when it says what only this controller says.
+fn clear_ours(status: &mut VirtualMachineInstanceStatus) {
+    status.conditions.retain(|c| {
+        let ours = c.reason.as_deref().is_some_and(|r| IMAGE_TROUBLE.contains(&r) || r == "FailedCreate");
+        !(c.type_ == condition::SYNCHRONIZED && ours)
+    });
+}
+
+/// Says that the pod could not be created.
+pub fn creation_failed(status: &mut VirtualMachineInstanceStatus, message: String, now: Timestamp) {
+    let reason = Some("FailedCreate".to_owned());
+    set(&mut status.conditions, condition::SYNCHRONIZED, "False", reason, Some(message), now);
+}
+
+fn scheduled(status: &mut VirtualMachineInstanceStatus, pod: &Pod, now: Timestamp) {
+    match pod_condition(pod, "PodScheduled") {
+        Some(found) if found.status == "False" => {
+            let (reason, message) = (found.reason.clone(), found.message.clone());
+            set(&mut status.conditions, condition::POD_SCHEDULED, "False", reason, message, now);
+        }
+        _ => status.conditions.retain(|c| c.type_ != condition::POD_SCHEDULED),
+    }
+}
+
+fn ready(current: &str, pod: Option<&Pod>) -> (&'static str, Option<String>, Option<String>) {
+    let no = |reason: &str, message: &str| ("False", Some(reason.to_owned()), Some(message.to_owned()));
+    match current {
+        phase::RUNNING => {}
+        phase::SUCCEEDED | phase::FAILED => return no("PodTerminating", "the guest has ended"),
+        _ => return no("GuestNotRunning", "Guest VM is not reported as running"),
+    }
+    let Some(pod) = pod else { return no("PodNotExists", "virt-launcher pod has not yet been scheduled") };
+    if pod.metadata.deletion_timestamp.is_some() {
+        return no("PodTerminating", "virt-launcher pod is terminating");
+    }
+    match pod_condition(pod, "Ready") {
+        Some(found) if found.status == "True" => ("True", None, None),
+        Some(found) => ("False", found.reason.clone(), found.message.clone()),
+        None => no("PodConditionMissing", "virt-launcher pod is missing the Ready condition"),
+    }
+}
+
+fn pod_condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
+}
+
+/// Sets a condition; the transition time moves only when the status does.
+pub fn set(
+    conditions: &mut Vec<VirtualMachineInstanceCondition>,
+    kind: &str,
+    value: &str,
+    reason: Option<String>,
+    message: Option<String>,
+    now: Timestamp,
+) {
+    if let Some(held) = conditions.iter_mut().find(|c| c.type_ == kind) {
+        if held.status != value {
+            held.last_transition_time = Some(Time(now));
+        }
+        value.clone_into(&mut held.status);
+        held.reason = reason;
+        held.message = message;
+        return;
+    }
+    conditions.push(VirtualMachineInstanceCondition {
+        type_: kind.to_owned(),
+        status: value.to_owned(),
+        reason,
+        message,
+        last_transition_time: Some(Time(now)),
+        ..Default::default()
+    });
+}
