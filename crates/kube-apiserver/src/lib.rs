@@ -1,12 +1,41 @@
 //! The embedded cluster's API server, as a library that yields a router.
+//!
+//! ```text
+//! TLS or in-process client -> authentication -> RequestInfo -> authorization -> delegated versions | REST
+//!                                                                                  |
+//!            admission <- schemas, strategies <- registry (built-ins and CRDs)  <--+--> store -> watches
+//! ```
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use k8s_openapi::api::core::v1::ConfigMap;
+//! let server = kube_apiserver::ApiServer::in_memory().await.unwrap();
+//! let maps: kube::Api<ConfigMap> = kube::Api::default_namespaced(server.client());
+//! assert!(maps.list(&Default::default()).await.unwrap().items.is_empty());
+//! # });
+//! ```
 
-pub mod discovery;
-pub mod error;
-pub mod patch;
-pub mod registry;
-pub mod request;
-pub mod schema;
+pub mod admission;
+pub mod aggregation;
 pub mod authn;
 pub mod authz;
 pub mod bootstrap;
+pub mod config;
+pub mod crd;
+pub mod discovery;
+pub mod edges;
+pub mod error;
+pub mod openapi;
+pub mod patch;
+pub mod registry;
+pub mod request;
+mod rest;
+pub mod schema;
 pub mod serve;
+mod server;
+pub mod store;
+pub mod stream;
+
+pub use config::Config;
+pub use rest::selector;
+pub use server::{ApiServer, Error};

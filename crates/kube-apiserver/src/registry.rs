@@ -2,6 +2,9 @@
 //!
 //! A built-in is a CRD whose schema is shipped, plus a small strategy; so everything below is driven by [`Resource`].
 
+pub(crate) mod bootstrap;
+pub(crate) mod strategy;
+
 use std::sync::Arc;
 
 use crate::schema::Schema;
@@ -35,7 +38,7 @@ pub struct ScalePaths {
 }
 
 /// One served version of one resource.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Resource {
     /// API group, empty for core.
     pub group: String,
@@ -71,6 +74,8 @@ pub struct Resource {
     pub columns: Vec<Column>,
     /// Name of the CustomResourceDefinition this came from; None for built-ins.
     pub crd: Option<String>,
+    /// Revision of that CustomResourceDefinition; 0 for built-ins.
+    pub crd_revision: u64,
     /// `.spec.preserveUnknownFields`-like behaviour and conversion are the schema's and the CRD entry's affair.
     pub conversion_webhook: Option<serde_json::Value>,
     /// CRD `selectableFields` JSONPaths, or the field labels a built-in supports (`spec.nodeName`).
@@ -85,6 +90,40 @@ impl Resource {
     /// `deployments.apps`, `pods`.
     pub fn group_resource(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+    /// Group resource the store keeps the objects under; both event APIs share one.
+    pub fn storage_key(&self) -> String {
+        if self.group == "events.k8s.io" { self.plural.clone() } else { self.group_resource() }
+    }
+    /// Whether stored bytes can be served as they are.
+    pub fn is_storage_version(&self) -> bool {
+        self.version == self.storage_version && self.group != "events.k8s.io"
+    }
+    /// Whether `metadata.generation` counts changes of the desired state.
+    pub fn has_generation(&self) -> bool {
+        self.crd.is_some()
+            || matches!(
+                self.plural.as_str(),
+                "pods"
+                    | "deployments"
+                    | "daemonsets"
+                    | "replicasets"
+                    | "statefulsets"
+                    | "replicationcontrollers"
+                    | "jobs"
+                    | "cronjobs"
+                    | "poddisruptionbudgets"
+                    | "ingresses"
+                    | "ingressclasses"
+                    | "networkpolicies"
+                    | "endpointslices"
+                    | "customresourcedefinitions"
+                    | "validatingwebhookconfigurations"
+                    | "mutatingwebhookconfigurations"
+                    | "validatingadmissionpolicies"
+                    | "validatingadmissionpolicybindings"
+                    | "priorityclasses"
+            )
     }
 }
 

@@ -2,6 +2,10 @@
 //! merge, server-side apply and OpenAPI.
 
 pub mod builtin;
+pub mod defaults;
+pub mod parse;
+pub mod prune;
+pub mod validate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::store::Store;
-
 /// Read access to stored objects, whatever their version.
 pub trait View: Send + Sync + 'static {
     /// One object; `namespace` is empty for cluster-wide resources.
@@ -17,23 +15,6 @@ pub trait View: Send + Sync + 'static {
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>>;
     /// A number that changes whenever an object of the resource does; snapshots are rebuilt by it.
     fn revision(&self, group: &str, resource: &str) -> u64;
-}
-
-fn stored(group: &str, resource: &str) -> String {
-    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
-}
-
-impl View for Store {
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        Self::get(self, &stored(group, resource), namespace, name).map(|object| Arc::new(object.value()))
-    }
-    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
-        let snapshot = Self::list(self, &stored(group, resource), Some(namespace).filter(|n| !n.is_empty()));
-        snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
-    }
-    fn revision(&self, group: &str, resource: &str) -> u64 {
-        self.changed_at(&stored(group, resource))
-    }
 }
 
 /// A view over a list of documents, for tests and for tools that evaluate policies off-line.

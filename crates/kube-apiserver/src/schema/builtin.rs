@@ -87,6 +87,7 @@ fn resource(entry: &Value) -> Option<Resource> {
         schema: definition(entry["type"].as_str()?)?,
         columns: entry["columns"].as_array().into_iter().flatten().filter_map(column).collect(),
         crd: None,
+        crd_revision: 0,
         conversion_webhook: None,
         selectable_fields: words(&entry["fields"]),
     })

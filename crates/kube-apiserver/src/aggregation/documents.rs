@@ -1,0 +1,29 @@
+//! Discovery of delegated versions: the backend's own documents, kept for as long as it answers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// Documents by path, `/apis/<group>/<version>` and `/openapi/v3/...`.
+#[derive(Clone, Debug, Default)]
+pub struct Documents {
+    kept: Arc<Mutex<HashMap<(String, String), Arc<Value>>>>,
+}
+
+impl Documents {
+    /// The APIResourceList of a delegated version as last fetched.
+    #[must_use]
+    pub fn resources(&self, group: &str, version: &str) -> Option<Arc<Value>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(&(group.to_owned(), version.to_owned())).cloned()
+    }
+
+    pub(super) fn keep(&self, group: &str, version: &str, document: Value) {
+        let key = (group.to_owned(), version.to_owned());
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(document));
+    }
+
+    pub(super) fn retain(&self, served: impl Fn(&str, &str) -> bool) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(|(group, version), _| served(group, version));
+    }
+}

@@ -1,0 +1,80 @@
+//! Between the version an object is stored in and the version it is served in.
+
+use serde_json::Value;
+
+use crate::registry::Resource;
+
+/// A stored object in the version of `resource`.
+pub(crate) fn from_storage(resource: &Resource, mut object: Value) -> Value {
+    if resource.group == "events.k8s.io" {
+        return event_from_core(object);
+    }
+    object["apiVersion"] = resource.api_version().into();
+    object
+}
+
+/// An object of the version of `resource` as it is stored.
+pub(crate) fn to_storage(resource: &Resource, mut object: Value) -> Value {
+    if resource.group == "events.k8s.io" {
+        return event_to_core(object);
+    }
+    if resource.crd.is_some() {
+        object["apiVersion"] = format!("{}/{}", resource.group, resource.storage_version).into();
+    }
+    object
+}
+
+/// Fields of events that differ only in name: core, then events.k8s.io.
+const RENAMED: [(&str, &str); 6] = [
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("reportingComponent", "reportingController"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+];
+
+fn rename(object: &mut Value, from: &str, to: &str) {
+    if let Some(map) = object.as_object_mut() {
+        if let Some(value) = map.remove(from) {
+            map.insert(to.to_owned(), value);
+        }
+    }
+}
+
+fn event_from_core(mut object: Value) -> Value {
+    for (core, new) in RENAMED {
+        rename(&mut object, core, new);
+    }
+    rename(&mut object, "count", "deprecatedCount");
+    object["apiVersion"] = "events.k8s.io/v1".into();
+    object["kind"] = "Event".into();
+    object
+}
+
+fn event_to_core(mut object: Value) -> Value {
+    for (core, new) in RENAMED {
+        rename(&mut object, new, core);
+    }
+    rename(&mut object, "deprecatedCount", "count");
+    object["apiVersion"] = "v1".into();
+    object["kind"] = "Event".into();
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_survive_both_ways() {
+        let event = json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "a"}, "message": "m", "count": 2,
+            "source": {"component": "c"}, "reason": "R", "series": {"count": 1, "lastObservedTime": "t"}});
+        let new = event_from_core(event.clone());
+        assert_eq!(new["regarding"]["name"], "a");
+        assert_eq!(new["note"], "m");
+        assert_eq!(event_to_core(new), event);
+    }
+}

@@ -1,0 +1,93 @@
+use super::*;
+use crate::schema::{Schema, builtin};
+
+fn registry() -> Arc<Registry> {
+    let mut resources: Vec<Arc<Resource>> = builtin::resources().into_iter().map(Arc::new).collect();
+    let mut custom = (**resources.iter().find(|r| r.plural == "configmaps").unwrap()).clone();
+    let metadata = builtin::definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap();
+    custom.group = "example.com".into();
+    custom.kind = "Widget".into();
+    custom.plural = "widgets".into();
+    custom.crd = Some("widgets.example.com".into());
+    custom.schema = Arc::new(Schema { properties: [("metadata".to_owned(), metadata)].into(), ..Schema::default() });
+    resources.push(Arc::new(custom));
+    Arc::new(Registry { resources, aggregated: Vec::new() })
+}
+
+/// Every `$ref` below `node` names something in `defined`.
+fn resolved(node: &Value, prefix: &str, defined: &Map<String, Value>) {
+    match node {
+        Value::Object(map) => {
+            if let Some(Value::String(reference)) = map.get("$ref") {
+                let name = reference.strip_prefix(prefix).unwrap();
+                assert!(defined.contains_key(name), "{reference}");
+            }
+            map.values().for_each(|node| resolved(node, prefix, defined));
+        }
+        Value::Array(list) => list.iter().for_each(|node| resolved(node, prefix, defined)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_reference_resolves_in_both_dialects() {
+    let registry = registry();
+    let index = Cache::default().index(&registry);
+    assert!(
+        index["paths"]["apis/apps/v1"]["serverRelativeURL"]
+            .as_str()
+            .unwrap()
+            .starts_with("/openapi/v3/apis/apps/v1?hash=")
+    );
+    for path in index["paths"].as_object().unwrap().keys() {
+        let parts: Vec<&str> = path.split('/').collect();
+        let (group, version) = if parts[0] == "api" { ("", parts[1]) } else { (parts[1], parts[2]) };
+        let document = v3(&registry, group, version).unwrap();
+        resolved(&document, "#/components/schemas/", document["components"]["schemas"].as_object().unwrap());
+    }
+    let document = v2(&registry);
+    resolved(&document, "#/definitions/", document["definitions"].as_object().unwrap());
+}
+
+#[test]
+fn clients_find_kinds_and_parameters() {
+    let document = v3(&registry(), "example.com", "v1").unwrap();
+    let patch = &document["paths"]["/apis/example.com/v1/namespaces/{namespace}/widgets/{name}"]["patch"];
+    assert_eq!(
+        patch["x-kubernetes-group-version-kind"],
+        json!({"group": "example.com", "version": "v1", "kind": "Widget"})
+    );
+    let names: Vec<&str> =
+        patch["parameters"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["dryRun", "fieldManager", "fieldValidation", "force"]);
+    let widget = &document["components"]["schemas"]["com.example.v1.Widget"];
+    assert_eq!(widget["x-kubernetes-group-version-kind"][0]["kind"], "Widget");
+    let pods = v3(&registry(), "", "v1").unwrap();
+    let containers = &pods["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(containers["items"]["$ref"], "#/components/schemas/io.k8s.api.core.v1.Container");
+}
+
+#[test]
+fn the_hash_follows_the_registry() {
+    let (cache, first) = (Cache::default(), registry());
+    let before = cache.hash(&first, "example.com", "v1").unwrap();
+    let mut resources = first.resources.clone();
+    let mut changed = (**resources.last().unwrap()).clone();
+    changed.schema = Arc::new(Schema { description: "changed".into(), ..Schema::default() });
+    *resources.last_mut().unwrap() = Arc::new(changed);
+    let second = Arc::new(Registry { resources, aggregated: Vec::new() });
+    assert_ne!(cache.hash(&second, "example.com", "v1").unwrap(), before);
+    assert_eq!(cache.hash(&second, "apps", "v1"), cache.hash(&first, "apps", "v1"));
+}
+
+#[test]
+fn the_protobuf_form_nests_as_gnostic_does() {
+    let document = json!({"swagger": "2.0", "paths": {}, "definitions": {"a": {"type": "string", "x-b": 1}}});
+    // definitions(9) > pair(1) > name(1) "a", schema(2) > type(22) > value(1) "string"; extension(31) > name, any(2) > yaml(2)
+    let schema = [&[0xb2, 1, 8, 10, 6][..], b"string", &[0xfa, 1, 10, 10, 3], b"x-b", &[18, 3, 18, 1], b"1"].concat();
+    let pair = [&[10, 1][..], b"a", &[18, u8::try_from(schema.len()).unwrap()], &schema].concat();
+    let definitions = [&[10, u8::try_from(pair.len()).unwrap()][..], &pair].concat();
+    let all = [&[10, 3][..], b"2.0", &[66, 0, 74, u8::try_from(definitions.len()).unwrap()], &definitions].concat();
+    assert_eq!(encode_v2(&document), all);
+}

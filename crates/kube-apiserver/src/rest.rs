@@ -1,0 +1,155 @@
+//! The REST verbs, one implementation for every resource: dispatch by the parsed request, never by the raw path.
+
+mod accept;
+mod admit;
+mod answered;
+mod decode;
+mod delete;
+pub(crate) mod documents;
+mod meta;
+mod options;
+mod patching;
+mod read;
+mod respond;
+pub mod selector;
+mod subresource;
+mod watching;
+mod write;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue};
+
+use crate::ApiServer;
+use crate::error::ApiError;
+use crate::registry::Resource;
+use crate::request::{RequestInfo, User};
+
+use accept::Accept;
+pub(crate) use meta::stamp_new;
+use options::Query;
+
+/// Everything a verb needs to know of one request.
+struct Call {
+    server: ApiServer,
+    user: User,
+    info: RequestInfo,
+    resource: Arc<Resource>,
+    query: Query,
+    accept: Accept,
+    headers: HeaderMap,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl Call {
+    /// Adds a `Warning` header to the response, once.
+    fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+    fn dry_run(&self) -> bool {
+        self.query.all("dryRun").any(|value| value == "All")
+    }
+    fn storage(&self) -> String {
+        self.resource.storage_key()
+    }
+    fn not_found(&self, name: &str) -> ApiError {
+        ApiError::not_found(&self.resource.group, &self.resource.plural, name)
+    }
+    fn conflict(&self, name: &str, why: &str) -> ApiError {
+        ApiError::conflict(&self.resource.group, &self.resource.plural, name, why)
+    }
+}
+
+const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// Serves one authenticated request.
+pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let info = match RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query()) {
+        Ok(info) => info,
+        Err(error) => return error.into_response(),
+    };
+    let Some(user) = parts.extensions.get::<User>().cloned() else {
+        return ApiError::new(401, "Unauthorized", "Unauthorized").into_response();
+    };
+    if let Err(error) = server.authorize(&user, &info) {
+        return error.into_response();
+    }
+    let (parts, body) = match server.edges().delegation.concerns(&server.registry(), &info) {
+        Some(target) => {
+            let request = Request::from_parts(parts, body);
+            return server.edges().delegation.forward(&target, &user, request).await;
+        }
+        None => (parts, body),
+    };
+    if crate::stream::concerns(&info) {
+        return crate::stream::serve(&server, &user, &info, Request::from_parts(parts, body)).await;
+    }
+    if !info.is_resource() {
+        return server.non_resource(&info, &parts).await;
+    }
+    let registry = server.registry();
+    let Some(resource) = registry.find(&info.group, &info.version, &info.resource).cloned() else {
+        return ApiError::new(404, "NotFound", "the server could not find the requested resource").into_response();
+    };
+    let accept = match Accept::parse(&parts.headers) {
+        Ok(accept) => accept,
+        Err(error) => return error.into_response(),
+    };
+    let query = Query::parse(parts.uri.query().unwrap_or_default());
+    let call =
+        Call { server, user, info, resource, query, accept, headers: parts.headers, warnings: Mutex::default() };
+    let outcome = dispatch(&call, body).await;
+    let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
+    for text in call.warnings.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(http::header::WARNING, value);
+        }
+    }
+    response
+}
+
+async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
+    let info = &call.info;
+    let resource = &call.resource;
+    if resource.namespaced && info.namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch" | "create") {
+        return Err(ApiError::bad_request("an empty namespace may not be set when a resource name is provided"));
+    }
+    let about_itself = resource.group.is_empty() && resource.plural == "namespaces" && info.namespace == info.name;
+    if !resource.namespaced && !info.namespace.is_empty() && !about_itself {
+        return Err(ApiError::new(404, "NotFound", "the server could not find the requested resource"));
+    }
+    if answered::concerns(call) {
+        return answered::create(call, body).await;
+    }
+    if !info.subresource.is_empty() {
+        return Box::pin(subresource::serve(call, body)).await;
+    }
+    if !resource.verbs.contains(&info.verb) {
+        return Err(not_allowed());
+    }
+    match info.verb.as_str() {
+        "get" => read::get(call),
+        "list" => read::list(call),
+        "watch" => watching::watch(call),
+        "create" if info.name.is_empty() => Box::pin(write::create(call, body)).await,
+        "update" => Box::pin(write::update(call, body)).await,
+        "patch" => Box::pin(patching::patch(call, body)).await,
+        "delete" => Box::pin(delete::delete(call, body)).await,
+        "deletecollection" => Box::pin(delete::collection(call, body)).await,
+        _ => Err(not_allowed()),
+    }
+}
+
+fn not_allowed() -> ApiError {
+    ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+}

@@ -1,0 +1,79 @@
+//! The step from a write to admission and back.
+
+use serde_json::Value;
+
+use super::Call;
+use crate::admission::{self, Attributes};
+use crate::error::ApiError;
+use crate::registry::strategy;
+use crate::schema::{self, prune};
+
+/// What is done to the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+/// A write on its way to admission.
+pub(super) struct Write<'a> {
+    pub(super) operation: Operation,
+    pub(super) name: &'a str,
+    pub(super) old: Option<&'a Value>,
+    pub(super) options: &'static str,
+}
+
+fn attributes(call: &Call, write: &Write<'_>, object: Option<Value>) -> Attributes {
+    Attributes {
+        info: call.info.clone(),
+        user: call.user.clone(),
+        resource: call.resource.clone(),
+        operation: match write.operation {
+            Operation::Create => admission::Operation::Create,
+            Operation::Update => admission::Operation::Update,
+            Operation::Delete => admission::Operation::Delete,
+        },
+        namespace: call.info.namespace.clone(),
+        name: write.name.to_owned(),
+        object,
+        old: write.old.cloned(),
+        options: options(call, write.options),
+        dry_run: call.dry_run(),
+    }
+}
+
+/// The options of the request as a document.
+fn options(call: &Call, kind: &str) -> Value {
+    let mut options = serde_json::json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+    for field in ["fieldManager", "fieldValidation"] {
+        let value = call.query.get(field);
+        if !value.is_empty() {
+            options[field] = value.into();
+        }
+    }
+    if call.dry_run() {
+        options["dryRun"] = serde_json::json!(["All"]);
+    }
+    options
+}
+
+/// Runs the mutating part of admission; what it adds is defaulted like what the client sent.
+pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+    let mut attributes = attributes(call, write, Some(object.take()));
+    let warnings = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
+    warnings.into_iter().for_each(|text| call.warn(text));
+    *object = attributes.object.unwrap_or_default();
+    prune::unknown(&call.resource.schema, object);
+    schema::defaults::apply(&call.resource.schema, object);
+    strategy::defaults(&call.resource, object);
+    Ok(())
+}
+
+/// Runs the validating part of admission; a deletion has no new object.
+pub(super) async fn validate(call: &Call, write: &Write<'_>, object: Option<&Value>) -> Result<(), ApiError> {
+    let attributes = attributes(call, write, object.cloned());
+    let warnings = call.server.edges().admission.validate(&attributes, &call.server.registry()).await?;
+    warnings.into_iter().for_each(|text| call.warn(text));
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! delete and deletecollection: preconditions, finalizers, propagation, graceful deletion.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::admit::{self, Operation, Write};
+use super::options::ListOptions;
+use super::read::Filter;
+use super::{Call, MODIFIED, decode, meta, respond};
+use crate::error::ApiError;
+use crate::registry::strategy;
+use crate::store::{Object, WriteError};
+
+const TRIES: usize = 20;
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// DeleteOptions, from the body or the query.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Options {
+    grace: Option<i64>,
+    uid: Option<String>,
+    revision: Option<String>,
+    /// `Orphan`, `Foreground` or `Background`.
+    propagation: Option<String>,
+    dry_run: bool,
+}
+
+impl Options {
+    pub(super) async fn read(call: &Call, body: Body) -> Result<Self, ApiError> {
+        let bytes = decode::read(call, body).await?;
+        let mut document = json!({});
+        if !bytes.is_empty() {
+            document = decode::document(call, &bytes)?.0;
+        }
+        Self::parse(call, &document)
+    }
+
+    /// The options in `document`, completed from the query.
+    pub(super) fn parse(call: &Call, document: &Value) -> Result<Self, ApiError> {
+        let word = |key: &str| {
+            let said = document[key].as_str().unwrap_or(call.query.get(key));
+            (!said.is_empty()).then(|| said.to_owned())
+        };
+        let grace = match document["gracePeriodSeconds"].as_i64() {
+            Some(seconds) => Some(seconds),
+            None => call.query.number("gracePeriodSeconds")?.and_then(|n| i64::try_from(n).ok()),
+        };
+        if grace.is_some_and(|seconds| seconds < 0) {
+            return Err(ApiError::bad_request("gracePeriodSeconds: must be greater than or equal to zero"));
+        }
+        let orphan = document["orphanDependents"].as_bool().or(call.query.maybe_flag("orphanDependents")?);
+        let propagation = match (word("propagationPolicy"), orphan) {
+            (Some(_), Some(_)) => {
+                return Err(ApiError::bad_request("orphanDependents and deletionPropagation cannot be both set"));
+            }
+            (Some(policy), None) if !matches!(policy.as_str(), "Orphan" | "Foreground" | "Background") => {
+                return Err(ApiError::bad_request(format!(
+                    "propagationPolicy: Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+                )));
+            }
+            (Some(policy), None) => Some(policy),
+            (None, Some(true)) => Some("Orphan".to_owned()),
+            (None, Some(false)) => Some("Background".to_owned()),
+            (None, None) => None,
+        };
+        let listed = document["dryRun"].as_array().is_some_and(|list| list.iter().any(|item| item == "All"));
+        let precondition = |key: &str| document["preconditions"][key].as_str().map(str::to_owned);
+        Ok(Self {
+            grace,
+            uid: precondition("uid"),
+            revision: precondition("resourceVersion"),
+            propagation,
+            dry_run: listed || call.dry_run(),
+        })
+    }
+
+    fn check(&self, call: &Call, object: &Value) -> Result<(), ApiError> {
+        for (what, wanted, has) in [
+            ("UID", &self.uid, meta::text(object, "uid")),
+            ("ResourceVersion", &self.revision, meta::text(object, "resourceVersion")),
+        ] {
+            if let Some(wanted) = wanted.as_ref().filter(|wanted| wanted.as_str() != has) {
+                let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {has}");
+                return Err(call.conflict(meta::text(object, "name"), &why));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) async fn delete(call: &Call, body: Body) -> Result<Response, ApiError> {
+    call.query.check_write()?;
+    let options = Options::read(call, body).await?;
+    match remove(call, &call.info.name, &options).await? {
+        // What is left of the object, or what was removed: kinds differ in what they answer.
+        Outcome::Waiting(object) => respond::object(call, StatusCode::OK, &object),
+        Outcome::Removed(object) if strategy::returns_deleted(&call.resource) => {
+            respond::object(call, StatusCode::OK, &object)
+        }
+        Outcome::Removed(object) => {
+            let mut details = json!({"name": meta::text(&object, "name"), "kind": call.resource.plural, "uid": meta::text(&object, "uid")});
+            if !call.resource.group.is_empty() {
+                details["group"] = call.resource.group.clone().into();
+            }
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+            respond::encode(call, StatusCode::OK, &status)
+        }
+    }
+}
+
+/// What a deletion has come to.
+pub(super) enum Outcome {
+    /// The object stays until its finalizers or its grace period are over.
+    Waiting(Value),
+    /// It is gone; its last state.
+    Removed(Value),
+}
+
+/// Deletes one object, or begins to.
+pub(super) async fn remove(call: &Call, name: &str, options: &Options) -> Result<Outcome, ApiError> {
+    for _ in 0..TRIES {
+        let stored = call.server.store().get(&call.storage(), call.namespace(), name).ok_or_else(|| call.not_found(name))?;
+        match Box::pin(remove_once(call, name, &stored, options)).await {
+            Err(None) => {}
+            Err(Some(error)) => return Err(error),
+            Ok(outcome) => return Ok(outcome),
+        }
+    }
+    Err(call.conflict(name, MODIFIED))
+}
+
+/// `Err(None)`: another writer was faster.
+async fn remove_once(call: &Call, name: &str, stored: &Arc<Object>, options: &Options) -> Result<Outcome, Option<ApiError>> {
+    let old = respond::tree(call, stored)?;
+    options.check(call, &old)?;
+    let write = Write { operation: Operation::Delete, name, old: Some(&old), options: "DeleteOptions" };
+    admit::validate(call, &write, None).await?;
+    let mut new = old.clone();
+    let grace = begin(call, &mut new, options);
+    let waits = !meta::finalizers(&new).is_empty() || grace > 0 || !strategy::removable(&call.resource, &new);
+    if options.dry_run {
+        return Ok(if waits { Outcome::Waiting(new) } else { Outcome::Removed(old) });
+    }
+    let store = call.server.store();
+    let raced = |error: WriteError| match error {
+        WriteError::Changed => None,
+        other => Some(call.store_error(name, &other)),
+    };
+    if waits {
+        if new == old {
+            return Ok(Outcome::Waiting(old));
+        }
+        let converted = call.server.to_storage(&call.resource, new)?;
+        let updated = store.update(call.key(name), converted, stored.revision).await.map_err(raced)?;
+        call.server.written(&call.resource, &updated).await;
+        return Ok(Outcome::Waiting(respond::tree(call, &updated)?));
+    }
+    let last = store.delete(call.key(name), stored.revision).await.map_err(raced)?;
+    call.server.removed(&call.resource, &last).await;
+    Ok(Outcome::Removed(respond::tree(call, &last)?))
+}
+
+/// Marks the object as being deleted; yields the seconds of grace it still has.
+fn begin(call: &Call, object: &mut Value, options: &Options) -> i64 {
+    let wanted = strategy::grace(&call.resource, object, options.grace);
+    let mut finalizers: Vec<String> = meta::finalizers(object).into_iter().map(str::to_owned).collect();
+    if let Some(policy) = &options.propagation {
+        finalizers.retain(|finalizer| finalizer != ORPHAN && finalizer != FOREGROUND);
+        match policy.as_str() {
+            "Orphan" => finalizers.push(ORPHAN.to_owned()),
+            "Foreground" => finalizers.push(FOREGROUND.to_owned()),
+            _ => {}
+        }
+    }
+    let metadata = &mut object["metadata"];
+    if finalizers.is_empty() {
+        if let Some(map) = metadata.as_object_mut() {
+            map.remove("finalizers");
+        }
+    } else {
+        metadata["finalizers"] = json!(finalizers);
+    }
+    if metadata["deletionTimestamp"].is_string() {
+        // A second deletion may only shorten the wait.
+        let left = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        if wanted < left {
+            metadata["deletionGracePeriodSeconds"] = wanted.into();
+            metadata["deletionTimestamp"] = meta::after(wanted).into();
+            return wanted;
+        }
+        return left;
+    }
+    metadata["deletionTimestamp"] = meta::after(wanted).into();
+    metadata["deletionGracePeriodSeconds"] = wanted.into();
+    if let Some(generation) = metadata["generation"].as_i64() {
+        metadata["generation"] = (generation + 1).into();
+    }
+    strategy::deletion_began(&call.resource, object);
+    wanted
+}
+
+pub(super) async fn collection(call: &Call, body: Body) -> Result<Response, ApiError> {
+    call.query.check_write()?;
+    let options = Options::read(call, body).await?;
+    let filter = Filter::parse(call)?;
+    let list = ListOptions::parse(&call.query, false)?;
+    let snapshot = call.server.store().list(&call.storage(), Some(call.namespace()).filter(|_| call.resource.namespaced));
+    let mut items = Vec::new();
+    let limit = if list.limit == 0 { usize::MAX } else { list.limit };
+    for object in snapshot.objects.iter().filter(|object| filter.matches(object)).take(limit) {
+        match remove(call, &object.key.name, &options).await {
+            Ok(Outcome::Removed(object) | Outcome::Waiting(object)) => items.push(object),
+            Err(error) if error.reason == "NotFound" => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let document = json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
+        "metadata": {"resourceVersion": call.server.store().revision().to_string()}, "items": items});
+    respond::encode(call, StatusCode::OK, &document)
+}

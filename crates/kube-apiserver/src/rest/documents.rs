@@ -1,0 +1,56 @@
+//! Paths that name no resource: health, version, discovery, OpenAPI.
+
+use axum::response::{IntoResponse, Response};
+use http::{Method, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::respond::json_bytes;
+use crate::error::ApiError;
+use crate::request::RequestInfo;
+use crate::{ApiServer, discovery};
+
+/// The Kubernetes release whose API this server follows.
+pub(crate) const MINOR: &str = "33";
+
+pub(crate) fn serve(server: &ApiServer, info: &RequestInfo, parts: &http::request::Parts) -> Response {
+    if !matches!(parts.method, Method::GET | Method::HEAD) {
+        return super::not_allowed().into_response();
+    }
+    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    document(server, info, accept).unwrap_or_else(|| {
+        ApiError::new(404, "NotFound", "the server could not find the requested resource").into_response()
+    })
+}
+
+fn document(server: &ApiServer, info: &RequestInfo, accept: &str) -> Option<Response> {
+    let registry = server.registry();
+    let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
+    let found: Value = match segments.as_slice() {
+        ["healthz" | "livez" | "readyz", ..] => return Some("ok".into_response()),
+        [""] => json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
+        ["version"] => version(),
+        [root @ ("api" | "apis")] => match discovery::aggregated_form(accept) {
+            Some(form) => {
+                let document = discovery::aggregated(&registry, *root == "api", form, &|_| None);
+                let mut response = json_bytes(StatusCode::OK, document.to_string());
+                if let Ok(value) = discovery::aggregated_media_type(form).parse() {
+                    response.headers_mut().insert(header::CONTENT_TYPE, value);
+                }
+                return Some(response);
+            }
+            None if *root == "api" => discovery::core_versions("127.0.0.1:6443"),
+            None => discovery::group_list(&registry),
+        },
+        ["api", version] => discovery::resource_list(&registry, "", version)?,
+        ["apis", group] => discovery::group(&registry, group)?,
+        ["apis", group, version] => discovery::resource_list(&registry, group, version)?,
+        _ => return None,
+    };
+    Some(json_bytes(StatusCode::OK, found.to_string()))
+}
+
+fn version() -> Value {
+    json!({"major": "1", "minor": MINOR, "gitVersion": format!("v1.{MINOR}.0+ferrovirt.{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "rustc",
+        "platform": format!("linux/{}", if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" })})
+}

@@ -1,0 +1,281 @@
+//! Object metadata: what the server sets, what it checks, when the generation moves on.
+
+use rand::Rng as _;
+use serde_json::{Value, json};
+
+use crate::error::{ApiError, Cause};
+use crate::registry::Resource;
+
+/// The time as objects carry it.
+pub(super) fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The time `seconds` from now.
+pub(super) fn after(seconds: i64) -> String {
+    let at = jiff::Timestamp::now().checked_add(jiff::SignedDuration::from_secs(seconds));
+    at.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Letters of generated names: no vowels, so no words.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// `base` with five random letters; the base is cut so that the name stays a valid label.
+pub(super) fn generated(base: &str) -> String {
+    let mut random = rand::rng();
+    let suffix: String = (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect();
+    let cut = base.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= 58).last().unwrap_or(0);
+    format!("{}{suffix}", &base[..cut])
+}
+
+/// A string below metadata, empty when absent.
+pub(super) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+/// Whether deletion has begun.
+pub(super) fn terminating(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+/// Names of the finalizers.
+pub(super) fn finalizers(object: &Value) -> Vec<&str> {
+    object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Sets what a new object gets from the server, whatever the client sent there.
+pub(crate) fn stamp_new(resource: &Resource, object: &mut Value, namespace: &str) {
+    let metadata = &mut object["metadata"];
+    if resource.namespaced {
+        metadata["namespace"] = namespace.into();
+    } else if let Some(map) = metadata.as_object_mut() {
+        map.remove("namespace");
+    }
+    if let Some(map) = metadata.as_object_mut() {
+        for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+            map.remove(field);
+        }
+    }
+    metadata["uid"] = uuid::Uuid::new_v4().to_string().into();
+    metadata["creationTimestamp"] = now().into();
+    if resource.has_generation() {
+        metadata["generation"] = 1.into();
+    }
+}
+
+/// Carries over what an update may not change and moves the generation on when the desired state changed.
+pub(super) fn stamp_update(resource: &Resource, old: &Value, new: &mut Value, counts: bool) {
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink", "name", "namespace"] {
+        match old["metadata"].get(field) {
+            Some(value) => new["metadata"][field] = value.clone(),
+            None => {
+                if let Some(map) = new["metadata"].as_object_mut() {
+                    map.remove(field);
+                }
+            }
+        }
+    }
+    if counts && resource.has_generation() && desired_changed(resource, old, new) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+        new["metadata"]["generation"] = (generation + 1).into();
+    }
+}
+
+fn desired_changed(resource: &Resource, old: &Value, new: &Value) -> bool {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return true };
+    let ignored = |key: &str| {
+        matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && (resource.status_subresource || resource.crd.is_none()))
+    };
+    let differs = |(key, value): (&String, &Value)| !ignored(key) && new.get(key) != Some(value);
+    old.iter().any(differs) || new.keys().any(|key| !ignored(key) && !old.contains_key(key))
+}
+
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+
+fn is_label(text: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    edge(text.chars().next())
+        && edge(text.chars().last())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// What is wrong with a name for this resource; None when nothing is.
+pub(super) fn name_problem(resource: &Resource, name: &str) -> Option<String> {
+    if resource.group == "rbac.authorization.k8s.io" {
+        let bad = name == "." || name == ".." || name.contains(['/', '%']);
+        return bad.then(|| "may not be '.', '..' or contain '/' or '%'".to_owned());
+    }
+    let (limit, ok, rule) = match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "services") => (63, is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase()), LABEL_1035),
+        ("", "namespaces") => (63, is_label(name), LABEL),
+        _ => (253, name.split('.').all(is_label), SUBDOMAIN),
+    };
+    if name.len() > limit {
+        return Some(format!("must be no more than {limit} bytes"));
+    }
+    (!ok).then(|| rule.to_owned())
+}
+
+fn cause(field: &str, value: &Value, why: &str) -> Cause {
+    Cause {
+        reason: "FieldValueInvalid".into(),
+        message: format!("Invalid value: {value}: {why}"),
+        field: format!("metadata.{field}"),
+    }
+}
+
+/// Checks names, labels, annotations, finalizers and owners.
+pub(super) fn check(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
+    let metadata = &object["metadata"];
+    let name = text(object, "name");
+    if name.is_empty() {
+        causes.push(Cause {
+            reason: "FieldValueRequired".into(),
+            message: "Required value: name or generateName is required".into(),
+            field: "metadata.name".into(),
+        });
+    } else if let Some(why) = name_problem(resource, name) {
+        causes.push(cause("name", &json!(name), &why));
+    }
+    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
+        if let Some(why) = qualified_name_problem(key) {
+            causes.push(cause("labels", &json!(key), &why));
+        }
+        if let Some(why) = label_value_problem(value.as_str().unwrap_or_default()) {
+            causes.push(cause("labels", value, &why));
+        }
+    }
+    let mut total = 0;
+    for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+        total += key.len() + value.as_str().map_or(0, str::len);
+        if let Some(why) = qualified_name_problem(&key.to_lowercase()) {
+            causes.push(cause("annotations", &json!(key), &why));
+        }
+    }
+    if total > 256 * 1024 {
+        causes.push(Cause {
+            reason: "FieldValueTooLong".into(),
+            message: "Too long: may not be more than 262144 bytes".into(),
+            field: "metadata.annotations".into(),
+        });
+    }
+    for (index, finalizer) in finalizers(object).iter().enumerate() {
+        if let Some(why) = qualified_name_problem(finalizer) {
+            causes.push(cause(&format!("finalizers[{index}]"), &json!(finalizer), &why));
+        }
+    }
+    for (index, owner) in metadata["ownerReferences"].as_array().into_iter().flatten().enumerate() {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if owner[field].as_str().unwrap_or_default().is_empty() {
+                causes.push(cause(&format!("ownerReferences[{index}].{field}"), &owner[field], "must not be empty"));
+            }
+        }
+    }
+}
+
+/// What is wrong with a label key, annotation key or finalizer.
+pub(crate) fn qualified_name_problem(key: &str) -> Option<String> {
+    const RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    if name.contains('/') {
+        return Some("a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')".into());
+    }
+    if let Some(prefix) = prefix {
+        if prefix.is_empty() {
+            return Some("prefix part must be non-empty".into());
+        }
+        if prefix.len() > 253 || !prefix.split('.').all(is_label) {
+            return Some(format!("prefix part {SUBDOMAIN}"));
+        }
+    }
+    if name.is_empty() {
+        return Some("name part must be non-empty".into());
+    }
+    if name.len() > 63 {
+        return Some("name part must be no more than 63 bytes".into());
+    }
+    (!label_text(name)).then(|| RULE.to_owned())
+}
+
+/// What is wrong with a label's value.
+pub(crate) fn label_value_problem(value: &str) -> Option<String> {
+    if value.len() > 63 {
+        return Some("must be no more than 63 bytes".into());
+    }
+    (!value.is_empty() && !label_text(value)).then(|| "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')".to_owned())
+}
+
+fn label_text(text: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    edge(text.chars().next())
+        && edge(text.chars().last())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+/// Checks that a body is about what the path names, and fills in what it leaves out.
+pub(super) fn check_identity(resource: &Resource, object: &mut Value, namespace: &str, name: &str) -> Result<(), ApiError> {
+    if !object.is_object() {
+        return Err(ApiError::bad_request("the body of the request must be an object"));
+    }
+    let (version, kind) = (resource.api_version(), resource.kind.clone());
+    let said = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
+    if said.1.is_empty() && !said.0.is_empty() || said.1.is_empty() && resource.crd.is_some() {
+        return Err(ApiError::bad_request("Object 'Kind' is missing"));
+    }
+    if (!said.0.is_empty() && said.0 != version) || (!said.1.is_empty() && said.1 != kind) {
+        return Err(ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): the API version in the data ({}, Kind={}) does not match the expected API version ({version}, Kind={kind})",
+            said.0, said.1
+        )));
+    }
+    object["apiVersion"] = version.into();
+    object["kind"] = kind.into();
+    if !object.get("metadata").is_some_and(Value::is_object) {
+        object["metadata"] = json!({});
+    }
+    let said = text(object, "namespace");
+    if resource.namespaced && !said.is_empty() && said != namespace {
+        return Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+    }
+    let said = text(object, "name");
+    if !name.is_empty() && !said.is_empty() && said != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({said}) does not match the name on the URL ({name})"
+        )));
+    }
+    if !name.is_empty() {
+        object["metadata"]["name"] = name.into();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let resource = |group: &str, plural: &str| Resource { group: group.into(), plural: plural.into(), ..Resource::default() };
+        let pods = resource("", "pods");
+        for (name, ok) in [("a", true), ("a.b-c", true), ("A", false), ("a..b", false), ("-a", false), ("a_b", false)] {
+            assert_eq!(name_problem(&pods, name).is_none(), ok, "{name}");
+        }
+        assert!(name_problem(&resource("", "services"), "1a").is_some());
+        assert!(name_problem(&resource("rbac.authorization.k8s.io", "roles"), "system:node:X").is_none());
+        assert_eq!(generated(&"x".repeat(100)).len(), 63);
+    }
+
+    #[test]
+    fn label_rules() {
+        for (key, ok) in [("a", true), ("k8s.io/a_b", true), ("/a", false), ("a/b/c", false), ("-", false), ("", false)] {
+            assert_eq!(qualified_name_problem(key).is_none(), ok, "{key}");
+        }
+        assert!(label_value_problem("").is_none());
+        assert!(label_value_problem("a b").is_some());
+    }
+}

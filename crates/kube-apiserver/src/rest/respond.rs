@@ -1,0 +1,89 @@
+//! Answers: objects as stored bytes where possible, in the shape and encoding the client accepts.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{StatusCode, header};
+use serde_json::{Value, json};
+
+use super::accept::Shape;
+use super::Call;
+use crate::error::ApiError;
+use crate::registry::Resource;
+use crate::store::Object;
+
+/// A JSON body already serialized.
+pub(super) fn json_bytes(code: StatusCode, bytes: impl Into<Body>) -> Response {
+    (code, [(header::CONTENT_TYPE, "application/json")], bytes.into()).into_response()
+}
+
+/// One object that exists as a tree, in its own version.
+pub(super) fn object(call: &Call, code: StatusCode, object: &Value) -> Result<Response, ApiError> {
+    let shaped;
+    let answer = match call.accept.shape {
+        Shape::Object => object,
+        Shape::Metadata => {
+            shaped = partial(object, "PartialObjectMetadata");
+            &shaped
+        }
+        Shape::Table => {
+            shaped = table(call, std::slice::from_ref(object), &object["metadata"]["resourceVersion"]);
+            &shaped
+        }
+    };
+    encode(call, code, answer)
+}
+
+/// Any document, as JSON or YAML.
+pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<Response, ApiError> {
+    if call.accept.yaml {
+        let text = serde_saphyr::to_string(document).map_err(|_| ApiError::internal("the answer has no YAML form"))?;
+        return Ok((code, [(header::CONTENT_TYPE, "application/yaml")], text).into_response());
+    }
+    Ok(json_bytes(code, document.to_string()))
+}
+
+/// A stored object in the version asked for, as a tree.
+pub(super) fn tree(call: &Call, stored: &Object) -> Result<Value, ApiError> {
+    call.server.from_storage(&call.resource, stored.value())
+}
+
+/// The same as bytes; no work when the version asked for is the stored one.
+pub(super) fn bytes(call: &Call, stored: &Arc<Object>) -> Result<Bytes, ApiError> {
+    if call.resource.is_storage_version() {
+        return Ok(stored.json.clone());
+    }
+    Ok(tree(call, stored)?.to_string().into())
+}
+
+/// The metadata of an object alone.
+pub(super) fn partial(object: &Value, kind: &str) -> Value {
+    json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+}
+
+/// A Table of objects.
+pub(super) fn table(call: &Call, objects: &[Value], revision: &Value) -> Value {
+    let include = call.query.get("includeObject");
+    let mut table = render(&call.resource, objects, include);
+    table["metadata"] = json!({"resourceVersion": revision});
+    table
+}
+
+pub(super) fn render(resource: &Resource, objects: &[Value], include: &str) -> Value {
+    let rows: Vec<Value> = objects
+        .iter()
+        .map(|object| {
+            let shown = match include {
+                "None" => Value::Null,
+                "Object" => object.clone(),
+                _ => partial(object, "PartialObjectMetadata"),
+            };
+            json!({"cells": [object["metadata"]["name"], object["metadata"]["creationTimestamp"]], "object": shown})
+        })
+        .collect();
+    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "rows": rows, "columnDefinitions": [
+        {"name": "Name", "type": "string", "format": "name", "description": format!("Name of the {}", resource.kind), "priority": 0},
+        {"name": "Created At", "type": "date", "format": "", "description": "", "priority": 0}]})
+}

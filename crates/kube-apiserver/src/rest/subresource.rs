@@ -1,0 +1,158 @@
+//! Subresources that read or write the object itself: status, scale, binding, finalize, ephemeral containers.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::write::{Edit, change};
+use super::{Call, decode, meta, not_allowed, patching, read, respond};
+use crate::error::ApiError;
+use crate::registry::ScalePaths;
+
+pub(super) async fn serve(call: &Call, body: Body) -> Result<Response, ApiError> {
+    let resource = &call.resource;
+    let unknown = || ApiError::new(404, "NotFound", "the server could not find the requested resource");
+    if call.info.name.is_empty() {
+        return Err(unknown());
+    }
+    match (resource.plural.as_str(), call.info.subresource.as_str()) {
+        (_, "status") if resource.status_subresource => part(call, body, "status").await,
+        (_, "scale") => match &resource.scale {
+            Some(paths) => scale(call, body, &paths.clone()).await,
+            None => Err(unknown()),
+        },
+        ("namespaces", "finalize") if resource.group.is_empty() => part(call, body, "finalize").await,
+        ("certificatesigningrequests", "approval") => part(call, body, "approval").await,
+        ("pods", "ephemeralcontainers") if resource.group.is_empty() => part(call, body, "ephemeralcontainers").await,
+        ("pods", "resize") if resource.group.is_empty() => part(call, body, "resize").await,
+        ("pods", "binding") if resource.group.is_empty() => bind(call, body).await,
+        _ => Err(unknown()),
+    }
+}
+
+async fn part(call: &Call, body: Body, name: &'static str) -> Result<Response, ApiError> {
+    match call.info.verb.as_str() {
+        "get" => read::get(call),
+        "patch" => patching::patch_part(call, body, name).await,
+        "update" => {
+            call.query.check_write()?;
+            let bytes = decode::read(call, body).await?;
+            let (mut object, duplicates) = decode::document(call, &bytes)?;
+            meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;
+            super::write::shape_sent(call, &mut object, duplicates)?;
+            let stored = change(call, &Edit::part(name, "UpdateOptions"), |_| Ok(object.clone())).await?;
+            respond::object(call, StatusCode::OK, &stored)
+        }
+        _ => Err(not_allowed()),
+    }
+}
+
+fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut node = object;
+    for part in path.trim_start_matches('.').split('.') {
+        node = node.get(part)?;
+    }
+    Some(node)
+}
+
+fn scale_of(call: &Call, paths: &ScalePaths, object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    let mut status = json!({"replicas": at(object, &paths.status_replicas).and_then(Value::as_i64).unwrap_or(0)});
+    if let Some(selector) = (!paths.selector.is_empty()).then(|| at(object, &paths.selector)).flatten() {
+        let text = match selector {
+            Value::String(text) => text.clone(),
+            tree => crate::registry::strategy::selector_text(tree),
+        };
+        status["selector"] = text.into();
+    }
+    let mut scale = json!({"kind": "Scale", "apiVersion": "autoscaling/v1",
+        "metadata": {"name": metadata["name"], "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"],
+            "creationTimestamp": metadata["creationTimestamp"]},
+        "spec": {}, "status": status});
+    if call.resource.namespaced {
+        scale["metadata"]["namespace"] = metadata["namespace"].clone();
+    }
+    if let Some(replicas) = at(object, &paths.spec_replicas) {
+        scale["spec"]["replicas"] = replicas.clone();
+    }
+    scale
+}
+
+async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, ApiError> {
+    if call.info.verb == "get" {
+        let object = respond::tree(call, &*read::fetch(call)?)?;
+        return respond::encode(call, StatusCode::OK, &scale_of(call, paths, &object));
+    }
+    call.query.check_write()?;
+    let patch = match call.info.verb.as_str() {
+        "patch" => patching::read(call, body).await?,
+        "update" => {
+            let bytes = decode::read(call, body).await?;
+            patching::Patch::Merge(decode::document(call, &bytes)?.0)
+        }
+        _ => return Err(not_allowed()),
+    };
+    let invalid = |message: String| {
+        let cause = crate::error::Cause { reason: "FieldValueInvalid".into(), message, field: "spec.replicas".into() };
+        ApiError::invalid("autoscaling", "Scale", &call.info.name, vec![cause])
+    };
+    let stored = change(call, &Edit::part("scale", "UpdateOptions"), |current| {
+        let scale = patch.apply(call, &scale_of(call, paths, current))?;
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            return Err(invalid(format!("Invalid value: {replicas}: must be greater than or equal to 0")));
+        }
+        let mut new = current.clone();
+        new["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
+        let mut node = &mut new;
+        for part in paths.spec_replicas.trim_start_matches('.').split('.') {
+            node = &mut node[part];
+        }
+        *node = replicas.into();
+        Ok(new)
+    })
+    .await?;
+    respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored))
+}
+
+/// Gives a pod its node; only once.
+async fn bind(call: &Call, body: Body) -> Result<Response, ApiError> {
+    if call.info.verb != "create" {
+        return Err(not_allowed());
+    }
+    let bytes = decode::read(call, body).await?;
+    let (binding, _) = decode::document(call, &bytes)?;
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    if node.is_empty() || !matches!(binding["target"]["kind"].as_str(), None | Some("" | "Node")) {
+        return Err(ApiError::bad_request("binding: target must name a node"));
+    }
+    let uid = meta::text(&binding, "uid").to_owned();
+    change(call, &Edit::part("binding", "CreateOptions"), |current| {
+        let refuse = |why: &str| Err(call.conflict(&call.info.name, why));
+        if !uid.is_empty() && uid != meta::text(current, "uid") {
+            return refuse("Precondition failed: the binding is for a pod with another UID");
+        }
+        if meta::terminating(current) {
+            return refuse(&format!("pod {} is being deleted, cannot be assigned to a host", call.info.name));
+        }
+        let assigned = current["spec"]["nodeName"].as_str().unwrap_or_default();
+        if !assigned.is_empty() {
+            return refuse(&format!("pod {} is already assigned to node {assigned:?}", call.info.name));
+        }
+        if current["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+            return refuse(&format!("pod {} has non-empty .spec.schedulingGates", call.info.name));
+        }
+        let mut new = current.clone();
+        new["spec"]["nodeName"] = node.as_str().into();
+        for part in ["annotations", "labels"] {
+            for (key, value) in binding["metadata"][part].as_object().into_iter().flatten() {
+                new["metadata"][part][key] = value.clone();
+            }
+        }
+        crate::registry::strategy::scheduled(&mut new, &meta::now());
+        Ok(new)
+    })
+    .await?;
+    respond::encode(call, StatusCode::CREATED, &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}))
+}

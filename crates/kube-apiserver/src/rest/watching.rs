@@ -1,0 +1,214 @@
+//! watch: a stream of JSON events, one a line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::stream;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::accept::Shape;
+use super::options::ListOptions;
+use super::read::Filter;
+use super::{Call, respond};
+use crate::ApiServer;
+use crate::error::ApiError;
+use crate::registry::Resource;
+use crate::store::{Event, EventKind, Object, Watch};
+
+/// A bookmark tells an idle watcher how far it has got.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// Watches without a timeout of their own end after this; clients start the next one.
+const LONGEST: Duration = Duration::from_secs(45 * 60);
+
+pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
+    let options = ListOptions::parse(&call.query, true)?;
+    let filter = Filter::parse(call)?;
+    let store = call.server.store();
+    let namespace = (!call.info.namespace.is_empty()).then(|| call.info.namespace.clone());
+    let storage = call.storage();
+    // Without a position (or with sendInitialEvents) a watch begins with what exists.
+    let from_start = options.initial_events || matches!(options.revision, None | Some(0));
+    let mut initial = Vec::new();
+    let position = if from_start {
+        let snapshot = store.list(&storage, namespace.as_deref());
+        if options.revision.is_some_and(|asked| asked > snapshot.revision) {
+            return Err(ApiError::new(504, "Timeout", "Too large resource version"));
+        }
+        initial = snapshot.objects;
+        initial.retain(|object| filter.matches(object));
+        snapshot.revision
+    } else {
+        options.revision.unwrap_or_default()
+    };
+    // A position too old is told in the stream, as an ERROR event, which is where clients look for it.
+    let watch = store.watch(&storage, namespace.as_deref(), position);
+    let mut feed = Feed {
+        server: call.server.clone(),
+        resource: call.resource.clone(),
+        filter,
+        shape: call.accept.shape,
+        include: call.query.get("includeObject").to_owned(),
+        bookmarks: options.bookmarks,
+        header_sent: false,
+        next_bookmark: Instant::now() + BOOKMARK_EVERY,
+        until: Instant::now() + options.timeout.unwrap_or(LONGEST),
+        closing: call.server.closing(),
+        watch: None,
+    };
+    let mut first = Vec::new();
+    match watch {
+        Ok(watch) => {
+            for object in &initial {
+                feed.line(&mut first, "ADDED", object);
+            }
+            if options.initial_events {
+                feed.bookmark(&mut first, watch.position(), true);
+            }
+            feed.watch = Some(watch);
+        }
+        Err(gone) => error_line(&mut first, &gone.into()),
+    }
+    let rest = stream::unfold(feed, |mut feed| async move {
+        let chunk = feed.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(chunk), feed))
+    });
+    let begin = (!first.is_empty()).then(|| Ok(Bytes::from(first)));
+    let body = Body::from_stream(futures::StreamExt::chain(stream::iter(begin), rest));
+    Ok(respond::json_bytes(StatusCode::OK, body))
+}
+
+struct Feed {
+    server: ApiServer,
+    resource: Arc<Resource>,
+    filter: Filter,
+    shape: Shape,
+    include: String,
+    bookmarks: bool,
+    /// Whether a Table's columns were sent; later events repeat them no more.
+    header_sent: bool,
+    next_bookmark: Instant,
+    until: Instant,
+    closing: tokio::sync::watch::Receiver<bool>,
+    /// None after an error ended the stream.
+    watch: Option<Watch>,
+}
+
+impl Feed {
+    /// The next chunk of lines; None ends the stream.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let mut out = Vec::new();
+            let watch = self.watch.as_mut()?;
+            let mut mark = None;
+            let events = tokio::select! {
+                biased;
+                events = watch.next() => events,
+                () = tokio::time::sleep_until(self.until) => return None,
+                _ = self.closing.wait_for(|closing| *closing) => return None,
+                () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
+                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                    let events = watch.ready();
+                    mark = Some(watch.position());
+                    events
+                }
+            };
+            match events {
+                Ok(events) => {
+                    for event in events {
+                        self.event(&mut out, &event);
+                    }
+                    if let Some(position) = mark {
+                        self.bookmark(&mut out, position, false);
+                    }
+                }
+                Err(gone) => {
+                    self.watch = None;
+                    error_line(&mut out, &gone.into());
+                }
+            }
+            if !out.is_empty() {
+                return Some(out.into());
+            }
+        }
+    }
+
+    /// An event as this watcher sees it: an object that leaves its selector is deleted, one that enters is added.
+    fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
+        let now = event.kind != EventKind::Deleted && self.filter.matches(&event.object);
+        let before = event.previous.as_ref().is_some_and(|previous| self.filter.matches(previous));
+        match (before, now) {
+            (false, true) => self.line(out, "ADDED", &event.object),
+            (true, true) => self.line(out, "MODIFIED", &event.object),
+            (true, false) if event.kind == EventKind::Deleted => self.line(out, "DELETED", &event.object),
+            (true, false) => {
+                // The last state that matched, with the revision of the change that ended it.
+                if let Some(previous) = &event.previous {
+                    self.line(out, "DELETED", &Arc::new(previous.at_revision(event.revision)));
+                }
+            }
+            (false, false) => {}
+        }
+    }
+
+    fn line(&mut self, out: &mut Vec<u8>, kind: &str, object: &Arc<Object>) {
+        if self.shape == Shape::Object && self.resource.is_storage_version() {
+            write_line(out, kind, &object.json);
+            return;
+        }
+        let value = match self.server.from_storage(&self.resource, object.value()) {
+            Ok(value) => value,
+            Err(error) => return error_line(out, &error),
+        };
+        let shaped = match self.shape {
+            Shape::Object => value,
+            Shape::Metadata => respond::partial(&value, "PartialObjectMetadata"),
+            Shape::Table => {
+                let revision = value["metadata"]["resourceVersion"].clone();
+                let mut table = respond::render(&self.resource, &[value], &self.include);
+                table["metadata"] = json!({"resourceVersion": revision});
+                if self.header_sent {
+                    table["columnDefinitions"] = Value::Null;
+                }
+                self.header_sent = true;
+                table
+            }
+        };
+        write_line(out, kind, shaped.to_string().as_bytes());
+    }
+
+    fn bookmark(&mut self, out: &mut Vec<u8>, position: u64, initial_end: bool) {
+        let mut metadata = json!({"resourceVersion": position.to_string(), "creationTimestamp": null});
+        if initial_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = match self.shape {
+            Shape::Object => {
+                json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata})
+            }
+            Shape::Metadata => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+            }
+            Shape::Table => json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+                "columnDefinitions": null, "rows": []}),
+        };
+        write_line(out, "BOOKMARK", object.to_string().as_bytes());
+    }
+}
+
+fn write_line(out: &mut Vec<u8>, kind: &str, object: &[u8]) {
+    out.reserve(object.len() + 40);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+}
+
+fn error_line(out: &mut Vec<u8>, error: &ApiError) {
+    write_line(out, "ERROR", error.to_status().to_string().as_bytes());
+}

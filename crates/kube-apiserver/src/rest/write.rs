@@ -1,0 +1,354 @@
+//! create and update: the one path every write takes to the store.
+//!
+//! ```text
+//! decode -> unknown fields, defaults -> server's metadata -> mutating admission -> strategy -> validation
+//!        -> validating admission -> managed fields -> store
+//! ```
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::admit::{self, Operation, Write};
+use super::decode;
+use super::{Call, MODIFIED, meta, respond};
+use crate::error::ApiError;
+use crate::schema::{self, prune};
+use crate::store::{Key, Object, WriteError};
+use crate::registry::strategy;
+
+/// Tries of a write that races with others before the client is told.
+const TRIES: usize = 20;
+
+impl Call {
+    /// Namespace of the object the request is about; empty for cluster-wide resources.
+    pub(super) fn namespace(&self) -> &str {
+        if self.resource.namespaced { &self.info.namespace } else { "" }
+    }
+
+    pub(super) fn key(&self, name: &str) -> Key {
+        Key::new(&self.storage(), self.namespace(), name)
+    }
+
+    pub(super) fn store_error(&self, name: &str, error: &WriteError) -> ApiError {
+        match error {
+            WriteError::Exists => ApiError::already_exists(&self.resource.group, &self.resource.plural, name),
+            WriteError::Missing => self.not_found(name),
+            WriteError::Changed => self.conflict(name, MODIFIED),
+            WriteError::Disk => ApiError::internal("the write could not be made durable"),
+            WriteError::Closed => ApiError::new(503, "ServiceUnavailable", "the server is shutting down"),
+        }
+    }
+}
+
+/// Drops what the schema does not know, says so as asked, and sets defaults. `strict` refusals name every field.
+pub(super) fn shape(call: &Call, object: &mut Value, mut duplicates: Vec<String>) -> Result<Vec<String>, ApiError> {
+    let schema = &call.resource.schema;
+    if call.resource.crd.is_none() {
+        prune::nulls(object);
+    } else if let Some(metadata) = object.get_mut("metadata") {
+        prune::nulls(metadata);
+    }
+    let unknown = prune::unknown(schema, object);
+    schema::defaults::apply(schema, object);
+    strategy::defaults(&call.resource, object);
+    for text in &mut duplicates {
+        *text = format!("duplicate field {text:?}");
+    }
+    duplicates.extend(unknown.into_iter().map(|path| format!("unknown field {path:?}")));
+    if duplicates.is_empty() {
+        return Ok(duplicates);
+    }
+    match call.query.get("fieldValidation") {
+        "Ignore" => Ok(Vec::new()),
+        "Strict" => Ok(duplicates),
+        _ => {
+            for text in duplicates {
+                call.warn(text);
+            }
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// `shape` for a whole object sent by a client.
+pub(super) fn shape_sent(call: &Call, object: &mut Value, duplicates: Vec<String>) -> Result<(), ApiError> {
+    let refused = shape(call, object, duplicates)?;
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
+        call.resource.kind,
+        call.resource.version,
+        call.resource.kind,
+        refused.join(", ")
+    )))
+}
+
+pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError> {
+    call.query.check_write()?;
+    let bytes = decode::read(call, body).await?;
+    let (mut object, duplicates) = decode::document(call, &bytes)?;
+    if call.resource.namespaced && call.info.namespace.is_empty() {
+        return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
+    }
+    meta::check_identity(&call.resource, &mut object, call.namespace(), "")?;
+    if let Some(answer) = virtual_create(call, &object) {
+        return respond::object(call, StatusCode::CREATED, &answer?);
+    }
+    shape_sent(call, &mut object, duplicates)?;
+    if !meta::text(&object, "resourceVersion").is_empty() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let stored = insert(call, object).await?;
+    respond::object(call, StatusCode::CREATED, &stored)
+}
+
+/// Reviews are answered, never stored.
+fn virtual_create(call: &Call, object: &Value) -> Option<Result<Value, ApiError>> {
+    match call.resource.group.as_str() {
+        "authorization.k8s.io" => {
+            Some(crate::authz::reviews::create(call.server.authorizer(), &call.user, &call.info, object.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Creates `object` (decoded, pruned, defaulted) and yields it as stored.
+pub(super) async fn insert(call: &Call, object: Value) -> Result<Value, ApiError> {
+    let generate = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
+    for _ in 0..TRIES {
+        let mut candidate = object.clone();
+        if generate {
+            candidate["metadata"]["name"] = meta::generated(meta::text(&object, "generateName")).into();
+        }
+        match Box::pin(insert_once(call, candidate)).await {
+            Err(error) if generate && error.reason == "AlreadyExists" => {}
+            outcome => return outcome,
+        }
+    }
+    Err(ApiError::new(409, "AlreadyExists", "could not generate a name that is free, try again"))
+}
+
+async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> {
+    let resource = &call.resource;
+    meta::stamp_new(resource, &mut object, call.namespace());
+    if resource.status_subresource {
+        if let Some(map) = object.as_object_mut() {
+            map.remove("status");
+        }
+    }
+    let name = meta::text(&object, "name").to_owned();
+    let write = Write { operation: Operation::Create, name: &name, old: None, options: "CreateOptions" };
+    admit::mutate(call, &write, &mut object).await?;
+    strategy::prepare_create(&call.server, resource, &mut object)?;
+    check(call, &object, None)?;
+    admit::validate(call, &write, Some(&object)).await?;
+    if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
+        return Err(call.store_error(&name, &WriteError::Exists));
+    }
+    if call.dry_run() {
+        return Ok(object);
+    }
+    let reservation = strategy::allocate(&call.server, resource, None, &mut object)?;
+    let stored = call.server.to_storage(resource, object)?;
+    let stored = call.server.store().create(call.key(&name), stored).await;
+    drop(reservation);
+    let stored = stored.map_err(|error| call.store_error(&name, &error))?;
+    call.server.written(resource, &stored).await;
+    respond::tree(call, &stored)
+}
+
+/// Metadata, schema and strategy validation together, so that one answer names every bad field.
+pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    let mut causes = Vec::new();
+    meta::check(&call.resource, object, &mut causes);
+    schema::validate::check(&call.resource.schema, object, old, &mut causes);
+    strategy::validate(&call.resource, object, old, &mut causes);
+    if causes.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(&call.resource.group, &call.resource.kind, meta::text(object, "name"), causes))
+}
+
+pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError> {
+    call.query.check_write()?;
+    let bytes = decode::read(call, body).await?;
+    let (mut object, duplicates) = decode::document(call, &bytes)?;
+    meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;
+    shape_sent(call, &mut object, duplicates)?;
+    if call.resource.crd.is_some() && meta::text(&object, "resourceVersion").is_empty() {
+        return Err(ApiError::invalid(
+            &call.resource.group,
+            &call.resource.kind,
+            &call.info.name,
+            vec![crate::error::Cause {
+                reason: "FieldValueInvalid".into(),
+                message: "Invalid value: 0x0: must be specified for an update".into(),
+                field: "metadata.resourceVersion".into(),
+            }],
+        ));
+    }
+    let stored = change(call, &Edit::whole("UpdateOptions"), |_| Ok(object.clone())).await?;
+    respond::object(call, StatusCode::OK, &stored)
+}
+
+/// How an update treats the parts of the object.
+pub(super) struct Edit {
+    /// `status`, another subresource that writes the object, or empty for the object itself.
+    pub(super) subresource: &'static str,
+    pub(super) options: &'static str,
+}
+
+impl Edit {
+    pub(super) fn whole(options: &'static str) -> Self {
+        Self { subresource: "", options }
+    }
+    pub(super) fn part(subresource: &'static str, options: &'static str) -> Self {
+        Self { subresource, options }
+    }
+}
+
+/// Reads the object, lets `produce` make the new one, and stores that; again when another writer was faster, unless the
+/// new object names the revision it was made from.
+pub(super) async fn change(
+    call: &Call,
+    edit: &Edit,
+    produce: impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync,
+) -> Result<Value, ApiError> {
+    for _ in 0..TRIES {
+        let stored = super::read::fetch(call)?;
+        match Box::pin(change_once(call, edit, &stored, &produce)).await {
+            Err(Refused::Raced) => {}
+            Err(Refused::Final(error)) => return Err(error),
+            Ok(object) => return Ok(object),
+        }
+    }
+    Err(call.conflict(&call.info.name, MODIFIED))
+}
+
+enum Refused {
+    Raced,
+    Final(ApiError),
+}
+
+impl From<ApiError> for Refused {
+    fn from(error: ApiError) -> Self {
+        Self::Final(error)
+    }
+}
+
+async fn change_once(
+    call: &Call,
+    edit: &Edit,
+    stored: &Arc<Object>,
+    produce: &(impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
+) -> Result<Value, Refused> {
+    let resource = &call.resource;
+    let name = &call.info.name;
+    let old = respond::tree(call, stored)?;
+    let mut new = produce(&old)?;
+    let said = meta::text(&new, "resourceVersion");
+    if !said.is_empty() && said != stored.revision.to_string() {
+        return Err(call.conflict(name, MODIFIED).into());
+    }
+    let said = meta::text(&new, "uid");
+    if !said.is_empty() && said != meta::text(&old, "uid") {
+        let why = format!(
+            "Precondition failed: UID in precondition: {said}, UID in object meta: {}",
+            meta::text(&old, "uid")
+        );
+        return Err(call.conflict(name, &why).into());
+    }
+    merge_parts(call, edit, &old, &mut new);
+    let write = Write { operation: Operation::Update, name, old: Some(&old), options: edit.options };
+    admit::mutate(call, &write, &mut new).await?;
+    merge_parts(call, edit, &old, &mut new);
+    strategy::prepare_update(resource, &old, &mut new, edit.subresource)?;
+    meta::stamp_update(resource, &old, &mut new, edit.subresource != "status");
+    new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
+    check_finalizers(call, &old, &new)?;
+    check(call, &new, Some(&old))?;
+    admit::validate(call, &write, Some(&new)).await?;
+    if call.dry_run() {
+        return Ok(new);
+    }
+    let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new)?;
+    if new == old {
+        return Ok(old);
+    }
+    let store = call.server.store();
+    let gone = meta::terminating(&new)
+        && meta::finalizers(&new).is_empty()
+        && strategy::removable(resource, &new)
+        && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
+    let converted = call.server.to_storage(resource, new)?;
+    let outcome = store.update(call.key(name), converted, stored.revision).await;
+    drop(reservation);
+    let updated = match outcome {
+        Ok(object) => object,
+        Err(WriteError::Changed) => return Err(Refused::Raced),
+        Err(error) => return Err(call.store_error(name, &error).into()),
+    };
+    if gone {
+        // A writer in between may only have added what deletion ignores; its write is then the last state.
+        if let Ok(last) = store.delete(call.key(name), updated.revision).await {
+            call.server.removed(resource, &last).await;
+        }
+    } else {
+        call.server.written(resource, &updated).await;
+    }
+    Ok(respond::tree(call, &updated)?)
+}
+
+/// Keeps of the old object what this kind of update may not touch.
+fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
+    let resource = &call.resource;
+    let carry = |field: &str, new: &mut Value| match old.get(field) {
+        Some(value) => new[field] = value.clone(),
+        None => {
+            if let Some(map) = new.as_object_mut() {
+                map.remove(field);
+            }
+        }
+    };
+    match edit.subresource {
+        "" if resource.status_subresource => carry("status", new),
+        "status" => {
+            let fields: Vec<String> = old.as_object().into_iter().chain(new.as_object()).flat_map(|m| m.keys().cloned()).collect();
+            for field in fields {
+                let kept = matches!(field.as_str(), "status") || (field == "metadata" && resource.crd.is_none());
+                if !kept {
+                    carry(&field, new);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Once deletion has begun, finalizers only go.
+fn check_finalizers(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> {
+    if !meta::terminating(old) {
+        return Ok(());
+    }
+    let before = meta::finalizers(old);
+    let added: Vec<&str> = meta::finalizers(new).into_iter().filter(|f| !before.contains(f)).collect();
+    if added.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        &call.resource.group,
+        &call.resource.kind,
+        &call.info.name,
+        vec![crate::error::Cause {
+            reason: "FieldValueForbidden".into(),
+            message: format!("Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"),
+            field: "metadata.finalizers".into(),
+        }],
+    ))
+}

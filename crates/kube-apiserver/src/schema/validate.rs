@@ -1,0 +1,391 @@
+//! Validation against a structural schema, with Kubernetes' words and one cause for each bad field.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::{ListType, Schema, Type, parse};
+use crate::error::Cause;
+
+/// Causes reported at most; a hostile object may have millions of bad fields.
+const REPORTED: usize = 100;
+
+/// Adds a cause for everything in `object` the schema forbids.
+pub fn check(schema: &Schema, object: &Value, _old: Option<&Value>, causes: &mut Vec<Cause>) {
+    Walk { causes, path: String::new() }.node(schema, object);
+}
+
+struct Walk<'a> {
+    causes: &'a mut Vec<Cause>,
+    path: String,
+}
+
+/// A cause with the word for its kind.
+pub(crate) fn cause(reason: &str, field: &str, message: String) -> Cause {
+    Cause { reason: reason.into(), message, field: field.into() }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn fits(type_: Type, value: &Value) -> bool {
+    match type_ {
+        Type::Any => true,
+        Type::Object => value.is_object(),
+        Type::Array => value.is_array(),
+        Type::String => value.is_string(),
+        Type::Integer => value.as_f64().is_some_and(|n| n.fract() == 0.0),
+        Type::Number => value.is_number(),
+        Type::Boolean => value.is_boolean(),
+    }
+}
+
+fn name_of(type_: Type) -> &'static str {
+    match type_ {
+        Type::Any => "any",
+        Type::Object => "object",
+        Type::Array => "array",
+        Type::String => "string",
+        Type::Integer => "integer",
+        Type::Number => "number",
+        Type::Boolean => "boolean",
+    }
+}
+
+impl Walk<'_> {
+    fn full(&self) -> bool {
+        self.causes.len() >= REPORTED
+    }
+
+    fn invalid(&mut self, value: &Value, why: &str) {
+        let shown = match value {
+            Value::Array(_) | Value::Object(_) => Value::from(kind_of(value)),
+            other => other.clone(),
+        };
+        let message = format!("Invalid value: {shown}: {} in body {why}", self.path);
+        self.causes.push(cause("FieldValueInvalid", &self.path, message));
+    }
+
+    fn wrong_type(&mut self, value: &Value, expected: &str) {
+        let kind = kind_of(value);
+        let message = format!("Invalid value: \"{kind}\": {} in body must be of type {expected}: \"{kind}\"", self.path);
+        self.causes.push(cause("FieldValueTypeInvalid", &self.path, message));
+    }
+
+    fn node(&mut self, schema: &Schema, value: &Value) {
+        if self.full() {
+            return;
+        }
+        if value.is_null() {
+            if !schema.nullable && schema.type_ != Type::Any {
+                self.wrong_type(value, name_of(schema.type_));
+            }
+            return;
+        }
+        if schema.int_or_string {
+            if !value.is_string() && !fits(Type::Integer, value) {
+                self.wrong_type(value, "integer,string");
+                return;
+            }
+        } else if !fits(schema.type_, value) {
+            self.wrong_type(value, name_of(schema.type_));
+            return;
+        }
+        if !schema.enum_.is_empty() && !schema.enum_.contains(value) {
+            let listed: Vec<String> = schema.enum_.iter().map(Value::to_string).collect();
+            let message = format!("Unsupported value: {value}: supported values: {}", listed.join(", "));
+            self.causes.push(cause("FieldValueNotSupported", &self.path, message));
+        }
+        match value {
+            Value::Object(map) => self.object(schema, map),
+            Value::Array(items) => self.array(schema, items),
+            _ => {}
+        }
+        if !schema.format.is_empty() {
+            self.format(schema, value);
+        }
+        if !schema.rules.is_empty() {
+            self.rules(schema, value);
+        }
+    }
+
+    fn object(&mut self, schema: &Schema, map: &Map<String, Value>) {
+        let length = self.path.len();
+        for name in schema.required.iter().filter(|name| !map.contains_key(*name)) {
+            if self.optional_after_all(schema, name) {
+                continue;
+            }
+            let field = if length > 0 { format!("{}.{name}", self.path) } else { name.clone() };
+            self.causes.push(cause("FieldValueRequired", &field, "Required value".into()));
+        }
+        for (name, value) in map {
+            let Some(of) = schema.properties.get(name).or(schema.additional.as_ref()) else { continue };
+            if length > 0 {
+                self.path.push('.');
+            }
+            self.path.push_str(name);
+            self.node(of, value);
+            self.path.truncate(length);
+        }
+    }
+
+    /// Built-in types say `required` of every field that is always written; reading them, a missing list is an empty
+    /// one, and a status may be partial.
+    fn optional_after_all(&self, schema: &Schema, name: &str) -> bool {
+        !schema.type_name.is_empty()
+            && (self.path.starts_with("status")
+                || self.path.is_empty()
+                || schema.properties.get(name).is_some_and(|of| matches!(of.type_, Type::Array | Type::Boolean)))
+    }
+
+    fn array(&mut self, schema: &Schema, items: &[Value]) {
+        let length = self.path.len();
+        if let Some(of) = &schema.items {
+            for (index, item) in items.iter().enumerate() {
+                self.path.push_str(&format!("[{index}]"));
+                self.node(of, item);
+                self.path.truncate(length);
+                if self.full() {
+                    return;
+                }
+            }
+        }
+        match &schema.list_type {
+            ListType::Atomic => {}
+            ListType::Set => self.duplicates(items, Clone::clone),
+            ListType::Map(keys) => {
+                // A built-in's list map is enforced by its own validation, where it is.
+                if schema.type_name.is_empty() && schema.items.as_ref().is_some_and(|of| of.type_name.is_empty()) {
+                    let defaults = |key: &String| {
+                        schema.items.as_ref().and_then(|of| of.properties.get(key)?.default.clone()).unwrap_or_default()
+                    };
+                    self.duplicates(items, |item| {
+                        keys.iter().map(|key| (key.clone(), item.get(key).cloned().unwrap_or_else(|| defaults(key)))).collect()
+                    });
+                }
+            }
+        }
+    }
+
+    fn duplicates(&mut self, items: &[Value], key: impl Fn(&Value) -> Value) {
+        let mut seen = std::collections::HashSet::new();
+        for (index, item) in items.iter().enumerate() {
+            let key = key(item);
+            if !seen.insert(key.to_string()) {
+                let field = format!("{}[{index}]", self.path);
+                self.causes.push(cause("FieldValueDuplicate", &field, format!("Duplicate value: {key}")));
+            }
+        }
+    }
+
+    fn format(&mut self, schema: &Schema, value: &Value) {
+        match (schema.format.as_str(), value) {
+            ("int32", Value::Number(n)) if n.as_i64().is_none_or(|n| i32::try_from(n).is_err()) => {
+                self.invalid(value, "must be of type int32");
+            }
+            ("int64", Value::Number(n)) if n.as_i64().is_none() && n.as_f64().is_none_or(|f| f.abs() > 9.2e18) => {
+                self.invalid(value, "must be of type int64");
+            }
+            (format, Value::String(text)) if !string_fits(format, text) => {
+                let why = format!("must be of type {format}: {value}");
+                self.invalid(value, &why);
+            }
+            _ => {}
+        }
+    }
+
+    fn rules(&mut self, schema: &Schema, value: &Value) {
+        for (rule, argument) in &schema.rules {
+            match rule.as_str() {
+                "minimum" | "maximum" | "multipleOf" => self.number(schema, rule, argument, value),
+                "minLength" | "maxLength" | "pattern" => self.string(rule, argument, value),
+                "minItems" | "maxItems" | "minProperties" | "maxProperties" | "uniqueItems" => {
+                    self.size(rule, argument, value);
+                }
+                "anyOf" if schema.int_or_string => {}
+                "allOf" | "anyOf" | "oneOf" | "not" => self.combined(rule, argument, value),
+                _ => {}
+            }
+        }
+    }
+
+    fn number(&mut self, schema: &Schema, rule: &str, argument: &Value, value: &Value) {
+        let (Some(bound), Some(number)) = (argument.as_f64(), value.as_f64()) else { return };
+        let exclusive = |key: &str| schema.rules.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let (bad, why) = match rule {
+            "minimum" if exclusive("exclusiveMinimum") => (number <= bound, format!("should be greater than {argument}")),
+            "minimum" => (number < bound, format!("should be greater than or equal to {argument}")),
+            "maximum" if exclusive("exclusiveMaximum") => (number >= bound, format!("should be less than {argument}")),
+            "maximum" => (number > bound, format!("should be less than or equal to {argument}")),
+            _ => (bound != 0.0 && (number / bound).fract() != 0.0, format!("should be a multiple of {argument}")),
+        };
+        if bad {
+            self.invalid(value, &why);
+        }
+    }
+
+    fn string(&mut self, rule: &str, argument: &Value, value: &Value) {
+        let Some(text) = value.as_str() else { return };
+        let limit = argument.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        match rule {
+            "minLength" if text.chars().count() < limit => {
+                self.invalid(value, &format!("should be at least {limit} chars long"));
+            }
+            "maxLength" if text.chars().count() > limit => {
+                let message = format!("Too long: may not be more than {limit} bytes");
+                self.causes.push(cause("FieldValueTooLong", &self.path, message));
+            }
+            "pattern" => {
+                let pattern = argument.as_str().unwrap_or_default();
+                // A pattern our engine does not know (look-around, which CRDs may not use either) refuses nothing.
+                if compiled(pattern).is_some_and(|regex| !regex.is_match(text)) {
+                    self.invalid(value, &format!("should match '{pattern}'"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn size(&mut self, rule: &str, argument: &Value, value: &Value) {
+        let limit = argument.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        match (rule, value) {
+            ("minItems", Value::Array(items)) if items.len() < limit => {
+                let message = format!("Invalid value: {}: {} in body should have at least {limit} items", items.len(), self.path);
+                self.causes.push(cause("FieldValueInvalid", &self.path, message));
+            }
+            ("maxItems", Value::Array(items)) if items.len() > limit => {
+                let message = format!("Too many: {}: must have at most {limit} items", items.len());
+                self.causes.push(cause("FieldValueTooMany", &self.path, message));
+            }
+            ("minProperties", Value::Object(map)) if map.len() < limit => {
+                let message = format!("Invalid value: {}: {} in body should have at least {limit} properties", map.len(), self.path);
+                self.causes.push(cause("FieldValueInvalid", &self.path, message));
+            }
+            ("maxProperties", Value::Object(map)) if map.len() > limit => {
+                let message = format!("Too many: {}: must have at most {limit} items", map.len());
+                self.causes.push(cause("FieldValueTooMany", &self.path, message));
+            }
+            ("uniqueItems", Value::Array(items)) if argument == &Value::Bool(true) => self.duplicates(items, Clone::clone),
+            _ => {}
+        }
+    }
+
+    fn combined(&mut self, rule: &str, argument: &Value, value: &Value) {
+        let branches = |argument: &Value| -> usize {
+            argument.as_array().into_iter().flatten().filter(|branch| valid(&parse::openapi(branch), value)).count()
+        };
+        let total = argument.as_array().map_or(0, Vec::len);
+        let why = match rule {
+            "allOf" if branches(argument) < total => "must validate all the schemas (allOf)".to_owned(),
+            "anyOf" if branches(argument) == 0 => "must validate at least one schema (anyOf)".to_owned(),
+            "oneOf" => match branches(argument) {
+                1 => return,
+                0 => "must validate one and only one schema (oneOf). Found none valid".to_owned(),
+                n => format!("must validate one and only one schema (oneOf). Found {n} valid alternatives"),
+            },
+            "not" if valid(&parse::openapi(argument), value) => "must not validate the schema (not)".to_owned(),
+            _ => return,
+        };
+        let message = format!("Invalid value: {}: {:?} {why}", Value::from(kind_of(value)), self.path);
+        self.causes.push(cause("FieldValueInvalid", &self.path, message));
+    }
+}
+
+/// Whether a value satisfies a branch of anyOf, oneOf, allOf or not.
+fn valid(schema: &Schema, value: &Value) -> bool {
+    let mut causes = Vec::new();
+    check(schema, value, None, &mut causes);
+    causes.is_empty()
+}
+
+/// Patterns compiled so far; there are as many as schemas name.
+fn compiled(pattern: &str) -> Option<Arc<Regex>> {
+    static CACHE: LazyLock<RwLock<HashMap<String, Option<Arc<Regex>>>>> = LazyLock::new(RwLock::default);
+    if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(pattern) {
+        return found.clone();
+    }
+    let regex = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build().ok().map(Arc::new);
+    let mut cache = CACHE.write().unwrap_or_else(PoisonError::into_inner);
+    if cache.len() > 10_000 {
+        cache.clear();
+    }
+    cache.insert(pattern.to_owned(), regex.clone());
+    regex
+}
+
+fn string_fits(format: &str, text: &str) -> bool {
+    match format {
+        "date-time" => text.parse::<jiff::Timestamp>().is_ok(),
+        "date" => text.parse::<jiff::civil::Date>().is_ok(),
+        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
+        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
+        "cidr" => text.parse::<ipnet::IpNet>().is_ok(),
+        "uuid" => uuid::Uuid::parse_str(text).is_ok(),
+        "byte" => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).is_ok(),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check_words(schema: Value, object: Value, expect: &[&str]) {
+        let mut causes = Vec::new();
+        check(&parse::openapi(&schema), &object, None, &mut causes);
+        let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+        assert_eq!(got, expect);
+    }
+
+    #[test]
+    fn words_are_those_of_kubernetes() {
+        let spec = |of: Value| json!({"type": "object", "properties": {"s": of}});
+        check_words(spec(json!({"type": "integer"})), json!({"s": "x"}), &[
+            "s: Invalid value: \"string\": s in body must be of type integer: \"string\"",
+        ]);
+        check_words(spec(json!({"type": "integer", "minimum": 1})), json!({"s": 0}), &[
+            "s: Invalid value: 0: s in body should be greater than or equal to 1",
+        ]);
+        check_words(spec(json!({"type": "string", "enum": ["a", "b"]})), json!({"s": "c"}), &[
+            "s: Unsupported value: \"c\": supported values: \"a\", \"b\"",
+        ]);
+        check_words(spec(json!({"type": "string", "pattern": "^a+$"})), json!({"s": "b"}), &[
+            "s: Invalid value: \"b\": s in body should match '^a+$'",
+        ]);
+        check_words(spec(json!({"type": "object", "required": ["x"]})), json!({"s": {}}), &["s.x: Required value"]);
+        check_words(spec(json!({"type": "array", "maxItems": 1, "items": {"type": "string"}})), json!({"s": ["a", "b"]}), &[
+            "s: Too many: 2: must have at most 1 items",
+        ]);
+        let list = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+            "items": {"type": "object", "properties": {"k": {"type": "string"}}}});
+        check_words(spec(list), json!({"s": [{"k": "a"}, {"k": "a"}]}), &["s[1]: Duplicate value: {\"k\":\"a\"}"]);
+        check_words(spec(json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]})), json!({"s": true}), &[
+            "s: Invalid value: \"boolean\": s in body must be of type integer,string: \"boolean\"",
+        ]);
+        check_words(spec(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]})), json!({"s": {}}), &[
+            "s: Invalid value: \"object\": \"s\" must validate one and only one schema (oneOf). Found none valid",
+        ]);
+    }
+
+    #[test]
+    fn what_is_allowed_passes() {
+        let spec = |of: Value| json!({"type": "object", "properties": {"s": of}});
+        check_words(spec(json!({"type": "string", "nullable": true})), json!({"s": null}), &[]);
+        check_words(spec(json!({"type": "integer", "format": "int64"})), json!({"s": 3.0}), &[]);
+        check_words(spec(json!({"type": "string", "format": "date-time"})), json!({"s": "2026-01-01T00:00:00Z"}), &[]);
+    }
+}

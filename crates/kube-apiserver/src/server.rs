@@ -1,0 +1,211 @@
+//! The server: store, registry and gates put together, and the ways in.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::authz::Authorizer;
+use crate::authz::view::View;
+use crate::config::Config;
+use crate::edges::Edges;
+use crate::error::ApiError;
+use crate::registry::{Registry, Resource};
+use crate::request::{RequestInfo, User};
+use crate::store::{Object, OpenError, Store};
+use crate::{crd, rest};
+
+/// Why a server could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store.
+    #[error("cannot open the API server's store")]
+    Store {
+        /// Why.
+        #[source]
+        source: OpenError,
+    },
+    /// The keys.
+    #[error("cannot open the cluster's keys")]
+    Keys {
+        /// Why.
+        #[source]
+        source: crate::bootstrap::pki::PkiError,
+    },
+    /// The objects every cluster has.
+    #[error("cannot create the objects every cluster has")]
+    Bootstrap {
+        /// Why.
+        #[source]
+        source: ApiError,
+    },
+}
+
+/// See the module; cheap to clone.
+#[derive(Clone)]
+pub struct ApiServer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    store: Arc<Store>,
+    registry: ArcSwap<Registry>,
+    authorizer: Authorizer,
+    edges: Edges,
+    closing: watch::Sender<bool>,
+    /// Serialises rebuilding the registry.
+    rebuilding: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiServer").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}
+
+impl ApiServer {
+    /// Opens the server: reads the store, builds the registry, creates what every cluster has.
+    pub async fn open(config: Config) -> Result<Self, Error> {
+        let store = Store::open(config.data_dir.as_deref(), config.watch_history).map_err(|source| Error::Store { source })?;
+        let authorizer = Authorizer::new(store.clone());
+        let view: Arc<dyn View> = store.clone();
+        let edges = Edges::open(config.pki_dir.as_ref(), &view, &authorizer).map_err(|source| Error::Keys { source })?;
+        let server = Self {
+            inner: Arc::new(Inner {
+                config,
+                store,
+                registry: ArcSwap::default(),
+                authorizer,
+                edges,
+                closing: watch::Sender::new(false),
+                rebuilding: tokio::sync::Mutex::default(),
+            }),
+        };
+        server.refresh_registry().await;
+        crate::registry::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
+        crate::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
+        crd::resume_deletions(&server);
+        Ok(server)
+    }
+
+    /// A server that keeps nothing, for tests.
+    pub async fn in_memory() -> Result<Self, Error> {
+        Self::open(Config::default()).await
+    }
+
+    /// The whole API as a service. Requests must carry a [`User`] in their extensions, put there by an authentication
+    /// layer; one without is refused.
+    pub fn router(&self) -> axum::Router {
+        axum::Router::new().fallback(entry).with_state(self.clone())
+    }
+
+    /// A client in this process, as administrator.
+    pub fn client(&self) -> kube::Client {
+        self.client_as(User::admin())
+    }
+
+    /// A client in this process, as `user`: authorization and admission apply.
+    pub fn client_as(&self, user: User) -> kube::Client {
+        let router = self.router().layer(axum::Extension(user));
+        kube::Client::new(router, "default")
+    }
+
+    /// Ends watches, so that connections can drain.
+    pub fn close(&self) {
+        self.inner.closing.send_replace(true);
+    }
+
+    /// The settings it was opened with.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.inner.store
+    }
+    /// What is served right now.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.inner.registry.load_full()
+    }
+    /// The authorizer chain.
+    pub fn authorizer(&self) -> &Authorizer {
+        &self.inner.authorizer
+    }
+    /// Keys, authentication, admission and what else stands between the network and the store.
+    pub fn edges(&self) -> &Edges {
+        &self.inner.edges
+    }
+    /// Becomes true when the server closes.
+    pub fn closing(&self) -> watch::Receiver<bool> {
+        self.inner.closing.subscribe()
+    }
+
+    pub(crate) fn authorize(&self, user: &User, info: &RequestInfo) -> Result<(), ApiError> {
+        self.inner.authorizer.authorize(user, info)
+    }
+
+    /// Rebuilds the registry from the stored CRDs and APIServices.
+    pub(crate) async fn refresh_registry(&self) {
+        let _turn = self.inner.rebuilding.lock().await;
+        let before = self.registry();
+        self.inner.registry.store(Arc::new(crd::registry(&self.inner.store, &before)));
+    }
+
+    /// A stored object in the version of `resource`.
+    pub(crate) fn from_storage(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
+        Ok(crd::convert::from_storage(resource, object))
+    }
+
+    /// An object of the version of `resource` as it is stored.
+    pub(crate) fn to_storage(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
+        Ok(crd::convert::to_storage(resource, object))
+    }
+
+    /// Called after every write that left an object behind.
+    pub(crate) async fn written(&self, resource: &Resource, object: &Arc<Object>) {
+        if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
+            self.refresh_registry().await;
+            if resource.group == "apiextensions.k8s.io" {
+                crd::after_write(self, object).await;
+            }
+        }
+    }
+
+    /// Called after an object has gone.
+    pub(crate) async fn removed(&self, resource: &Resource, _object: &Arc<Object>) {
+        if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
+            self.refresh_registry().await;
+        }
+    }
+
+    /// `/healthz`, `/version`, discovery, OpenAPI.
+    pub(crate) async fn non_resource(&self, info: &RequestInfo, parts: &http::request::Parts) -> Response {
+        rest::documents::serve(self, info, parts)
+    }
+}
+
+async fn entry(State(server): State<ApiServer>, request: Request) -> Response {
+    rest::handle(server, request).await.into_response()
+}
+
+impl View for Store {
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        Self::get(self, &storage_key(group, resource), namespace, name).map(|object| Arc::new(object.value()))
+    }
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        let snapshot = Self::list(self, &storage_key(group, resource), namespace);
+        snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
+    }
+    fn revision(&self, group: &str, resource: &str) -> u64 {
+        self.changed_at(&storage_key(group, resource))
+    }
+}
+
+fn storage_key(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}

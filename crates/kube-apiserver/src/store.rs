@@ -1,0 +1,212 @@
+//! The store: every object as its serialized bytes in memory, a durable copy in one file, one writer.
+//!
+//! ```text
+//!   request --Op--> writer: check preconditions -> assign revisions -> one durable transaction -> publish
+//!                                                                                                   |
+//!   reads <------------------- buckets (one per resource: sorted map + ring of recent events) <-----+
+//!   watches <-- read the ring from their own position; woken by the bucket
+//! ```
+//!
+//! Guarantees: an acknowledged write survives `kill -9` and power loss; readers never see a write before it is durable;
+//! every write has its own revision; a list's revision is a position from which a watch misses and repeats nothing.
+
+mod bucket;
+mod disk;
+mod object;
+mod watch;
+mod writer;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::Value;
+
+use bucket::Bucket;
+pub use object::{Body, Key, Object};
+pub use watch::{Event, EventKind, Watch};
+use writer::{Change, Writer};
+
+/// The position asked for is older than what is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// Asked for.
+    pub asked: u64,
+    /// Oldest position that can still be served.
+    pub oldest: u64,
+}
+
+impl From<Gone> for crate::error::ApiError {
+    fn from(gone: Gone) -> Self {
+        Self::expired(format!("too old resource version: {} ({})", gone.asked, gone.oldest))
+    }
+}
+
+/// Why a write was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// Create of a key that exists.
+    #[error("the object exists")]
+    Exists,
+    /// Update or delete of a key that does not.
+    #[error("the object does not exist")]
+    Missing,
+    /// The object has another revision than the caller last saw.
+    #[error("the object has been modified")]
+    Changed,
+    /// The transaction could not be made durable; nothing of it is visible.
+    #[error("the write could not be made durable")]
+    Disk,
+    /// The store is shutting down.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why the store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory cannot be made.
+    #[error("cannot create the data directory {path}")]
+    Directory {
+        /// The directory.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is damaged, locked by another process or unreadable.
+    #[error("cannot open the store {path}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A record does not hold an object.
+    #[error("the store holds a damaged record for {key}")]
+    Record {
+        /// Its key.
+        key: String,
+    },
+    /// The writer thread cannot start.
+    #[error("cannot start the store's writer")]
+    Thread {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A consistent view of one resource.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Position of the view.
+    pub revision: u64,
+    /// Objects in order of namespace and name.
+    pub objects: Vec<Arc<Object>>,
+}
+
+/// What readers, watchers and the writer share.
+#[derive(Debug)]
+struct Shared {
+    buckets: RwLock<HashMap<String, Arc<Bucket>>>,
+    /// Everything up to here is published.
+    revision: Arc<AtomicU64>,
+    /// Revision when the store was opened: nothing older is in any ring.
+    opened_at: u64,
+    history: usize,
+}
+
+impl Shared {
+    fn bucket(&self, resource: &str) -> Arc<Bucket> {
+        if let Some(bucket) = self.buckets.read().unwrap_or_else(PoisonError::into_inner).get(resource) {
+            return bucket.clone();
+        }
+        let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
+        buckets
+            .entry(resource.to_owned())
+            .or_insert_with(|| Arc::new(Bucket::new(self.opened_at, self.history, self.revision.clone())))
+            .clone()
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+    writer: Writer,
+}
+
+impl Store {
+    /// Opens the store in `dir`, or one that lives in memory only.
+    pub fn open(dir: Option<&Path>, history: usize) -> Result<Arc<Self>, OpenError> {
+        let disk = dir.map(disk::Disk::open).transpose()?;
+        let (revision, objects) = match &disk {
+            Some(disk) => disk.load()?,
+            None => (1, Vec::new()),
+        };
+        let shared = Arc::new(Shared {
+            buckets: RwLock::default(),
+            revision: Arc::new(AtomicU64::new(revision)),
+            opened_at: revision,
+            history: history.max(16),
+        });
+        for object in objects {
+            shared.bucket(&object.key.resource).load(object);
+        }
+        let writer = Writer::start(shared.clone(), disk)?;
+        Ok(Arc::new(Self { shared, writer }))
+    }
+
+    /// The newest published revision.
+    pub fn revision(&self) -> u64 {
+        self.shared.revision.load(Ordering::Acquire)
+    }
+
+    /// One object.
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        self.shared.bucket(resource).get(namespace, name)
+    }
+
+    /// All objects of a resource, or those of one namespace.
+    pub fn list(&self, resource: &str, namespace: Option<&str>) -> Snapshot {
+        self.shared.bucket(resource).list(namespace)
+    }
+
+    /// The same as it was at a revision, as far back as the resource's history reaches.
+    pub fn list_at(&self, resource: &str, namespace: Option<&str>, revision: u64) -> Result<Snapshot, Gone> {
+        self.shared.bucket(resource).list_at(namespace, revision)
+    }
+
+    /// Revision of the resource's last change; caches of decisions are keyed by it.
+    pub fn changed_at(&self, resource: &str) -> u64 {
+        self.shared.bucket(resource).changed_at()
+    }
+
+    /// Number of objects of a resource.
+    pub fn count(&self, resource: &str) -> usize {
+        self.shared.bucket(resource).len()
+    }
+
+    /// Changes after `from`. A position in the future is refused like one too old: it belongs to another store.
+    pub fn watch(&self, resource: &str, namespace: Option<&str>, from: u64) -> Result<Watch, Gone> {
+        Watch::new(self.shared.bucket(resource), namespace, from)
+    }
+
+    /// Stores a new object; its resourceVersion is set here.
+    pub async fn create(&self, key: Key, object: Value) -> Result<Arc<Object>, WriteError> {
+        self.writer.write(key, Change::Create(Body::new(object))).await
+    }
+
+    /// Replaces the object which the caller saw at `seen`.
+    pub async fn update(&self, key: Key, object: Value, seen: u64) -> Result<Arc<Object>, WriteError> {
+        self.writer.write(key, Change::Update(Body::new(object), seen)).await
+    }
+
+    /// Removes the object which the caller saw at `seen`; yields its last state, with the revision of the removal.
+    pub async fn delete(&self, key: Key, seen: u64) -> Result<Arc<Object>, WriteError> {
+        self.writer.write(key, Change::Delete(seen)).await
+    }
+}

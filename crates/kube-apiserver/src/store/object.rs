@@ -1,0 +1,123 @@
+//! A stored object: its JSON bytes and the few facts that are read without parsing them.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+/// Where an object lives. `resource` is the storage's group resource, `deployments.apps`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Group resource.
+    pub resource: Arc<str>,
+    /// Namespace, empty for cluster-wide objects.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// A key.
+    pub fn new(resource: &str, namespace: &str, name: &str) -> Self {
+        Self { resource: resource.into(), namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// See the module. The bytes hold the same resourceVersion as `revision`.
+#[derive(Debug)]
+pub struct Object {
+    /// Where it lives.
+    pub key: Key,
+    /// Its resourceVersion.
+    pub revision: u64,
+    /// The object in its storage version.
+    pub json: Bytes,
+    /// `metadata.labels`.
+    pub labels: Vec<(Box<str>, Box<str>)>,
+    /// Where the digits of the resourceVersion lie in the bytes.
+    digits: std::ops::Range<usize>,
+}
+
+impl Object {
+    /// The object as a tree. Bytes in the store came from a tree, so this cannot fail; null if memory was corrupted.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.json).unwrap_or_default()
+    }
+
+    /// The same object with another resourceVersion.
+    pub(crate) fn at_revision(&self, revision: u64) -> Self {
+        let text = revision.to_string();
+        let json = [&self.json[..self.digits.start], text.as_bytes(), &self.json[self.digits.end..]].concat();
+        let digits = self.digits.start..self.digits.start + text.len();
+        Self { key: self.key.clone(), revision, json: json.into(), labels: self.labels.clone(), digits }
+    }
+
+    /// An object read back from disk; None when the bytes are not one.
+    pub(super) fn from_disk(key: Key, revision: u64, json: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(json).ok()?;
+        value.is_object().then(|| Body::new(value).finish(key, revision))
+    }
+}
+
+/// An object serialized but for its resourceVersion, which only the writer knows.
+#[derive(Debug)]
+pub struct Body {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    labels: Vec<(Box<str>, Box<str>)>,
+}
+
+/// Stands in the resourceVersion's place until the writer assigns one; random, so that no user's text holds it.
+fn placeholder() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| uuid::Uuid::new_v4().simple().to_string())
+}
+
+impl Body {
+    /// Serializes `object`, whatever resourceVersion it carries.
+    pub fn new(mut object: Value) -> Self {
+        let labels = match object.pointer("/metadata/labels") {
+            Some(Value::Object(map)) => {
+                map.iter().filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into()))).collect()
+            }
+            _ => Vec::new(),
+        };
+        if !object["metadata"].is_object() {
+            object["metadata"] = Value::Object(serde_json::Map::new());
+        }
+        object["metadata"]["resourceVersion"] = Value::from(placeholder());
+        let mut head = object.to_string().into_bytes();
+        let needle = placeholder().as_bytes();
+        let at = head.windows(needle.len()).position(|window| window == needle).unwrap_or(0);
+        let tail = head.split_off(at)[needle.len()..].to_vec();
+        Self { head, tail, labels }
+    }
+
+    pub(super) fn finish(self, key: Key, revision: u64) -> Object {
+        let text = revision.to_string();
+        let digits = self.head.len()..self.head.len() + text.len();
+        let mut json = self.head;
+        json.reserve_exact(text.len() + self.tail.len());
+        json.extend_from_slice(text.as_bytes());
+        json.extend_from_slice(&self.tail);
+        Object { key, revision, json: json.into(), labels: self.labels, digits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn revision_is_spliced_into_the_bytes() {
+        let body = Body::new(json!({"metadata": {"name": "a", "labels": {"k": "v"}}, "x": "\"resourceVersion\":\"9\""}));
+        let object = body.finish(Key::new("pods", "n", "a"), 9);
+        assert_eq!(object.value()["metadata"]["resourceVersion"], "9");
+        let later = object.at_revision(12345);
+        assert_eq!(later.value()["metadata"]["resourceVersion"], "12345");
+        assert_eq!(later.at_revision(7).value()["x"], object.value()["x"]);
+        assert_eq!(later.labels, vec![("k".into(), "v".into())]);
+    }
+}

@@ -1,0 +1,112 @@
+//! Streams into pods: logs, exec, attach, port-forward and the HTTP proxies.
+//!
+//! ```text
+//!   kubectl 1.31+   --WebSocket v5/v4.channel.k8s.io------+
+//!   kubectl older   --SPDY/3.1 streams-------------------+--> channels --WebSocket v5--> kubelet
+//!   port-forward    --SPDY/3.1 frames in a WebSocket-----+
+//! ```
+//!
+//! Every buffer is bounded: a side that does not read stops the other side's writer.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::Response;
+
+use crate::ApiServer;
+use crate::authz::view::View;
+use crate::bootstrap::pki::Pair;
+use crate::error::ApiError;
+use crate::request::{RequestInfo, User};
+
+pub mod kubelet;
+pub mod logs;
+pub mod proxy;
+//pub mod remote;
+//pub mod forward;
+//pub mod spdy;
+//pub mod upgrade;
+//pub mod websocket;
+
+/// What streams need; one for each server.
+pub struct Streams {
+    view: Arc<dyn View>,
+    /// Towards kubelets; an error when our own key is unusable.
+    tls: Result<Arc<rustls::ClientConfig>, String>,
+}
+
+impl std::fmt::Debug for Streams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Streams").finish_non_exhaustive()
+    }
+}
+
+impl Streams {
+    /// Streams that show `pair` to kubelets whose certificates `ca` signed.
+    #[must_use]
+    pub fn new(view: Arc<dyn View>, ca: &str, pair: &Pair) -> Self {
+        let client = Some((pair.certificate.as_str(), pair.key.as_str()));
+        let tls = crate::aggregation::dial::tls_config(Some(ca.as_bytes()), client).map_err(|e| e.to_string());
+        Self { view, tls }
+    }
+}
+
+/// Whether a request is a stream of this module.
+#[must_use]
+pub fn concerns(info: &RequestInfo) -> bool {
+    if !info.group.is_empty() {
+        return false;
+    }
+    let first = info.subresource.split('/').next().unwrap_or_default();
+    match info.resource.as_str() {
+        "pods" => matches!(first, "log" | "exec" | "attach" | "portforward" | "proxy"),
+        "services" | "nodes" => first == "proxy",
+        _ => false,
+    }
+}
+
+/// Serves a stream request that is already authorised.
+pub async fn serve(server: &ApiServer, user: &User, info: &RequestInfo, request: Request) -> Response {
+    let outcome = Box::pin(route(server, user, info, request)).await;
+    outcome.unwrap_or_else(axum::response::IntoResponse::into_response)
+}
+
+async fn route(server: &ApiServer, user: &User, info: &RequestInfo, request: Request) -> Result<Response, ApiError> {
+    let streams = &server.edges().streams;
+    match (info.resource.as_str(), info.subresource.split('/').next().unwrap_or_default()) {
+        ("pods", "log") => logs::serve(streams, info, request).await,
+        ("pods", sub @ ("exec" | "attach")) => {
+            admit(server, user, info, sub).await?;
+            let _ = (streams, request); Err(ApiError::internal("x"))
+        }
+        ("pods", "portforward") => {
+            admit(server, user, info, "portforward").await?;
+            let _ = request; Err(ApiError::internal("x"))
+        }
+        _ => proxy::serve(streams, info, request).await,
+    }
+}
+
+/// CONNECT is admitted like a write: webhooks and policies may forbid it.
+async fn admit(server: &ApiServer, user: &User, info: &RequestInfo, sub: &str) -> Result<(), ApiError> {
+    let registry = server.registry();
+    let Some(resource) = registry.find("", "v1", "pods").cloned() else { return Ok(()) };
+    let kind = match sub {
+        "exec" => "PodExecOptions",
+        "attach" => "PodAttachOptions",
+        _ => "PodPortForwardOptions",
+    };
+    let attributes = crate::admission::Attributes {
+        info: info.clone(),
+        user: user.clone(),
+        resource,
+        operation: crate::admission::Operation::Connect,
+        namespace: info.namespace.clone(),
+        name: info.name.clone(),
+        object: Some(serde_json::json!({"apiVersion": "v1", "kind": kind})),
+        old: None,
+        options: serde_json::json!({}),
+        dry_run: false,
+    };
+    server.edges().admission.validate(&attributes, &registry).await.map(|_| ())
+}

@@ -1,0 +1,53 @@
+//! `pods/log`: the kubelet's log stream, passed through.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::{HeaderValue, header};
+use hyper_util::rt::TokioIo;
+
+use super::{Streams, kubelet};
+use crate::error::ApiError;
+use crate::request::RequestInfo;
+
+/// Parameters that the kubelet understands.
+const PASSED: [&str; 8] =
+    ["follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "limitBytes", "previous", "stream"];
+
+pub(super) async fn serve(streams: &Streams, info: &RequestInfo, request: Request) -> Result<Response, ApiError> {
+    let pod = streams.pod(info)?;
+    let pairs = kubelet::query(&request);
+    drop(request);
+    let container = kubelet::container(&pod, kubelet::parameter(&pairs, "container"))?;
+    if crate::authz::view::text(&pod, "/spec/nodeName").is_empty() {
+        // Nothing has run yet, so nothing was written.
+        return Ok(answer(Body::empty()));
+    }
+    let target = streams.kubelet_of_pod(&pod)?;
+    let query = {
+        let passed = pairs.iter().filter(|(k, _)| PASSED.contains(&k.as_str()));
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(passed).finish()
+    };
+    let path = format!("/containerLogs/{}/{}/{container}?{query}", info.namespace, info.name);
+    let stream = streams.open(&target).await?;
+    let failed = |e: &dyn std::fmt::Display| ApiError::internal(format!("Internal error occurred: error reading logs: {e}"));
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
+    tokio::spawn(connection);
+    let outgoing = http::Request::get(path)
+        .header(header::HOST, target.address.to_string())
+        .body(Body::empty())
+        .map_err(|e| failed(&e))?;
+    let response = sender.send_request(outgoing).await.map_err(|e| failed(&e))?;
+    let (parts, body) = response.into_parts();
+    if !parts.status.is_success() {
+        return Err(kubelet::refusal(parts.status, Body::new(body)).await);
+    }
+    Ok(answer(Body::new(body)))
+}
+
+fn answer(body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}

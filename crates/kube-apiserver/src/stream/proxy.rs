@@ -1,0 +1,103 @@
+//! HTTP proxies: `pods/proxy`, `services/proxy` and `nodes/proxy`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::Request;
+use axum::response::Response;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::Streams;
+use crate::aggregation::{dial, pass};
+use crate::authz::view::{items, text};
+use crate::error::ApiError;
+use crate::request::RequestInfo;
+
+/// `[scheme:]name[:port]`.
+fn split(text: &str) -> (&str, &str, &str) {
+    let parts: Vec<&str> = text.split(':').collect();
+    match parts.as_slice() {
+        [scheme @ ("http" | "https"), name, port] => (scheme, name, port),
+        [scheme @ ("http" | "https"), name] if !name.is_empty() => (scheme, name, ""),
+        [name, port] => ("", name, port),
+        _ => ("", text, ""),
+    }
+}
+
+pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Request) -> Result<Response, ApiError> {
+    let (scheme, name, port) = split(&info.name);
+    let failed = |e: &dyn std::fmt::Display| {
+        ApiError::new(503, "ServiceUnavailable", format!("error trying to reach service: {e}"))
+    };
+    rewrite(&mut request, info).map_err(|()| ApiError::bad_request("malformed proxy path"))?;
+    if info.resource == "nodes" {
+        let kubelet = streams.kubelet_of_node(name)?;
+        let stream = streams.open(&kubelet).await?;
+        return pass(stream, &kubelet.address.to_string(), |_| {}, request).await.map_err(|e| failed(&e));
+    }
+    let address = if info.resource == "pods" { pod(streams, info, name, port)? } else { service(streams, info, name, port)? };
+    if scheme == "https" {
+        let config = dial::tls_config(None, None).map_err(|e| failed(&e))?;
+        let stream = dial::connect(address, &address.ip().to_string(), config).await.map_err(|e| failed(&e))?;
+        return pass(stream, &address.to_string(), |_| {}, request).await.map_err(|e| failed(&e));
+    }
+    let stream = TcpStream::connect(address).await.map_err(|e| failed(&e))?;
+    pass(stream, &address.to_string(), |_| {}, request).await.map_err(|e| failed(&e))
+}
+
+/// Leaves of the path what comes after `/proxy`.
+fn rewrite(request: &mut Request, info: &RequestInfo) -> Result<(), ()> {
+    let marker = format!("/{}/", info.resource);
+    let path = request.uri().path();
+    let after = path.find(&marker).map(|at| &path[at + marker.len()..]).ok_or(())?;
+    let rest = after.split_once("/proxy").map_or("", |(_, rest)| rest);
+    let mut text = if rest.is_empty() { "/".to_owned() } else { rest.to_owned() };
+    if let Some(query) = request.uri().query() {
+        text = format!("{text}?{query}");
+    }
+    *request.uri_mut() = text.parse().map_err(|_| ())?;
+    Ok(())
+}
+
+fn pod(streams: &Streams, info: &RequestInfo, name: &str, port: &str) -> Result<SocketAddr, ApiError> {
+    let pod = streams.view.get("", "pods", &info.namespace, name).ok_or_else(|| ApiError::not_found("", "pods", name))?;
+    let unavailable = |why: &str| ApiError::new(503, "ServiceUnavailable", why.to_owned());
+    let ip: IpAddr = text(&pod, "/status/podIP").parse().map_err(|_| unavailable("address not allowed: the pod has no IP"))?;
+    let ports = || items(&pod, "/spec/containers").iter().flat_map(|c| items(c, "/ports"));
+    let number = |p: &Value| p.get("containerPort").and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok());
+    let port = match port.parse::<u16>() {
+        Ok(port) => port,
+        Err(_) if port.is_empty() => ports().find_map(number).unwrap_or(80),
+        Err(_) => ports().filter(|p| text(p, "/name") == port).find_map(number).ok_or_else(|| unavailable("no such port"))?,
+    };
+    Ok(SocketAddr::new(ip, port))
+}
+
+fn service(streams: &Streams, info: &RequestInfo, name: &str, port: &str) -> Result<SocketAddr, ApiError> {
+    let service =
+        streams.view.get("", "services", &info.namespace, name).ok_or_else(|| ApiError::not_found("", "services", name))?;
+    let ports = items(&service, "/spec/ports");
+    let chosen = ports.iter().find(|p| {
+        let number = p.get("port").and_then(Value::as_u64).map(|n| n.to_string()).unwrap_or_default();
+        port == number || (!port.is_empty() && text(p, "/name") == port) || (port.is_empty() && ports.len() == 1)
+    });
+    let number = chosen.and_then(|p| p.get("port").and_then(Value::as_u64)).and_then(|n| u16::try_from(n).ok());
+    let unavailable = |why: String| ApiError::new(503, "ServiceUnavailable", why);
+    let number = number.ok_or_else(|| unavailable(format!("no service port {port:?} found for service {name:?}")))?;
+    dial::resolve(&*streams.view, &info.namespace, name, number).map_err(|e| unavailable(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_scheme_and_port() {
+        let check = |text: &str, expect: (&str, &str, &str)| assert_eq!(split(text), expect);
+        check("web", ("", "web", ""));
+        check("web:80", ("", "web", "80"));
+        check("https:web:443", ("https", "web", "443"));
+        check("http:web", ("http", "web", ""));
+        check("https:web:", ("https", "web", ""));
+    }
+}

@@ -1,0 +1,18 @@
+//! The API server as its clients see it, in process.
+
+mod crd;
+mod objects;
+mod store;
+mod watch;
+
+use kube_apiserver::{ApiServer, Config};
+
+/// A fresh server.
+async fn server() -> ApiServer {
+    ApiServer::in_memory().await.unwrap()
+}
+
+/// A server that forgets quickly.
+async fn forgetful() -> ApiServer {
+    ApiServer::open(Config { watch_history: 16, ..Config::default() }).await.unwrap()
+}

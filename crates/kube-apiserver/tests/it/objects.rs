@@ -1,0 +1,182 @@
+//! create, read, update, patch, delete.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Error, ResourceExt};
+use serde_json::json;
+
+use super::server;
+
+fn map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name, "labels": {"app": name}}, "data": {"k": "v"}})).unwrap()
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(outcome: Result<T, Error>, code: u16, reason: &str) -> String {
+    match outcome {
+        Err(Error::Api(status)) => {
+            assert_eq!((status.code, status.reason.as_str()), (code, reason), "{}", status.message);
+            status.message
+        }
+        other => panic!("expected {code} {reason}, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_object_lives_and_dies() {
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    let created = api.create(&PostParams::default(), &map("a")).await.unwrap();
+    assert!(created.uid().is_some() && created.resource_version().is_some() && created.creation_timestamp().is_some());
+    assert_eq!(created.namespace().as_deref(), Some("default"));
+    refused(api.create(&PostParams::default(), &map("a")).await, 409, "AlreadyExists");
+
+    let mut changed = created.clone();
+    changed.data.as_mut().unwrap().insert("k".into(), "w".into());
+    let updated = api.replace("a", &PostParams::default(), &changed).await.unwrap();
+    assert_ne!(updated.resource_version(), created.resource_version());
+    let message = refused(api.replace("a", &PostParams::default(), &changed).await, 409, "Conflict");
+    assert!(message.contains("the object has been modified"), "{message}");
+    let same = api.replace("a", &PostParams::default(), &updated).await.unwrap();
+    assert_eq!(same.resource_version(), updated.resource_version(), "a write that changes nothing is none");
+
+    let wrong = DeleteParams { preconditions: Some(Preconditions { uid: Some("x".into()), ..Default::default() }), ..Default::default() };
+    refused(api.delete("a", &wrong).await, 409, "Conflict");
+    api.delete("a", &DeleteParams::default()).await.unwrap();
+    let message = refused(api.get("a").await, 404, "NotFound");
+    assert_eq!(message, "configmaps \"a\" not found");
+}
+
+#[tokio::test]
+async fn names_are_generated_and_checked() {
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    let mut unnamed = map("x");
+    unnamed.metadata.name = None;
+    refused(api.create(&PostParams::default(), &unnamed).await, 422, "Invalid");
+    unnamed.metadata.generate_name = Some("gen-".into());
+    let created = api.create(&PostParams::default(), &unnamed).await.unwrap();
+    assert!(created.name_any().starts_with("gen-") && created.name_any().len() == 9);
+    refused(api.create(&PostParams::default(), &map("Not_Valid")).await, 422, "Invalid");
+    let elsewhere: Api<ConfigMap> = Api::namespaced(server().await.client(), "missing");
+    refused(elsewhere.create(&PostParams::default(), &map("a")).await, 404, "NotFound");
+}
+
+#[tokio::test]
+async fn lists_select_and_continue() {
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    for n in 0..7 {
+        api.create(&PostParams::default(), &map(&format!("m{n}"))).await.unwrap();
+    }
+    let list = api.list(&ListParams::default().labels("app in (m1,m2)")).await.unwrap();
+    assert_eq!(list.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["m1", "m2"]);
+    let list = api.list(&ListParams::default().fields("metadata.name=m3")).await.unwrap();
+    assert_eq!(list.items.len(), 1);
+    refused(api.list(&ListParams::default().fields("spec.nope=1")).await, 400, "BadRequest");
+
+    let first = api.list(&ListParams::default().limit(3)).await.unwrap();
+    assert_eq!((first.items.len(), first.metadata.remaining_item_count), (3, Some(4)));
+    // The pages are of one moment: what is deleted in between is still there.
+    api.delete("m5", &DeleteParams::default()).await.unwrap();
+    let token = first.metadata.continue_.unwrap();
+    let rest = api.list(&ListParams::default().continue_token(&token)).await.unwrap();
+    assert_eq!(rest.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["m3", "m4", "m5", "m6"]);
+    assert_eq!(rest.metadata.resource_version, first.metadata.resource_version);
+}
+
+#[tokio::test]
+async fn three_kinds_of_patch() {
+    let api: Api<Pod> = Api::default_namespaced(server().await.client());
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}]}});
+    api.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let params = PatchParams::default();
+    let merge = json!({"metadata": {"labels": {"x": "1"}}});
+    assert_eq!(api.patch("p", &params, &Patch::Merge(&merge)).await.unwrap().labels()["x"], "1");
+    let strategic = json!({"spec": {"containers": [{"name": "b", "image": "b:2"}]}});
+    let patched = api.patch("p", &params, &Patch::Strategic(&strategic)).await.unwrap();
+    let images: Vec<_> = patched.spec.unwrap().containers.iter().map(|c| c.image.clone().unwrap()).collect();
+    assert_eq!(images, ["a:1", "b:2"]);
+    let operations: json_patch::Patch =
+        serde_json::from_value(json!([{"op": "replace", "path": "/metadata/labels/x", "value": "2"}])).unwrap();
+    assert_eq!(api.patch("p", &params, &Patch::Json::<()>(operations)).await.unwrap().labels()["x"], "2");
+}
+
+#[tokio::test]
+async fn finalizers_hold_an_object() {
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    let mut held = map("held");
+    held.metadata.finalizers = Some(vec!["example.com/hold".into()]);
+    api.create(&PostParams::default(), &held).await.unwrap();
+    let waiting = api.delete("held", &DeleteParams::default()).await.unwrap().left().unwrap();
+    assert!(waiting.metadata.deletion_timestamp.is_some());
+    let more = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});
+    refused(api.patch("held", &PatchParams::default(), &Patch::Merge(&more)).await, 422, "Invalid");
+    let none = json!({"metadata": {"finalizers": null}});
+    api.patch("held", &PatchParams::default(), &Patch::Merge(&none)).await.unwrap();
+    refused(api.get("held").await, 404, "NotFound");
+}
+
+#[tokio::test]
+async fn status_and_spec_do_not_touch_each_other() {
+    let api: Api<Deployment> = Api::default_namespaced(server().await.client());
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}, "status": {"replicas": 9}});
+    let created = api.create(&PostParams::default(), &serde_json::from_value(deployment).unwrap()).await.unwrap();
+    assert_eq!(created.status.as_ref().and_then(|s| s.replicas), None);
+    assert_eq!(created.metadata.generation, Some(1));
+    let both = json!({"spec": {"replicas": 5}, "status": {"replicas": 4, "observedGeneration": 1}});
+    let patched = api.patch_status("d", &PatchParams::default(), &Patch::Merge(&both)).await.unwrap();
+    assert_eq!((patched.spec.unwrap().replicas, patched.status.unwrap().replicas), (Some(1), Some(4)));
+    assert_eq!(patched.metadata.generation, Some(1));
+    let patched = api.patch("d", &PatchParams::default(), &Patch::Merge(&both)).await.unwrap();
+    assert_eq!((patched.spec.unwrap().replicas, patched.metadata.generation), (Some(5), Some(2)));
+    let scale = api.get_scale("d").await.unwrap();
+    assert_eq!(scale.status.unwrap().selector.as_deref(), Some("a=b"));
+    let scaled = api.patch_scale("d", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 2}}))).await.unwrap();
+    assert_eq!(scaled.spec.unwrap().replicas, Some(2));
+}
+
+#[tokio::test]
+async fn unknown_fields_are_refused_or_dropped_as_asked() {
+    let client = server().await.client();
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "s"}, "dota": {}});
+    let post = |validation: &str| {
+        http::Request::post(format!("/api/v1/namespaces/default/configmaps?fieldValidation={validation}"))
+            .header("content-type", "application/json")
+            .body(body.to_string().into_bytes())
+            .unwrap()
+    };
+    let message = refused(client.request::<ConfigMap>(post("Strict")).await, 400, "BadRequest");
+    assert_eq!(
+        message,
+        "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"dota\""
+    );
+    client.request::<ConfigMap>(post("Warn")).await.unwrap();
+}
+
+#[tokio::test]
+async fn dry_runs_store_nothing() {
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let answered = api.create(&dry, &map("d")).await.unwrap();
+    assert!(answered.uid().is_some());
+    refused(api.get("d").await, 404, "NotFound");
+}
+
+#[tokio::test]
+async fn a_namespace_waits_for_its_finalizer() {
+    let client = server().await.client();
+    let api: Api<Namespace> = Api::all(client.clone());
+    let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": "team"}})).unwrap();
+    let created = api.create(&PostParams::default(), &namespace).await.unwrap();
+    assert_eq!(created.status.unwrap().phase.as_deref(), Some("Active"));
+    let waiting = api.delete("team", &DeleteParams::default()).await.unwrap().left().unwrap();
+    assert_eq!(waiting.status.as_ref().unwrap().phase.as_deref(), Some("Terminating"));
+    let mut done = serde_json::to_value(&waiting).unwrap();
+    done["spec"]["finalizers"] = json!([]);
+    let request = http::Request::put("/api/v1/namespaces/team/finalize")
+        .header("content-type", "application/json")
+        .body(done.to_string().into_bytes())
+        .unwrap();
+    client.request::<Namespace>(request).await.unwrap();
+    refused(api.get("team").await, 404, "NotFound");
+}

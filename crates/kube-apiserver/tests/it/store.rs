@@ -1,0 +1,47 @@
+//! The store across restarts.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, ResourceExt};
+use kube_apiserver::{ApiServer, Config};
+use serde_json::json;
+
+fn config(dir: &std::path::Path) -> Config {
+    Config { data_dir: Some(dir.to_owned()), ..Config::default() }
+}
+
+fn map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+}
+
+#[tokio::test]
+async fn objects_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = ApiServer::open(config(dir.path())).await.unwrap();
+    let api: Api<ConfigMap> = Api::default_namespaced(server.client());
+    let first = api.create(&PostParams::default(), &map("a")).await.unwrap();
+    drop((api, server));
+    // The client's own task ends, and with it the last hold on the store.
+    tokio::task::yield_now().await;
+    let server = ApiServer::open(config(dir.path())).await.unwrap();
+    let api: Api<ConfigMap> = Api::default_namespaced(server.client());
+    let found = api.get("a").await.unwrap();
+    assert_eq!((found.uid(), found.resource_version()), (first.uid(), first.resource_version()));
+    let list = api.list(&ListParams::default()).await.unwrap();
+    let number = |text: Option<String>| text.unwrap().parse::<u64>().unwrap();
+    assert!(number(list.metadata.resource_version) >= number(first.resource_version()));
+    let next = api.create(&PostParams::default(), &map("b")).await.unwrap();
+    assert!(number(next.resource_version()) > number(first.resource_version()), "revisions never repeat");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_with_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(ApiServer::open(config(dir.path())).await.unwrap());
+    let file = dir.path().join("objects.redb");
+    let length = std::fs::metadata(&file).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length / 3).unwrap();
+    let error = ApiServer::open(config(dir.path())).await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("objects.redb"), "{source}");
+}

@@ -1,0 +1,94 @@
+//! watch.
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::{forgetful, server};
+
+fn map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name}, "data": {"k": "v"}})).unwrap()
+}
+
+fn said(event: &WatchEvent<ConfigMap>) -> String {
+    match event {
+        WatchEvent::Added(o) => format!("+{}", o.name_any()),
+        WatchEvent::Modified(o) => format!("~{}", o.name_any()),
+        WatchEvent::Deleted(o) => format!("-{}", o.name_any()),
+        WatchEvent::Bookmark(b) => format!("@{}", b.metadata.annotations.len()),
+        WatchEvent::Error(e) => format!("!{}", e.code),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_a_list_misses_and_repeats_nothing() {
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    api.create(&PostParams::default(), &map("before")).await.unwrap();
+    let list = api.list(&ListParams::default()).await.unwrap();
+    api.create(&PostParams::default(), &map("a")).await.unwrap();
+    let version = list.metadata.resource_version.unwrap();
+    let mut events = api.watch(&WatchParams::default(), &version).await.unwrap().boxed();
+    api.patch("a", &PatchParams::default(), &Patch::Merge(json!({"data": {"k": "w"}}))).await.unwrap();
+    api.delete("before", &DeleteParams::default()).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(said(&events.try_next().await.unwrap().unwrap()));
+    }
+    assert_eq!(seen, ["+a", "~a", "-before"]);
+    // Idle: the next thing told is a bookmark, a minute later.
+    assert_eq!(said(&events.try_next().await.unwrap().unwrap()), "@0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn selectors_turn_changes_into_arrivals_and_departures() {
+    let api: Api<Pod> = Api::default_namespaced(server().await.client());
+    let pod = json!({"metadata": {"name": "p", "labels": {"on": "yes"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+    let created = api.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let params = WatchParams::default().labels("on=yes");
+    let mut events = api.watch(&params, &created.resource_version().unwrap()).await.unwrap().boxed();
+    for value in ["no", "yes"] {
+        let patch = json!({"metadata": {"labels": {"on": value}}});
+        api.patch("p", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+    assert!(matches!(events.try_next().await.unwrap(), Some(WatchEvent::Deleted(_))));
+    assert!(matches!(events.try_next().await.unwrap(), Some(WatchEvent::Added(_))));
+}
+
+#[tokio::test]
+async fn a_position_too_old_is_gone() {
+    let api: Api<ConfigMap> = Api::default_namespaced(forgetful().await.client());
+    let first = api.create(&PostParams::default(), &map("m")).await.unwrap();
+    for n in 0..40 {
+        let patch = json!({"data": {"k": n.to_string()}});
+        api.patch("m", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+    let mut events = api.watch(&WatchParams::default(), &first.resource_version().unwrap()).await.unwrap().boxed();
+    assert_eq!(said(&events.try_next().await.unwrap().unwrap()), "!410");
+}
+
+#[tokio::test(start_paused = true)]
+async fn initial_events_end_with_a_bookmark() {
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    api.create(&PostParams::default(), &map("a")).await.unwrap();
+    let params = WatchParams::default().initial_events();
+    let mut events = api.watch(&params, "0").await.unwrap().boxed();
+    assert_eq!(said(&events.try_next().await.unwrap().unwrap()), "+a");
+    assert_eq!(said(&events.try_next().await.unwrap().unwrap()), "@1");
+}
+
+#[tokio::test]
+async fn a_reflector_follows() {
+    use kube::runtime::{WatchStreamExt, reflector, watcher};
+    let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
+    let (reader, writer) = reflector::store();
+    let stream = watcher(api.clone(), watcher::Config::default()).reflect(writer).applied_objects();
+    let mut stream = stream.boxed();
+    api.create(&PostParams::default(), &map("a")).await.unwrap();
+    tokio::select! {
+        ready = reader.wait_until_ready() => ready.unwrap(),
+        () = async { while stream.try_next().await.unwrap().is_some() {} } => {}
+    }
+    assert!(reader.get(&reflector::ObjectRef::new("a").within("default")).is_some());
+}
