@@ -13,12 +13,15 @@ pub mod deployment;
 pub mod endpoints;
 mod error;
 mod events;
+pub mod eviction;
 pub mod gc;
 pub mod namespace;
+pub mod node;
 mod owner;
 mod patch;
 mod placement;
 mod pod;
+pub mod podgc;
 mod quantity;
 mod queue;
 pub mod replicaset;
@@ -38,6 +41,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Options {
     /// PEM bundle that verifies the API server, published in every namespace; empty publishes nothing.
     pub root_ca: String,
+    /// The cluster's pod ranges, each with the prefix length a node gets out of it; the first is the primary family.
+    pub pod_cidrs: Vec<(ipnet::IpNet, u8)>,
 }
 
 /// Runs everything until `shutdown`, then waits for it to stop.
@@ -50,6 +55,9 @@ pub async fn run(client: kube::Client, options: Options, shutdown: CancellationT
     ctx.spawn(daemonset::run(ctx.clone()));
     ctx.spawn(endpoints::run(ctx.clone()));
     ctx.spawn(namespace::run(ctx.clone()));
+    ctx.spawn(node::run(ctx.clone()));
+    ctx.spawn(eviction::run(ctx.clone()));
+    ctx.spawn(podgc::run(ctx.clone()));
     ctx.spawn(gc::run(ctx.clone()));
     ctx.drained().await;
     Ok(())

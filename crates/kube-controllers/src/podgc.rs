@@ -1,0 +1,131 @@
+//! Pods nobody will end: those bound to a node that does not exist, those that never ran and are to go, and finished ones
+//! in excess.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::context::Context;
+use crate::error::{During, Result, gone_is_none};
+use crate::queue::{Queue, Wake};
+use crate::store::Key;
+use crate::{clock, placement, pod};
+
+/// How long a node may be missing before its pods are given up.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// How many finished pods are kept.
+const FINISHED_KEPT: usize = 12_500;
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Work {
+    /// The pods of a node.
+    Node(String),
+    /// One pod that is going away.
+    Leaving(Key),
+    /// The number of finished pods.
+    Finished,
+}
+
+/// Runs until the context's shutdown.
+pub async fn run(ctx: Context) {
+    let queue = Arc::new(Queue::new());
+    let (nodes, pods) = (ctx.store::<Node>(), ctx.store::<Pod>());
+    nodes.on_change({
+        let queue = queue.clone();
+        move |old, new| {
+            let lost = |node: &&Arc<Node>| placement::taints(node).iter().any(|taint| taint.key == OUT_OF_SERVICE);
+            if let Some(node) = new.filter(lost).or(old.filter(|_| new.is_none())) {
+                queue.push(Work::Node(node.name_any()));
+            }
+        }
+    });
+    nodes.synced().await;
+    pods.on_change({
+        let (queue, nodes) = (queue.clone(), nodes.clone());
+        move |old, new| {
+            let Some(pod) = new else { return };
+            match pod::node_name(pod) {
+                None if pod::is_terminating(pod) => queue.push(Work::Leaving(Key::of(pod.as_ref()))),
+                Some(node) if nodes.get(&Key::new("", node)).is_none() => queue.push(Work::Node(node.to_owned())),
+                _ => {}
+            }
+            if pod::is_finished(pod) && old.is_none_or(|old| !pod::is_finished(old)) {
+                queue.push_after(Work::Finished, Duration::from_secs(1));
+            }
+        }
+    });
+    pods.synced().await;
+    let missing = std::sync::Mutex::new(HashMap::new());
+    queue.work("pod-garbage-collector", 1, |work| reconcile(&ctx, &missing, work)).await;
+}
+
+async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Instant>>, work: Work) -> Result<Wake> {
+    let pods = ctx.store::<Pod>();
+    match work {
+        Work::Leaving(key) => {
+            if let Some(pod) = pods.get(&key).filter(|pod| pod::is_terminating(pod) && pod::node_name(pod).is_none()) {
+                force(ctx, &pod).await?;
+            }
+        }
+        Work::Finished => {
+            let mut finished: Vec<_> = pods.all().into_iter().filter(|pod| pod::is_finished(pod)).collect();
+            let surplus = finished.len().saturating_sub(FINISHED_KEPT);
+            finished.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+            for pod in finished.iter().take(surplus) {
+                force(ctx, pod).await?;
+            }
+        }
+        Work::Node(name) => {
+            let node = ctx.store::<Node>().get(&Key::new("", &name));
+            let here: Vec<_> = pods.all().into_iter().filter(|pod| pod::node_name(pod) == Some(&name)).collect();
+            if let Some(node) = node {
+                let lost = placement::taints(&node).iter().any(|taint| taint.key == OUT_OF_SERVICE);
+                for pod in here.iter().filter(|pod| lost && pod::is_terminating(pod)) {
+                    force(ctx, pod).await?;
+                }
+                missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&name);
+                return Ok(Wake::OnChange);
+            }
+            if here.is_empty() {
+                return Ok(Wake::OnChange);
+            }
+            let since = {
+                let mut missing = missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                missing.entry(name.clone()).or_insert_with(Instant::now).elapsed()
+            };
+            if since < QUARANTINE {
+                return Ok(Wake::After(QUARANTINE.saturating_sub(since)));
+            }
+            let api: Api<Node> = Api::all(ctx.client.clone());
+            if api.get_metadata_opt(&name).await.during("read node", &name)?.is_some() {
+                return Ok(Wake::OnChange);
+            }
+            for pod in &here {
+                force(ctx, pod).await?;
+            }
+            missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&name);
+        }
+    }
+    Ok(Wake::OnChange)
+}
+
+/// Deletes a pod without waiting for a node; one that was not finished failed.
+async fn force(ctx: &Context, pod: &Pod) -> Result<()> {
+    let key = Key::of(pod);
+    if !pod::is_finished(pod) && pod::node_name(pod).is_some() {
+        let change = json!({"status": {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True",
+            "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists", "lastTransitionTime": clock::now()}]}});
+        let api: Api<Pod> = ctx.api(&key.namespace);
+        let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&change)).await;
+        gone_is_none(patched.during("write status of pod", &key))?;
+    }
+    ctx.delete("delete pod", pod, DeleteParams::default().grace_period(0)).await
+}
