@@ -15,6 +15,7 @@ pub mod mount;
 pub mod namespace;
 pub mod peer;
 pub mod process;
+pub mod signal;
 pub mod tap;
 
 use std::io;
