@@ -1,0 +1,104 @@
+//! The agent itself: pods, their server, and the Node object, over one containerd.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Service;
+use kit::events::Recorder;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, reflector, watcher},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    context::Context,
+    devices::Devices,
+    error::{Error, Result},
+    images::Images,
+    pod::sandbox::parse_resolv_conf,
+    pods, registration,
+    runtime::Runtime,
+};
+
+/// What a kubelet is told about its node.
+#[derive(Clone)]
+pub struct Config {
+    /// The Node object's name.
+    pub node_name: String,
+    /// The node's own addresses, the main one first.
+    pub node_ips: Vec<IpAddr>,
+    /// Volumes and device plugin sockets live below it: `/var/lib/kubelet`.
+    pub root: PathBuf,
+    /// Container logs live below it: `/var/log/pods`.
+    pub log_dir: PathBuf,
+    /// containerd's socket: `/run/containerd/containerd.sock`.
+    pub containerd: PathBuf,
+    /// Addresses of the cluster's DNS; empty: pods use the node's resolver.
+    pub cluster_dns: Vec<IpAddr>,
+    /// `cluster.local`.
+    pub cluster_domain: String,
+    /// The node's pod address ranges, written to the Node object.
+    pub pod_cidrs: Vec<String>,
+    /// Labels of the Node object beyond the well-known ones.
+    pub labels: BTreeMap<String, String>,
+    /// How many pods the scheduler may place here.
+    pub max_pods: u32,
+    /// Where to serve logs, exec and port-forward, and with which TLS configuration (client certificates required).
+    pub server: Option<Server>,
+}
+
+/// The kubelet's listener.
+#[derive(Clone)]
+pub struct Server {
+    /// `0.0.0.0:10250`.
+    pub address: SocketAddr,
+    /// Must demand and verify client certificates.
+    pub tls: Arc<rustls::ServerConfig>,
+}
+
+/// Runs the kubelet until `shutdown`. Containers go on running; the next `run` takes them over.
+///
+/// # Errors
+/// When containerd cannot be reached or a socket cannot be opened; what fails later is retried.
+pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<()> {
+    let runtime = Runtime::connect(&config.containerd).await?;
+    let events = Recorder::new(client.clone(), "kubelet", &config.node_name);
+    let (services, writer) = reflector::store();
+    let service_watch = watcher(Api::<Service>::all(client.clone()), watcher::Config::default());
+    let service_watch = service_watch.default_backoff().reflect(writer).for_each(|_| std::future::ready(()));
+    let _services = kit::spawn("services", service_watch);
+    let hierarchies = sys::cgroup::hierarchies().map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
+    let node_dns = parse_resolv_conf(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
+    let devices = Devices::new(config.root.join("device-plugins"));
+    let amounts = registration::machine(&config.root);
+    let (known, pods_known) = watch::channel(Arc::default());
+    let context = Arc::new(Context {
+        devices: devices.clone(),
+        images: Images::default(),
+        runtime,
+        events,
+        services,
+        hierarchies,
+        amounts,
+        node_dns,
+        client,
+        config,
+    });
+    let plugins = devices.serve(shutdown.clone());
+    let node = registration::run(context.clone(), shutdown.clone());
+    let server = crate::server::run(context.clone(), pods_known.clone(), shutdown.clone());
+    let collection = crate::collection::run(context.clone(), pods_known, shutdown.clone());
+    let pods = async {
+        // Pods that start at once want the Services in their environment.
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready()).await;
+        pods::run(context.clone(), known, shutdown.clone()).await
+    };
+    tokio::try_join!(plugins, node, server, collection, pods).map(drop)
+}

@@ -1,0 +1,103 @@
+//! Collecting what nobody needs: dead containers beyond the newest, unused images when the disk fills, large logs.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use rpc::cri::{self, ContainerState};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    context::Context,
+    error::{Error, Result},
+    logs::rotation,
+    pods::Known,
+    runtime::label,
+};
+
+const PERIOD: Duration = Duration::from_secs(60);
+/// The newest dead attempt of each container stays: its log is what `kubectl logs --previous` shows.
+const KEEP_DEAD: usize = 1;
+/// Images go when the disk is fuller than the first, until it is emptier than the second (percent).
+const IMAGE_HIGH: u64 = 85;
+const IMAGE_LOW: u64 = 80;
+
+/// Collects until `shutdown`.
+pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: CancellationToken) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(PERIOD) => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        for (what, result) in [
+            ("containers", containers(&context).await),
+            ("images", images(&context).await),
+            ("logs", rotation::rotate(&context, &known).await),
+        ] {
+            if let Err(error) = result {
+                tracing::warn!(what, error = %kit::Chain(&error), "collection failed");
+            }
+        }
+    }
+}
+
+async fn containers(context: &Context) -> Result<()> {
+    let mut dead: BTreeMap<(String, String), Vec<(u32, String)>> = BTreeMap::new();
+    for container in context.runtime.list_containers(None).await? {
+        let attempt = container.metadata.as_ref().map_or(0, |metadata| metadata.attempt);
+        let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
+        let group = (label(label::POD_UID), label(label::CONTAINER_NAME));
+        let list = dead.entry(group).or_default();
+        // The running attempt is newer than all dead ones and does not count.
+        if container.state() == ContainerState::ContainerExited {
+            list.push((attempt, container.id));
+        }
+    }
+    for list in dead.values_mut() {
+        list.sort_by(|a, b| b.cmp(a));
+        // The newest dead one may be the container's present state: one more is kept for the one before.
+        for (_, id) in list.iter().skip(KEEP_DEAD + 1) {
+            context.runtime.remove_container(id).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn images(context: &Context) -> Result<()> {
+    let reply = context.runtime.images().image_fs_info(cri::ImageFsInfoRequest {}).await;
+    let reply = reply.map_err(Error::runtime("image file system"))?.into_inner();
+    let mount = reply.image_filesystems.into_iter().find_map(|fs| fs.fs_id).map(|id| id.mountpoint);
+    let Some(mount) = mount else { return Ok(()) };
+    let full = |mount: &str| {
+        let stat = rustix::fs::statvfs(mount).ok().filter(|stat| stat.f_blocks > 0);
+        stat.map_or(0, |stat| 100 - stat.f_bavail.saturating_mul(100) / stat.f_blocks)
+    };
+    if full(&mount) <= IMAGE_HIGH {
+        return Ok(());
+    }
+    let used: Vec<String> = context
+        .runtime
+        .list_containers(None)
+        .await?
+        .into_iter()
+        .flat_map(|container| [Some(container.image_ref), container.image.map(|image| image.image)])
+        .flatten()
+        .collect();
+    let listed = context.runtime.images().list_images(cri::ListImagesRequest { filter: None }).await;
+    let mut images = listed.map_err(Error::runtime("list images"))?.into_inner().images;
+    images.sort_by_key(|image| std::cmp::Reverse(image.size));
+    for image in images {
+        // Images without a registry behind them could not be had again.
+        let local = image.repo_tags.iter().any(|tag| tag.starts_with("ferrovirt.local/"));
+        let names = image.repo_tags.iter().chain(&image.repo_digests).chain([&image.id]);
+        if image.pinned || local || names.into_iter().any(|name| used.contains(name)) {
+            continue;
+        }
+        tracing::info!(image = image.id, "removing an unused image to free disk space");
+        let spec = cri::ImageSpec { image: image.id, ..Default::default() };
+        let removed = context.runtime.images().remove_image(cri::RemoveImageRequest { image: Some(spec) }).await;
+        removed.map_err(Error::runtime("remove image"))?;
+        if full(&mount) <= IMAGE_LOW {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! Device plugins: they register on a socket, list their devices, and say what a container needs to use one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rpc::{
+    cri,
+    deviceplugin::{
+        self as plugin, HEALTHY, KUBELET_SOCKET, VERSION, device_plugin_client::DevicePluginClient,
+        registration_server::{Registration, RegistrationServer},
+    },
+};
+use tokio::{net::UnixListener, sync::watch};
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Endpoint};
+
+use crate::error::{Error, Result};
+
+type Client = DevicePluginClient<tonic::transport::Channel>;
+
+/// The plugins of this node; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Devices {
+    dir: PathBuf,
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    plugins: BTreeMap<String, Plugin>,
+    /// By pod and container.
+    given: HashMap<(String, String), Given>,
+}
+
+/// Devices by resource.
+type Given = BTreeMap<String, Vec<String>>;
+
+struct Plugin {
+    client: Client,
+    options: plugin::DevicePluginOptions,
+    /// Device and whether it is healthy.
+    devices: BTreeMap<String, bool>,
+    registration: u64,
+}
+
+/// What a container gets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Allocation {
+    pub(crate) envs: Vec<(String, String)>,
+    pub(crate) mounts: Vec<cri::Mount>,
+    pub(crate) devices: Vec<cri::Device>,
+    pub(crate) annotations: HashMap<String, String>,
+    /// To be kept with the container: what was given, for a kubelet that starts anew.
+    pub(crate) record: String,
+}
+
+/// How many devices of a resource there are, and how many of them work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) capacity: usize,
+    pub(crate) allocatable: usize,
+}
+
+impl Devices {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Devices { dir, state: Arc::default(), changed: watch::Sender::new(0) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes whenever amounts change.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn amounts(&self) -> BTreeMap<String, Amount> {
+        let count = |plugin: &Plugin| Amount {
+            capacity: plugin.devices.len(),
+            allocatable: plugin.devices.values().filter(|healthy| **healthy).count(),
+        };
+        self.state().plugins.iter().map(|(resource, plugin)| (resource.clone(), count(plugin))).collect()
+    }
+
+    /// Takes back what a pod had.
+    pub(crate) fn release(&self, uid: &str) {
+        self.state().given.retain(|(pod, _), _| pod != uid);
+    }
+
+    /// Remembers what a container of an earlier life was given.
+    pub(crate) fn restore(&self, uid: &str, container: &str, record: &str) {
+        match serde_json::from_str::<Given>(record) {
+            Ok(given) if !given.is_empty() => {
+                self.state().given.entry((uid.to_owned(), container.to_owned())).or_insert(given);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(pod = uid, container, %error, "the record of a container's devices is unreadable"),
+        }
+    }
+
+    /// Gives a container devices; one that has some keeps them over restarts.
+    pub(crate) async fn allocate(&self, uid: &str, container: &str, wanted: &[(String, usize)]) -> Result<Allocation> {
+        let mut allocation = Allocation { record: "{}".into(), ..Default::default() };
+        let mut given = Given::new();
+        for (resource, amount) in wanted {
+            let (mut client, options, ids) = self.reserve(uid, container, resource, *amount)?;
+            let request = plugin::ContainerAllocateRequest { devices_ids: ids.clone() };
+            let reply = client.allocate(plugin::AllocateRequest { container_requests: vec![request] }).await;
+            let reply = reply.map_err(Error::runtime("allocate devices"))?.into_inner();
+            if options.pre_start_required {
+                let request = plugin::PreStartContainerRequest { devices_ids: ids.clone() };
+                client.pre_start_container(request).await.map_err(Error::runtime("prepare devices"))?;
+            }
+            for answer in reply.container_responses {
+                add(&mut allocation, answer);
+            }
+            given.insert(resource.clone(), ids);
+        }
+        allocation.record = serde_json::to_string(&given).map_err(|error| Error::Invalid(error.to_string()))?;
+        Ok(allocation)
+    }
+
+    fn reserve(
+        &self,
+        uid: &str,
+        container: &str,
+        resource: &str,
+        amount: usize,
+    ) -> Result<(Client, plugin::DevicePluginOptions, Vec<String>)> {
+        let mut state = self.state();
+        let key = (uid.to_owned(), container.to_owned());
+        let taken: BTreeSet<String> = state
+            .given
+            .iter()
+            .filter(|(other, _)| **other != key)
+            .flat_map(|(_, given)| given.get(resource).into_iter().flatten().cloned())
+            .collect();
+        let had = state.given.get(&key).and_then(|given| given.get(resource)).cloned().unwrap_or_default();
+        let Some(found) = state.plugins.get(resource) else {
+            return Err(Error::Invalid(format!("no device plugin is registered for {resource}")));
+        };
+        let ids = choose(&found.devices, &taken, &had, amount)
+            .ok_or_else(|| Error::Invalid(format!("not enough free devices of {resource}: {amount} requested")))?;
+        let (client, options) = (found.client.clone(), found.options);
+        state.given.entry(key).or_default().insert(resource.to_owned(), ids.clone());
+        Ok((client, options, ids))
+    }
+
+    /// Serves registrations until `shutdown`. A fresh socket tells plugins to register again.
+    pub(crate) async fn serve(self, shutdown: CancellationToken) -> Result<()> {
+        std::fs::create_dir_all(&self.dir).map_err(Error::file("create", &self.dir))?;
+        let socket = self.dir.join(KUBELET_SOCKET);
+        match std::fs::remove_file(&socket) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::file("remove", socket)(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&socket)
+            .map_err(|source| Error::Listen { what: socket.display().to_string(), source })?;
+        let service = RegistrationServer::new(self);
+        tonic::transport::Server::builder()
+            .add_service(service)
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown.cancelled())
+            .await
+            .map_err(|source| Error::Connect { socket, source })
+    }
+
+    async fn connect(&self, request: plugin::RegisterRequest) -> Result<()> {
+        let socket = self.dir.join(&request.endpoint);
+        let fail = |source| Error::Connect { socket: socket.clone(), source };
+        let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).map_err(fail)?;
+        let mut client = DevicePluginClient::new(endpoint.connect().await.map_err(fail)?);
+        let options = match request.options {
+            Some(options) => options,
+            None => client.get_device_plugin_options(plugin::Empty {}).await.map(Response::into_inner).unwrap_or_default(),
+        };
+        let mut stream =
+            client.list_and_watch(plugin::Empty {}).await.map_err(Error::runtime("list devices"))?.into_inner();
+        let resource = request.resource_name;
+        let registration = {
+            let mut state = self.state();
+            let registration = state.plugins.get(&resource).map_or(1, |known| known.registration + 1);
+            let fresh = Plugin { client, options, devices: BTreeMap::new(), registration };
+            state.plugins.insert(resource.clone(), fresh);
+            registration
+        };
+        tracing::info!(resource, "device plugin registered");
+        let devices = self.clone();
+        kit::spawn("device-plugin", async move {
+            while let Ok(Some(update)) = stream.message().await {
+                let list = update.devices.into_iter().map(|device| (device.id, device.health == HEALTHY)).collect();
+                if !devices.update(&resource, registration, list) {
+                    return;
+                }
+            }
+            // The plugin is gone: its devices cannot be allocated, but those given stay given.
+            tracing::info!(resource, "device plugin left");
+            devices.leave(&resource, registration);
+        })
+        .detach();
+        Ok(())
+    }
+
+    fn update(&self, resource: &str, registration: u64, list: BTreeMap<String, bool>) -> bool {
+        let mut state = self.state();
+        let Some(known) = state.plugins.get_mut(resource).filter(|known| known.registration == registration) else {
+            return false;
+        };
+        if known.devices != list {
+            known.devices = list;
+            self.changed.send_modify(|version| *version += 1);
+        }
+        true
+    }
+
+    fn leave(&self, resource: &str, registration: u64) {
+        let mut state = self.state();
+        if let Some(known) = state.plugins.get_mut(resource).filter(|known| known.registration == registration) {
+            known.devices.values_mut().for_each(|healthy| *healthy = false);
+            self.changed.send_modify(|version| *version += 1);
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Devices {
+    async fn register(&self, request: Request<plugin::RegisterRequest>) -> Result<Response<plugin::Empty>, Status> {
+        let request = request.into_inner();
+        if request.version != VERSION {
+            return Err(Status::invalid_argument(format!("version {:?} is not {VERSION:?}", request.version)));
+        }
+        if !request.resource_name.contains('/') || Path::new(&request.endpoint).components().count() != 1 {
+            return Err(Status::invalid_argument("a qualified resource name and a plain endpoint are needed"));
+        }
+        let devices = self.clone();
+        // Plugins may serve only once their registration is answered.
+        kit::spawn("device-plugin-connect", async move {
+            let resource = request.resource_name.clone();
+            let backoff = kit::backoff::Backoff::QUEUE;
+            for attempt in 1..8 {
+                match devices.connect(request.clone()).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::debug!(resource, error = %kit::Chain(&error), "device plugin does not answer yet"),
+                }
+                tokio::time::sleep(backoff.delay(attempt)).await;
+            }
+            tracing::warn!(resource, "a registered device plugin does not answer");
+        })
+        .detach();
+        Ok(Response::new(plugin::Empty {}))
+    }
+}
+
+/// Devices a container had and that still work, then free ones.
+fn choose(devices: &BTreeMap<String, bool>, taken: &BTreeSet<String>, had: &[String], amount: usize) -> Option<Vec<String>> {
+    let kept = had.iter().filter(|id| devices.get(*id) == Some(&true));
+    let free = devices.iter().filter(|(id, healthy)| **healthy && !taken.contains(*id) && !had.contains(id)).map(|(id, _)| id);
+    let chosen: Vec<String> = kept.chain(free).take(amount).cloned().collect();
+    (chosen.len() == amount).then_some(chosen)
+}
+
+fn add(allocation: &mut Allocation, answer: plugin::ContainerAllocateResponse) {
+    allocation.envs.extend(answer.envs);
+    allocation.annotations.extend(answer.annotations);
+    allocation.mounts.extend(answer.mounts.into_iter().map(|mount| cri::Mount {
+        container_path: mount.container_path,
+        host_path: mount.host_path,
+        readonly: mount.read_only,
+        ..Default::default()
+    }));
+    allocation.devices.extend(answer.devices.into_iter().map(|device| cri::Device {
+        container_path: device.container_path,
+        host_path: device.host_path,
+        permissions: device.permissions,
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choosing() {
+        let devices = BTreeMap::from([("a".into(), true), ("b".into(), false), ("c".into(), true), ("d".into(), true)]);
+        let taken = BTreeSet::from(["a".to_owned()]);
+        let check = |had: &[&str], amount, expect: Option<&[&str]>| {
+            let had: Vec<String> = had.iter().map(|id| (*id).to_owned()).collect();
+            let own = |list: &[&str]| list.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+            assert_eq!(choose(&devices, &taken, &had, amount), expect.map(own));
+        };
+        check(&[], 2, Some(&["c", "d"]));
+        check(&["d"], 2, Some(&["d", "c"]));
+        check(&["b"], 1, Some(&["c"]));
+        check(&[], 3, None);
+    }
+}

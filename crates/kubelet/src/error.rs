@@ -1,0 +1,101 @@
+//! What can go wrong on a node, by operation.
+
+use std::path::PathBuf;
+
+/// An operation of the kubelet that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// containerd's socket could not be connected to.
+    #[error("cannot connect to containerd at {socket}")]
+    Connect {
+        /// The socket's path.
+        socket: PathBuf,
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// A call to containerd failed.
+    #[error("containerd: {call}")]
+    Runtime {
+        /// The call's name.
+        call: &'static str,
+        #[source]
+        source: RuntimeStatus,
+    },
+    /// A request to the API server failed.
+    #[error("API server: {what}")]
+    Api {
+        /// The request, in words.
+        what: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// A file operation failed.
+    #[error("{what} {}", path.display())]
+    File {
+        /// The operation, in words.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The pod asks for something that cannot be done.
+    #[error("{0}")]
+    Invalid(String),
+    /// A listening socket could not be opened.
+    #[error("cannot listen on {what}")]
+    Listen {
+        /// The address or path.
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A gRPC status, shown as its message only.
+#[derive(Debug)]
+pub struct RuntimeStatus(pub tonic::Status);
+
+impl std::fmt::Display for RuntimeStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.message())
+    }
+}
+
+impl std::error::Error for RuntimeStatus {}
+
+impl Error {
+    pub(crate) fn runtime(call: &'static str) -> impl FnOnce(tonic::Status) -> Error {
+        move |status| Error::Runtime { call, source: RuntimeStatus(status) }
+    }
+
+    pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Error {
+        move |source| Error::Api { what: what.into(), source: Box::new(source) }
+    }
+
+    pub(crate) fn file(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::File { what, path: path.into(), source }
+    }
+
+    /// True when the runtime said that the thing does not exist.
+    pub(crate) fn is_not_found(&self) -> bool {
+        match self {
+            Error::Runtime { source, .. } => source.0.code() == tonic::Code::NotFound,
+            Error::Api { source, .. } => matches!(source.as_ref(), kube::Error::Api(status) if status.code == 404),
+            _ => false,
+        }
+    }
+
+    /// True when the API server refused because the object is another one by now.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Error::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 409))
+    }
+
+    /// True when the runtime gave up waiting.
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self, Error::Runtime { source, .. } if source.0.code() == tonic::Code::DeadlineExceeded)
+    }
+}
+
+/// What this crate's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

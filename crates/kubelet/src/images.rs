@@ -1,0 +1,218 @@
+//! Images: there before a container starts, by its pull policy and the pod's pull secrets.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use base64::Engine;
+use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Secret};
+use kube::Api;
+use rpc::cri;
+use serde::Deserialize;
+
+use crate::{
+    error::{Error, Result},
+    context::Context,
+    pod::{sandbox::pod_labels, status::Waiting},
+    runtime::Runtime,
+};
+
+/// What a container needs to know of its image.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ImageInfo {
+    pub(crate) id: String,
+    pub(crate) uid: Option<i64>,
+    pub(crate) user: String,
+}
+
+/// One pull of an image at a time; cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Images {
+    pulling: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
+}
+
+/// Makes sure that the image of `container` is on the node.
+pub(crate) async fn ensure(
+    context: &Context,
+    pod: &Pod,
+    container: &Container,
+    about: &ObjectReference,
+) -> Result<ImageInfo, Waiting> {
+    let image = container.image.as_deref().unwrap_or_default();
+    let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(image));
+    let lock = {
+        let mut pulling = context.images.pulling.lock().unwrap_or_else(PoisonError::into_inner);
+        pulling.entry(image.to_owned()).or_default().clone()
+    };
+    let present = |found: Option<ImageInfo>| found.filter(|_| policy != "Always");
+    let inspect = || async { info(&context.runtime, image).await.map_err(|error| waiting("ImageInspectError", &error)) };
+    let found = inspect().await?;
+    if found.is_none() && policy == "Never" {
+        let message = format!("Container image \"{image}\" is not present with pull policy of Never");
+        context.events.warning(about, "ErrImageNeverPull", message.clone());
+        return Err(Waiting { reason: "ErrImageNeverPull".into(), message });
+    }
+    if let Some(found) = present(found) {
+        context.events.normal(about, "Pulled", format!("Container image \"{image}\" already present on machine"));
+        return Ok(found);
+    }
+    let asked = tokio::time::Instant::now();
+    let _turn = lock.lock().await;
+    if let Some(found) = present(inspect().await?) {
+        context.events.normal(about, "Pulled", format!("Container image \"{image}\" already present on machine"));
+        return Ok(found);
+    }
+    context.events.normal(about, "Pulling", format!("Pulling image \"{image}\""));
+    let began = tokio::time::Instant::now();
+    match pull(context, pod, image).await {
+        Ok(()) => {}
+        Err(error) => {
+            let message = format!("failed to pull and unpack image \"{image}\": {}", kit::Chain(&error));
+            context.events.warning(about, "Failed", format!("Failed to pull image \"{image}\": {}", kit::Chain(&error)));
+            context.events.warning(about, "Failed", "Error: ErrImagePull");
+            return Err(Waiting { reason: "ErrImagePull".into(), message });
+        }
+    }
+    let Some(found) = inspect().await? else {
+        return Err(Waiting { reason: "ErrImagePull".into(), message: format!("image \"{image}\" vanished after its pull") });
+    };
+    context.events.normal(
+        about,
+        "Pulled",
+        format!(
+            "Successfully pulled image \"{image}\" in {}ms ({}ms including waiting)",
+            began.elapsed().as_millis(),
+            asked.elapsed().as_millis()
+        ),
+    );
+    Ok(found)
+}
+
+fn waiting(reason: &str, error: &Error) -> Waiting {
+    Waiting { reason: reason.to_owned(), message: kit::Chain(error).to_string() }
+}
+
+async fn info(runtime: &Runtime, image: &str) -> Result<Option<ImageInfo>> {
+    let spec = cri::ImageSpec { image: image.to_owned(), ..Default::default() };
+    let request = cri::ImageStatusRequest { image: Some(spec), verbose: false };
+    let reply = runtime.images().image_status(request).await.map_err(Error::runtime("image status"))?;
+    Ok(reply.into_inner().image.map(|image| ImageInfo {
+        id: image.id,
+        uid: image.uid.map(|uid| uid.value),
+        user: image.username,
+    }))
+}
+
+async fn pull(context: &Context, pod: &Pod, image: &str) -> Result<()> {
+    let mut auths = secrets(context, pod, image).await?.into_iter();
+    // Without any secret one anonymous attempt; with secrets each in turn.
+    let mut auth = auths.next();
+    loop {
+        let spec = cri::ImageSpec { image: image.to_owned(), ..Default::default() };
+        let sandbox_config =
+            Some(cri::PodSandboxConfig { labels: HashMap::from(pod_labels(pod)), ..Default::default() });
+        let request = cri::PullImageRequest { image: Some(spec), auth: auth.take(), sandbox_config };
+        match context.runtime.images().pull_image(request).await.map_err(Error::runtime("pull image")) {
+            Ok(_) => return Ok(()),
+            Err(error) => match auths.next() {
+                Some(next) => auth = Some(next),
+                None => return Err(error),
+            },
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    auths: HashMap<String, Login>,
+}
+
+#[derive(Deserialize)]
+struct Login {
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    auth: String,
+}
+
+async fn secrets(context: &Context, pod: &Pod, image: &str) -> Result<Vec<cri::AuthConfig>> {
+    let names = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_ref());
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
+    let mut found = Vec::new();
+    for reference in names.into_iter().flatten() {
+        let secret = api.get_opt(&reference.name).await.map_err(Error::api(format!("get secret {}", reference.name)))?;
+        let data = secret.and_then(|secret| secret.data).unwrap_or_default();
+        let logins = if let Some(text) = data.get(".dockerconfigjson") {
+            serde_json::from_slice::<DockerConfig>(&text.0).map(|config| config.auths).unwrap_or_default()
+        } else if let Some(text) = data.get(".dockercfg") {
+            serde_json::from_slice(&text.0).unwrap_or_default()
+        } else {
+            continue;
+        };
+        found.extend(logins.into_iter().filter(|(server, _)| serves(server, image)).map(|(_, login)| auth(login)));
+    }
+    Ok(found)
+}
+
+fn auth(login: Login) -> cri::AuthConfig {
+    if !login.username.is_empty() {
+        return cri::AuthConfig { username: login.username, password: login.password, ..Default::default() };
+    }
+    let decoded = base64::engine::general_purpose::STANDARD.decode(&login.auth).unwrap_or_default();
+    let text = String::from_utf8_lossy(&decoded).into_owned();
+    let (username, password) = text.split_once(':').unwrap_or((&text, ""));
+    cri::AuthConfig { username: username.to_owned(), password: password.to_owned(), ..Default::default() }
+}
+
+/// True when the credentials of `server` (a host, or a URL, or with a path prefix) are for `image`.
+fn serves(server: &str, image: &str) -> bool {
+    let server = server.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
+    let server = server.trim_end_matches("/v1").trim_end_matches("/v2");
+    let (host, _) = image.split_once('/').unwrap_or(("", image));
+    let qualified = host.contains(['.', ':']) || host == "localhost";
+    let image = if qualified { image.to_owned() } else { format!("docker.io/{image}") };
+    let server = if server == "index.docker.io" { "docker.io" } else { server };
+    image.strip_prefix(server).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// `Always` for `latest`, else `IfNotPresent`.
+fn default_policy(image: &str) -> &'static str {
+    let name = image.rsplit('/').next().unwrap_or_default();
+    if image.contains('@') {
+        return "IfNotPresent";
+    }
+    match name.split_once(':') {
+        None | Some((_, "latest")) => "Always",
+        Some(_) => "IfNotPresent",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies() {
+        for (image, expect) in [
+            ("busybox", "Always"),
+            ("busybox:latest", "Always"),
+            ("busybox:1", "IfNotPresent"),
+            ("host:5000/busybox", "Always"),
+            ("host:5000/busybox:1", "IfNotPresent"),
+            ("busybox@sha256:00", "IfNotPresent"),
+        ] {
+            assert_eq!(default_policy(image), expect, "{image}");
+        }
+    }
+
+    #[test]
+    fn credentials_match_hosts() {
+        assert!(serves("https://index.docker.io/v1/", "busybox"));
+        assert!(serves("host:5000", "host:5000/a/b:1"));
+        assert!(!serves("host", "hostile.example/a"));
+    }
+}

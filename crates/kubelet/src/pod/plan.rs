@@ -1,0 +1,351 @@
+//! Pure: from a pod's spec and what is observed of it to the steps that may start now.
+//!
+//! A step already under way is in `Facts::busy` under its [`Step::key`] and is not started twice; a step that failed is
+//! held back until `Facts::hold` lets it go. So a plan may be made at any moment and as often as one likes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+use crate::pod::observed::{Instance, Observed, State};
+
+const CRASH_BASE: Duration = Duration::from_secs(10);
+const CRASH_MAX: Duration = Duration::from_secs(300);
+/// A container that ran this long has not crashed on start.
+const CRASH_FORGET: Duration = Duration::from_secs(600);
+
+/// Something to do, to be done beside the others.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    SetUpVolumes,
+    CreateSandbox { attempt: u32 },
+    /// Make sure the container's image is there.
+    Pull { name: String },
+    Start { name: String, attempt: u32, sandbox: String },
+    /// Stop with the grace that remains; `reason` is the sentence of the event.
+    Stop { id: String, name: String, grace: i64, reason: String },
+    /// The grace is over.
+    Kill { id: String },
+    Remove { id: String },
+    StopSandbox { id: String },
+    /// Nothing runs any more: give back volumes and cgroups; with `all`, also containers, sandboxes and logs.
+    CleanUp { all: bool },
+}
+
+impl Step {
+    pub(crate) fn key(&self) -> String {
+        match self {
+            Step::SetUpVolumes => "volumes".into(),
+            Step::CreateSandbox { .. } => "sandbox".into(),
+            Step::Pull { name } => format!("pull:{name}"),
+            Step::Start { name, .. } => format!("start:{name}"),
+            Step::Stop { id, .. } => format!("stop:{id}"),
+            Step::Kill { id } => format!("kill:{id}"),
+            Step::Remove { id } => format!("remove:{id}"),
+            Step::StopSandbox { id } => format!("stop-sandbox:{id}"),
+            Step::CleanUp { .. } => "clean".into(),
+        }
+    }
+}
+
+/// Why the pod is being stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stopping {
+    /// When patience ends.
+    pub(crate) deadline: Timestamp,
+    /// The object is (being) deleted: in the end everything goes, not only what runs.
+    pub(crate) deleted: bool,
+}
+
+/// What the worker knows beyond spec and runtime.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) volumes_ready: bool,
+    /// Volumes whose sources may have changed are due at this time.
+    pub(crate) volumes_due: Option<Timestamp>,
+    /// Containers whose image has been seen to be there, for their next start.
+    pub(crate) pulled: BTreeSet<String>,
+    pub(crate) busy: BTreeSet<String>,
+    pub(crate) hold: BTreeMap<String, Timestamp>,
+    /// By container id: what the probes said.
+    pub(crate) probes: BTreeMap<String, Probed>,
+    /// By container name: the delay before the next restart, and when it was last grown.
+    pub(crate) crashes: BTreeMap<String, (Duration, Timestamp)>,
+    pub(crate) stopping: Option<Stopping>,
+    /// The pod ended in an earlier life of this process.
+    pub(crate) was_terminal: bool,
+    /// CleanUp was done, and with `all`.
+    pub(crate) cleaned: Option<bool>,
+}
+
+/// What the probes of one running container have said so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Probed {
+    pub(crate) started: bool,
+    pub(crate) ready: bool,
+    /// Liveness or startup failed: the sentence to stop it with.
+    pub(crate) doomed: Option<String>,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    /// When to plan again if nothing happens before.
+    pub(crate) wake: Option<Timestamp>,
+    /// Containers that wait to be restarted, and the delay they wait.
+    pub(crate) crash_loops: BTreeMap<String, Duration>,
+}
+
+impl Plan {
+    fn wake_at(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |known| known.min(at)));
+    }
+}
+
+/// The steps for a pod.
+pub(crate) fn plan(pod: &Pod, observed: &Observed, facts: &Facts, now: Timestamp) -> Plan {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let mut plan = Plan::default();
+    if let Some(stopping) = &facts.stopping {
+        stop(spec, observed, stopping, facts, now, &mut plan);
+    } else if facts.was_terminal || is_terminal(spec, observed) {
+        let over = Stopping { deadline: now, deleted: false };
+        stop(spec, observed, &over, facts, now, &mut plan);
+    } else {
+        run(spec, observed, facts, now, &mut plan);
+    }
+    hold_back(&mut plan, facts, now);
+    plan
+}
+
+fn hold_back(plan: &mut Plan, facts: &Facts, now: Timestamp) {
+    let steps = std::mem::take(&mut plan.steps);
+    for step in steps {
+        let key = step.key();
+        if facts.busy.contains(&key) {
+            continue;
+        }
+        match facts.hold.get(&key) {
+            Some(until) if *until > now => plan.wake_at(*until),
+            _ => plan.steps.push(step),
+        }
+    }
+}
+
+/// Stops what runs, sidecars last; then the sandboxes; then gives everything back.
+fn stop(spec: &PodSpec, observed: &Observed, why: &Stopping, facts: &Facts, now: Timestamp, plan: &mut Plan) {
+    let left = why.deadline.duration_since(now);
+    let grace = if left.is_negative() { 0 } else { left.as_secs() + i64::from(left.subsec_nanos() > 0) };
+    let sidecars: Vec<&str> = sidecars(spec).map(|c| c.name.as_str()).collect();
+    let running: Vec<&Instance> = observed.running().collect();
+    let mains_left = running.iter().any(|instance| !sidecars.contains(&instance.name.as_str()));
+    // Sidecars go in reverse order, one after the other, after everything they serve.
+    let last_sidecar = sidecars.iter().rev().find(|name| running.iter().any(|i| i.name == **name));
+    for instance in &running {
+        let sidecar = sidecars.contains(&instance.name.as_str());
+        if sidecar && (mains_left || last_sidecar != Some(&instance.name.as_str())) && now < why.deadline {
+            continue;
+        }
+        let (id, name) = (instance.id.clone(), instance.name.clone());
+        let reason = format!("Stopping container {name}");
+        let stop = Step::Stop { id: id.clone(), name, grace, reason };
+        if facts.busy.contains(&stop.key()) && now >= why.deadline {
+            plan.steps.push(Step::Kill { id });
+        } else {
+            plan.steps.push(stop);
+        }
+    }
+    if !running.is_empty() {
+        if why.deadline > now {
+            plan.wake_at(why.deadline);
+        }
+        return;
+    }
+    // A start under way would leave a container behind: its end is awaited.
+    if facts.busy.iter().any(|key| key.starts_with("start:") || key == "sandbox" || key == "volumes") {
+        return;
+    }
+    let ready: Vec<_> = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).collect();
+    if !ready.is_empty() {
+        plan.steps.extend(ready.into_iter().map(|sandbox| Step::StopSandbox { id: sandbox.id.clone() }));
+    } else if facts.cleaned < Some(why.deleted) {
+        plan.steps.push(Step::CleanUp { all: why.deleted });
+    }
+}
+
+fn run(spec: &PodSpec, observed: &Observed, facts: &Facts, now: Timestamp, plan: &mut Plan) {
+    let sandbox = observed.sandbox();
+    if facts.volumes_ready {
+        match facts.volumes_due {
+            Some(due) if due <= now => plan.steps.push(Step::SetUpVolumes),
+            Some(due) => plan.wake_at(due),
+            None => {}
+        }
+    } else {
+        plan.steps.push(Step::SetUpVolumes);
+    }
+    if sandbox.is_none() {
+        // What still runs belongs to a sandbox that died.
+        let orphans: Vec<&Instance> = observed.running().collect();
+        if !orphans.is_empty() {
+            plan.steps.extend(orphans.into_iter().map(|i| Step::Kill { id: i.id.clone() }));
+            return;
+        }
+        let attempt = observed.sandboxes.first().map_or(0, |last| last.attempt + 1);
+        plan.steps.push(Step::CreateSandbox { attempt });
+    }
+    let own = |name: &str| {
+        observed.latest(name).filter(|instance| sandbox.is_none_or(|sandbox| sandbox.id == instance.sandbox))
+    };
+    let mut start = |container: &Container, plan: &mut Plan| {
+        let name = container.name.clone();
+        if facts.busy.contains(&format!("start:{name}")) {
+            return;
+        }
+        let attempt = observed.latest(&name).map_or(0, |last| last.attempt + 1);
+        if !facts.pulled.contains(&name) {
+            plan.steps.push(Step::Pull { name });
+        } else if let (Some(sandbox), true) = (sandbox, facts.volumes_ready) {
+            plan.steps.push(Step::Start { name, attempt, sandbox: sandbox.id.clone() });
+        }
+    };
+    let inits = spec.init_containers.as_deref().unwrap_or_default();
+    let mains_begun = sandbox.is_some() && spec.containers.iter().any(|c| own(&c.name).is_some());
+    for container in inits {
+        let instance = own(&container.name);
+        if is_sidecar(container) {
+            attend(spec, container, instance, facts, now, plan, &mut start);
+            let started = instance.is_some_and(|i| i.is_running() && has_started(container, i, facts));
+            if !started && !mains_begun {
+                return;
+            }
+            continue;
+        }
+        if mains_begun || instance.and_then(Instance::exit).is_some_and(|exit| exit.code == 0) {
+            continue;
+        }
+        attend(spec, container, instance, facts, now, plan, &mut start);
+        return;
+    }
+    for container in &spec.containers {
+        attend(spec, container, own(&container.name), facts, now, plan, &mut start);
+    }
+}
+
+/// Starts, restarts or stops one container as its state demands.
+fn attend(
+    spec: &PodSpec,
+    container: &Container,
+    instance: Option<&Instance>,
+    facts: &Facts,
+    now: Timestamp,
+    plan: &mut Plan,
+    start: &mut dyn FnMut(&Container, &mut Plan),
+) {
+    let Some(instance) = instance else { return start(container, plan) };
+    match &instance.state {
+        State::Created => {
+            if !facts.busy.contains(&format!("start:{}", container.name)) {
+                plan.steps.push(Step::Remove { id: instance.id.clone() });
+                start(container, plan);
+            }
+        }
+        State::Running { .. } => {
+            let doom = facts.probes.get(&instance.id).and_then(|probed| probed.doomed.clone());
+            if let Some(reason) = doom {
+                let grace = probe_grace(spec, container);
+                plan.steps.push(Step::Stop { id: instance.id.clone(), name: container.name.clone(), grace, reason });
+            }
+        }
+        State::Exited(exit) => {
+            if !restarts(spec, container, exit.code) {
+                return;
+            }
+            let delay = crash_delay(facts.crashes.get(&container.name), exit.started, exit.finished);
+            let ready_at = exit.finished.checked_add(delay).unwrap_or(exit.finished);
+            if ready_at > now {
+                plan.wake_at(ready_at);
+                plan.crash_loops.insert(container.name.clone(), delay);
+            } else {
+                start(container, plan);
+            }
+        }
+    }
+}
+
+fn crash_delay(known: Option<&(Duration, Timestamp)>, started: Timestamp, finished: Timestamp) -> Duration {
+    let ran = finished.duration_since(started);
+    match known {
+        Some((delay, _)) if ran < jiff::SignedDuration::try_from(CRASH_FORGET).unwrap_or_default() => *delay,
+        _ => Duration::ZERO,
+    }
+}
+
+/// The delay before the restart after this one.
+pub(crate) fn next_crash_delay(known: Option<&(Duration, Timestamp)>, last_run: Option<Duration>) -> Duration {
+    match known {
+        Some((delay, _)) if last_run.is_none_or(|ran| ran < CRASH_FORGET) => (*delay * 2).min(CRASH_MAX),
+        _ => CRASH_BASE,
+    }
+}
+
+fn probe_grace(spec: &PodSpec, container: &Container) -> i64 {
+    let own = [&container.liveness_probe, &container.startup_probe].into_iter().flatten();
+    own.filter_map(|probe| probe.termination_grace_period_seconds).next().unwrap_or_else(|| grace_period(spec))
+}
+
+/// The pod's own grace period.
+pub(crate) fn grace_period(spec: &PodSpec) -> i64 {
+    spec.termination_grace_period_seconds.unwrap_or(30)
+}
+
+pub(crate) fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+fn sidecars(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.init_containers.iter().flatten().filter(|c| is_sidecar(c))
+}
+
+/// A container without a startup probe has started when it runs.
+pub(crate) fn has_started(container: &Container, instance: &Instance, facts: &Facts) -> bool {
+    container.startup_probe.is_none() || facts.probes.get(&instance.id).is_some_and(|probed| probed.started)
+}
+
+fn restarts(spec: &PodSpec, container: &Container, code: i32) -> bool {
+    if is_sidecar(container) {
+        return true;
+    }
+    let init = spec.init_containers.iter().flatten().any(|c| c.name == container.name);
+    match spec.restart_policy.as_deref() {
+        Some("Never") => false,
+        Some("OnFailure") => code != 0,
+        _ => !init || code != 0,
+    }
+}
+
+/// True when no container of the pod will ever run again by itself.
+pub(crate) fn is_terminal(spec: &PodSpec, observed: &Observed) -> bool {
+    if spec.restart_policy.as_deref().unwrap_or("Always") == "Never" {
+        let failed = |c: &&Container| !is_sidecar(c) && observed.latest(&c.name).and_then(Instance::exit).is_some_and(|e| e.code != 0);
+        let begun = spec.containers.iter().any(|c| observed.latest(&c.name).is_some());
+        if !begun && spec.init_containers.iter().flatten().any(|c| failed(&c)) {
+            return true;
+        }
+    }
+    !spec.containers.is_empty()
+        && spec.containers.iter().all(|container| {
+            let exit = observed.latest(&container.name).and_then(Instance::exit);
+            exit.is_some_and(|exit| !restarts(spec, container, exit.code))
+        })
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,2 @@
+//! Plans by data.
+use super::*;

@@ -1,0 +1,124 @@
+//! Starting one container: its environment, devices and mounts, then create, start, and the postStart hook.
+
+use std::{collections::HashMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use rpc::cri;
+
+use crate::{
+    context::{Context, about_container},
+    error::Error,
+    images::ImageInfo,
+    pod::{container, environment, hooks, mounts, sandbox, status::Waiting},
+    resources,
+    runtime::label,
+    volumes::Mounted,
+};
+
+/// What a start needs besides the pod.
+pub(crate) struct Start {
+    pub(crate) name: String,
+    pub(crate) attempt: u32,
+    pub(crate) sandbox: String,
+    pub(crate) sandbox_attempt: u32,
+    pub(crate) pod_ips: Vec<String>,
+    pub(crate) image: ImageInfo,
+    pub(crate) mounted: Mounted,
+}
+
+/// Creates and starts the container.
+pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) -> Result<(), Waiting> {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let about = about_container(&pod, &start.name);
+    let Some(wanted) = named(spec, &start.name) else { return Ok(()) };
+    let fail = |reason: &str, message: String| {
+        context.events.warning(&about, "Failed", format!("Error: {message}"));
+        Waiting { reason: reason.to_owned(), message }
+    };
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let (id, config) = async {
+        if let Some(refusal) = container::root_refusal(spec, wanted, start.image.uid, &start.image.user) {
+            return Err(("CreateContainerConfigError", format!("{refusal} (pod: \"{}\", container: {})", full_name(&pod), start.name)));
+        }
+        let env = environment::of(&context, &pod, wanted, &start.pod_ips).await.map_err(|w| ("CreateContainerConfigError", w.message))?;
+        let devices = context
+            .devices
+            .allocate(uid, &start.name, &resources::extended(wanted))
+            .await
+            .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
+        let (mut mounts, log) =
+            mounts::make(&context, &pod, wanted, start.attempt, &start.mounted, &env, &start.pod_ips)
+                .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
+        mounts.extend(devices.mounts);
+        let mut annotations = HashMap::from([(label::TERMINATION_LOG.to_owned(), log.display().to_string())]);
+        annotations.extend(devices.annotations);
+        annotations.insert(label::DEVICES.to_owned(), devices.record);
+        let resolved = container::Resolved {
+            attempt: start.attempt,
+            image: start.image.id.clone(),
+            env: env.into_iter().chain(devices.envs).collect(),
+            mounts,
+            devices: devices.devices,
+            annotations,
+            resources: resources::of_container(spec, wanted, context.amounts.memory),
+        };
+        let mut config = container::config(&pod, wanted, resolved, &context.config.root);
+        own_user(&mut config, spec, wanted, &start.image);
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: start.sandbox.clone(),
+            config: Some(config.clone()),
+            sandbox_config: Some(sandbox::config(&pod, start.sandbox_attempt, &context.surroundings())),
+        };
+        let created = context.runtime.cri().create_container(request).await;
+        let created = created
+            .map_err(Error::runtime("create container"))
+            .map_err(|error| ("CreateContainerError", kit::Chain(&error).to_string()))?;
+        Ok((created.into_inner().container_id, config))
+    }
+    .await
+    .map_err(|(reason, message): (&str, String)| fail(reason, message))?;
+    drop(config);
+    context.runtime.own(&id, uid);
+    context.events.normal(&about, "Created", format!("Created container: {}", start.name));
+    let request = cri::StartContainerRequest { container_id: id.clone() };
+    let started = context.runtime.cri().start_container(request).await.map_err(Error::runtime("start container"));
+    started.map_err(|error| fail("RunContainerError", kit::Chain(&error).to_string()))?;
+    context.events.normal(&about, "Started", format!("Started container {}", start.name));
+    let hook = wanted.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+    if let Some(hook) = hook
+        && let Err(message) = hooks::run(&context, wanted, &id, hook, start.pod_ips.first().map(String::as_str)).await
+    {
+        context.events.warning(&about, "FailedPostStartHook", format!("PostStartHook failed: {message}"));
+        context.events.normal(&about, "Killing", "FailedPostStartHook");
+        if let Err(error) = context.runtime.stop_container(&id, crate::pod::plan::grace_period(spec)).await {
+            tracing::warn!(container = id, error = %kit::Chain(&error), "a container whose hook failed was not stopped");
+        }
+        return Err(Waiting { reason: "PostStartHookError".into(), message });
+    }
+    Ok(())
+}
+
+/// The runtime refuses a group without a user: then the user is the image's.
+fn own_user(config: &mut cri::ContainerConfig, spec: &PodSpec, container: &Container, image: &ImageInfo) {
+    let group = container.security_context.as_ref().and_then(|c| c.run_as_group);
+    let group = group.or(spec.security_context.as_ref().and_then(|c| c.run_as_group));
+    let Some(security) = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut()) else { return };
+    if let (Some(group), None) = (group, &security.run_as_user) {
+        security.run_as_group = Some(cri::Int64Value { value: group });
+        match image.uid {
+            None if !image.user.is_empty() => security.run_as_username.clone_from(&image.user),
+            uid => security.run_as_user = Some(cri::Int64Value { value: uid.unwrap_or(0) }),
+        }
+    }
+}
+
+/// The container or init container called `name`.
+pub(crate) fn named<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
+    spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
+}
+
+fn full_name(pod: &Pod) -> String {
+    let (name, namespace, uid) = sandbox::names(pod);
+    format!("{name}_{namespace}({uid})")
+}

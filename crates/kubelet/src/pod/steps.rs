@@ -1,0 +1,202 @@
+//! Doing what the plan says: each step is a future of its own, and its outcome goes back to the worker.
+
+use std::{path::Path, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use rpc::cri;
+
+use crate::{
+    context::{Context, about, about_container},
+    error::{Error, Result},
+    images::{self, ImageInfo},
+    pod::{
+        hooks, sandbox,
+        start::{self, Start, named},
+        status::Waiting,
+    },
+    resources,
+    volumes::{self, Mounted},
+};
+
+/// How a step ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Volumes(Result<Mounted>),
+    Sandbox(Result<()>),
+    Pulled { name: String, result: Result<ImageInfo, Waiting> },
+    Started { name: String, result: Result<(), Waiting> },
+    Cleaned { all: bool, result: Result<()> },
+    Published(Result<Box<PodStatus>>),
+    Released(Result<()>),
+    Other(Result<()>),
+}
+
+pub(crate) async fn set_up_volumes(context: Arc<Context>, pod: Arc<Pod>, ips: Vec<String>) -> Outcome {
+    let result = volumes::set_up(&context, &pod, &ips).await;
+    if let Err(error) = &result {
+        context.events.warning(&about(&pod), "FailedMount", format!("MountVolume.SetUp failed: {}", kit::Chain(error)));
+    }
+    Outcome::Volumes(result)
+}
+
+pub(crate) async fn create_sandbox(context: Arc<Context>, pod: Arc<Pod>, attempt: u32) -> Outcome {
+    let result = run_sandbox(&context, &pod, attempt).await;
+    if let Err(error) = &result {
+        let message = format!("Failed to create pod sandbox: {}", kit::Chain(error));
+        context.events.warning(&about(&pod), "FailedCreatePodSandBox", message);
+    }
+    Outcome::Sandbox(result)
+}
+
+async fn run_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Result<()> {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let group = resources::cgroup_parent(&context.config.node_name, pod);
+    let group = Path::new(group.trim_start_matches('/'));
+    sys::limits::apply(&context.hierarchies, group, &resources::of_pod(spec))
+        .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
+    let logs = sandbox::log_directory(pod, &context.config.log_dir);
+    std::fs::create_dir_all(&logs).map_err(Error::file("create", &logs))?;
+    let config = Some(sandbox::config(pod, attempt, &context.surroundings()));
+    let request = cri::RunPodSandboxRequest { config, runtime_handler: String::new() };
+    let reply = context.runtime.cri().run_pod_sandbox(request).await.map_err(Error::runtime("run sandbox"))?;
+    context.runtime.own(&reply.into_inner().pod_sandbox_id, pod.metadata.uid.as_deref().unwrap_or_default());
+    Ok(())
+}
+
+pub(crate) async fn pull(context: Arc<Context>, pod: Arc<Pod>, name: String) -> Outcome {
+    let wanted = pod.spec.as_ref().and_then(|spec| named(spec, &name));
+    let result = match wanted {
+        Some(container) => images::ensure(&context, &pod, container, &about_container(&pod, &name)).await,
+        None => Ok(ImageInfo::default()),
+    };
+    Outcome::Pulled { name, result }
+}
+
+pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) -> Outcome {
+    let name = start.name.clone();
+    Outcome::Started { name, result: start::start(context, pod, start).await }
+}
+
+/// The preStop hook within the grace, then the stop signal with what is left of it.
+pub(crate) async fn stop(context: Arc<Context>, pod: Arc<Pod>, id: String, name: String, grace: i64, reason: String, ip: Option<String>) -> Outcome {
+    let target = about_container(&pod, &name);
+    context.events.normal(&target, "Killing", reason);
+    let began = tokio::time::Instant::now();
+    let container = pod.spec.as_ref().and_then(|spec| named(spec, &name));
+    let hook = container.and_then(|c| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
+    let allowed = std::time::Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    if let Some((container, hook)) = hook
+        && grace > 0
+    {
+        match tokio::time::timeout(allowed, hooks::run(&context, container, &id, hook, ip.as_deref())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(message)) => context.events.warning(&target, "FailedPreStopHook", format!("PreStopHook failed: {message}")),
+            Err(_) => context.events.warning(&target, "FailedPreStopHook", "PreStopHook failed: it did not end within the grace period"),
+        }
+    }
+    let used = i64::try_from(began.elapsed().as_secs()).unwrap_or(grace);
+    // As upstream, a hook that used up the grace leaves two seconds for the signal.
+    let left = if grace == 0 { 0 } else { (grace - used).max(2) };
+    Outcome::Other(context.runtime.stop_container(&id, left).await)
+}
+
+/// Gives back what a pod without running containers holds; with `all`, every trace of it on the node.
+pub(crate) async fn clean_up(context: Arc<Context>, pod: Arc<Pod>, all: bool) -> Outcome {
+    Outcome::Cleaned { all, result: clean(&context, &pod, all).await }
+}
+
+async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    if all {
+        remove_from_runtime(context, uid).await?;
+        let logs = sandbox::log_directory(pod, &context.config.log_dir);
+        remove_dir(Path::new(&logs))?;
+    }
+    let dir = context.pod_dir(uid);
+    if all {
+        volumes::tear_down(&dir)?;
+    } else {
+        volumes::unmount_below(&dir)?;
+    }
+    context.devices.release(uid);
+    remove_cgroups(context, &resources::cgroup_parent(&context.config.node_name, pod))
+}
+
+/// Containers first, then sandboxes.
+pub(crate) async fn remove_from_runtime(context: &Context, uid: &str) -> Result<()> {
+    for container in context.runtime.list_containers(Some(uid)).await? {
+        context.runtime.remove_container(&container.id).await?;
+    }
+    for sandbox in context.runtime.sandboxes(Some(uid)).await? {
+        context.runtime.stop_sandbox(&sandbox.id).await?;
+        context.runtime.remove_sandbox(&sandbox.id).await?;
+    }
+    Ok(())
+}
+
+pub(crate) fn remove_cgroups(context: &Context, group: &str) -> Result<()> {
+    for hierarchy in &context.hierarchies {
+        sys::cgroup::remove(&hierarchy.mount.join(group.trim_start_matches('/')))
+            .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn remove_dir(dir: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", dir)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the status, if the pod is still the one it is about.
+pub(crate) async fn publish(context: Arc<Context>, pod: Arc<Pod>, status: PodStatus) -> Outcome {
+    let (name, namespace, uid) = sandbox::names(&pod);
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let body = serde_json::json!({ "metadata": { "uid": uid }, "status": replaced(&status) });
+    let written = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(body)).await;
+    Outcome::Published(written.map(|_| Box::new(status)).map_err(Error::api("write pod status")))
+}
+
+/// A strategic merge would keep addresses that are gone, and fields we no longer set.
+fn replaced(status: &PodStatus) -> serde_json::Value {
+    let mut json = serde_json::to_value(status).unwrap_or_default();
+    if let Some(object) = json.as_object_mut() {
+        if let Some(ips) = object.get_mut("podIPs").and_then(|ips| ips.as_array_mut()) {
+            ips.insert(0, serde_json::json!({"$patch": "replace"}));
+        }
+        if let Some(conditions) = object.get_mut("conditions").and_then(|c| c.as_array_mut()) {
+            for condition in conditions.iter_mut().filter_map(|c| c.as_object_mut()) {
+                for key in ["reason", "message"] {
+                    condition.entry(key).or_insert(serde_json::Value::Null);
+                }
+            }
+        }
+        for key in ["reason", "message"] {
+            object.entry(key).or_insert(serde_json::Value::Null);
+        }
+    }
+    json
+}
+
+/// Tells the API server that nothing of the pod is left here: the object may go.
+pub(crate) async fn release(context: Arc<Context>, pod: Arc<Pod>) -> Outcome {
+    let (name, namespace, uid) = sandbox::names(&pod);
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
+        ..Default::default()
+    };
+    match api.delete(&name, &params).await {
+        Ok(_) => Outcome::Released(Ok(())),
+        // Gone already, or another pod of that name: either way ours is over.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Outcome::Released(Ok(())),
+        Err(error) => Outcome::Released(Err(Error::api("delete pod")(error))),
+    }
+}

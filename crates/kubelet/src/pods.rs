@@ -1,0 +1,238 @@
+//! All pods of the node: the watch on the API, containerd's events, and one worker for each pod between them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    runtime::{WatchStreamExt, watcher},
+};
+use prost::Message;
+use rpc::containerd::events::{Envelope, SubscribeRequest, TaskExit, TaskOom, TaskStart};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    context::Context,
+    error::{Error, Result},
+    pod::{
+        steps,
+        worker::{self, Happened, Wish},
+    },
+    runtime::label,
+    volumes,
+};
+
+/// The pods the API wants here, for the server and for collection: published by the dispatcher only.
+pub(crate) type Known = watch::Receiver<Arc<BTreeMap<String, Arc<Pod>>>>;
+
+struct Handle {
+    wish: watch::Sender<Wish>,
+    happened: mpsc::UnboundedSender<Happened>,
+    _task: kit::Task<()>,
+}
+
+struct Dispatcher {
+    context: Arc<Context>,
+    workers: BTreeMap<String, Handle>,
+    known: watch::Sender<Arc<BTreeMap<String, Arc<Pod>>>>,
+    ended: mpsc::UnboundedSender<String>,
+}
+
+enum Event {
+    Pod(Result<watcher::Event<Pod>, watcher::Error>),
+    Runtime(Happened),
+    Ended(String),
+}
+
+/// Runs the pods of this node until `shutdown`. Containers go on running after it: the next life takes them over.
+pub(crate) async fn run(
+    context: Arc<Context>,
+    known: watch::Sender<Arc<BTreeMap<String, Arc<Pod>>>>,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let (send_event, mut events) = mpsc::unbounded_channel();
+    let _subscription = kit::spawn("containerd-events", subscribe(context.clone(), send_event));
+    let api: Api<Pod> = Api::all(context.client.clone());
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={}", context.config.node_name));
+    let mut pods = watcher(api, config).default_backoff().boxed();
+    let (ended, mut endings) = mpsc::unbounded_channel();
+    let mut dispatcher = Dispatcher { context, workers: BTreeMap::new(), known, ended };
+    let mut listed: Option<BTreeSet<String>> = None;
+    loop {
+        let event = tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            event = pods.next() => match event {
+                Some(event) => Event::Pod(event),
+                None => return Ok(()),
+            },
+            Some(happened) = events.recv() => Event::Runtime(happened),
+            Some(uid) = endings.recv() => Event::Ended(uid),
+        };
+        match event {
+            Event::Pod(Ok(watcher::Event::Init)) => listed = Some(BTreeSet::new()),
+            Event::Pod(Ok(watcher::Event::InitApply(pod))) => {
+                if let (Some(listed), Some(uid)) = (&mut listed, &pod.metadata.uid) {
+                    listed.insert(uid.clone());
+                }
+                dispatcher.apply(pod);
+            }
+            Event::Pod(Ok(watcher::Event::InitDone)) => {
+                if let Some(listed) = listed.take() {
+                    dispatcher.forget_all_but(&listed);
+                }
+            }
+            Event::Pod(Ok(watcher::Event::Apply(pod))) => dispatcher.apply(pod),
+            Event::Pod(Ok(watcher::Event::Delete(pod))) => dispatcher.deleted(&pod),
+            Event::Pod(Err(error)) => tracing::warn!(error = %kit::Chain(&error), "the watch on pods broke"),
+            Event::Runtime(happened) => dispatcher.happened(happened),
+            Event::Ended(uid) => dispatcher.ended(&uid),
+        }
+    }
+}
+
+impl Dispatcher {
+    fn apply(&mut self, pod: Pod) {
+        let Some(uid) = pod.metadata.uid.clone() else { return };
+        let pod = Arc::new(pod);
+        self.known.send_modify(|known| {
+            Arc::make_mut(known).insert(uid.clone(), pod.clone());
+        });
+        match self.workers.get(&uid) {
+            Some(handle) => {
+                handle.wish.send_replace(Wish { pod, gone: false });
+            }
+            None => self.begin(uid, pod),
+        }
+    }
+
+    fn begin(&mut self, uid: String, pod: Arc<Pod>) {
+        let (wish, wishes) = watch::channel(Wish { pod, gone: false });
+        let (happened, happenings) = mpsc::unbounded_channel();
+        let (context, ended, own) = (self.context.clone(), self.ended.clone(), uid.clone());
+        let task = kit::spawn("pod", async move {
+            Box::pin(worker::run(context, wishes, happenings)).await;
+            // The dispatcher outlives its workers.
+            let _ = ended.send(own);
+        });
+        self.workers.insert(uid, Handle { wish, happened, _task: task });
+    }
+
+    fn deleted(&mut self, pod: &Pod) {
+        let Some(uid) = &pod.metadata.uid else { return };
+        self.known.send_modify(|known| {
+            Arc::make_mut(known).remove(uid);
+        });
+        if let Some(handle) = self.workers.get(uid) {
+            handle.wish.send_modify(|wish| wish.gone = true);
+        }
+    }
+
+    /// After a list: who is not in it was deleted unseen, here or before this process began.
+    fn forget_all_but(&mut self, listed: &BTreeSet<String>) {
+        let unseen: Vec<String> = self.workers.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
+        for uid in unseen {
+            self.known.send_modify(|known| {
+                Arc::make_mut(known).remove(&uid);
+            });
+            if let Some(handle) = self.workers.get(&uid) {
+                handle.wish.send_modify(|wish| wish.gone = true);
+            }
+        }
+        let keep: BTreeSet<String> = listed.iter().chain(self.workers.keys()).cloned().collect();
+        kit::spawn("orphans", remove_orphans(self.context.clone(), keep)).detach();
+    }
+
+    fn ended(&mut self, uid: &str) {
+        self.workers.remove(uid);
+        // Deleted and made again under the same uid does not happen; a pod still known would be begun by its next event.
+    }
+
+    fn happened(&self, happened: Happened) {
+        let Some(uid) = self.context.runtime.owner(&happened.id) else { return };
+        if let Some(handle) = self.workers.get(&uid) {
+            // A worker that just ended needs no news.
+            let _ = handle.happened.send(happened);
+        }
+    }
+}
+
+/// Removes containers, files and cgroups of pods that no longer exist.
+async fn remove_orphans(context: Arc<Context>, keep: BTreeSet<String>) {
+    if let Err(error) = orphans(&context, &keep).await {
+        tracing::warn!(error = %kit::Chain(&error), "leftovers of deleted pods were not removed");
+    }
+}
+
+async fn orphans(context: &Context, keep: &BTreeSet<String>) -> Result<()> {
+    let sandboxes = context.runtime.sandboxes(None).await?;
+    let containers = context.runtime.list_containers(None).await?;
+    let labels = sandboxes.into_iter().map(|s| s.labels).chain(containers.into_iter().map(|c| c.labels));
+    let mut uids: BTreeSet<String> = labels.filter_map(|mut labels| labels.remove(label::POD_UID)).collect();
+    let pods = context.config.root.join("pods");
+    if let Ok(entries) = std::fs::read_dir(&pods) {
+        uids.extend(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    }
+    for uid in uids.difference(keep) {
+        tracing::info!(pod = uid, "removing what is left of a deleted pod");
+        steps::remove_from_runtime(context, uid).await?;
+        volumes::tear_down(&context.pod_dir(uid))?;
+        steps::remove_cgroups(context, &format!("/ferrovirt/{}/pod{uid}", context.config.node_name))?;
+    }
+    if let Ok(entries) = std::fs::read_dir(&context.config.log_dir) {
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let uid = name.rsplit('_').next().unwrap_or_default();
+            if !keep.contains(uid) {
+                steps::remove_dir(&entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Passes on what containerd says about tasks; reconnects for as long as it runs.
+async fn subscribe(context: Arc<Context>, send: mpsc::UnboundedSender<Happened>) {
+    let mut failures = 0;
+    loop {
+        match stream(&context, &send).await {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(error = %kit::Chain(&error), "containerd's events are interrupted");
+            }
+        }
+        tokio::time::sleep(kit::backoff::Backoff::QUEUE.delay(failures.max(1))).await;
+    }
+}
+
+async fn stream(context: &Context, send: &mpsc::UnboundedSender<Happened>) -> Result<()> {
+    let filters = vec![format!("namespace=={},topic~=\"/tasks/(start|exit|oom)\"", rpc::containerd::CRI_NAMESPACE)];
+    let reply = context.runtime.events().subscribe(SubscribeRequest { filters }).await;
+    let mut stream = reply.map_err(Error::runtime("subscribe to events"))?.into_inner();
+    while let Some(envelope) = stream.message().await.map_err(Error::runtime("read events"))? {
+        if let Some(happened) = read(&envelope) {
+            // The dispatcher ends with the process.
+            let _ = send.send(happened);
+        }
+    }
+    Ok(())
+}
+
+fn read(envelope: &Envelope) -> Option<Happened> {
+    let body = envelope.event.as_ref()?.value.as_slice();
+    match envelope.topic.as_str() {
+        "/tasks/start" => TaskStart::decode(body).ok().map(|event| Happened { id: event.container_id, exited: false }),
+        "/tasks/oom" => TaskOom::decode(body).ok().map(|event| Happened { id: event.container_id, exited: false }),
+        // The exit of an exec says nothing about the container.
+        "/tasks/exit" => TaskExit::decode(body)
+            .ok()
+            .filter(|event| event.id == event.container_id)
+            .map(|event| Happened { id: event.container_id, exited: true }),
+        _ => None,
+    }
+}
