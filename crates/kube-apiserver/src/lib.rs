@@ -34,6 +34,7 @@ pub mod schema;
 pub mod serve;
 mod server;
 pub mod store;
+pub mod table;
 pub mod stream;
 
 pub use config::Config;

@@ -56,6 +56,7 @@ struct Inner {
     registry: ArcSwap<Registry>,
     authorizer: Authorizer,
     edges: Edges,
+    openapi: crate::openapi::Cache,
     closing: watch::Sender<bool>,
     /// Serialises rebuilding the registry.
     rebuilding: tokio::sync::Mutex<()>,
@@ -81,6 +82,7 @@ impl ApiServer {
                 registry: ArcSwap::default(),
                 authorizer,
                 edges,
+                openapi: crate::openapi::Cache::default(),
                 closing: watch::Sender::new(false),
                 rebuilding: tokio::sync::Mutex::default(),
             }),
@@ -130,6 +132,10 @@ impl ApiServer {
     /// What is served right now.
     pub fn registry(&self) -> Arc<Registry> {
         self.inner.registry.load_full()
+    }
+    /// Hashes of the OpenAPI documents.
+    pub(crate) fn openapi(&self) -> &crate::openapi::Cache {
+        &self.inner.openapi
     }
     /// The authorizer chain.
     pub fn authorizer(&self) -> &Authorizer {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::respond::json_bytes;
 use crate::error::ApiError;
+use crate::registry::Aggregated;
 use crate::request::RequestInfo;
 use crate::{ApiServer, discovery};
 
@@ -17,21 +18,24 @@ pub(crate) fn serve(server: &ApiServer, info: &RequestInfo, parts: &http::reques
         return super::not_allowed().into_response();
     }
     let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    document(server, info, accept).unwrap_or_else(|| {
+    document(server, info, accept, parts).unwrap_or_else(|| {
         ApiError::new(404, "NotFound", "the server could not find the requested resource").into_response()
     })
 }
 
-fn document(server: &ApiServer, info: &RequestInfo, accept: &str) -> Option<Response> {
+fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::request::Parts) -> Option<Response> {
     let registry = server.registry();
     let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     let found: Value = match segments.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => return Some("ok".into_response()),
         [""] => json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
         ["version"] => version(),
+        ["openapi", rest @ ..] => return super::specification::serve(server, rest, parts),
         [root @ ("api" | "apis")] => match discovery::aggregated_form(accept) {
             Some(form) => {
-                let document = discovery::aggregated(&registry, *root == "api", form, &|_| None);
+                let documents = &server.edges().delegation.documents;
+                let fetch = |of: &Aggregated| documents.resources(&of.group, &of.version)?["resources"].as_array().cloned();
+                let document = discovery::aggregated(&registry, *root == "api", form, &fetch);
                 let mut response = json_bytes(StatusCode::OK, document.to_string());
                 if let Ok(value) = discovery::aggregated_media_type(form).parse() {
                     response.headers_mut().insert(header::CONTENT_TYPE, value);

@@ -1,4 +1,4 @@
-//! patch: JSON patch, merge patch, strategic merge patch.
+//! patch: JSON patch, merge patch, strategic merge patch, server-side apply.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::write::{Edit, change, shape};
-use super::{Call, decode, meta, respond};
+use super::write::{Edit, change, insert, shape, shape_sent};
+use super::{Call, decode, meta, owners, respond};
 use crate::error::{ApiError, Cause};
 use crate::patch::strategic;
 
@@ -23,8 +23,17 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
     call.query.check_write()?;
     let patch = read(call, body).await?;
     let edit = Edit::part(subresource, "PatchOptions");
+    if let Patch::Apply(wanted) = &patch
+        && subresource.is_empty()
+        && let Some(created) = create(call, wanted).await?
+    {
+        return respond::object(call, StatusCode::CREATED, &created);
+    }
     let stored = change(call, &edit, |current| {
-        let mut new = patch.apply(call, current)?;
+        let mut new = match &patch {
+            Patch::Apply(wanted) => owners::merge(call, Some(current), wanted, subresource)?,
+            patch => patch.apply(call, current)?,
+        };
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         let refused = shape(call, &mut new, Vec::new())?;
         if !refused.is_empty() {
@@ -37,11 +46,31 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
     respond::object(call, StatusCode::OK, &stored)
 }
 
+/// Creates the applied object when there is none yet; None when there is.
+async fn create(call: &Call, wanted: &Value) -> Result<Option<Value>, ApiError> {
+    if call.server.store().get(&call.storage(), call.namespace(), &call.info.name).is_some() {
+        return Ok(None);
+    }
+    for field in ["uid", "resourceVersion"] {
+        if !meta::text(wanted, field).is_empty() {
+            let why = format!("{field} mismatch: the provided object specified {field} {}, and no existing object was found", meta::text(wanted, field));
+            return Err(call.conflict(&call.info.name, &why));
+        }
+    }
+    let mut new = owners::merge(call, None, wanted, "")?;
+    shape_sent(call, &mut new, Vec::new())?;
+    match insert(call, new).await {
+        Err(error) if error.reason == "AlreadyExists" => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}
+
 /// A decoded patch.
 pub(super) enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
     Strategic(Value),
+    Apply(Value),
 }
 
 pub(super) async fn read(call: &Call, body: Body) -> Result<Patch, ApiError> {
@@ -64,6 +93,17 @@ fn parse(call: &Call, bytes: &Bytes) -> Result<Patch, ApiError> {
         "application/merge-patch+json" => Ok(Patch::Merge(object(decode::json(bytes)?.0)?)),
         "application/strategic-merge-patch+json" if call.resource.crd.is_none() => {
             Ok(Patch::Strategic(object(decode::json(bytes)?.0)?))
+        }
+        owners::APPLY => {
+            let (mut wanted, duplicates) = decode::yaml(bytes)?;
+            if !duplicates.is_empty() && call.query.get("fieldValidation") == "Strict" {
+                let fields: Vec<String> = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+                return Err(ApiError::bad_request(format!("strict decoding error: {}", fields.join(", "))));
+            }
+            if call.info.subresource != "scale" {
+                meta::check_identity(&call.resource, &mut wanted, call.namespace(), &call.info.name)?;
+            }
+            Ok(Patch::Apply(object(wanted)?))
         }
         other => {
             let mut known = vec!["application/json-patch+json", "application/merge-patch+json"];
@@ -93,6 +133,8 @@ impl Patch {
             })?,
             Self::Merge(patch) => json_patch::merge(&mut new, patch),
             Self::Strategic(patch) => new = strategic::merge(&call.resource.schema, current, patch)?,
+            // Only where the object itself is applied are its owners known; a part such as a scale is merged.
+            Self::Apply(patch) => json_patch::merge(&mut new, patch),
         }
         Ok(new)
     }

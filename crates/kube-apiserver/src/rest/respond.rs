@@ -72,18 +72,5 @@ pub(super) fn table(call: &Call, objects: &[Value], revision: &Value) -> Value {
 }
 
 pub(super) fn render(resource: &Resource, objects: &[Value], include: &str) -> Value {
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let shown = match include {
-                "None" => Value::Null,
-                "Object" => object.clone(),
-                _ => partial(object, "PartialObjectMetadata"),
-            };
-            json!({"cells": [object["metadata"]["name"], object["metadata"]["creationTimestamp"]], "object": shown})
-        })
-        .collect();
-    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "rows": rows, "columnDefinitions": [
-        {"name": "Name", "type": "string", "format": "name", "description": format!("Name of the {}", resource.kind), "priority": 0},
-        {"name": "Created At", "type": "date", "format": "", "description": "", "priority": 0}]})
+    crate::table::render(resource, objects, include, jiff::Timestamp::now())
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::admit::{self, Operation, Write};
 use super::decode;
-use super::{Call, MODIFIED, meta, respond};
+use super::{Call, MODIFIED, meta, owners, respond};
 use crate::error::ApiError;
 use crate::schema::{self, prune};
 use crate::store::{Key, Object, WriteError};
@@ -155,7 +155,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
         return Ok(object);
     }
     let reservation = strategy::allocate(&call.server, resource, None, &mut object)?;
-    let stored = call.server.to_storage(resource, object)?;
+    let stored = call.server.to_storage(resource, owners::record(call, None, object, ""))?;
     let stored = call.server.store().create(call.key(&name), stored).await;
     drop(reservation);
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
@@ -252,6 +252,8 @@ async fn change_once(
     let name = &call.info.name;
     let old = respond::tree(call, stored)?;
     let mut new = produce(&old)?;
+    // What an apply found out about owners; parts carried over from the old object would bring its owners back.
+    let managed = owners::applies(call).then(|| new["metadata"]["managedFields"].clone());
     let said = meta::text(&new, "resourceVersion");
     if !said.is_empty() && said != stored.revision.to_string() {
         return Err(call.conflict(name, MODIFIED).into());
@@ -274,6 +276,10 @@ async fn change_once(
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old))?;
     admit::validate(call, &write, Some(&new)).await?;
+    if let Some(managed) = managed {
+        new["metadata"]["managedFields"] = managed;
+    }
+    new = owners::record(call, Some(&old), new, edit.subresource);
     if call.dry_run() {
         return Ok(new);
     }

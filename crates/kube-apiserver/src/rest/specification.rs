@@ -1,0 +1,52 @@
+//! `/openapi`: the documents of the `openapi` module with entity tags, so that clients fetch each once.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header, request};
+
+use crate::ApiServer;
+use crate::openapi::{self, V2_PROTOBUF};
+
+/// Answers a path below `/openapi`; None when there is no such document.
+pub(super) fn serve(server: &ApiServer, segments: &[&str], parts: &request::Parts) -> Option<Response> {
+    let registry = server.registry();
+    let cache = server.openapi();
+    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (group, version) = match segments {
+        ["v2"] => {
+            let protobuf = accept.contains("com.github.proto-openapi.spec.v2");
+            let tag = cache.hash_of_all(&registry);
+            let tag = if protobuf { format!("{tag}P") } else { tag };
+            return Some(tagged(parts, &tag, || {
+                let document = openapi::v2(&registry);
+                if protobuf { (V2_PROTOBUF, openapi::encode_v2(&document)) } else { ("application/json", document.to_string().into()) }
+            }));
+        }
+        ["v3"] => {
+            let index = cache.index(&registry).to_string();
+            return Some(([(header::CONTENT_TYPE, "application/json")], index).into_response());
+        }
+        ["v3", "api", version] => ("", *version),
+        ["v3", "apis", group, version] => (*group, *version),
+        _ => return None,
+    };
+    let tag = cache.hash(&registry, group, version)?;
+    let document = openapi::v3(&registry, group, version)?;
+    Some(tagged(parts, &tag, || ("application/json", document.to_string().into())))
+}
+
+fn tagged(parts: &request::Parts, tag: &str, body: impl FnOnce() -> (&'static str, Vec<u8>)) -> Response {
+    let tag = format!("\"{tag}\"");
+    let known = parts.headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let mut response = if known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        let (type_, body) = body();
+        ([(header::CONTENT_TYPE, type_)], Body::from(body)).into_response()
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}

@@ -1,0 +1,242 @@
+//! Which cells a built-in kind has, and the small kinds' cells; the larger ones have files of their own.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{duration, network, node, pod, storage, workload};
+use crate::registry::Resource;
+
+pub(super) const NONE: &str = "<none>";
+
+/// An object with shorthands for reading it.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) object: &'a Value,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> View<'a> {
+    /// The value at a JSON pointer, null when absent.
+    pub(super) fn at(self, pointer: &str) -> &'a Value {
+        self.object.pointer(pointer).unwrap_or(&Value::Null)
+    }
+    pub(super) fn text(self, pointer: &str) -> &'a str {
+        self.at(pointer).as_str().unwrap_or_default()
+    }
+    /// The text, or `<none>`.
+    pub(super) fn or_none(self, pointer: &str) -> Value {
+        let text = self.text(pointer);
+        if text.is_empty() { NONE.into() } else { text.into() }
+    }
+    pub(super) fn number(self, pointer: &str) -> i64 {
+        self.at(pointer).as_i64().unwrap_or(0)
+    }
+    pub(super) fn list(self, pointer: &str) -> &'a [Value] {
+        self.at(pointer).as_array().map(Vec::as_slice).unwrap_or_default()
+    }
+    pub(super) fn name(self) -> Value {
+        self.at("/metadata/name").clone()
+    }
+    pub(super) fn age(self) -> Value {
+        self.since("/metadata/creationTimestamp")
+    }
+    pub(super) fn since(self, pointer: &str) -> Value {
+        duration::since(self.at(pointer), self.now).into()
+    }
+}
+
+/// The cells of a built-in, in the order of its columns.
+pub(super) fn of(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
+    let view = View { object, now };
+    match resource.plural.as_str() {
+        "pods" => pod::row(view),
+        "nodes" => node::row(view),
+        "deployments"
+        | "replicasets"
+        | "replicationcontrollers"
+        | "statefulsets"
+        | "daemonsets"
+        | "jobs"
+        | "cronjobs"
+        | "controllerrevisions"
+        | "podtemplates"
+        | "poddisruptionbudgets"
+        | "horizontalpodautoscalers" => workload::row(&resource.plural, view),
+        "services" | "endpoints" | "endpointslices" | "ingresses" | "ingressclasses" | "networkpolicies"
+        | "ipaddresses" | "servicecidrs" => network::row(&resource.plural, view),
+        "persistentvolumes"
+        | "persistentvolumeclaims"
+        | "storageclasses"
+        | "csidrivers"
+        | "csinodes"
+        | "volumeattachments" => storage::row(&resource.plural, view),
+        "events" => event(view),
+        other => small(other, view),
+    }
+}
+
+fn small(plural: &str, view: View<'_>) -> Vec<Value> {
+    let (name, age) = (view.name(), view.age());
+    match plural {
+        "configmaps" => vec![name, json!(count(view.at("/data")) + count(view.at("/binaryData"))), age],
+        "secrets" => vec![name, view.at("/type").clone(), json!(count(view.at("/data"))), age],
+        "namespaces" => vec![name, view.at("/status/phase").clone(), age],
+        "limitranges" | "roles" | "clusterroles" | "customresourcedefinitions" | "csistoragecapacities" => {
+            vec![name, view.at("/metadata/creationTimestamp").clone()]
+        }
+        "rolebindings" | "clusterrolebindings" => binding(view),
+        "resourcequotas" => quota(view),
+        "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
+            vec![name, json!(view.list("/webhooks").len()), age]
+        }
+        "validatingadmissionpolicies" => {
+            let kind = view.at("/spec/paramKind");
+            let kind = match (kind["apiVersion"].as_str(), kind["kind"].as_str()) {
+                (Some(version), Some(kind)) => format!("{version}/{kind}"),
+                _ => "<unset>".to_owned(),
+            };
+            vec![name, json!(view.list("/spec/validations").len()), kind.into(), age]
+        }
+        "validatingadmissionpolicybindings" => {
+            let parameter = view.at("/spec/paramRef");
+            let parameter = match (parameter["namespace"].as_str(), parameter["name"].as_str()) {
+                (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+                (None, Some(name)) => format!("*/{name}"),
+                _ => "<unset>".to_owned(),
+            };
+            vec![name, view.at("/spec/policyName").clone(), parameter.into(), age]
+        }
+        "apiservices" => {
+            let service = match view.text("/spec/service/name") {
+                "" => "Local".to_owned(),
+                service => format!("{}/{service}", view.text("/spec/service/namespace")),
+            };
+            let available = view.list("/status/conditions").iter().find(|c| c["type"] == "Available");
+            let available = available.map_or("Unknown".to_owned(), |c| {
+                let (status, reason) =
+                    (c["status"].as_str().unwrap_or_default(), c["reason"].as_str().unwrap_or_default());
+                if status == "True" { status.to_owned() } else { format!("{status} ({reason})") }
+            });
+            vec![name, service.into(), available.into(), age]
+        }
+        "certificatesigningrequests" => csr(view),
+        "leases" => vec![name, view.at("/spec/holderIdentity").clone(), age],
+        "runtimeclasses" => vec![name, view.at("/handler").clone(), age],
+        "priorityclasses" => vec![
+            name,
+            view.at("/value").clone(),
+            json!(view.at("/globalDefault").as_bool().unwrap_or(false)),
+            age,
+            view.at("/preemptionPolicy").clone(),
+        ],
+        _ => vec![name, age],
+    }
+}
+
+pub(super) fn count(map: &Value) -> usize {
+    map.as_object().map_or(0, serde_json::Map::len)
+}
+
+/// `k=v,k=v`, or `<none>`.
+pub(super) fn pairs(map: &Value) -> String {
+    let pairs: Vec<String> =
+        map.as_object().into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    if pairs.is_empty() { NONE.to_owned() } else { pairs.join(",") }
+}
+
+/// A label selector as `kubectl` writes it.
+pub(super) fn selector(selector: &Value) -> String {
+    let mut parts: Vec<String> = match pairs(&selector["matchLabels"]) {
+        none if none == NONE => Vec::new(),
+        pairs => vec![pairs],
+    };
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = expression["key"].as_str().unwrap_or_default();
+        let values: Vec<&str> =
+            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        parts.push(match expression["operator"].as_str() {
+            Some("In") => format!("{key} in ({})", values.join(",")),
+            Some("NotIn") => format!("{key} notin ({})", values.join(",")),
+            Some("DoesNotExist") => format!("!{key}"),
+            _ => key.to_owned(),
+        });
+    }
+    if parts.is_empty() { NONE.to_owned() } else { parts.join(",") }
+}
+
+fn binding(view: View<'_>) -> Vec<Value> {
+    let subjects = |kind: &str| {
+        let names: Vec<String> = view
+            .list("/subjects")
+            .iter()
+            .filter(|s| s["kind"] == kind)
+            .map(|s| {
+                let name = s["name"].as_str().unwrap_or_default();
+                s["namespace"]
+                    .as_str()
+                    .filter(|_| kind == "ServiceAccount")
+                    .map_or(name.to_owned(), |ns| format!("{ns}/{name}"))
+            })
+            .collect();
+        Value::from(names.join(", "))
+    };
+    let role = format!("{}/{}", view.text("/roleRef/kind"), view.text("/roleRef/name"));
+    vec![view.name(), role.into(), view.age(), subjects("User"), subjects("Group"), subjects("ServiceAccount")]
+}
+
+fn quota(view: View<'_>) -> Vec<Value> {
+    let (mut requests, mut limits) = (Vec::new(), Vec::new());
+    for (key, hard) in view.at("/status/hard").as_object().into_iter().flatten() {
+        let used = view.at("/status/used")[key].as_str().unwrap_or("0");
+        let text = format!("{key}: {used}/{}", hard.as_str().unwrap_or_default());
+        if key.starts_with("limits.") { limits.push(text) } else { requests.push(text) }
+    }
+    vec![view.name(), requests.join(", ").into(), limits.join(", ").into(), view.age()]
+}
+
+fn csr(view: View<'_>) -> Vec<Value> {
+    let conditions = view.list("/status/conditions");
+    let has = |type_: &str| conditions.iter().any(|c| c["type"] == type_);
+    let mut state = match (has("Denied"), has("Approved")) {
+        (true, _) => "Denied".to_owned(),
+        (_, true) => "Approved".to_owned(),
+        _ => "Pending".to_owned(),
+    };
+    if has("Failed") {
+        state.push_str(",Failed");
+    }
+    if !view.text("/status/certificate").is_empty() {
+        state.push_str(",Issued");
+    }
+    let requested = view.at("/spec/expirationSeconds").as_i64().map_or(NONE.to_owned(), duration::human);
+    let (signer, user) = (view.or_none("/spec/signerName"), view.at("/spec/username").clone());
+    vec![view.name(), view.age(), signer, user, requested.into(), state.into()]
+}
+
+/// Both event APIs; the old one says `involvedObject`, the new one `regarding`.
+fn event(view: View<'_>) -> Vec<Value> {
+    let pick = |pointers: &[&'static str]| pointers.iter().copied().find(|p| !view.at(p).is_null()).unwrap_or("/none");
+    let first = pick(&["/firstTimestamp", "/deprecatedFirstTimestamp", "/eventTime"]);
+    let last = pick(&["/series/lastObservedTime", "/lastTimestamp", "/deprecatedLastTimestamp", "/eventTime"]);
+    let count = pick(&["/series/count", "/count", "/deprecatedCount"]);
+    let object = view.at(pick(&["/involvedObject", "/regarding"]));
+    let (kind, name) = (object["kind"].as_str().unwrap_or_default(), object["name"].as_str().unwrap_or_default());
+    let target = if name.is_empty() { kind.to_lowercase() } else { format!("{}/{name}", kind.to_lowercase()) };
+    let source = view.at(pick(&["/source", "/deprecatedSource"]));
+    let component = source["component"].as_str().filter(|c| !c.is_empty());
+    let component = component.unwrap_or_else(|| view.text(pick(&["/reportingComponent", "/reportingController"])));
+    let host = source["host"].as_str().filter(|h| !h.is_empty()).unwrap_or_else(|| view.text("/reportingInstance"));
+    let from: Vec<&str> = [component, host].into_iter().filter(|word| !word.is_empty()).collect();
+    vec![
+        view.since(last),
+        view.at("/type").clone(),
+        view.at("/reason").clone(),
+        target.into(),
+        object["fieldPath"].as_str().unwrap_or_default().into(),
+        from.join(", ").into(),
+        view.text(pick(&["/message", "/note"])).trim().into(),
+        view.since(first),
+        json!(view.at(count).as_i64().unwrap_or(1).max(1)),
+        view.name(),
+    ]
+}
