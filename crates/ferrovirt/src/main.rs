@@ -1,2 +1,95 @@
-//! ferrovirt
-fn main() {}
+//! The one program of the product: a table from names to what they run, looked up by the name it is called by, then by
+//! its first argument.
+
+mod cluster;
+mod control_plane;
+mod down;
+mod failure;
+mod logs;
+mod node;
+mod state;
+mod status;
+mod terminal;
+mod up;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What a name runs: it gets the arguments after the name.
+type Program = fn(Vec<OsString>) -> anyhow::Result<()>;
+
+/// Name, what it runs, what it is for (empty for names that are not typed by people).
+const PROGRAMS: &[(&str, Program, &str)] = &[
+    ("up", up::main, "start the cluster on this machine, or repair it"),
+    ("down", down::main, "stop the cluster and leave nothing behind on the host"),
+    ("status", status::main, "say what runs, where, and how much memory it takes"),
+    ("kubeconfig", state::print_kubeconfig, "print the path of the kubeconfig"),
+    ("logs", logs::main, "print the log of a part of the cluster"),
+    ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
+    ("node", node::main, "run a node in the foreground"),
+    (kubelet::node::start::INIT, node::init, ""),
+    (kubelet::node::init::AGENT, node::agent, ""),
+];
+
+fn main() -> ExitCode {
+    // One provider for every TLS connection of this process; a second installation is refused, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut words = std::env::args_os();
+    let called = words.next().unwrap_or_default();
+    let mut words: Vec<OsString> = words.collect();
+    let by_name = Path::new(&called).file_name().and_then(OsStr::to_str).and_then(find);
+    let program = match by_name {
+        Some(program) => program,
+        None => {
+            let first = words.first().and_then(|word| word.to_str()).unwrap_or("help").to_owned();
+            if matches!(first.as_str(), "help" | "--help" | "-h") {
+                terminal::say(&usage());
+                return ExitCode::SUCCESS;
+            }
+            if matches!(first.as_str(), "version" | "--version" | "-V") {
+                terminal::say(&format!("ferrovirt {}", state::VERSION));
+                return ExitCode::SUCCESS;
+            }
+            let Some(program) = find(&first) else {
+                terminal::complain(&format!("error: {first:?} is not a command\nhint: `ferrovirt help` lists them"));
+                return ExitCode::from(2);
+            };
+            words.remove(0);
+            program
+        }
+    };
+    match program(words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}
+
+fn find(name: &str) -> Option<Program> {
+    PROGRAMS.iter().find(|(known, ..)| *known == name).map(|(_, program, _)| *program)
+}
+
+fn usage() -> String {
+    let mut text = "Virtual machines next to containers, on one machine, with the Kubernetes and KubeVirt APIs.\n\n\
+                    usage: ferrovirt COMMAND [ARGUMENTS]\n\n"
+        .to_owned();
+    for (name, _, purpose) in PROGRAMS.iter().filter(|(.., purpose)| !purpose.is_empty()) {
+        text.push_str(&format!("  {name:<16} {purpose}\n"));
+    }
+    text.push_str("  version          print the version\n\n`ferrovirt COMMAND --help` says more.");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_the_help_hides_internals() {
+        for (index, (name, ..)) in PROGRAMS.iter().enumerate() {
+            assert!(PROGRAMS[index + 1..].iter().all(|(other, ..)| other != name), "{name} twice");
+        }
+        let text = usage();
+        assert!(text.contains("\n  up ") && !text.contains("node-init"), "{text}");
+    }
+}

@@ -18,6 +18,8 @@ mod error;
 mod images;
 mod logs;
 pub mod node;
+pub mod proxy;
+pub mod service_view;
 mod pod;
 mod pods;
 mod registration;

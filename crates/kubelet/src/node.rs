@@ -9,6 +9,7 @@
 //! Guarantees: nothing of the node outlives its init, so killing the init is a power cut; what is kept (images,
 //! volumes, logs) lies under the node's directory; on the host there are one interface pair and one cgroup besides.
 
+pub mod agent;
 pub mod config;
 pub mod containerd;
 pub mod devices;
@@ -20,6 +21,9 @@ pub mod start;
 use std::path::{Path, PathBuf};
 
 pub use config::Config;
+
+/// The kubeconfig of the node's agent, as the node itself sees it.
+pub const IN_NODE_KUBECONFIG: &str = "/etc/ferrovirt/kubeconfig";
 
 /// Why a node could not be brought up.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +69,12 @@ pub enum Error {
     /// The thread that makes the namespaces ended early.
     #[error("the node's namespaces were not made")]
     Namespaces,
+    /// A certificate or key that cannot be used.
+    #[error("unusable {}", .0.display())]
+    Certificate(PathBuf),
+    /// The kubelet.
+    #[error("the kubelet failed")]
+    Kubelet(#[source] Box<crate::Error>),
     /// Another init of the same node is running.
     #[error("node {0} is already running")]
     Running(String),

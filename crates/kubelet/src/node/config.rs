@@ -82,6 +82,11 @@ impl Config {
         self.dir.join("lock")
     }
 
+    /// Files that the node proves itself with: they appear in its `/etc/ferrovirt`.
+    pub fn secrets(&self) -> PathBuf {
+        self.dir.join("secrets")
+    }
+
     /// Where this configuration is kept on the host.
     pub fn path(&self) -> PathBuf {
         self.dir.join("config.json")

@@ -140,6 +140,11 @@ fn settings(config: &Config, root: &Path) -> Result<()> {
     for dir in ["ferrovirt", "containerd/certs.d", "cni/net.d"] {
         make_dir(&etc.join(dir))?;
     }
+    let secrets = config.secrets();
+    for entry in std::fs::read_dir(&secrets).map_err(file("list", &secrets))?.flatten() {
+        let target = etc.join("ferrovirt").join(entry.file_name());
+        std::fs::copy(entry.path(), &target).map_err(file("copy", &entry.path()))?;
+    }
     config.save(&root.join(super::config::IN_NODE.trim_start_matches('/')))?;
     replace(&etc.join("hostname"), &format!("{}\n", config.name))?;
     replace(&etc.join("hosts"), &hosts(config))?;

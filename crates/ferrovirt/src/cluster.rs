@@ -1,0 +1,79 @@
+//! What several commands need of the cluster: keys, clients, a runtime.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube_apiserver::bootstrap::pki::{Pki, kubeconfig};
+use kubelet::node;
+
+use crate::state::{API_PORT, State};
+
+/// A runtime for one command or one long-lived process.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")
+}
+
+/// The cluster's keys, made if they are not there.
+pub(crate) fn pki(state: &State) -> anyhow::Result<Pki> {
+    Pki::open(Some(&state.pki())).context("cannot open the cluster's keys")
+}
+
+/// Writes the administrator's kubeconfig, unless it already says the same.
+pub(crate) fn write_kubeconfig(state: &State) -> anyhow::Result<()> {
+    let pki = pki(state)?;
+    let admin = pki.admin()?;
+    let text = kubeconfig(&format!("https://10.88.0.1:{API_PORT}"), pki.ca_pem(), "admin", &admin);
+    write_secret(&state.kubeconfig(), &text)
+}
+
+/// Puts what the node proves itself with where its init picks it up.
+pub(crate) fn write_node_secrets(state: &State, config: &node::Config) -> anyhow::Result<()> {
+    let pki = pki(state)?;
+    let dir = config.secrets();
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let mut names = vec![config.name.clone()];
+    names.extend(config.addresses.iter().map(|address| address.addr().to_string()));
+    let server = pki.kubelet_server(&config.name, &names)?;
+    let client = pki.kubelet(&config.name)?;
+    let user = format!("system:node:{}", config.name);
+    let files = [
+        ("kubeconfig", kubeconfig(&config.api_server, pki.ca_pem(), &user, &client)),
+        ("ca.crt", pki.ca_pem().to_owned()),
+        ("kubelet.crt", server.certificate),
+        ("kubelet.key", server.key),
+    ];
+    for (name, text) in files {
+        write_secret(&dir.join(name), &text)?;
+    }
+    Ok(())
+}
+
+/// A client that does what a kubeconfig says.
+pub(crate) async fn client(path: &Path) -> anyhow::Result<kube::Client> {
+    let read = Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("cannot use {}", path.display()))?;
+    kube::Client::try_from(config).context("cannot make a client")
+}
+
+/// Writes a file for root's eyes; it appears whole or not at all.
+fn write_secret(path: &PathBuf, text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    if std::fs::read_to_string(path).is_ok_and(|now| now == text) {
+        return Ok(());
+    }
+    let fresh = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        std::fs::rename(&fresh, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

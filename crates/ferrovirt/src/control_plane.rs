@@ -1,0 +1,101 @@
+//! `ferrovirt control-plane`: the API server and the built-in controllers, one process on the host.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Parser;
+use kube_apiserver::ApiServer;
+use kube_apiserver::authn::{self, Authenticator, tokens::Tokens};
+use kube_apiserver::serve::{self, tls::Tls};
+use tokio::net::TcpListener;
+
+use crate::failure::{advise, parse};
+use crate::state::{API_PORT, State, StateArgs};
+use crate::{cluster, terminal};
+
+/// Run the API server and the built-in controllers in the foreground
+#[derive(Debug, Parser)]
+#[command(name = "control-plane")]
+struct ControlPlaneArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// Start a session of its own, away from the terminal
+    #[arg(long, hide = true)]
+    detach: bool,
+}
+
+/// `ferrovirt control-plane`
+pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
+    let Some(arguments) = parse::<ControlPlaneArgs>(words)? else { return Ok(()) };
+    terminal::log("info");
+    if arguments.detach {
+        sys::process::detach_from_terminal()?;
+    }
+    let state = arguments.state.state()?;
+    state.make()?;
+    let _lock = sys::lock::acquire(&state.control_plane_lock())?.ok_or_else(|| {
+        advise(anyhow::anyhow!("the control plane is already running"), "`ferrovirt status` shows it, `ferrovirt down` stops it")
+    })?;
+    sys::process::raise_open_files()?;
+    cluster::runtime()?.block_on(run(&state))
+}
+
+async fn run(state: &State) -> anyhow::Result<()> {
+    let node = state.node()?;
+    let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
+    let advertise = node.gateways.first().map(|gateway| SocketAddr::new(gateway.addr(), API_PORT));
+    let config = kube_apiserver::Config {
+        data_dir: Some(state.store()),
+        pki_dir: Some(state.pki()),
+        service_cidrs: node.service_cidrs.clone(),
+        advertise,
+        cluster_domain: node.domain.clone(),
+        ..kube_apiserver::Config::default()
+    };
+    let listeners = listen(&node).await?;
+    let server = ApiServer::open(config).await.context("cannot open the API server")?;
+    let pki = cluster::pki(state)?;
+    let names = names(&node);
+    let pair = pki.api_server(&names)?;
+    let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).context("cannot set up TLS")?;
+    let authenticator = Authenticator {
+        tokens: Arc::new(Tokens::new(pki.token_signer()?, server.store().clone())),
+        authorizer: server.authorizer().clone(),
+    };
+    let router = server.router().layer(axum::middleware::from_fn_with_state(authenticator, authn::layer));
+    tracing::info!(port = API_PORT, "API server listens");
+    let closing = server.clone();
+    let signal = stop.clone();
+    let _closer = kit::spawn("close-watches", async move {
+        signal.cancelled().await;
+        closing.close();
+    });
+    serve::serve(listeners, Arc::new(tls), router, stop).await;
+    tracing::info!("control plane ended");
+    Ok(())
+}
+
+/// The bridge's addresses, where nodes and pods reach it, and loopback.
+async fn listen(node: &kubelet::node::Config) -> anyhow::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
+    for address in node.gateways.iter().map(ipnet::IpNet::addr).chain([loopback]) {
+        let at = SocketAddr::new(address, API_PORT);
+        let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"));
+        listeners.push(listener.map_err(|error| advise(error, "`ferrovirt up` makes the addresses; something else may use the port"))?);
+    }
+    Ok(listeners)
+}
+
+/// Everything clients call the API server.
+fn names(node: &kubelet::node::Config) -> Vec<String> {
+    let service = format!("kubernetes.default.svc.{}", node.domain);
+    let mut names: Vec<String> =
+        ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned).into();
+    names.push(service);
+    names.extend(node.gateways.iter().map(|gateway| gateway.addr().to_string()));
+    names.extend(node.service_cidrs.iter().filter_map(|range| range.hosts().next()).map(|first| first.to_string()));
+    names
+}

@@ -1,0 +1,127 @@
+//! `ferrovirt down`: whatever the state, afterwards nothing of the cluster runs or shows on the host.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Parser;
+use kubelet::node::{config::CGROUP, host_network};
+use sys::process::Handle;
+
+use crate::failure::parse;
+use crate::state::{State, StateArgs, need_root};
+use crate::{cluster, terminal};
+
+/// Stop the cluster and leave nothing behind on the host; its state is kept, so that `up` resumes
+#[derive(Debug, Parser)]
+#[command(name = "down")]
+struct DownArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// Remove the state as well: objects, volumes, images, logs
+    #[arg(long)]
+    purge: bool,
+}
+
+/// How long the control plane may take to end by itself, and anything else to end when killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `ferrovirt down`
+pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
+    let Some(arguments) = parse::<DownArgs>(words)? else { return Ok(()) };
+    need_root()?;
+    terminal::log("warn");
+    let state = arguments.state.state()?;
+    let existed = state.dir().exists();
+    state.make()?;
+    let exclusive = state.exclusive()?;
+    let begin = Instant::now();
+    let stopped = stop(&state)?;
+    cluster::runtime()?.block_on(async {
+        let config = state.node()?;
+        host_network::tear_down(&config, &state.host_settings()).await.context("cannot take the host's network back")
+    })?;
+    unmount(&state)?;
+    if arguments.purge || !existed {
+        drop(exclusive);
+        std::fs::remove_dir_all(state.dir()).with_context(|| format!("cannot remove {}", state.dir().display()))?;
+    }
+    if stopped {
+        terminal::say(&format!("down after {:.2} s", begin.elapsed().as_secs_f64()));
+    } else {
+        terminal::say("nothing was running");
+    }
+    Ok(())
+}
+
+/// Ends every process; true if there was any.
+fn stop(state: &State) -> anyhow::Result<bool> {
+    let control_plane = process(state.control_plane_pid()?)?;
+    let node = process(state.node_pid()?)?;
+    let any = control_plane.is_some() || node.is_some();
+    if let Some(control_plane) = &control_plane {
+        control_plane.terminate()?;
+    }
+    if let Some(node) = node {
+        // The init takes its whole PID namespace with it.
+        node.kill()?;
+        end(&node, "the node")?;
+    }
+    let stray = clear_cgroups()?;
+    if let Some(control_plane) = control_plane
+        && !control_plane.ended_within(PATIENCE)?
+    {
+        control_plane.kill()?;
+        end(&control_plane, "the control plane")?;
+    }
+    Ok(any || stray)
+}
+
+fn process(pid: Option<u32>) -> anyhow::Result<Option<Handle>> {
+    Ok(pid.map(Handle::open).transpose()?.flatten())
+}
+
+fn end(process: &Handle, what: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(process.ended_within(PATIENCE)?, "{what} does not end: a process in it is stuck in the kernel");
+    Ok(())
+}
+
+/// Kills what is left in the cluster's cgroups and removes them; true if anything was left.
+fn clear_cgroups() -> anyhow::Result<bool> {
+    let groups: Vec<PathBuf> = sys::cgroup::hierarchies()?.iter().map(|h| h.mount.join(CGROUP)).collect();
+    let mut stray = false;
+    for group in groups.iter().filter(|group| group.exists()) {
+        for pid in sys::cgroup::pids(group) {
+            if let Some(process) = process(Some(pid))? {
+                stray = true;
+                process.kill()?;
+                end(&process, &format!("process {pid}"))?;
+            }
+        }
+        remove_group(group)?;
+    }
+    Ok(stray)
+}
+
+/// A group is busy for a moment after its last process has ended.
+fn remove_group(group: &Path) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match sys::cgroup::remove(group) {
+            Err(error) if Instant::now() < deadline => {
+                tracing::debug!(%error, "cgroup is still busy");
+                sys::process::pause(Duration::from_millis(10));
+            }
+            other => return other.context("cannot remove the cluster's cgroups"),
+        }
+    }
+}
+
+/// Nothing is mounted below the state directory on the host unless somebody did it by hand or a run was cut short.
+fn unmount(state: &State) -> anyhow::Result<()> {
+    for point in sys::mount::points()?.iter().rev().filter(|point| point.starts_with(state.dir())) {
+        sys::mount::detach(point)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! How failures are told: what, why, and what to do about it where that is known.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::terminal;
+
+/// An error with advice.
+#[derive(Debug)]
+struct Advised {
+    error: anyhow::Error,
+    hint: String,
+}
+
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Advised {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Adds advice to an error.
+pub(crate) fn advise(error: anyhow::Error, hint: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Advised { error, hint: hint.into() })
+}
+
+/// A usage error: exit code 2.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) clap::Error);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Reads arguments; help and version are printed and end in success.
+pub(crate) fn parse<A: clap::Parser>(words: Vec<std::ffi::OsString>) -> anyhow::Result<Option<A>> {
+    let name = A::command().get_name().to_owned();
+    let words = std::iter::once(std::ffi::OsString::from(format!("ferrovirt {name}"))).chain(words);
+    match A::try_parse_from(words) {
+        Ok(arguments) => Ok(Some(arguments)),
+        Err(error) if !error.use_stderr() => {
+            terminal::say(error.to_string().trim_end());
+            Ok(None)
+        }
+        Err(error) => Err(Usage(error).into()),
+    }
+}
+
+/// Prints the error and gives the exit code: 2 for usage, else 1.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    terminal::complain(&text(error));
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+}
+
+fn text(error: &anyhow::Error) -> String {
+    if let Some(Usage(usage)) = error.downcast_ref() {
+        return usage.to_string().trim_end().to_owned();
+    }
+    let mut text = "error".to_owned();
+    let mut last = String::new();
+    for cause in error.chain() {
+        let words = cause.to_string();
+        // Some libraries repeat their source in their own words.
+        if !last.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        last = words;
+    }
+    for cause in error.chain() {
+        if let Some(advised) = cause.downcast_ref::<Advised>() {
+            text.push_str("\nhint: ");
+            text.push_str(&advised.hint);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[track_caller]
+    fn check(error: anyhow::Error, expect: &str) {
+        assert_eq!(text(&error), expect);
+    }
+
+    #[test]
+    fn what_why_and_hint() {
+        check(anyhow!("no route").context("cannot start the node"), "error: cannot start the node: no route");
+        let advised = advise(anyhow!("no route").context("cannot dial"), "bring the link up");
+        check(advised.context("cannot start"), "error: cannot start: cannot dial: no route\nhint: bring the link up");
+        check(anyhow!("inner").context("outer: inner"), "error: outer: inner");
+    }
+}

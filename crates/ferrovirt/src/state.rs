@@ -1,0 +1,167 @@
+//! Where the cluster keeps what it must remember, and the fixed addresses of a cluster on one machine.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Parser;
+use kubelet::node;
+use sys::lock;
+
+use crate::failure::{advise, parse};
+use crate::terminal;
+
+/// The product's version; images carry it as their tag.
+pub(crate) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+
+/// Name of the one node.
+pub(crate) const NODE: &str = "node1";
+
+/// Port of the API server.
+pub(crate) const API_PORT: u16 = 6443;
+
+/// Arguments of every command that needs the state directory.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StateArgs {
+    /// Directory of the cluster's keys, objects, images and logs
+    #[arg(long, env = "FERROVIRT_STATE", default_value = "/var/lib/ferrovirt", value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+impl StateArgs {
+    /// The state directory, absolute, so that it means the same in every process.
+    pub(crate) fn state(&self) -> anyhow::Result<State> {
+        let dir = std::path::absolute(&self.state_dir)
+            .with_context(|| format!("cannot use the state directory {}", self.state_dir.display()))?;
+        Ok(State { dir })
+    }
+}
+
+/// The state directory.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    dir: PathBuf,
+}
+
+impl State {
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    pub(crate) fn pki(&self) -> PathBuf {
+        self.dir.join("pki")
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
+    pub(crate) fn log(&self, part: &str) -> PathBuf {
+        self.dir.join("log").join(format!("{part}.log"))
+    }
+
+    /// Host settings as they were before the cluster changed them.
+    pub(crate) fn host_settings(&self) -> PathBuf {
+        self.dir.join("host-settings.json")
+    }
+
+    /// Held by the control plane as long as it lives.
+    pub(crate) fn control_plane_lock(&self) -> PathBuf {
+        self.dir.join("control-plane.lock")
+    }
+
+    /// Held by `up` and `down` while they work.
+    fn command_lock(&self) -> PathBuf {
+        self.dir.join("command.lock")
+    }
+
+    /// Makes the directories, closed to everybody but root: keys lie below.
+    pub(crate) fn make(&self) -> anyhow::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        for dir in [self.dir.clone(), self.dir.join("log"), self.pki(), self.store()] {
+            std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        let owner_only = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(&self.dir, owner_only)
+            .with_context(|| format!("cannot set the mode of {}", self.dir.display()))?;
+        std::fs::set_permissions(self.pki(), std::fs::Permissions::from_mode(0o700))
+            .with_context(|| format!("cannot set the mode of {}", self.pki().display()))
+    }
+
+    /// Keeps other `up` and `down` away until dropped.
+    pub(crate) fn exclusive(&self) -> anyhow::Result<lock::Lock> {
+        let path = self.command_lock();
+        lock::acquire(&path)?.ok_or_else(|| {
+            let by = lock::holder(&path).ok().flatten().map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+            advise(anyhow::anyhow!("another `ferrovirt up` or `down` is at work{by}"), "wait for it, or end it with Ctrl-C")
+        })
+    }
+
+    /// The pid of the running control plane.
+    pub(crate) fn control_plane_pid(&self) -> anyhow::Result<Option<u32>> {
+        Ok(lock::holder(&self.control_plane_lock())?)
+    }
+
+    /// The pid, on the host, of the running node's init.
+    pub(crate) fn node_pid(&self) -> anyhow::Result<Option<u32>> {
+        Ok(lock::holder(&self.node()?.lock())?)
+    }
+
+    /// The node of this cluster, with the addresses of an embedded cluster, in the families the host knows.
+    pub(crate) fn node(&self) -> anyhow::Result<node::Config> {
+        let nets = |texts: [&str; 2]| texts.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>();
+        let ips = |texts: [&str; 2]| texts.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>();
+        let config = node::Config {
+            name: NODE.into(),
+            dir: self.dir.join("nodes").join(NODE),
+            bridge: "fv0".into(),
+            gateways: nets(["10.88.0.1/24", "fd00:10:88::1/64"])?,
+            addresses: nets(["10.88.0.11/24", "fd00:10:88::11/64"])?,
+            pod_cidrs: nets(["10.244.0.0/24", "fd00:10:244::/64"])?,
+            cluster_cidrs: nets(["10.244.0.0/16", "fd00:10:244::/48"])?,
+            service_cidrs: nets(["10.96.0.0/16", "fd00:10:96::/112"])?,
+            dns: ips(["10.96.0.10", "fd00:10:96::a"])?,
+            domain: "cluster.local".into(),
+            api_server: format!("https://10.88.0.1:{API_PORT}"),
+            resolvers: node::config::host_resolvers(),
+            mtu: 1500,
+            sandbox_image: format!("ferrovirt.local/pause:{VERSION}"),
+        };
+        Ok(if has_ipv6() { config } else { config.without_ipv6() })
+    }
+}
+
+fn has_ipv6() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|text| text.trim() == "0")
+}
+
+/// Refuses to go on without root.
+pub(crate) fn need_root() -> anyhow::Result<()> {
+    if sys::process::is_root() {
+        return Ok(());
+    }
+    Err(advise(anyhow::anyhow!("this command makes namespaces, mounts and interfaces, which only root may"), "use sudo"))
+}
+
+/// Print the path of the kubeconfig
+#[derive(Debug, Parser)]
+#[command(name = "kubeconfig")]
+struct KubeconfigArgs {
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// `ferrovirt kubeconfig`
+pub(crate) fn print_kubeconfig(words: Vec<OsString>) -> anyhow::Result<()> {
+    let Some(arguments) = parse::<KubeconfigArgs>(words)? else { return Ok(()) };
+    let path = arguments.state.state()?.kubeconfig();
+    if !path.exists() {
+        return Err(advise(anyhow::anyhow!("there is no {}", path.display()), "`ferrovirt up` makes it"));
+    }
+    terminal::say(&path.display().to_string());
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! `ferrovirt status`: what runs, as the kernel and the API server see it.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Parser;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use sys::kvm::Verdict;
+
+use crate::failure::parse;
+use crate::state::{NODE, State, StateArgs, VERSION};
+use crate::{cluster, terminal, up};
+
+/// Say what runs, where, and how much memory it takes
+#[derive(Debug, Parser)]
+#[command(name = "status")]
+struct StatusArgs {
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// `ferrovirt status`
+pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
+    let Some(arguments) = parse::<StatusArgs>(words)? else { return Ok(()) };
+    terminal::log("error");
+    let state = arguments.state.state()?;
+    for line in cluster::runtime()?.block_on(lines(&state))? {
+        terminal::say(&line);
+    }
+    Ok(())
+}
+
+async fn lines(state: &State) -> anyhow::Result<Vec<String>> {
+    let row = |name: &str, text: String| format!("{name:<16} {text}");
+    let control_plane = state.control_plane_pid()?;
+    let node = state.node_pid()?;
+    let mut lines = vec![row("version", VERSION.to_owned()), row("state", state.dir().display().to_string())];
+    lines.push(row("control plane", running(control_plane.map(|pid| (pid, resident(pid))))));
+    lines.push(row("node", running(node.map(|pid| (pid, node_memory())))));
+    lines.push(row("virtualization", virtualization(&sys::kvm::verdict())));
+    if control_plane.is_some() {
+        let answer = tokio::time::timeout(Duration::from_secs(3), api(state)).await;
+        let text = match answer {
+            Ok(Ok(text)) => text,
+            Ok(Err(error)) => format!("does not answer: {error:#}"),
+            Err(_) => "does not answer within 3 s".to_owned(),
+        };
+        lines.push(row("API server", text));
+    }
+    lines.push(row("kubeconfig", state.kubeconfig().display().to_string()));
+    Ok(lines)
+}
+
+fn running(process: Option<(u32, u64)>) -> String {
+    match process {
+        Some((pid, kib)) => format!("running, pid {pid}, {} MiB", kib / 1024),
+        None => "not running".to_owned(),
+    }
+}
+
+/// What guests run on, in words.
+pub(crate) fn virtualization(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Usable => "KVM".to_owned(),
+        Verdict::Unusable(why) => format!("emulation ({why})"),
+    }
+}
+
+async fn api(state: &State) -> anyhow::Result<String> {
+    let client = cluster::client(&state.kubeconfig()).await?;
+    let version = client.apiserver_version().await?.git_version;
+    let node = Api::<Node>::all(client.clone()).get_opt(NODE).await?;
+    let pods = Api::<Pod>::all(client).list_metadata(&kube::api::ListParams::default()).await?.items.len();
+    let ready = match node {
+        Some(node) if up::is_ready(&node) => "Ready",
+        Some(_) => "not Ready",
+        None => "not registered",
+    };
+    Ok(format!("{version}, node {ready}, {pods} pods"))
+}
+
+/// Resident memory of a process in KiB.
+fn resident(pid: u32) -> u64 {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|text| parse_resident(&text)).unwrap_or(0)
+}
+
+/// Resident memory of the node's own processes and of all that its containers run, in KiB.
+fn node_memory() -> u64 {
+    let mut pids = std::collections::BTreeSet::new();
+    for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {
+        pids.extend(sys::cgroup::pids(&hierarchy.mount.join(kubelet::node::config::CGROUP).join(NODE)));
+    }
+    pids.into_iter().map(resident).sum()
+}
+
+fn parse_resident(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        assert_eq!(running(Some((7, 2048))), "running, pid 7, 2 MiB");
+        assert_eq!(running(None), "not running");
+        assert_eq!(virtualization(&Verdict::Unusable("there is no /dev/kvm".into())), "emulation (there is no /dev/kvm)");
+        assert_eq!(parse_resident("Name:\tx\nVmRSS:\t    5120 kB\n"), Some(5120));
+        assert_eq!(parse_resident("Name:\tkthreadd\n"), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! `ferrovirt up`: from nothing, or from any state in between, to a node that is Ready.
+//!
+//! Each step first looks whether it is already done, so that running it again repairs what is broken and no more.
+//! Nothing is undone when it is interrupted: the next `up` goes on from there and `down` clears it away.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Parser;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kubelet::node::host_network;
+
+use crate::failure::{advise, parse};
+use crate::state::{NODE, State, StateArgs, need_root};
+use crate::{cluster, node, terminal};
+
+/// Start the cluster on this machine, or repair it
+#[derive(Debug, Parser)]
+#[command(name = "up")]
+struct UpArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    /// Stop when the node is Ready, without virtual machine support
+    #[arg(long)]
+    cluster_only: bool,
+}
+
+/// `ferrovirt up`
+pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
+    let Some(arguments) = parse::<UpArgs>(words)? else { return Ok(()) };
+    need_root()?;
+    need_programs()?;
+    terminal::log("warn");
+    let state = arguments.state.state()?;
+    state.make()?;
+    let _exclusive = state.exclusive()?;
+    cluster::runtime()?.block_on(run(&state, &arguments))
+}
+
+/// Programs of the host that the cluster is built on.
+const PROGRAMS: [&str; 4] = ["containerd", "runc", "nft", "ctr"];
+
+fn need_programs() -> anyhow::Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<_> = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).collect();
+    let mut missing: Vec<_> =
+        PROGRAMS.into_iter().filter(|name| !dirs.iter().any(|dir| dir.join(name).is_file())).collect();
+    let plugins = kubelet::node::containerd::cni_bin_dir(Path::new("/"));
+    if !Path::new(plugins).join("bridge").is_file() {
+        missing.push("the CNI plugins");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(advise(anyhow::anyhow!("not installed: {}", missing.join(", ")), "`make deps` installs what is needed"))
+}
+
+/// Prints each step with the time it took.
+struct Steps {
+    begin: Instant,
+    changed: bool,
+}
+
+impl Steps {
+    fn done(&mut self, what: &str, since: Instant) {
+        self.changed = true;
+        terminal::say(&format!("{:>7.2} s  {what}", since.elapsed().as_secs_f64()));
+    }
+}
+
+async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
+    let mut steps = Steps { begin: Instant::now(), changed: false };
+    start_cluster(state, &mut steps).await?;
+    let since = Instant::now();
+    let client = cluster::client(&state.kubeconfig()).await?;
+    wait_for_api(state, &client).await?;
+    if steps.changed {
+        steps.done("API server answers", since);
+    }
+    let since = Instant::now();
+    wait_for_node(state, &client).await?;
+    if steps.changed {
+        steps.done(&format!("node {NODE} is Ready"), since);
+        terminal::say(&format!("up after {:.2} s", steps.begin.elapsed().as_secs_f64()));
+    } else {
+        terminal::say("already up");
+    }
+    let _ = arguments.cluster_only;
+    terminal::say(&format!("export KUBECONFIG={}", state.kubeconfig().display()));
+    Ok(())
+}
+
+async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
+    let config = state.node()?;
+    cluster::write_kubeconfig(state)?;
+    let control_plane = state.control_plane_pid()?;
+    let node_runs = state.node_pid()?;
+    if control_plane.is_none() || node_runs.is_none() || !bridge_is_there(&config).await? {
+        let since = Instant::now();
+        host_network::set_up(&config, &state.host_settings()).await?;
+        steps.done("host network", since);
+    }
+    if control_plane.is_none() {
+        let since = Instant::now();
+        spawn_control_plane(state)?;
+        steps.done("control plane started", since);
+    }
+    if node_runs.is_none() {
+        let since = Instant::now();
+        node::start(state).await?;
+        steps.done("node started", since);
+    }
+    Ok(())
+}
+
+async fn bridge_is_there(config: &kubelet::node::Config) -> anyhow::Result<bool> {
+    let host = net::link::Netlink::open()?;
+    Ok(host.find(&config.bridge).await?.is_some_and(|link| link.up) && host.find(&config.host_link()).await?.is_some())
+}
+
+fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
+    let path = state.log("control-plane");
+    let log = OpenOptions::new().create(true).append(true).open(&path);
+    let log = log.with_context(|| format!("cannot open {}", path.display()))?;
+    let errors = log.try_clone().context("cannot share the log")?;
+    Command::new("/proc/self/exe")
+        .args(["control-plane", "--detach", "--state-dir"])
+        .arg(state.dir())
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .spawn()
+        .context("cannot start the control plane")?;
+    Ok(())
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_millis(25);
+
+async fn wait_for_api(state: &State, client: &kube::Client) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let request = || http::Request::get("/readyz").body(Vec::new());
+    let mut started = false;
+    loop {
+        let why = match client.request_text(request().context("cannot ask for readiness")?).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        let runs = state.control_plane_pid()?.is_some();
+        if (started && !runs) || Instant::now() > deadline {
+            let error = anyhow::Error::new(why).context("the API server does not answer");
+            return Err(advise(error, "`ferrovirt logs control-plane` says more"));
+        }
+        started |= runs;
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+async fn wait_for_node(state: &State, client: &kube::Client) -> anyhow::Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = nodes.get_opt(NODE).await.context("cannot ask for the node")?;
+        if found.as_ref().is_some_and(is_ready) {
+            return Ok(());
+        }
+        if state.node_pid()?.is_none() || Instant::now() > deadline {
+            let why = match (state.node_pid()?, found) {
+                (None, _) => "its init ended".to_owned(),
+                (_, None) => "it has not registered".to_owned(),
+                (_, Some(node)) => not_ready_because(&node),
+            };
+            let error = anyhow::anyhow!("node {NODE} is not Ready: {why}");
+            return Err(advise(error, "`ferrovirt logs node` and `ferrovirt logs containerd` say more"));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Whether the node's Ready condition is true.
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn not_ready_because(node: &Node) -> String {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    ready.and_then(|condition| condition.message.clone()).unwrap_or_else(|| "it reports no condition".to_owned())
+}

@@ -1,0 +1,94 @@
+//! The service proxy: Services and their endpoints become one nftables ruleset of the node.
+//!
+//! ```text
+//!  Services, EndpointSlices ── ports::collect ──▶ [Port] ── rules::render ──▶ Ruleset ── transaction ──▶ nft
+//! ```
+//!
+//! Guarantees: a ruleset is loaded whole or not at all, and only when it differs from the loaded one; client affinity
+//! survives a change; a Service without endpoints refuses at once instead of timing out.
+
+pub mod ports;
+pub mod rules;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use tokio::sync::watch;
+
+use crate::service_view::View;
+use rules::Ruleset;
+
+/// What the proxy must know of its node.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of the node.
+    pub node: String,
+    /// Ranges of the node's pods: what comes from elsewhere is masqueraded on its way to a Service.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Ranges of cluster IPs.
+    pub service_cidrs: Vec<IpNet>,
+    /// Addresses in the ranges of cluster IPs that the node itself answers on: cluster DNS.
+    pub own_addresses: Vec<std::net::IpAddr>,
+}
+
+/// Changes come in bursts, and a ruleset is loaded as a whole.
+const SETTLE: Duration = Duration::from_millis(30);
+
+/// Keeps the node's ruleset equal to what `services` says, until the sender is gone. Must run in the node's network
+/// namespace.
+pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<View>>>) {
+    let mut loaded: Option<Ruleset> = None;
+    let backoff = kit::backoff::Backoff::QUEUE;
+    let mut failures = 0;
+    loop {
+        let Some(view) = services.borrow_and_update().clone() else {
+            if services.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let wanted = rules::render(&settings, &ports::collect(&view, &settings));
+        if loaded.as_ref() != Some(&wanted) {
+            let text = wanted.transaction(loaded.as_ref());
+            let outcome = tokio::task::spawn_blocking(move || net::nft::load(&text)).await;
+            match outcome {
+                Ok(Ok(())) => {
+                    forget_flows(loaded.as_ref(), &wanted).await;
+                    tracing::debug!(chains = wanted.chains.len(), "service rules loaded");
+                    loaded = Some(wanted);
+                    failures = 0;
+                }
+                refused => {
+                    let why = match refused {
+                        Ok(Err(error)) => error.to_string(),
+                        _ => "the loader ended early".to_owned(),
+                    };
+                    tracing::error!(why, "cannot load the service rules, trying again");
+                    failures += 1;
+                    // What is loaded may not be what is believed: the next attempt starts from nothing.
+                    loaded = None;
+                    tokio::time::sleep(backoff.delay(failures)).await;
+                    continue;
+                }
+            }
+        }
+        if services.changed().await.is_err() {
+            return;
+        }
+        tokio::time::sleep(SETTLE).await;
+    }
+}
+
+/// UDP has no end of connection: a flow to an endpoint that is gone would stay translated to it for minutes. Best
+/// effort, because `conntrack` is not everywhere.
+async fn forget_flows(before: Option<&Ruleset>, now: &Ruleset) {
+    let Some(before) = before else { return };
+    for gone in before.udp_endpoints.difference(&now.udp_endpoints) {
+        let family = if gone.is_ipv4() { "ipv4" } else { "ipv6" };
+        let mut command = tokio::process::Command::new("conntrack");
+        command.args(["-D", "-f", family, "-p", "udp", "--dst-nat", &gone.ip().to_string()]);
+        let outcome = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().await;
+        tracing::debug!(%gone, ?outcome, "flows forgotten");
+    }
+}

@@ -1,0 +1,171 @@
+//! From Services and EndpointSlices to plain ports: who listens where, and who answers.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+
+use super::Settings;
+use crate::service_view::View;
+
+/// Transport protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+    /// SCTP
+    Sctp,
+}
+
+impl Protocol {
+    /// The word nftables knows it by.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    fn parse(name: Option<&str>) -> Option<Self> {
+        match name.unwrap_or("TCP") {
+            "TCP" => Some(Self::Tcp),
+            "UDP" => Some(Self::Udp),
+            "SCTP" => Some(Self::Sctp),
+            _ => None,
+        }
+    }
+}
+
+/// One port of one Service in one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// `<namespace>/<name>`
+    pub service: String,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// The port clients dial.
+    pub port: u16,
+    /// Cluster IPs of this family; each port has at most one, but nothing depends on that.
+    pub cluster_ips: Vec<IpAddr>,
+    /// Addresses from outside the cluster: external IPs and those of a load balancer.
+    pub external_ips: Vec<IpAddr>,
+    /// The port on every address of the node.
+    pub node_port: Option<u16>,
+    /// IPv6.
+    pub is_v6: bool,
+    /// Seconds for which a client stays with its endpoint.
+    pub affinity: Option<u32>,
+    /// Who answers on the cluster IP.
+    pub endpoints: BTreeSet<SocketAddr>,
+    /// Who answers from outside, when that is not everybody (`externalTrafficPolicy: Local`).
+    pub local_endpoints: Option<BTreeSet<SocketAddr>>,
+}
+
+/// Every port that needs rules, in a stable order. Headless Services and those that are names only need none, nor do
+/// Services on an address that the node itself answers on.
+pub fn collect(view: &View, settings: &Settings) -> Vec<Port> {
+    let mut ports: Vec<Port> = view.services.iter().flat_map(|service| of_service(service, view, settings)).collect();
+    ports.sort_by(|a, b| {
+        (&a.service, a.protocol, a.port, a.is_v6).cmp(&(&b.service, b.protocol, b.port, b.is_v6))
+    });
+    ports
+}
+
+fn of_service(service: &Service, view: &View, settings: &Settings) -> Vec<Port> {
+    let (Some(spec), Some(namespace), Some(name)) =
+        (&service.spec, service.metadata.namespace.as_deref(), service.metadata.name.as_deref())
+    else {
+        return Vec::new();
+    };
+    if spec.type_.as_deref() == Some("ExternalName") {
+        return Vec::new();
+    }
+    let cluster_ips: Vec<IpAddr> = match &spec.cluster_ips {
+        Some(list) => list.iter().filter_map(|ip| ip.parse().ok()).collect(),
+        None => spec.cluster_ip.iter().filter_map(|ip| ip.parse().ok()).collect(),
+    };
+    // `None` is no address: a headless Service ends here.
+    if cluster_ips.is_empty() || cluster_ips.iter().any(|ip| settings.own_addresses.contains(ip)) {
+        return Vec::new();
+    }
+    let mut external_ips: Vec<IpAddr> = spec.external_ips.iter().flatten().filter_map(|ip| ip.parse().ok()).collect();
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
+    external_ips.extend(ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref()?.parse::<IpAddr>().ok()));
+    let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
+        let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+        config.and_then(|client| client.timeout_seconds).and_then(|s| u32::try_from(s).ok()).unwrap_or(10_800)
+    });
+    let internal_local = spec.internal_traffic_policy.as_deref() == Some("Local");
+    let external_local = spec.external_traffic_policy.as_deref() == Some("Local");
+
+    let mut ports = Vec::new();
+    for port in spec.ports.iter().flatten() {
+        let (Some(protocol), Ok(number)) = (Protocol::parse(port.protocol.as_deref()), u16::try_from(port.port)) else {
+            continue;
+        };
+        for is_v6 in [false, true] {
+            let of_family = |ips: &[IpAddr]| ips.iter().copied().filter(|ip| ip.is_ipv6() == is_v6).collect::<Vec<_>>();
+            if of_family(&cluster_ips).is_empty() {
+                continue;
+            }
+            let slices: Vec<_> = view.slices_of(namespace, name).filter(|s| is_of_family(s, is_v6)).collect();
+            let everybody = endpoints(&slices, port, |_| true);
+            let here = |endpoint: &Endpoint| endpoint.node_name.as_deref() == Some(settings.node.as_str());
+            ports.push(Port {
+                service: format!("{namespace}/{name}"),
+                protocol,
+                port: number,
+                cluster_ips: of_family(&cluster_ips),
+                external_ips: of_family(&external_ips),
+                node_port: port.node_port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0),
+                is_v6,
+                affinity,
+                endpoints: if internal_local { endpoints(&slices, port, here) } else { everybody },
+                local_endpoints: external_local.then(|| endpoints(&slices, port, here)),
+            });
+        }
+    }
+    ports
+}
+
+fn is_of_family(slice: &EndpointSlice, is_v6: bool) -> bool {
+    slice.address_type == if is_v6 { "IPv6" } else { "IPv4" }
+}
+
+/// The ready endpoints; when there is none, those that still answer while they terminate.
+fn endpoints(slices: &[&EndpointSlice], port: &ServicePort, wanted: impl Fn(&Endpoint) -> bool) -> BTreeSet<SocketAddr> {
+    let gather = |usable: fn(&Endpoint) -> bool| {
+        let mut found = BTreeSet::new();
+        for slice in slices {
+            let Some(number) = target_port(slice, port) else { continue };
+            for endpoint in slice.endpoints.iter().filter(|endpoint| usable(endpoint) && wanted(endpoint)) {
+                let ips = endpoint.addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok());
+                found.extend(ips.map(|ip| SocketAddr::new(ip, number)));
+            }
+        }
+        found
+    };
+    let ready = gather(|endpoint| conditions(endpoint).0);
+    if ready.is_empty() { gather(|endpoint| conditions(endpoint).1) } else { ready }
+}
+
+/// Ready; serving although terminating.
+fn conditions(endpoint: &Endpoint) -> (bool, bool) {
+    let Some(conditions) = &endpoint.conditions else { return (true, true) };
+    (conditions.ready.unwrap_or(true), conditions.serving.unwrap_or(true) && conditions.terminating.unwrap_or(false))
+}
+
+/// The slice's port of the same name and protocol.
+fn target_port(slice: &EndpointSlice, port: &ServicePort) -> Option<u16> {
+    let same = |text: Option<&str>, other: Option<&str>, default: &str| text.unwrap_or(default) == other.unwrap_or(default);
+    let found = slice.ports.iter().flatten().find(|candidate| {
+        same(candidate.name.as_deref(), port.name.as_deref(), "")
+            && same(candidate.protocol.as_deref(), port.protocol.as_deref(), "TCP")
+    })?;
+    u16::try_from(found.port?).ok()
+}
