@@ -19,16 +19,17 @@ use crate::bootstrap::pki::Pair;
 use crate::error::ApiError;
 use crate::request::{RequestInfo, User};
 
-pub mod kubelet;
-pub mod logs;
-pub mod proxy;
-//pub mod remote;
-//pub mod forward;
-//pub mod spdy;
-//pub mod upgrade;
-//pub mod websocket;
+mod forward;
+mod kubelet;
+mod logs;
+mod proxy;
+mod remote;
+pub mod spdy;
+mod upgrade;
+mod websocket;
 
-/// What streams need; one for each server.
+/// What streams need; cheap to clone.
+#[derive(Clone)]
 pub struct Streams {
     view: Arc<dyn View>,
     /// Towards kubelets; an error when our own key is unusable.
@@ -77,11 +78,11 @@ async fn route(server: &ApiServer, user: &User, info: &RequestInfo, request: Req
         ("pods", "log") => logs::serve(streams, info, request).await,
         ("pods", sub @ ("exec" | "attach")) => {
             admit(server, user, info, sub).await?;
-            let _ = (streams, request); Err(ApiError::internal("x"))
+            remote::serve(streams, info, sub, request).await
         }
         ("pods", "portforward") => {
             admit(server, user, info, "portforward").await?;
-            let _ = request; Err(ApiError::internal("x"))
+            forward::serve(streams, info, request).await
         }
         _ => proxy::serve(streams, info, request).await,
     }
