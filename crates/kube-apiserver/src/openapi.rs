@@ -23,8 +23,9 @@ pub use protobuf::encode as encode_v2;
 
 use crate::registry::{Registry, Resource};
 
-/// The media type old clients want `/openapi/v2` in.
-pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// The media type of the protobuf form. Clients ask for it with an `@` in place of the second dot, which no parser of
+/// media types accepts in an answer.
+pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// Hashes of the documents of the latest registry.
 #[derive(Debug, Default)]
