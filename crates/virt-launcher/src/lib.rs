@@ -1,1 +1,119 @@
-//! virt-launcher
+//! virt-launcher: the process that owns one virtual machine, inside its pod and without privilege.
+//!
+//! ```text
+//!   virt-handler --gRPC--> server --Request--> driver ---> libvirtd (session) ---> QEMU
+//!                            ^                   | ^            |
+//!                            +----- watch -------+ +-- events --+
+//! ```
+//!
+//! One task, the driver, changes the domain; everything else sends it requests and reads what it publishes. The process
+//! ends when the guest is gone for good and somebody has read that it is.
+
+mod agent;
+mod args;
+mod cloud_init;
+mod console_log;
+mod daemon;
+mod dirs;
+mod driver;
+mod exec;
+mod prepare;
+mod publish;
+mod reaper;
+mod request_queue;
+mod screenshot;
+mod server;
+mod words;
+
+use std::time::Duration;
+
+use kit::shutdown::CancellationToken;
+
+pub use args::Args;
+pub use dirs::Dirs;
+pub use driver::{Driver, DriverError};
+
+/// Why the launcher ends with a failure.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("starting the runtime")]
+    Runtime(#[source] std::io::Error),
+    #[error("preparing {path}")]
+    Prepare {
+        path: std::path::PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("starting libvirtd")]
+    Daemon(#[from] daemon::Error),
+    #[error("talking to libvirt")]
+    Libvirt(#[from] libvirt::Error),
+    #[error("serving on {path}")]
+    Serve {
+        path: std::path::PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("nobody asked for the virtual machine to start within {0:?}")]
+    NeverStarted(Duration),
+    #[error("libvirtd ended while the virtual machine ran")]
+    DaemonDied,
+}
+
+/// Runs until the guest is gone, on a runtime of one thread.
+pub fn run(args: Args) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(6)
+        .thread_keep_alive(Duration::from_secs(2))
+        .thread_stack_size(512 << 10)
+        .build()
+        .map_err(Error::Runtime)?;
+    let outcome = runtime.block_on(launch(args));
+    // A blocking call into a dead daemon must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+async fn launch(args: Args) -> Result<(), Error> {
+    let shutdown = kit::shutdown::on_signals().map_err(Error::Runtime)?;
+    let dirs = args.dirs();
+    dirs.create(&args.uid)?;
+    let children = reaper::start().map_err(Error::Runtime)?;
+    let mut daemon = daemon::Daemon::start(&dirs, children).await?;
+    let connection = daemon.connect().await?;
+    let started = serve(&args, dirs, connection, shutdown).await?;
+    let gone = CancellationToken::new();
+    let outcome = tokio::select! {
+        outcome = started.driver.run(gone.clone()) => outcome,
+        () = daemon.ended() => Err(Error::DaemonDied),
+    };
+    gone.cancel();
+    started.server.abort();
+    daemon.stop().await;
+    outcome
+}
+
+struct Started {
+    driver: Driver,
+    server: kit::Task<()>,
+}
+
+/// The driver and the server in front of it, not yet driving.
+async fn serve(
+    args: &Args,
+    dirs: Dirs,
+    connection: libvirt::Connection,
+    shutdown: CancellationToken,
+) -> Result<Started, Error> {
+    let socket = dirs.launcher_socket();
+    let (driver, handle) = Driver::new(args, dirs, connection, shutdown)?;
+    let listener = server::listen(&socket).map_err(|source| Error::Serve { path: socket.clone(), source })?;
+    let server = kit::spawn("server", async move {
+        if let Err(error) = server::serve(listener, handle).await {
+            tracing::error!(error = %kit::Chain(&error), "the server ended");
+        }
+    });
+    tracing::info!(socket = %socket.display(), "ready");
+    Ok(Started { driver, server })
+}

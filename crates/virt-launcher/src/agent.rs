@@ -1,0 +1,198 @@
+//! Facts from the guest's agent. A guest says what it likes: answers are bounded in size, number and time.
+
+use std::collections::BTreeMap;
+
+use api::kubevirt::v1::{
+    GuestAgentCommandInfo, VirtualMachineInstanceFileSystem, VirtualMachineInstanceFileSystemDisk,
+    VirtualMachineInstanceGuestOSInfo, VirtualMachineInstanceGuestOSUser,
+};
+use domain::{GuestFacts, GuestInterface};
+use libvirt::Domain;
+use serde_json::Value;
+
+/// Seconds for one answer.
+const TIMEOUT: i32 = 5;
+/// Bytes of one answer.
+const ANSWER_LIMIT: usize = 1 << 20;
+/// Entries of a list.
+const LIST_LIMIT: usize = 256;
+/// Characters of a word.
+const WORD_LIMIT: usize = 256;
+
+/// Asks for everything. What the agent does not know, or answers badly, stays empty.
+pub(crate) fn collect(domain: &Domain) -> GuestFacts {
+    read(|command| ask(domain, command))
+}
+
+fn ask(domain: &Domain, command: &str) -> Option<Value> {
+    let answer = domain.agent_command(&format!("{{\"execute\":\"{command}\"}}"), TIMEOUT);
+    match answer {
+        Ok(text) if text.len() <= ANSWER_LIMIT => {
+            serde_json::from_str::<Value>(&text).ok().and_then(|mut answer| answer.get_mut("return").map(Value::take))
+        }
+        Ok(text) => {
+            tracing::warn!(command, bytes = text.len(), "the guest agent's answer is too long");
+            None
+        }
+        Err(error) => {
+            tracing::debug!(command, %error, "the guest agent did not answer");
+            None
+        }
+    }
+}
+
+fn read(ask: impl Fn(&str) -> Option<Value>) -> GuestFacts {
+    let mut facts = GuestFacts::default();
+    let Some(info) = ask("guest-info") else {
+        return facts;
+    };
+    facts.agent_version = word(&info["version"]);
+    facts.supported_commands = commands(&info);
+    let offers = |name: &str| facts.supported_commands.iter().any(|c| c.name == name && c.enabled == Some(true));
+    let ask = |name: &str| if offers(name) { ask(name) } else { None };
+
+    let os = ask("guest-get-osinfo");
+    let hostname = ask("guest-get-host-name");
+    let timezone = ask("guest-get-timezone");
+    let interfaces = ask("guest-network-get-interfaces");
+    let users = ask("guest-get-users");
+    let filesystems = ask("guest-get-fsinfo");
+    let freeze = ask("guest-fsfreeze-status");
+
+    facts.os = os.map(|os| operating_system(&os));
+    facts.hostname = hostname.map(|answer| word(&answer["host-name"])).unwrap_or_default();
+    facts.timezone = timezone.map(|answer| time_zone(&answer)).unwrap_or_default();
+    facts.interfaces = interfaces.map(|answer| network(&answer)).unwrap_or_default();
+    facts.users = users.map(|answer| user_list(&answer)).unwrap_or_default();
+    facts.filesystems = filesystems.map(|answer| filesystem_list(&answer)).unwrap_or_default();
+    facts.fs_freeze_status = freeze.map(|answer| word(&answer)).unwrap_or_default();
+    facts
+}
+
+fn word(value: &Value) -> String {
+    let text = value.as_str().unwrap_or_default();
+    text.chars().filter(|c| !c.is_control()).take(WORD_LIMIT).collect()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten().take(LIST_LIMIT)
+}
+
+fn commands(info: &Value) -> Vec<GuestAgentCommandInfo> {
+    let commands: BTreeMap<String, bool> = list(&info["supported_commands"])
+        .map(|command| (word(&command["name"]), command["enabled"].as_bool().unwrap_or(false)))
+        .collect();
+    commands.into_iter().map(|(name, enabled)| GuestAgentCommandInfo { name, enabled: Some(enabled) }).collect()
+}
+
+fn operating_system(os: &Value) -> VirtualMachineInstanceGuestOSInfo {
+    let some = |key: &str| Some(word(&os[key])).filter(|text| !text.is_empty());
+    VirtualMachineInstanceGuestOSInfo {
+        id: some("id"),
+        name: some("name"),
+        pretty_name: some("pretty-name"),
+        version: some("version"),
+        version_id: some("version-id"),
+        machine: some("machine"),
+        kernel_release: some("kernel-release"),
+        kernel_version: some("kernel-version"),
+    }
+}
+
+/// `CET, 3600` as users of the API know it.
+fn time_zone(answer: &Value) -> String {
+    let offset = answer["offset"].as_i64().unwrap_or(0);
+    let zone = word(&answer["zone"]);
+    if zone.is_empty() { offset.to_string() } else { format!("{zone}, {offset}") }
+}
+
+/// Without loopback, addresses as plain text; link-local ones come last, so that the first is one to connect to.
+fn network(answer: &Value) -> Vec<GuestInterface> {
+    list(answer)
+        .map(|interface| {
+            let mut addresses: Vec<String> =
+                list(&interface["ip-addresses"]).map(|address| word(&address["ip-address"])).collect();
+            addresses.retain(|address| address.parse::<std::net::IpAddr>().is_ok());
+            addresses.sort_by_key(|address| address.starts_with("fe80"));
+            GuestInterface {
+                name: word(&interface["name"]),
+                mac: word(&interface["hardware-address"]).to_ascii_lowercase(),
+                addresses,
+            }
+        })
+        .filter(|interface| interface.name != "lo" && !interface.name.is_empty())
+        .collect()
+}
+
+fn user_list(answer: &Value) -> Vec<VirtualMachineInstanceGuestOSUser> {
+    list(answer)
+        .map(|user| VirtualMachineInstanceGuestOSUser {
+            user_name: word(&user["user"]),
+            domain: Some(word(&user["domain"])).filter(|domain| !domain.is_empty()),
+            login_time: user["login-time"].as_f64(),
+        })
+        .collect()
+}
+
+fn filesystem_list(answer: &Value) -> Vec<VirtualMachineInstanceFileSystem> {
+    list(answer)
+        .map(|filesystem| VirtualMachineInstanceFileSystem {
+            disk_name: word(&filesystem["name"]),
+            mount_point: word(&filesystem["mountpoint"]),
+            file_system_type: word(&filesystem["type"]),
+            total_bytes: filesystem["total-bytes"].as_i64().unwrap_or(0),
+            used_bytes: filesystem["used-bytes"].as_i64().unwrap_or(0),
+            disk: list(&filesystem["disk"])
+                .map(|disk| VirtualMachineInstanceFileSystemDisk {
+                    bus_type: word(&disk["bus-type"]),
+                    serial: Some(word(&disk["serial"])).filter(|serial| !serial.is_empty()),
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn guest(command: &str) -> Option<Value> {
+        Some(match command {
+            "guest-info" => json!({"version": "10.0.2", "supported_commands": [
+                {"name": "guest-network-get-interfaces", "enabled": true},
+                {"name": "guest-get-users", "enabled": false},
+                {"name": "guest-get-host-name", "enabled": true},
+                {"name": "guest-get-fsinfo", "enabled": true},
+            ]}),
+            "guest-network-get-interfaces" => json!([
+                {"name": "lo", "ip-addresses": [{"ip-address": "127.0.0.1"}]},
+                {"name": "eth0", "hardware-address": "02:AA:00:00:00:01", "ip-addresses": [
+                    {"ip-address": "fe80::1"}, {"ip-address": "10.0.2.2"}, {"ip-address": "<script>"},
+                ]},
+            ]),
+            "guest-get-host-name" => json!({"host-name": "a".repeat(1000)}),
+            "guest-get-fsinfo" => json!(vec![json!({"name": "vda1", "total-bytes": 9_000_000_000_i64}); 1000]),
+            other => panic!("asked {other}, which the agent does not offer"),
+        })
+    }
+
+    #[test]
+    fn facts_are_bounded_and_only_what_is_offered_is_asked() {
+        let facts = read(guest);
+        assert_eq!(facts.agent_version, "10.0.2");
+        assert_eq!(facts.hostname.len(), WORD_LIMIT);
+        assert_eq!(facts.filesystems.len(), LIST_LIMIT);
+        assert_eq!(facts.filesystems[0].total_bytes, 9_000_000_000);
+        assert_eq!(facts.interfaces.len(), 1);
+        assert_eq!(facts.interfaces[0].mac, "02:aa:00:00:00:01");
+        assert_eq!(facts.interfaces[0].addresses, ["10.0.2.2", "fe80::1"]);
+        assert!(facts.users.is_empty());
+    }
+
+    #[test]
+    fn no_agent_no_facts() {
+        assert_eq!(read(|_| None), GuestFacts::default());
+    }
+}
