@@ -55,7 +55,7 @@ impl Context {
     }
 
     /// Runs `task` until it ends or the shutdown.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
             shutdown.run_until_cancelled(task).await;

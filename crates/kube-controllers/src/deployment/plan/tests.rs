@@ -32,7 +32,7 @@ fn sets(description: &str, desired: i32) -> Vec<Arc<ReplicaSet>> {
         let (size, available): (i32, i32) = (size.parse().unwrap(), available.parse().unwrap());
         let value = json!({"metadata": {"name": image, "creationTimestamp": format!("2026-01-01T00:00:0{index}Z"),
                 "generation": 1, "annotations": {REVISION: (index + 1).to_string(), DESIRED: desired.to_string(),
-                MAX: desired.to_string(), "team": "a"}},
+                MAX: (desired + 1).to_string(), "team": "a"}},
             "spec": {"replicas": size, "selector": {}, "template": template(image)},
             "status": {"replicas": size, "availableReplicas": available, "observedGeneration": 1}});
         Arc::new(serde_json::from_value(value).unwrap())
@@ -99,10 +99,10 @@ fn resizing_keeps_proportions() {
     let mut deployment = deployment("1/1", 10, "new");
     let sets = sets("old:4/4 new:2/2", 5);
     let planned = steps(Observed { deployment: &deployment, sets: &sets, old_pods_exist: false });
-    assert_eq!(text(&planned), "old 4->8, new 2->3");
+    assert_eq!(text(&planned), "old 4->7, new 2->4");
     deployment.spec.as_mut().unwrap().paused = Some(true);
     let planned = steps(Observed { deployment: &deployment, sets: &sets, old_pods_exist: false });
-    assert_eq!(text(&planned), "old 4->8, new 2->3");
+    assert_eq!(text(&planned), "old 4->7, new 2->4");
 }
 
 #[test]

@@ -1,0 +1,183 @@
+//! PodDisruptionBudgets: how many pods may be evicted right now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{Resource, ResourceExt};
+
+use crate::clock::{self, seconds_between};
+use crate::context::Context;
+use crate::deployment::resolve;
+use crate::error::Result;
+use crate::owner::{controller_key, controller_of, selects};
+use crate::pod;
+use crate::queue::{Queue, Wake};
+use crate::store::Key;
+
+/// An eviction that was granted counts as happening for so long.
+const GRANTED_FOR: i64 = 120;
+
+/// Runs until the context's shutdown.
+pub async fn run(ctx: Context) {
+    let queue = Arc::new(Queue::new());
+    let (budgets, pods) = (ctx.store::<PodDisruptionBudget>(), ctx.store::<Pod>());
+    let (sets, deployments, stateful) = (ctx.store::<ReplicaSet>(), ctx.store::<Deployment>(), ctx.store::<StatefulSet>());
+    budgets.on_change({
+        let queue = queue.clone();
+        move |_, new| {
+            if let Some(budget) = new {
+                queue.push(Key::of(budget.as_ref()));
+            }
+        }
+    });
+    pods.on_change({
+        let (queue, budgets) = (queue.clone(), budgets.clone());
+        move |old, new| {
+            let Some(namespace) = new.or(old).and_then(|pod| pod.namespace()) else { return };
+            for budget in budgets.in_namespace(&namespace) {
+                let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
+                let concerned = |pod: &Arc<Pod>| selects(selector, pod::labels(pod.meta()));
+                if old.is_some_and(concerned) || new.is_some_and(concerned) {
+                    queue.push(Key::of(budget.as_ref()));
+                }
+            }
+        }
+    });
+    budgets.synced().await;
+    pods.synced().await;
+    sets.synced().await;
+    deployments.synced().await;
+    stateful.synced().await;
+    queue.work("disruption", 2, |key| reconcile(&ctx, key)).await;
+}
+
+async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+    let Some(budget) = ctx.store::<PodDisruptionBudget>().get(&key) else { return Ok(Wake::OnChange) };
+    let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
+    let pods: Vec<_> = ctx.store::<Pod>().in_namespace(&key.namespace);
+    let pods: Vec<_> = pods.into_iter().filter(|p| selects(selector, pod::labels(p.meta())) && !pod::is_finished(p)).collect();
+    let expected = expected(ctx, &pods);
+    let (status, wake) = status(&budget, &pods, expected, &clock::now());
+    let operation = "write status of poddisruptionbudget";
+    ctx.set_status::<PodDisruptionBudget, _>(operation, &key, budget.status.as_ref(), &status).await?;
+    Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s))))
+}
+
+/// How many pods the controllers of these pods want in total; bare pods count themselves.
+fn expected(ctx: &Context, pods: &[Arc<Pod>]) -> i32 {
+    let mut by_controller = BTreeMap::<String, i32>::new();
+    let mut bare = 0;
+    for pod in pods {
+        let Some(owner) = controller_of(pod.meta()) else {
+            bare += 1;
+            continue;
+        };
+        let set = controller_key::<ReplicaSet>(pod.meta()).and_then(|key| ctx.store::<ReplicaSet>().get(&key));
+        let deployment = set.as_ref().and_then(|s| controller_key::<Deployment>(s.meta()));
+        let deployment = deployment.and_then(|key| ctx.store::<Deployment>().get(&key));
+        let stateful = controller_key::<StatefulSet>(pod.meta()).and_then(|key| ctx.store::<StatefulSet>().get(&key));
+        if let Some(deployment) = deployment {
+            let size = deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+            by_controller.insert(deployment.uid().unwrap_or_default(), size);
+        } else if let Some(set) = set {
+            let size = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+            by_controller.insert(set.uid().unwrap_or_default(), size);
+        } else if let Some(stateful) = stateful {
+            let size = stateful.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+            by_controller.insert(stateful.uid().unwrap_or_default(), size);
+        } else {
+            // A controller without a known size: each of its pods counts.
+            *by_controller.entry(owner.uid.clone()).or_default() += 1;
+        }
+    }
+    bare + by_controller.values().sum::<i32>()
+}
+
+/// The status, and in how many seconds a granted eviction that did not happen expires.
+fn status(
+    budget: &PodDisruptionBudget,
+    pods: &[Arc<Pod>],
+    expected: i32,
+    now: &Time,
+) -> (PodDisruptionBudgetStatus, Option<i64>) {
+    let old = budget.status.clone().unwrap_or_default();
+    let spec = budget.spec.clone().unwrap_or_default();
+    let mut granted = old.disrupted_pods.clone().unwrap_or_default();
+    granted.retain(|name, since| {
+        let waiting = pods.iter().any(|p| p.metadata.name.as_deref() == Some(name) && !pod::is_terminating(p));
+        waiting && seconds_between(since, now) < GRANTED_FOR
+    });
+    let wake = granted.values().map(|since| GRANTED_FOR - seconds_between(since, now)).min();
+    let healthy = pods.iter().filter(|p| {
+        pod::is_ready(p) && !pod::is_terminating(p) && !granted.contains_key(p.metadata.name.as_deref().unwrap_or_default())
+    });
+    let healthy = i32::try_from(healthy.count()).unwrap_or(i32::MAX);
+    let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
+    let (expected, desired) = match (&spec.max_unavailable, &spec.min_available) {
+        (Some(most), _) => (expected, (expected - resolve(most, expected, true)).max(0)),
+        (None, Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(least))) => (count, *least),
+        (None, Some(least)) => (expected, resolve(least, expected, true)),
+        (None, None) => (expected, expected),
+    };
+    let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
+    let (state, reason) = if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let mut conditions = old.conditions.clone().unwrap_or_default();
+    let known = conditions.iter().find(|c| c.type_ == "DisruptionAllowed" && c.status == state);
+    let since = known.map_or_else(|| now.clone(), |c| c.last_transition_time.clone());
+    conditions.retain(|c| c.type_ != "DisruptionAllowed");
+    conditions.push(Condition {
+        type_: "DisruptionAllowed".into(),
+        status: state.into(),
+        reason: reason.into(),
+        message: String::new(),
+        last_transition_time: since,
+        observed_generation: budget.metadata.generation,
+    });
+    let status = PodDisruptionBudgetStatus {
+        conditions: Some(conditions),
+        current_healthy: healthy,
+        desired_healthy: desired,
+        disrupted_pods: (!granted.is_empty()).then_some(granted),
+        disruptions_allowed: allowed,
+        expected_pods: expected,
+        observed_generation: budget.metadata.generation,
+    };
+    (status, wake)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(spec: Value, ready: usize, unready: usize, expected: i32, expect: (i32, i32, i32)) {
+        let pod = |(index, ready): (usize, &str)| {
+            let value = json!({"metadata": {"name": format!("p{index}")},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}});
+            Arc::new(serde_json::from_value::<Pod>(value).unwrap())
+        };
+        let states = std::iter::repeat_n("True", ready).chain(std::iter::repeat_n("False", unready));
+        let pods: Vec<_> = states.enumerate().map(pod).collect();
+        let budget = serde_json::from_value(json!({"metadata": {"name": "b"}, "spec": spec})).unwrap();
+        let (status, _) = status(&budget, &pods, expected, &clock::now());
+        assert_eq!((status.current_healthy, status.desired_healthy, status.disruptions_allowed), expect);
+    }
+
+    #[test]
+    fn budgets() {
+        check(json!({"minAvailable": 2}), 3, 0, 3, (3, 2, 1));
+        check(json!({"minAvailable": 2}), 2, 1, 3, (2, 2, 0));
+        check(json!({"minAvailable": "50%"}), 3, 0, 3, (3, 2, 1));
+        check(json!({"maxUnavailable": 1}), 3, 0, 3, (3, 2, 1));
+        check(json!({"maxUnavailable": "0%"}), 3, 0, 3, (3, 3, 0));
+        check(json!({"maxUnavailable": 1}), 2, 0, 3, (2, 2, 0));
+        check(json!({"minAvailable": 0}), 0, 0, 0, (0, 0, 0));
+    }
+}

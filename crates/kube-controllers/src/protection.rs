@@ -1,0 +1,104 @@
+//! Claims and volumes in use are not deleted: finalizers that go when the last user does.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::{During, Result, gone_is_none};
+use crate::pod;
+use crate::queue::{Queue, Wake};
+use crate::store::Key;
+
+const CLAIM: &str = "kubernetes.io/pvc-protection";
+const VOLUME: &str = "kubernetes.io/pv-protection";
+
+/// Runs until the context's shutdown.
+pub async fn run(ctx: Context) {
+    let queue = Arc::new(Queue::new());
+    let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
+    let pods = ctx.store::<Pod>();
+    claims.on_change({
+        let queue = queue.clone();
+        move |_, new| {
+            if let Some(claim) = new {
+                queue.push(Key::of(claim.as_ref()));
+            }
+        }
+    });
+    volumes.on_change({
+        let queue = queue.clone();
+        move |_, new| {
+            if let Some(volume) = new {
+                queue.push(Key::of(volume.as_ref()));
+            }
+        }
+    });
+    pods.on_change({
+        let queue = queue.clone();
+        move |old, new| {
+            if let Some(old) = old.filter(|_| new.is_none_or(|pod| pod::is_finished(pod))) {
+                for claim in claims_of(old) {
+                    queue.push(Key::new(old.namespace().unwrap_or_default(), claim));
+                }
+            }
+        }
+    });
+    claims.synced().await;
+    volumes.synced().await;
+    pods.synced().await;
+    queue.work("storage-protection", 4, |key| reconcile(&ctx, key)).await;
+}
+
+/// The names of the claims a pod uses.
+pub(crate) fn claims_of(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let name = |volume: &k8s_openapi::api::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name)),
+        (None, None) => None,
+    };
+    volumes.filter_map(name).collect()
+}
+
+async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+    if key.namespace.is_empty() {
+        let Some(volume) = ctx.store::<PersistentVolume>().get(&key) else { return Ok(Wake::OnChange) };
+        let bound = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
+        if let Some(change) = change(volume.as_ref(), VOLUME, bound) {
+            let api: Api<PersistentVolume> = Api::all(ctx.client.clone());
+            let patched = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&change)).await;
+            match gone_is_none(patched.during("protect persistentvolume", &key))? {
+                Some(volume) => ctx.store::<PersistentVolume>().observe(volume),
+                None => ctx.store::<PersistentVolume>().forget(&key, &volume.uid().unwrap_or_default()),
+            }
+        }
+        return Ok(Wake::OnChange);
+    }
+    let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else { return Ok(Wake::OnChange) };
+    let pods = ctx.store::<Pod>().in_namespace(&key.namespace);
+    let used = pods.iter().any(|pod| {
+        !pod::is_finished(pod) && pod::node_name(pod).is_some() && claims_of(pod).contains(&key.name)
+    });
+    if let Some(change) = change(claim.as_ref(), CLAIM, used) {
+        ctx.merge::<PersistentVolumeClaim>("protect persistentvolumeclaim", &key, &change).await?;
+    }
+    Ok(Wake::OnChange)
+}
+
+/// Puts the finalizer on a living object, takes it off a leaving one that is not in use.
+fn change<K: Resource>(object: &K, finalizer: &str, used: bool) -> Option<Value> {
+    let mut finalizers = object.finalizers().to_vec();
+    let (has, leaving) = (finalizers.iter().any(|f| f == finalizer), object.meta().deletion_timestamp.is_some());
+    if leaving && has && !used {
+        finalizers.retain(|f| f != finalizer);
+    } else if !leaving && !has {
+        finalizers.push(finalizer.to_owned());
+    } else {
+        return None;
+    }
+    Some(json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}}))
+}

@@ -1,0 +1,91 @@
+//! Secrets of type kubernetes.io/service-account-token: filled with a token, gone with their account.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+
+use crate::context::Context;
+use crate::error::{During, Result};
+use crate::queue::{Queue, Wake};
+use crate::store::Key;
+
+const ACCOUNT: &str = "kubernetes.io/service-account.name";
+const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+/// These tokens are for programs nobody renews them for: ten years, ended by deleting the secret.
+const LIFETIME: i64 = 10 * 365 * 24 * 3600;
+
+/// Runs until the context's shutdown.
+pub async fn run(ctx: Context) {
+    let queue = Arc::new(Queue::new());
+    let (secrets, accounts) = (ctx.store::<Secret>(), ctx.store::<ServiceAccount>());
+    secrets.on_change({
+        let queue = queue.clone();
+        move |_, new| {
+            if let Some(secret) = new {
+                queue.push(Key::of(secret.as_ref()));
+            }
+        }
+    });
+    accounts.on_change({
+        let (queue, secrets) = (queue.clone(), secrets.clone());
+        move |old, new| {
+            let Some(account) = new.or(old) else { return };
+            for secret in secrets.in_namespace(&account.namespace().unwrap_or_default()) {
+                if secret.annotations().get(ACCOUNT) == Some(&account.name_any()) {
+                    queue.push(Key::of(secret.as_ref()));
+                }
+            }
+        }
+    });
+    secrets.synced().await;
+    accounts.synced().await;
+    queue.work("serviceaccount-token", 2, |key| reconcile(&ctx, key)).await;
+}
+
+async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+    let Some(secret) = ctx.store::<Secret>().get(&key).filter(|s| s.meta().deletion_timestamp.is_none()) else {
+        return Ok(Wake::OnChange);
+    };
+    let Some(name) = secret.annotations().get(ACCOUNT) else { return Ok(Wake::OnChange) };
+    let account = ctx.store::<ServiceAccount>().get(&Key::new(&key.namespace, name));
+    let named = secret.annotations().get(ACCOUNT_UID);
+    let Some(account) = account.filter(|account| named.is_none_or(|uid| Some(uid) == account.meta().uid.as_ref())) else {
+        // A secret may be made a moment before its account; only one that had an account goes with it.
+        if named.is_some() {
+            ctx.delete("delete secret", secret.as_ref(), DeleteParams::default()).await?;
+        }
+        return Ok(Wake::OnChange);
+    };
+    let has = |field: &str| secret.data.as_ref().is_some_and(|data| data.get(field).is_some_and(|value| !value.0.is_empty()));
+    if has("token") && has("ca.crt") && has("namespace") && named.is_some() {
+        return Ok(Wake::OnChange);
+    }
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: Vec::new(),
+            expiration_seconds: Some(LIFETIME),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Secret".into()),
+                name: secret.meta().name.clone(),
+                uid: secret.meta().uid.clone(),
+            }),
+        },
+        ..TokenRequest::default()
+    };
+    let api: kube::Api<ServiceAccount> = ctx.api(&key.namespace);
+    let granted = api.create_token_request(&account.name_any(), &PostParams::default(), &request).await;
+    let token = granted.during("request a token for serviceaccount", &key)?.status.map(|s| s.token).unwrap_or_default();
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let change = json!({
+        "metadata": {"uid": secret.uid(), "annotations": {ACCOUNT_UID: account.uid()}},
+        "data": {"token": encode(&token), "ca.crt": encode(&ctx.options.root_ca), "namespace": encode(&key.namespace)},
+    });
+    ctx.merge::<Secret>("fill secret", &key, &change).await?;
+    Ok(Wake::OnChange)
+}
