@@ -1,5 +1,6 @@
 //! CustomResourceDefinitions: from stored objects to served resources, and the end of both.
 
+pub(crate) mod check;
 pub(crate) mod convert;
 mod served;
 

@@ -3,6 +3,8 @@
 //! A built-in is a CRD whose schema is shipped, plus a small strategy; so everything below is driven by [`Resource`].
 
 pub(crate) mod bootstrap;
+pub(crate) mod defaults;
+pub(crate) mod quantity;
 pub(crate) mod strategy;
 
 use std::sync::Arc;
@@ -70,6 +72,8 @@ pub struct Resource {
     pub subresources: Vec<(String, Vec<String>, String)>,
     /// Structural schema of the object.
     pub schema: Arc<Schema>,
+    /// CEL rules of a custom resource.
+    pub rules: Option<crate::schema::rules::Rules>,
     /// Printer columns beyond name (which is always first); age is listed explicitly.
     pub columns: Vec<Column>,
     /// Name of the CustomResourceDefinition this came from; None for built-ins.

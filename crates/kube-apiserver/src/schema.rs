@@ -5,6 +5,7 @@ pub mod builtin;
 pub mod defaults;
 pub mod parse;
 pub mod prune;
+pub mod rules;
 pub mod validate;
 
 use std::collections::BTreeMap;

@@ -58,6 +58,8 @@ struct Inner {
     edges: Edges,
     openapi: crate::openapi::Cache,
     closing: watch::Sender<bool>,
+    /// Held while a Service's addresses and ports are chosen and stored.
+    services: Arc<tokio::sync::Mutex<()>>,
     /// Serialises rebuilding the registry.
     rebuilding: tokio::sync::Mutex<()>,
 }
@@ -84,6 +86,7 @@ impl ApiServer {
                 edges,
                 openapi: crate::openapi::Cache::default(),
                 closing: watch::Sender::new(false),
+                services: Arc::default(),
                 rebuilding: tokio::sync::Mutex::default(),
             }),
         };
@@ -154,6 +157,10 @@ impl ApiServer {
         self.inner.authorizer.authorize(user, info)
     }
 
+    pub(crate) async fn service_turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.inner.services.clone().lock_owned().await
+    }
+
     /// Rebuilds the registry from the stored CRDs and APIServices.
     pub(crate) async fn refresh_registry(&self) {
         let _turn = self.inner.rebuilding.lock().await;
@@ -173,6 +180,11 @@ impl ApiServer {
 
     /// Called after every write that left an object behind.
     pub(crate) async fn written(&self, resource: &Resource, object: &Arc<Object>) {
+        if resource.group.is_empty() && resource.plural == "namespaces" && !object.terminating() {
+            if let Err(error) = crate::registry::bootstrap::default_account(self, &object.key.name).await {
+                tracing::warn!(%error, namespace = %object.key.name, "cannot create the default service account");
+            }
+        }
         if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
             self.refresh_registry().await;
             if resource.group == "apiextensions.k8s.io" {

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use crate::registry::{Aggregated, Column, Registry, Resource, ScalePaths};
+use crate::schema::rules::Rules;
 use crate::schema::{builtin, parse};
 use crate::store::Store;
 
@@ -79,6 +80,9 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
                 selector: text(&scale["labelSelectorPath"]),
             }),
             subresources: Vec::new(),
+            rules: version["schema"].get("openAPIV3Schema").and_then(|schema| {
+                Rules::compile(schema, &text(&spec["group"]), &text(&version["name"]), &text(&names["kind"]))
+            }),
             schema: Arc::new(schema),
             columns: columns(&version["additionalPrinterColumns"]),
             crd: Some(text(&crd["metadata"]["name"])),

@@ -12,9 +12,54 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 /// Creates what is missing.
 pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
     for name in NAMESPACES {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}}});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         ensure(server, "", "namespaces", "", namespace).await?;
+        default_account(server, name).await?;
+    }
+    kubernetes_service(server).await
+}
+
+/// The `default` service account of a namespace: there with the namespace, so that no pod is refused for its absence.
+pub(crate) async fn default_account(server: &ApiServer, namespace: &str) -> Result<(), ApiError> {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    ensure(server, "", "serviceaccounts", namespace, account).await
+}
+
+/// The Service pods reach this server by: the first address of the primary range, led to where the server listens.
+async fn kubernetes_service(server: &ApiServer) -> Result<(), ApiError> {
+    let Some(address) = server.config().service_cidrs.first().and_then(|range| range.hosts().next()) else { return Ok(()) };
+    let advertise = server.config().advertise;
+    let port = advertise.map_or(6443, |address| address.port());
+    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes", "labels": labels},
+        "spec": {"clusterIP": address.to_string(), "ports": [{"name": "https", "port": 443, "targetPort": port}]}});
+    ensure(server, "", "services", "default", service).await?;
+    let Some(advertise) = advertise else { return Ok(()) };
+    let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": advertise.ip().to_string()}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]});
+    replace(server, "", "endpoints", "default", endpoints).await?;
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": if advertise.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [advertise.ip().to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}]});
+    replace(server, "discovery.k8s.io", "endpointslices", "default", slice).await
+}
+
+/// Creates an object, or makes an old one say the same.
+async fn replace(server: &ApiServer, group: &str, plural: &str, namespace: &str, object: Value) -> Result<(), ApiError> {
+    ensure(server, group, plural, namespace, object.clone()).await?;
+    let storage = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let Some(stored) = server.store().get(&storage, namespace, name) else { return Ok(()) };
+    let mut wanted = stored.value();
+    for (key, value) in object.as_object().into_iter().flatten().filter(|(key, _)| *key != "metadata") {
+        wanted[key.as_str()] = value.clone();
+    }
+    if wanted != stored.value() {
+        // Nobody else writes these; a lost race is another start of the same server.
+        let _ = server.store().update(stored.key.clone(), wanted, stored.revision).await;
     }
     Ok(())
 }
@@ -32,8 +77,11 @@ pub(crate) async fn ensure(server: &ApiServer, group: &str, plural: &str, namesp
     crate::rest::stamp_new(resource, &mut object, namespace);
     crate::schema::defaults::apply(&resource.schema, &mut object);
     strategy::defaults(resource, &mut object);
-    strategy::prepare_create(server, resource, &mut object)?;
-    match server.store().create(Key::new(&resource.storage_key(), namespace, &name), object).await {
+    strategy::prepare_create(resource, &mut object);
+    let reservation = strategy::allocate(server, resource, None, &mut object).await?;
+    let outcome = server.store().create(Key::new(&resource.storage_key(), namespace, &name), object).await;
+    drop(reservation);
+    match outcome {
         Ok(_) | Err(WriteError::Exists) => Ok(()),
         Err(error) => Err(ApiError::internal(format!("{plural} {name}: {error}"))),
     }

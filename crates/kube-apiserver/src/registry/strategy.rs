@@ -1,47 +1,153 @@
-//! What is particular to a built-in kind: defaults no schema can say, what a create starts with, what an update may not
-//! change, how deletion goes.
+//! What is particular to a built-in kind: what a create starts with, what an update may not change, how deletion goes.
 
-use serde_json::{Value, json};
+mod immutable;
+mod pod;
+pub(crate) mod service;
+mod workload;
+
+use serde_json::{Map, Value, json};
 
 use super::Resource;
+use super::defaults::{child, set};
 use crate::ApiServer;
 use crate::error::{ApiError, Cause};
+use crate::schema::validate::cause;
 
 /// Sets the defaults of a kind. Idempotent.
-pub(crate) fn defaults(_resource: &Resource, _object: &mut Value) {}
+pub(crate) fn defaults(resource: &Resource, object: &mut Value) {
+    if resource.crd.is_some() {
+        return;
+    }
+    if resource.plural == "secrets" && resource.group.is_empty() {
+        encode_strings(object);
+    }
+    super::defaults::apply(resource, object);
+    crate::schema::prune::nulls(object);
+}
+
+/// `stringData` is written as text and kept encoded.
+fn encode_strings(secret: &mut Value) {
+    use base64::Engine as _;
+    let Some(Value::Object(strings)) = secret.as_object_mut().and_then(|map| map.remove("stringData")) else { return };
+    for (key, text) in strings {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
+        child(secret, "data")[key.as_str()] = encoded.into();
+    }
+}
 
 /// Sets what a new object starts with.
-pub(crate) fn prepare_create(_server: &ApiServer, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
+    if resource.crd.is_some() {
+        return;
+    }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => {
-            object["spec"]["finalizers"] = json!(["kubernetes"]);
+            object["spec"] = json!({"finalizers": ["kubernetes"]});
             object["status"] = json!({"phase": "Active"});
         }
-        ("", "pods") => object["status"] = json!({"phase": "Pending"}),
+        ("", "pods") => pod::prepare_create(object),
+        ("", "persistentvolumeclaims") => object["status"] = json!({"phase": "Pending"}),
+        ("", "persistentvolumes") => {
+            let now = object["metadata"]["creationTimestamp"].clone();
+            object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": now});
+        }
+        ("", "services") => object["status"] = json!({"loadBalancer": {}}),
+        ("apps", "daemonsets") => {
+            child(child(object, "metadata"), "annotations")[workload::TEMPLATE_GENERATION] = "1".into();
+            object["status"] =
+                json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0});
+        }
+        ("apps", "statefulsets") => object["status"] = json!({"replicas": 0, "availableReplicas": 0}),
+        ("apps", "replicasets") | ("", "replicationcontrollers") => object["status"] = json!({"replicas": 0}),
+        ("policy", "poddisruptionbudgets") => {
+            object["status"] = json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
+        }
+        ("networking.k8s.io", "ingresses") => object["status"] = json!({"loadBalancer": {}}),
+        ("apps", "deployments") | ("batch", "cronjobs") | ("apiregistration.k8s.io", _) => object["status"] = json!({}),
+        ("batch", "jobs") => {
+            workload::prepare_job(object);
+            object["status"] = json!({});
+        }
         ("apiextensions.k8s.io", "customresourcedefinitions") => crate::crd::prepare(object),
         _ => {}
     }
-    Ok(())
 }
 
-/// Adjusts an update.
-pub(crate) fn prepare_update(resource: &Resource, _old: &Value, new: &mut Value, subresource: &str) -> Result<(), ApiError> {
-    if resource.group == "apiextensions.k8s.io" && subresource.is_empty() {
-        crate::crd::prepare(new);
+/// Adjusts an update, which has the status and the metadata it may have already.
+pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, subresource: &str) {
+    match (resource.group.as_str(), resource.plural.as_str(), subresource) {
+        ("apiextensions.k8s.io", "customresourcedefinitions", "") => crate::crd::prepare(new),
+        ("", "namespaces", "") => {
+            // Only `finalize` lets a namespace go.
+            let finalizers = old["spec"]["finalizers"].clone();
+            child(new, "spec")["finalizers"] = finalizers;
+            crate::schema::prune::nulls(new);
+        }
+        ("", "services", "") => service::keep_allocated(old, new),
+        ("", "pods", "") => pod::prepare_update(old, new),
+        ("apps", "daemonsets", "") if old["spec"]["template"] != new["spec"]["template"] => {
+            let before = old["metadata"]["annotations"][workload::TEMPLATE_GENERATION].as_str().and_then(|n| n.parse().ok());
+            let next: i64 = before.unwrap_or(0) + 1;
+            child(child(new, "metadata"), "annotations")[workload::TEMPLATE_GENERATION] = next.to_string().into();
+        }
+        _ => {}
     }
-    Ok(())
 }
 
 /// Checks what schemas cannot say.
-pub(crate) fn validate(_resource: &Resource, _object: &Value, _old: Option<&Value>, _causes: &mut Vec<Cause>) {}
+pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>, subresource: &str, causes: &mut Vec<Cause>) {
+    if resource.crd.is_some() {
+        return;
+    }
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        // A stored pod was valid; only its creation and its change of spec can make it invalid.
+        ("", "pods") if old.is_none_or(|old| old["spec"] != object["spec"]) => pod::validate(&object["spec"], "spec", causes),
+        ("", "services") => service::validate(&object["spec"], causes),
+        ("apps" | "batch", _) => workload::validate(resource, object, causes),
+        ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, causes),
+        _ => {}
+    }
+    if let Some(old) = old {
+        immutable::check(resource, old, object, subresource, causes);
+    }
+}
+
+pub(super) fn required(field: &str, causes: &mut Vec<Cause>) {
+    causes.push(cause("FieldValueRequired", field, "Required value".into()));
+}
+
+pub(super) fn invalid(field: &str, value: &Value, why: &str, causes: &mut Vec<Cause>) {
+    causes.push(cause("FieldValueInvalid", field, format!("Invalid value: {value}: {why}")));
+}
+
+pub(crate) fn one_of(field: &str, value: &Value, allowed: &[&str], causes: &mut Vec<Cause>) {
+    let Some(text) = value.as_str() else { return };
+    if !allowed.contains(&text) {
+        let listed: Vec<String> = allowed.iter().map(|word| format!("{word:?}")).collect();
+        let message = format!("Unsupported value: {value}: supported values: {}", listed.join(", "));
+        causes.push(cause("FieldValueNotSupported", field, message));
+    }
+}
 
 /// Something taken for an object that is not stored yet; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Reservation;
+pub(crate) struct Reservation {
+    _turn: Option<tokio::sync::OwnedMutexGuard<()>>,
+}
 
-/// Takes cluster IPs and node ports.
-pub(crate) fn allocate(_server: &ApiServer, _resource: &Resource, _old: Option<&Value>, _object: &mut Value) -> Result<Reservation, ApiError> {
-    Ok(Reservation)
+/// Takes cluster IPs and node ports. The reservation is held until the object is stored.
+pub(crate) async fn allocate(
+    server: &ApiServer,
+    resource: &Resource,
+    old: Option<&Value>,
+    object: &mut Value,
+) -> Result<Reservation, ApiError> {
+    if !(resource.group.is_empty() && resource.plural == "services") {
+        return Ok(Reservation { _turn: None });
+    }
+    let turn = server.service_turn().await;
+    service::allocate(server, old, object)?;
+    Ok(Reservation { _turn: Some(turn) })
 }
 
 /// Whether a deleted object without finalizers may go: a namespace has finalizers of its own.
@@ -72,16 +178,19 @@ pub(crate) fn deletion_began(resource: &Resource, object: &mut Value) {
 
 /// Whether a deletion answers with the object instead of a Status.
 pub(crate) fn returns_deleted(resource: &Resource) -> bool {
-    resource.group.is_empty() && matches!(resource.plural.as_str(), "pods" | "services" | "serviceaccounts" | "persistentvolumes" | "persistentvolumeclaims" | "podtemplates" | "resourcequotas")
+    resource.group.is_empty()
+        && matches!(
+            resource.plural.as_str(),
+            "pods" | "services" | "serviceaccounts" | "persistentvolumes" | "persistentvolumeclaims" | "podtemplates" | "resourcequotas"
+        )
 }
 
 /// Notes on a pod that it has a node.
 pub(crate) fn scheduled(pod: &mut Value, now: &str) {
-    let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
-    if !pod["status"]["conditions"].is_array() {
-        pod["status"]["conditions"] = json!([]);
-    }
-    if let Some(list) = pod["status"]["conditions"].as_array_mut() {
+    let condition = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now});
+    let status = child(pod, "status");
+    set(status, "conditions", json!([]));
+    if let Some(list) = status["conditions"].as_array_mut() {
         list.retain(|existing| existing["type"] != "PodScheduled");
         list.push(condition);
     }
@@ -90,13 +199,7 @@ pub(crate) fn scheduled(pod: &mut Value, now: &str) {
 /// A LabelSelector as text, `a=b,c in (d,e)`.
 pub(crate) fn selector_text(selector: &Value) -> String {
     let mut terms = Vec::new();
-    // A ReplicationController's selector is the bare map.
-    let labels = if selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some() {
-        selector.get("matchLabels").and_then(Value::as_object)
-    } else {
-        selector.as_object()
-    };
-    for (key, value) in labels.into_iter().flatten() {
+    for (key, value) in match_labels(selector).into_iter().flatten() {
         terms.push(format!("{key}={}", value.as_str().unwrap_or_default()));
     }
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
@@ -110,4 +213,12 @@ pub(crate) fn selector_text(selector: &Value) -> String {
         });
     }
     terms.join(",")
+}
+
+/// The exact terms of a selector; a ReplicationController's selector is the bare map.
+fn match_labels(selector: &Value) -> Option<&Map<String, Value>> {
+    if selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some() {
+        return selector.get("matchLabels").and_then(Value::as_object);
+    }
+    selector.as_object()
 }

@@ -57,6 +57,9 @@ async fn create(call: &Call, wanted: &Value) -> Result<Option<Value>, ApiError> 
             return Err(call.conflict(&call.info.name, &why));
         }
     }
+    // Who may patch may not thereby create.
+    let create = crate::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
+    call.server.authorize(&call.user, &create)?;
     let mut new = owners::merge(call, None, wanted, "")?;
     shape_sent(call, &mut new, Vec::new())?;
     match insert(call, new).await {

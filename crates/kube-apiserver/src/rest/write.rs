@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admit::{self, Operation, Write};
 use super::decode;
@@ -145,16 +145,16 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     let name = meta::text(&object, "name").to_owned();
     let write = Write { operation: Operation::Create, name: &name, old: None, options: "CreateOptions" };
     admit::mutate(call, &write, &mut object).await?;
-    strategy::prepare_create(&call.server, resource, &mut object)?;
-    check(call, &object, None)?;
+    strategy::prepare_create(resource, &mut object);
+    check(call, &object, None, "")?;
     admit::validate(call, &write, Some(&object)).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
+    let reservation = strategy::allocate(&call.server, resource, None, &mut object).await?;
     if call.dry_run() {
-        return Ok(object);
+        return Ok(owners::record(call, None, object, ""));
     }
-    let reservation = strategy::allocate(&call.server, resource, None, &mut object)?;
     let stored = call.server.to_storage(resource, owners::record(call, None, object, ""))?;
     let stored = call.server.store().create(call.key(&name), stored).await;
     drop(reservation);
@@ -164,11 +164,14 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
 }
 
 /// Metadata, schema and strategy validation together, so that one answer names every bad field.
-pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresource: &str) -> Result<(), ApiError> {
     let mut causes = Vec::new();
     meta::check(&call.resource, object, &mut causes);
-    schema::validate::check(&call.resource.schema, object, old, &mut causes);
-    strategy::validate(&call.resource, object, old, &mut causes);
+    schema::validate::check(&call.resource.schema, object, &mut causes);
+    if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
+        rules.check(object, old, &mut causes);
+    }
+    strategy::validate(&call.resource, object, old, subresource, &mut causes);
     if causes.is_empty() {
         return Ok(());
     }
@@ -270,11 +273,11 @@ async fn change_once(
     let write = Write { operation: Operation::Update, name, old: Some(&old), options: edit.options };
     admit::mutate(call, &write, &mut new).await?;
     merge_parts(call, edit, &old, &mut new);
-    strategy::prepare_update(resource, &old, &mut new, edit.subresource)?;
+    strategy::prepare_update(resource, &old, &mut new, edit.subresource);
     meta::stamp_update(resource, &old, &mut new, edit.subresource != "status");
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
-    check(call, &new, Some(&old))?;
+    check(call, &new, Some(&old), edit.subresource)?;
     admit::validate(call, &write, Some(&new)).await?;
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
@@ -283,7 +286,7 @@ async fn change_once(
     if call.dry_run() {
         return Ok(new);
     }
-    let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new)?;
+    let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
     if new == old {
         return Ok(old);
     }

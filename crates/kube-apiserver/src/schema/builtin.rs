@@ -85,6 +85,7 @@ fn resource(entry: &Value) -> Option<Resource> {
         scale,
         subresources,
         schema: definition(entry["type"].as_str()?)?,
+        rules: None,
         columns: entry["columns"].as_array().into_iter().flatten().filter_map(column).collect(),
         crd: None,
         crd_revision: 0,

@@ -44,6 +44,11 @@ impl Object {
         serde_json::from_slice(&self.json).unwrap_or_default()
     }
 
+    /// Whether its deletion has begun.
+    pub fn terminating(&self) -> bool {
+        self.value()["metadata"]["deletionTimestamp"].is_string()
+    }
+
     /// The same object with another resourceVersion.
     pub(crate) fn at_revision(&self, revision: u64) -> Self {
         let text = revision.to_string();

@@ -82,7 +82,7 @@ async fn transition_rules_see_the_old_value() {
     let change = |value: &str| json!({"spec": {"fixed": value, "size": 4}});
     api.patch("g", &PatchParams::default(), &Patch::Merge(change("x"))).await.unwrap();
     let got = message(api.patch("g", &PatchParams::default(), &Patch::Merge(change("y"))).await);
-    assert!(got.contains("spec.fixed: Invalid value: fixed is fixed"), "{got}");
+    assert!(got.contains("spec.fixed: Invalid value: \"y\": fixed is fixed"), "{got}");
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! The API server as its clients see it, in process.
 
+mod apply;
 mod crd;
+mod defaults;
+mod documents;
 mod objects;
 mod store;
 mod watch;

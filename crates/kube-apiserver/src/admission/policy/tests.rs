@@ -25,6 +25,7 @@ fn resource() -> Resource {
         scale: None,
         subresources: Vec::new(),
         schema: Arc::default(),
+        rules: None,
         columns: Vec::new(),
         crd: None,
         crd_revision: 0,

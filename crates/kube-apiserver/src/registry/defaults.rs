@@ -1,0 +1,314 @@
+//! Defaults of built-in kinds that no schema can state, because they depend on other fields or on the object's kind.
+//!
+//! All are idempotent: they run on what a client sent and again on what admission made of it.
+
+mod pod;
+
+use serde_json::{Map, Value, json};
+
+use super::Resource;
+
+/// Sets `key` unless it has a value; an empty string is none.
+pub(super) fn set(object: &mut Value, key: &str, value: impl Into<Value>) {
+    let unset = match object.get(key) {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(_) => false,
+    };
+    if unset && object.is_object() {
+        object[key] = value.into();
+    }
+}
+
+/// A child object, made if missing.
+pub(super) fn child<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    let child = &mut object[key];
+    if !child.is_object() {
+        *child = Value::Object(Map::new());
+    }
+    child
+}
+
+/// The items of a list field, none when it is missing.
+pub(super) fn each<'a>(object: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Sets the defaults of a kind.
+pub(crate) fn apply(resource: &Resource, object: &mut Value) {
+    if resource.crd.is_some() {
+        return;
+    }
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "pods") => pod::defaults(child(object, "spec"), pod::Owner::Pod),
+        ("", "podtemplates") => template(child(object, "template")),
+        ("", "services") => service(child(object, "spec")),
+        ("", "secrets") => set(object, "type", "Opaque"),
+        ("", "replicationcontrollers") => replication_controller(object),
+        ("", "persistentvolumeclaims") => claim(object),
+        ("", "persistentvolumes") => volume(child(object, "spec")),
+        ("", "namespaces") => {
+            let name = object["metadata"]["name"].clone();
+            if name.is_string() {
+                child(child(object, "metadata"), "labels")["kubernetes.io/metadata.name"] = name;
+            }
+        }
+        ("", "limitranges") => each(child(object, "spec"), "limits").for_each(limit),
+        ("", "endpoints") => {
+            for subset in each(object, "subsets") {
+                each(subset, "ports").for_each(|port| set(port, "protocol", "TCP"));
+            }
+        }
+        ("apps", plural) => workload(plural, child(object, "spec")),
+        ("batch", "jobs") => job(child(object, "spec")),
+        ("batch", "cronjobs") => cron_job(child(object, "spec")),
+        ("discovery.k8s.io", _) => endpoint_slice(object),
+        ("networking.k8s.io", "networkpolicies") => network_policy(child(object, "spec")),
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => binding(object),
+        ("scheduling.k8s.io", _) => set(object, "preemptionPolicy", "PreemptLowerPriority"),
+        ("storage.k8s.io", "storageclasses") => {
+            set(object, "reclaimPolicy", "Delete");
+            set(object, "volumeBindingMode", "Immediate");
+        }
+        ("storage.k8s.io", "csidrivers") => csi_driver(child(object, "spec")),
+        ("admissionregistration.k8s.io", plural) => admission(plural, object),
+        ("apiregistration.k8s.io", _) => {
+            if let Some(service) = object["spec"].get_mut("service").filter(|service| service.is_object()) {
+                set(service, "port", 443);
+            }
+        }
+        ("certificates.k8s.io", _) => set(child(object, "spec"), "signerName", "kubernetes.io/legacy-unknown"),
+        ("autoscaling", _) => set(child(object, "spec"), "minReplicas", 1),
+        _ => {}
+    }
+}
+
+fn template(template: &mut Value) {
+    child(template, "metadata");
+    pod::defaults(child(template, "spec"), pod::Owner::Template);
+}
+
+fn replication_controller(object: &mut Value) {
+    let spec = child(object, "spec");
+    set(spec, "replicas", 1);
+    if spec["template"].is_object() {
+        template(child(spec, "template"));
+        let labels = spec["template"]["metadata"]["labels"].clone();
+        if labels.is_object() {
+            set(spec, "selector", labels);
+        }
+    }
+}
+
+fn workload(plural: &str, spec: &mut Value) {
+    if plural == "controllerrevisions" {
+        return;
+    }
+    if spec["template"].is_object() {
+        template(child(spec, "template"));
+    }
+    if plural != "daemonsets" {
+        set(spec, "replicas", 1);
+    }
+    if plural != "replicasets" {
+        set(spec, "revisionHistoryLimit", 10);
+    }
+    match plural {
+        "deployments" => {
+            set(spec, "progressDeadlineSeconds", 600);
+            let strategy = child(spec, "strategy");
+            set(strategy, "type", "RollingUpdate");
+            if strategy["type"] == "RollingUpdate" {
+                set(child(strategy, "rollingUpdate"), "maxSurge", "25%");
+                set(child(strategy, "rollingUpdate"), "maxUnavailable", "25%");
+            }
+        }
+        "daemonsets" => {
+            let strategy = child(spec, "updateStrategy");
+            set(strategy, "type", "RollingUpdate");
+            if strategy["type"] == "RollingUpdate" {
+                set(child(strategy, "rollingUpdate"), "maxSurge", 0);
+                set(child(strategy, "rollingUpdate"), "maxUnavailable", 1);
+            }
+        }
+        "statefulsets" => {
+            set(spec, "podManagementPolicy", "OrderedReady");
+            let retention = child(spec, "persistentVolumeClaimRetentionPolicy");
+            set(retention, "whenDeleted", "Retain");
+            set(retention, "whenScaled", "Retain");
+            let strategy = child(spec, "updateStrategy");
+            set(strategy, "type", "RollingUpdate");
+            if strategy["type"] == "RollingUpdate" {
+                set(child(strategy, "rollingUpdate"), "partition", 0);
+            }
+            for template in each(spec, "volumeClaimTemplates") {
+                set(template, "apiVersion", "v1");
+                set(template, "kind", "PersistentVolumeClaim");
+                claim(template);
+                set(child(template, "status"), "phase", "Pending");
+            }
+        }
+        _ => {}
+    }
+}
+
+fn job(spec: &mut Value) {
+    job_template(spec);
+    if spec["completions"].is_null() && spec["parallelism"].is_null() {
+        set(spec, "completions", 1);
+    }
+    set(spec, "parallelism", 1);
+    set(spec, "completionMode", "NonIndexed");
+    set(spec, "suspend", false);
+    set(spec, "manualSelector", false);
+    let policy = if spec["podFailurePolicy"].is_object() { "Failed" } else { "TerminatingOrFailed" };
+    set(spec, "podReplacementPolicy", policy);
+    let per_index = spec["backoffLimitPerIndex"].is_number();
+    set(spec, "backoffLimit", if per_index { i32::MAX } else { 6 });
+}
+
+fn job_template(spec: &mut Value) {
+    let template = child(spec, "template");
+    child(template, "metadata");
+    pod::defaults(child(template, "spec"), pod::Owner::Job);
+}
+
+fn cron_job(spec: &mut Value) {
+    set(spec, "concurrencyPolicy", "Allow");
+    set(spec, "suspend", false);
+    set(spec, "successfulJobsHistoryLimit", 3);
+    set(spec, "failedJobsHistoryLimit", 1);
+    let template = child(spec, "jobTemplate");
+    child(template, "metadata");
+    job_template(child(template, "spec"));
+}
+
+fn service(spec: &mut Value) {
+    set(spec, "sessionAffinity", "None");
+    if spec["sessionAffinity"] == "ClientIP" {
+        set(child(child(spec, "sessionAffinityConfig"), "clientIP"), "timeoutSeconds", 10800);
+    }
+    set(spec, "type", "ClusterIP");
+    for port in each(spec, "ports") {
+        set(port, "protocol", "TCP");
+        let target = port["port"].clone();
+        let unset = matches!(&port["targetPort"], Value::Null) || port["targetPort"] == 0 || port["targetPort"] == "";
+        if unset && target.is_number() {
+            port["targetPort"] = target;
+        }
+    }
+    let type_ = spec["type"].as_str().unwrap_or_default().to_owned();
+    if type_ != "ExternalName" {
+        set(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if matches!(type_.as_str(), "NodePort" | "LoadBalancer") {
+        set(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if type_ == "LoadBalancer" {
+        set(spec, "allocateLoadBalancerNodePorts", true);
+    }
+}
+
+fn claim(object: &mut Value) {
+    set(child(object, "spec"), "volumeMode", "Filesystem");
+}
+
+fn volume(spec: &mut Value) {
+    set(spec, "persistentVolumeReclaimPolicy", "Retain");
+    set(spec, "volumeMode", "Filesystem");
+    if spec["hostPath"].is_object() && spec["hostPath"]["type"].is_null() {
+        spec["hostPath"]["type"] = "".into();
+    }
+}
+
+fn limit(limit: &mut Value) {
+    if limit["type"] != "Container" {
+        return;
+    }
+    // Maxima are default limits; default limits and minima are default requests.
+    for (to, from) in [("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")] {
+        let source = limit[from].as_object().cloned().unwrap_or_default();
+        for (name, quantity) in source {
+            set(child(limit, to), &name, quantity);
+        }
+    }
+}
+
+fn endpoint_slice(object: &mut Value) {
+    for port in each(object, "ports") {
+        set(port, "protocol", "TCP");
+        if port["name"].is_null() {
+            port["name"] = "".into();
+        }
+    }
+    for endpoint in each(object, "endpoints") {
+        child(endpoint, "conditions");
+    }
+}
+
+fn network_policy(spec: &mut Value) {
+    child(spec, "podSelector");
+    if spec["policyTypes"].as_array().is_none_or(Vec::is_empty) {
+        let egress = spec["egress"].as_array().is_some_and(|rules| !rules.is_empty());
+        spec["policyTypes"] = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+    }
+    for direction in ["ingress", "egress"] {
+        for rule in each(spec, direction) {
+            each(rule, "ports").for_each(|port| set(port, "protocol", "TCP"));
+        }
+    }
+}
+
+fn binding(object: &mut Value) {
+    set(child(object, "roleRef"), "apiGroup", "rbac.authorization.k8s.io");
+    for subject in each(object, "subjects") {
+        if matches!(subject["kind"].as_str(), Some("User" | "Group")) {
+            set(subject, "apiGroup", "rbac.authorization.k8s.io");
+        }
+    }
+}
+
+fn csi_driver(spec: &mut Value) {
+    set(spec, "attachRequired", true);
+    set(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+    for field in ["podInfoOnMount", "requiresRepublish", "seLinuxMount", "storageCapacity"] {
+        set(spec, field, false);
+    }
+    if spec["volumeLifecycleModes"].as_array().is_none_or(Vec::is_empty) {
+        spec["volumeLifecycleModes"] = json!(["Persistent"]);
+    }
+}
+
+fn admission(plural: &str, object: &mut Value) {
+    let rules = |list: &mut Value, key: &str| {
+        for rule in each(list, key) {
+            set(rule, "scope", "*");
+        }
+    };
+    for webhook in each(object, "webhooks") {
+        set(webhook, "failurePolicy", "Fail");
+        set(webhook, "matchPolicy", "Equivalent");
+        set(webhook, "timeoutSeconds", 10);
+        child(webhook, "namespaceSelector");
+        child(webhook, "objectSelector");
+        if plural == "mutatingwebhookconfigurations" {
+            set(webhook, "reinvocationPolicy", "Never");
+        }
+        if let Some(service) = webhook["clientConfig"].get_mut("service").filter(|service| service.is_object()) {
+            set(service, "port", 443);
+        }
+        rules(webhook, "rules");
+    }
+    if plural == "validatingadmissionpolicies" {
+        let spec = child(object, "spec");
+        set(spec, "failurePolicy", "Fail");
+        let constraints = child(spec, "matchConstraints");
+        set(constraints, "matchPolicy", "Equivalent");
+        child(constraints, "namespaceSelector");
+        child(constraints, "objectSelector");
+        rules(constraints, "resourceRules");
+    }
+}

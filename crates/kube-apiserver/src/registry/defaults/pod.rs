@@ -1,0 +1,183 @@
+//! Defaults of pod specs, alone and in templates.
+
+use serde_json::{Value, json};
+
+use super::{child, each, set};
+
+/// Where the spec stands; a job's template has no default restart policy, a template gets no pod-only defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Pod,
+    Template,
+    Job,
+}
+
+const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+
+pub(super) fn defaults(spec: &mut Value, owner: Owner) {
+    set(spec, "dnsPolicy", "ClusterFirst");
+    if owner != Owner::Job {
+        set(spec, "restartPolicy", "Always");
+    }
+    set(spec, "schedulerName", "default-scheduler");
+    set(spec, "terminationGracePeriodSeconds", 30);
+    child(spec, "securityContext");
+    if owner == Owner::Pod {
+        set(spec, "enableServiceLinks", true);
+    }
+    // The old and the new name of one field follow each other.
+    for (from, to) in [("serviceAccountName", "serviceAccount"), ("serviceAccount", "serviceAccountName")] {
+        let name = spec[from].as_str().unwrap_or_default().to_owned();
+        if !name.is_empty() {
+            set(spec, to, name);
+        }
+    }
+    let host_network = spec["hostNetwork"] == true;
+    for list in CONTAINERS {
+        for container in each(spec, list) {
+            self::container(container, owner, host_network);
+        }
+    }
+    each(spec, "volumes").for_each(volume);
+}
+
+fn container(container: &mut Value, owner: Owner, host_network: bool) {
+    let image = container["image"].as_str().unwrap_or_default();
+    let policy = if latest(image) { "Always" } else { "IfNotPresent" };
+    if !image.is_empty() {
+        set(container, "imagePullPolicy", policy);
+    }
+    set(container, "terminationMessagePath", "/dev/termination-log");
+    set(container, "terminationMessagePolicy", "File");
+    let resources = child(container, "resources");
+    if owner == Owner::Pod {
+        // A limit without a request is the request.
+        let limits = resources["limits"].as_object().cloned().unwrap_or_default();
+        for (name, quantity) in limits {
+            set(child(resources, "requests"), &name, quantity);
+        }
+    }
+    for port in each(container, "ports") {
+        set(port, "protocol", "TCP");
+        if host_network {
+            let number = port["containerPort"].clone();
+            set(port, "hostPort", number);
+        }
+    }
+    for env in each(container, "env") {
+        if let Some(field) = env["valueFrom"].get_mut("fieldRef").filter(|field| field.is_object()) {
+            set(field, "apiVersion", "v1");
+        }
+    }
+    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(probe) = container.get_mut(name).filter(|probe| probe.is_object()) {
+            self::probe(probe);
+        }
+    }
+    if let Some(lifecycle) = container.get_mut("lifecycle").filter(|lifecycle| lifecycle.is_object()) {
+        for name in ["postStart", "preStop"] {
+            if lifecycle[name].is_object() {
+                http_get(&mut lifecycle[name]);
+            }
+        }
+    }
+}
+
+/// Whether an image reference means the newest: no tag, or `latest`, and no digest.
+fn latest(image: &str) -> bool {
+    if image.contains('@') {
+        return false;
+    }
+    let last = image.rsplit('/').next().unwrap_or(image);
+    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
+}
+
+fn probe(probe: &mut Value) {
+    for (field, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
+        if probe[field] == 0 {
+            probe[field] = Value::Null;
+        }
+        set(probe, field, value);
+    }
+    if probe["grpc"].is_object() && probe["grpc"]["service"].is_null() {
+        probe["grpc"]["service"] = "".into();
+    }
+    http_get(probe);
+}
+
+fn http_get(handler: &mut Value) {
+    if let Some(get) = handler.get_mut("httpGet").filter(|get| get.is_object()) {
+        set(get, "path", "/");
+        set(get, "scheme", "HTTP");
+    }
+}
+
+const SOURCES: [&str; 30] = [
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI", "emptyDir",
+    "ephemeral", "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "hostPath", "image", "iscsi",
+    "nfs", "persistentVolumeClaim", "photonPersistentDisk", "portworxVolume", "projected", "quobyte", "rbd", "scaleIO",
+    "secret", "storageos", "vsphereVolume",
+];
+
+fn volume(volume: &mut Value) {
+    if !volume.is_object() {
+        return;
+    }
+    if SOURCES.iter().all(|source| volume[*source].is_null()) {
+        volume["emptyDir"] = json!({});
+    }
+    prune_nulls(volume);
+    for source in ["secret", "configMap", "downwardAPI", "projected"] {
+        if let Some(found) = volume.get_mut(source).filter(|found| found.is_object()) {
+            set(found, "defaultMode", 420);
+            downward_items(found);
+        }
+    }
+    if let Some(path) = volume.get_mut("hostPath").filter(|path| path.is_object()) {
+        if path["type"].is_null() {
+            path["type"] = "".into();
+        }
+    }
+    if let Some(projected) = volume.get_mut("projected") {
+        for source in each(projected, "sources") {
+            if let Some(token) = source.get_mut("serviceAccountToken").filter(|token| token.is_object()) {
+                set(token, "expirationSeconds", 3600);
+            }
+            if let Some(downward) = source.get_mut("downwardAPI") {
+                downward_items(downward);
+            }
+        }
+    }
+    if let Some(template) = volume.get_mut("ephemeral").and_then(|e| e.get_mut("volumeClaimTemplate")) {
+        set(child(template, "spec"), "volumeMode", "Filesystem");
+    }
+}
+
+/// Indexing made nulls of the sources that were asked for.
+fn prune_nulls(volume: &mut Value) {
+    if let Some(map) = volume.as_object_mut() {
+        map.retain(|_, value| !value.is_null());
+    }
+}
+
+fn downward_items(source: &mut Value) {
+    for item in each(source, "items") {
+        if let Some(field) = item.get_mut("fieldRef").filter(|field| field.is_object()) {
+            set(field, "apiVersion", "v1");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_images() {
+        for (image, expect) in
+            [("a", true), ("a:latest", true), ("a:1", false), ("h:5000/a", true), ("h:5000/a:1", false), ("a@sha256:0", false)]
+        {
+            assert_eq!(latest(image), expect, "{image}");
+        }
+    }
+}

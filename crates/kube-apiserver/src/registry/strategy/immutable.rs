@@ -1,0 +1,171 @@
+//! Fields that never change once set.
+
+use serde_json::Value;
+
+use super::invalid;
+use crate::error::Cause;
+use crate::registry::Resource;
+use crate::schema::validate::cause;
+
+const FIELD: &str = "field is immutable";
+
+fn same(old: &Value, new: &Value, path: &[&str]) -> Option<Value> {
+    let at = |object: &Value| {
+        let mut node = object.clone();
+        for part in path {
+            node = node.get(part).cloned().unwrap_or_default();
+        }
+        node
+    };
+    let (before, after) = (at(old), at(new));
+    (before != after).then_some(after)
+}
+
+fn keep(old: &Value, new: &Value, path: &[&str], why: &str, causes: &mut Vec<Cause>) {
+    if let Some(value) = same(old, new, path) {
+        invalid(&path.join("."), &value, why, causes);
+    }
+}
+
+/// Adds a cause for every immutable field that changed.
+pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: &str, causes: &mut Vec<Cause>) {
+    if matches!(subresource, "status" | "finalize" | "binding" | "ephemeralcontainers" | "resize" | "approval") {
+        return;
+    }
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "pods") => pod(old, new, causes),
+        ("", "secrets" | "configmaps") => {
+            if resource.plural == "secrets" {
+                keep(old, new, &["type"], FIELD, causes);
+            }
+            if old["immutable"] == true {
+                for field in ["data", "binaryData", "immutable"] {
+                    if old[field] != new[field] {
+                        let message = "Forbidden: field is immutable when `immutable` is set".to_owned();
+                        causes.push(cause("FieldValueForbidden", field, message));
+                    }
+                }
+            }
+        }
+        ("", "persistentvolumeclaims") => claim(old, new, causes),
+        ("apps", "deployments" | "daemonsets" | "replicasets") => {
+            keep(old, new, &["spec", "selector"], FIELD, causes);
+        }
+        ("apps", "statefulsets") => stateful_set(old, new, causes),
+        ("batch", "jobs") => {
+            for field in ["selector", "completionMode"] {
+                keep(old, new, &["spec", field], FIELD, causes);
+            }
+            if old["spec"]["suspend"] != true {
+                keep(old, new, &["spec", "template"], FIELD, causes);
+            }
+        }
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => {
+            keep(old, new, &["roleRef"], "cannot change roleRef", causes);
+        }
+        ("scheduling.k8s.io", _) => {
+            for field in ["value", "preemptionPolicy"] {
+                keep(old, new, &[field], FIELD, causes);
+            }
+        }
+        ("storage.k8s.io", "storageclasses") => {
+            for field in ["provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"] {
+                if old[field] != new[field] {
+                    let message = format!("Forbidden: updates to {field} are forbidden.");
+                    causes.push(cause("FieldValueForbidden", field, message));
+                }
+            }
+        }
+        ("apiextensions.k8s.io", _) => {
+            for path in [&["spec", "group"][..], &["spec", "scope"], &["spec", "names", "plural"], &["spec", "names", "kind"]] {
+                keep(old, new, path, FIELD, causes);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Only images, the deadline, tolerations (more of them), labels and the removal of scheduling gates.
+fn pod(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let mut allowed = new["spec"].clone();
+    for list in ["containers", "initContainers"] {
+        let images: Vec<Value> = old["spec"][list].as_array().into_iter().flatten().map(|c| c["image"].clone()).collect();
+        let containers = allowed.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, image) in containers.zip(images) {
+            container["image"] = image;
+        }
+    }
+    for field in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates"] {
+        let carried = match (field, &old["spec"][field], &new["spec"][field]) {
+            ("tolerations", before, after) => {
+                let kept = |item: &Value| after.as_array().is_some_and(|list| list.contains(item));
+                before.as_array().into_iter().flatten().all(kept)
+            }
+            ("schedulingGates", before, after) => {
+                let known = |item: &Value| before.as_array().is_some_and(|list| list.contains(item));
+                after.as_array().into_iter().flatten().all(known)
+            }
+            _ => true,
+        };
+        if carried {
+            match old["spec"].get(field) {
+                Some(value) => allowed[field] = value.clone(),
+                None => {
+                    if let Some(map) = allowed.as_object_mut() {
+                        map.remove(field);
+                    }
+                }
+            }
+        }
+    }
+    if allowed != old["spec"] {
+        let message = "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+        causes.push(cause("FieldValueForbidden", "spec", message.to_owned()));
+    }
+}
+
+fn claim(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let mut allowed = new["spec"].clone();
+    for field in ["resources", "volumeAttributesClassName"] {
+        if let Some(value) = old["spec"].get(field) {
+            allowed[field] = value.clone();
+        }
+    }
+    // Binding sets the volume once.
+    if old["spec"]["volumeName"].as_str().unwrap_or_default().is_empty() {
+        if let Some(map) = allowed.as_object_mut() {
+            map.remove("volumeName");
+        }
+    }
+    if old["spec"]["storageClassName"].is_null() {
+        if let Some(map) = allowed.as_object_mut() {
+            map.remove("storageClassName");
+        }
+    }
+    if allowed != old["spec"] {
+        let message = "Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        causes.push(cause("FieldValueForbidden", "spec", message.to_owned()));
+    }
+}
+
+fn stateful_set(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let mut allowed = new["spec"].clone();
+    let fields = [
+        "replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit", "persistentVolumeClaimRetentionPolicy",
+        "minReadySeconds",
+    ];
+    for field in fields {
+        match old["spec"].get(field) {
+            Some(value) => allowed[field] = value.clone(),
+            None => {
+                if let Some(map) = allowed.as_object_mut() {
+                    map.remove(field);
+                }
+            }
+        }
+    }
+    if allowed != old["spec"] {
+        let message = "Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+        causes.push(cause("FieldValueForbidden", "spec", message.to_owned()));
+    }
+}

@@ -1,0 +1,91 @@
+//! Workloads: selectors and templates that fit, labels jobs give their pods.
+
+use serde_json::{Value, json};
+
+use super::{invalid, match_labels, pod, required};
+use crate::error::Cause;
+use crate::registry::Resource;
+use crate::registry::defaults::child;
+use crate::selector::Labels;
+
+pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// A job selects its pods by its own uid unless it says how itself.
+pub(super) fn prepare_job(job: &mut Value) {
+    if job["spec"]["manualSelector"] == true {
+        return;
+    }
+    let uid = job["metadata"]["uid"].clone();
+    let name = job["metadata"]["name"].clone();
+    for key in ["batch.kubernetes.io/controller-uid", "controller-uid"] {
+        child(child(child(child(job, "spec"), "template"), "metadata"), "labels")[key] = uid.clone();
+    }
+    for key in ["batch.kubernetes.io/job-name", "job-name"] {
+        child(child(child(child(job, "spec"), "template"), "metadata"), "labels")[key] = name.clone();
+    }
+    let own = job["metadata"].get("labels").and_then(Value::as_object).is_none_or(serde_json::Map::is_empty);
+    if own {
+        // A job without labels takes those of its template.
+        let labels = job["spec"]["template"]["metadata"]["labels"].clone();
+        child(job, "metadata")["labels"] = labels;
+    }
+    child(job, "spec")["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
+}
+
+pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
+    let spec = &object["spec"];
+    match resource.plural.as_str() {
+        "deployments" | "daemonsets" | "replicasets" | "statefulsets" => {
+            selector(spec, causes);
+            let policy = &spec["template"]["spec"]["restartPolicy"];
+            super::one_of("spec.template.spec.restartPolicy", policy, &["Always"], causes);
+            pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
+            for field in ["replicas", "revisionHistoryLimit", "minReadySeconds"] {
+                if let Some(number) = spec[field].as_i64().filter(|n| *n < 0) {
+                    invalid(&format!("spec.{field}"), &number.into(), "must be greater than or equal to 0", causes);
+                }
+            }
+        }
+        "jobs" => {
+            pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
+            restart_of_job(&spec["template"]["spec"], "spec.template.spec", causes);
+        }
+        "cronjobs" => {
+            let template = &spec["jobTemplate"]["spec"]["template"]["spec"];
+            pod::validate(template, "spec.jobTemplate.spec.template.spec", causes);
+            restart_of_job(template, "spec.jobTemplate.spec.template.spec", causes);
+        }
+        _ => {}
+    }
+}
+
+fn restart_of_job(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let field = format!("{at}.restartPolicy");
+    match spec["restartPolicy"].as_str() {
+        Some("OnFailure" | "Never") => {}
+        None => {
+            let message = "Required value: valid values: \"OnFailure\", \"Never\"".to_owned();
+            causes.push(crate::schema::validate::cause("FieldValueRequired", &field, message));
+        }
+        Some(_) => super::one_of(&field, &spec["restartPolicy"], &["OnFailure", "Never"], causes),
+    }
+}
+
+fn selector(spec: &Value, causes: &mut Vec<Cause>) {
+    let selector = &spec["selector"];
+    if !selector.is_object() {
+        required("spec.selector", causes);
+        return;
+    }
+    let expressions = selector["matchExpressions"].as_array().is_some_and(|list| !list.is_empty());
+    if match_labels(selector).is_none_or(serde_json::Map::is_empty) && !expressions {
+        invalid("spec.selector", selector, "empty selector is invalid for deployment", causes);
+        return;
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    let fits = Labels::parse(&super::selector_text(selector)).is_ok_and(|s| s.matches(|key| labels[key].as_str()));
+    if !fits {
+        let why = "`selector` does not match template `labels`";
+        invalid("spec.template.metadata.labels", labels, why, causes);
+    }
+}
