@@ -1,1 +1,187 @@
-//! virt-operator
+//! virt-operator: deploys, watches over and removes the virtualization components, as the KubeVirt object says.
+//!
+//! ```text
+//! KubeVirt -> certificates (plan) + manifests (render) -> server-side apply, in parallel -> readiness -> status
+//! ```
+
+pub mod apply;
+pub mod certificates;
+pub mod deploy;
+pub mod error;
+pub mod install;
+pub mod manifests;
+mod remove;
+pub mod status;
+pub mod webhook;
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use api::kubevirt::v1::KubeVirt;
+use deploy::{Context, Images};
+pub use error::Error;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use kit::{
+    Task,
+    health::{self, Ready},
+    lease, metrics,
+    queue::Queue,
+    server,
+    shutdown::{self, CancellationToken},
+    store::{self, Key, Store, Watch},
+    tls,
+};
+use kube::{Api, Client, Resource, ResourceExt, runtime::watcher};
+use prometheus_client::registry::Registry;
+use tokio::sync::Mutex;
+
+/// Command line of virt-operator.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Namespace of the operator.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "kubevirt")]
+    pub namespace: String,
+    /// Name of this replica in the leader election.
+    #[arg(long, env = "POD_NAME", default_value = "virt-operator")]
+    pub identity: String,
+    /// Image of virt-api, virt-controller and virt-handler.
+    #[arg(long, env = "COMPONENT_IMAGE", default_value = install::COMPONENT_IMAGE)]
+    pub component_image: String,
+    /// Image of launcher pods.
+    #[arg(long, env = "LAUNCHER_IMAGE", default_value = install::LAUNCHER_IMAGE)]
+    pub launcher_image: String,
+    /// Port for webhooks, health and metrics.
+    #[arg(long, default_value_t = 8443)]
+    pub port: u16,
+}
+
+/// Runs until SIGTERM, or until another replica leads.
+///
+/// # Errors
+/// When the process cannot be set up, or leadership is lost.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
+    let client = kit::client::connect("virt-operator").await.map_err(Error::setup("reach the API server"))?;
+    let material = tls::Material::new();
+    let now = kit::clock::now();
+    // Until the product's own authority exists, the server shows a certificate that only serves the kubelet's probes.
+    let day = std::time::Duration::from_secs(24 * 3600);
+    let temporary = kit::certs::Authority::generate("virt-operator-starting", now, day).map_err(Error::Certificates)?;
+    let leaf = kit::certs::Leaf { name: "virt-operator".into(), role: "virt-operator".into(), ..Default::default() };
+    let pair = temporary.issue(&leaf, now, day).map_err(Error::Certificates)?;
+    material.set(&pair).map_err(Error::setup("use the first certificate"))?;
+
+    let images = Images {
+        component: args.component_image.clone(),
+        launcher: args.launcher_image.clone(),
+        version: install::version(),
+    };
+    let ready = Ready::default();
+    let operator = Operator::new(client.clone(), images, material.clone());
+    let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
+    let config = tls::server(material, None).map_err(Error::setup("configure TLS"))?;
+    let router = health::router(ready.clone())
+        .merge(metrics::router(Registry::default()))
+        .merge(webhook::router(operator.context.kubevirts.clone(), client.clone()));
+    let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
+    ready.set(true);
+    let leader = lease::acquire(client, &args.namespace, "virt-operator", &args.identity, &stop).await;
+    let Ok(leader) = leader else { return Ok(()) };
+    let _running = operator.start(&stop);
+    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+}
+
+/// The operator before it leads: its stores are filled, nothing is written.
+pub struct Operator {
+    /// Shared by the workers.
+    pub context: Arc<Context>,
+    queue: Queue<Key>,
+    _watches: Vec<Task<()>>,
+}
+
+impl Operator {
+    /// Starts the watches.
+    pub fn new(client: Client, images: Images, material: Arc<tls::Material>) -> Self {
+        let context = Arc::new(Context {
+            client,
+            images,
+            kubevirts: Store::default(),
+            deployments: Store::default(),
+            daemon_sets: Store::default(),
+            material,
+            applied: Mutex::default(),
+            schemas: AtomicBool::new(false),
+        });
+        let queue = Queue::default();
+        let watches = watches(&context, &queue);
+        Operator { context, queue, _watches: watches }
+    }
+
+    /// Starts the work; dropping the result stops it.
+    pub fn start(self, stop: &CancellationToken) -> Running {
+        let (context, queue, stop) = (self.context.clone(), self.queue.clone(), stop.clone());
+        let task = kit::spawn("controllers", async move {
+            context.kubevirts.synced().await;
+            context.deployments.synced().await;
+            context.daemon_sets.synced().await;
+            for worker in queue.run(1, &stop, move |key| deploy::reconcile(context.clone(), key)) {
+                if let Err(error) = worker.await {
+                    tracing::error!(%error, "a worker ended");
+                }
+            }
+        });
+        Running { operator: self, _task: task }
+    }
+}
+
+/// The operator at work.
+pub struct Running {
+    /// What it shares, for tests.
+    pub operator: Operator,
+    _task: Task<()>,
+}
+
+fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
+    let client = &context.client;
+    let wake = queue.clone();
+    let kubevirts = store::watch(
+        Api::<KubeVirt>::all(client.clone()),
+        Watch::default(),
+        context.kubevirts.clone(),
+        move |change| wake.add(change.key.clone()),
+    );
+    let ours = || watcher::Config::default().labels("app.kubernetes.io/managed-by=virt-operator");
+    let wake = (queue.clone(), context.kubevirts.clone());
+    let deployments = store::watch(
+        Api::<Deployment>::all(client.clone()),
+        Watch { config: ours(), trim: trim_deployment, ..Watch::default() },
+        context.deployments.clone(),
+        move |change| owner(&wake, change.key),
+    );
+    let wake = (queue.clone(), context.kubevirts.clone());
+    let daemon_sets = store::watch(
+        Api::<DaemonSet>::all(client.clone()),
+        Watch { config: ours(), trim: |set| set.spec = None, ..Watch::default() },
+        context.daemon_sets.clone(),
+        move |change| owner(&wake, change.key),
+    );
+    vec![kubevirts, deployments, daemon_sets]
+}
+
+fn trim_deployment(deployment: &mut Deployment) {
+    if let Some(spec) = &mut deployment.spec {
+        spec.template = Default::default();
+    }
+}
+
+/// Wakes the KubeVirt objects of the namespace something changed in.
+fn owner((queue, kubevirts): &(Queue<Key>, Store<KubeVirt>), changed: &Key) {
+    for key in kubevirts.keys().into_iter().filter(|key| key.namespace == changed.namespace) {
+        queue.add(key);
+    }
+}
+
+/// The key under which `object` is stored and queued.
+pub fn key<K: Resource>(object: &K) -> Key {
+    Key::new(object.namespace().unwrap_or_default(), object.name_any())
+}

@@ -285,7 +285,8 @@ mod tests {
         dead["status"]["message"] = json!("evicted");
         check(in_phase(phase::SCHEDULING), &[dead], failed("evicted"));
         let mut bad_disk = pod(json!({ "running": {} }));
-        bad_disk["status"]["containerStatuses"][1] = container("volumeroot", ended_at(NOW, 1));
+        let served = container("volumeroot", ended_at(NOW, 1));
+        bad_disk["status"]["containerStatuses"].as_array_mut().unwrap().push(served);
         let said = failed("container volumeroot of the launcher pod failed: no message");
         check(in_phase(phase::SCHEDULED), &[bad_disk], said);
     }

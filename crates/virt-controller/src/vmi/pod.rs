@@ -61,7 +61,7 @@ pub fn render(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool
     let grace = spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS);
     let mounts = volumes::of(vmi);
 
-    let mut init_containers = containers::init(vmi, settings);
+    let mut init_containers = containers::init(settings);
     let mut main = vec![containers::compute(vmi, settings, emulation, &mounts)];
     main.extend(containers::disks(vmi));
     init_containers.retain(|_| main.len() > 1);
@@ -110,7 +110,6 @@ pub fn render(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool
         },
     });
     drop_empty(&mut pod);
-    // An empty directory is a value of its own.
     serde_json::from_value(pod).map_err(RenderError)
 }
 

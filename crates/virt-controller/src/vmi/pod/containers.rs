@@ -65,12 +65,12 @@ fn claims(vmi: &VirtualMachineInstance) -> Value {
 }
 
 /// The init container that puts the file server where the users' images find it.
-pub(super) fn init(_vmi: &VirtualMachineInstance, settings: &Settings) -> Vec<Value> {
+pub(super) fn init(settings: &Settings) -> Vec<Value> {
     vec![json!({
         "name": "container-disk-binary",
         "image": settings.launcher_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "command": ["/usr/bin/cp", "/usr/bin/container-disk", "/init/usr/bin/container-disk"],
+        "command": ["/usr/bin/container-disk", "--copy-to", "/init/usr/bin/container-disk"],
         "resources": {
             "requests": { "cpu": "10m", "memory": "1M" },
             "limits": { "cpu": "100m", "memory": "40M" },

@@ -21,6 +21,11 @@ pub(super) fn node_selector(
     out.insert(label::SCHEDULABLE.to_owned(), "true".to_owned());
     let architecture = spec.architecture.clone().unwrap_or_else(|| default::ARCHITECTURE.to_owned());
     out.insert("kubernetes.io/arch".to_owned(), architecture);
+    // Versioned types are left to QEMU, which knows far more of them than a node has labels for.
+    let machine = spec.domain.machine.as_ref().and_then(|machine| machine.type_.as_deref()).unwrap_or_default();
+    if matches!(machine, "q35" | "pc") {
+        out.insert(format!("{}{machine}", label::MACHINE_TYPE_PREFIX), "true".to_owned());
+    }
     // Emulation offers every model on every node.
     let model = spec.domain.cpu.as_ref().and_then(|cpu| cpu.model.as_deref()).unwrap_or_default();
     if !emulation && !model.is_empty() && model != "host-model" && model != "host-passthrough" {

@@ -1,0 +1,130 @@
+//! Webhook configurations and the aggregated API, all served by virt-api (and virt-operator for its own object).
+//!
+//! Only what is served is registered: a webhook nobody answers would refuse every object of its kind.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use super::Input;
+
+/// Services of these names answer.
+pub const API_SERVICE: &str = "virt-api";
+/// The operator's own webhook service.
+pub const OPERATOR_SERVICE: &str = "kubevirt-operator-webhook";
+
+struct Hook {
+    name: &'static str,
+    path: &'static str,
+    operations: &'static [&'static str],
+    resources: &'static [&'static str],
+}
+
+const VALIDATORS: &[Hook] = &[
+    Hook {
+        name: "virtualmachineinstances-create-validator.kubevirt.io",
+        path: "/virtualmachineinstances-validate-create",
+        operations: &["CREATE"],
+        resources: &["virtualmachineinstances"],
+    },
+    Hook {
+        name: "virtualmachineinstances-update-validator.kubevirt.io",
+        path: "/virtualmachineinstances-validate-update",
+        operations: &["UPDATE"],
+        resources: &["virtualmachineinstances"],
+    },
+    Hook {
+        name: "virtualmachine-validator.kubevirt.io",
+        path: "/virtualmachines-validate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachines"],
+    },
+    Hook {
+        name: "kubevirt-crd-status-validator.kubevirt.io",
+        path: "/status-validate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachines/status"],
+    },
+];
+
+const MUTATORS: &[Hook] = &[
+    Hook {
+        name: "virtualmachines-mutator.kubevirt.io",
+        path: "/virtualmachines-mutate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachines"],
+    },
+    Hook {
+        name: "virtualmachineinstances-mutator.kubevirt.io",
+        path: "/virtualmachineinstances-mutate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachineinstances"],
+    },
+];
+
+const OPERATOR_VALIDATORS: &[Hook] = &[
+    Hook {
+        name: "kubevirt-validator.kubevirt.io",
+        path: "/kubevirt-validate-delete",
+        operations: &["DELETE"],
+        resources: &["kubevirts"],
+    },
+    Hook {
+        name: "kubevirt-update-validator.kubevirt.io",
+        path: "/kubevirt-validate-update",
+        operations: &["UPDATE"],
+        resources: &["kubevirts"],
+    },
+    Hook {
+        name: "kubevirt-create-validator.kubevirt.io",
+        path: "/kubevirt-validate-create",
+        operations: &["CREATE"],
+        resources: &["kubevirts"],
+    },
+];
+
+/// The configurations and the APIServices.
+pub fn render(input: &Input) -> Vec<Value> {
+    let ca = BASE64_STANDARD.encode(&input.ca_bundle);
+    let webhooks = |hooks: &[Hook], service: &str| -> Vec<Value> {
+        hooks.iter().map(|hook| webhook(hook, service, &input.namespace, &ca)).collect()
+    };
+    let configuration = |kind: &str, name: &str, webhooks: Vec<Value>| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": { "name": name }, "webhooks": webhooks,
+        })
+    };
+    let validating = "ValidatingWebhookConfiguration";
+    let mut out = vec![
+        configuration(validating, "virt-api-validator", webhooks(VALIDATORS, API_SERVICE)),
+        configuration("MutatingWebhookConfiguration", "virt-api-mutator", webhooks(MUTATORS, API_SERVICE)),
+        configuration(validating, "virt-operator-validator", webhooks(OPERATOR_VALIDATORS, OPERATOR_SERVICE)),
+    ];
+    for version in ["v1", "v1alpha3"] {
+        out.push(json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": { "name": format!("{version}.subresources.kubevirt.io") },
+            "spec": {
+                "service": { "namespace": input.namespace, "name": API_SERVICE, "port": 443 },
+                "group": "subresources.kubevirt.io", "version": version, "caBundle": ca,
+                "groupPriorityMinimum": 1000, "versionPriority": if version == "v1" { 16 } else { 15 },
+            },
+        }));
+    }
+    out
+}
+
+fn webhook(hook: &Hook, service: &str, namespace: &str, ca: &str) -> Value {
+    json!({
+        "name": hook.name,
+        "admissionReviewVersions": ["v1", "v1beta1"],
+        "clientConfig": {
+            "service": { "namespace": namespace, "name": service, "path": hook.path, "port": 443 }, "caBundle": ca,
+        },
+        "failurePolicy": "Fail", "matchPolicy": "Equivalent", "sideEffects": "None", "timeoutSeconds": 10,
+        "rules": [{
+            "apiGroups": ["kubevirt.io"], "apiVersions": ["v1alpha3", "v1"], "scope": "*",
+            "operations": hook.operations, "resources": hook.resources,
+        }],
+    })
+}

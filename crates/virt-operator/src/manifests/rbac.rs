@@ -1,0 +1,166 @@
+//! Who may do what: roles for users, and for each component no more than it uses.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Input;
+
+const USER_ROLES: &str = include_str!("user-roles.yaml");
+
+#[derive(Deserialize)]
+struct UserRole {
+    name: String,
+    labels: Value,
+    #[serde(default)]
+    annotations: Value,
+    rules: Value,
+}
+
+/// Service accounts, roles and bindings.
+pub fn render(input: &Input) -> Vec<Value> {
+    let mut out = user_roles();
+    out.push(binding("kubevirt.io:default", "kubevirt.io:default", &everyone()));
+    out.push(binding("instancetype.kubevirt.io:view", "instancetype.kubevirt.io:view", &everyone()));
+    for (name, cluster, own) in [
+        ("kubevirt-apiserver", api_cluster(), api_own()),
+        ("kubevirt-controller", controller_cluster(), controller_own()),
+        ("kubevirt-handler", handler_cluster(), handler_own()),
+    ] {
+        let namespace = &input.namespace;
+        let subject = json!([{ "kind": "ServiceAccount", "namespace": namespace, "name": name }]);
+        out.push(json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name, "namespace": namespace },
+        }));
+        out.push(json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": { "name": name }, "rules": cluster,
+        }));
+        out.push(binding(name, name, &subject));
+        out.push(json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": { "name": name, "namespace": namespace }, "rules": own,
+        }));
+        out.push(own_binding(name, namespace, "Role", name, &subject));
+        if name == "kubevirt-apiserver" {
+            out.push(binding("kubevirt-apiserver-auth-delegator", "system:auth-delegator", &subject));
+            let reader = "extension-apiserver-authentication-reader";
+            out.push(own_binding("kubevirt-apiserver-auth-reader", "kube-system", "Role", reader, &subject));
+        }
+    }
+    out
+}
+
+fn everyone() -> Value {
+    json!([{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" }])
+}
+
+fn binding(name: &str, role: &str, subjects: &Value) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": subjects,
+    })
+}
+
+fn own_binding(name: &str, namespace: &str, kind: &str, role: &str, subjects: &Value) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": { "name": name, "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role },
+        "subjects": subjects,
+    })
+}
+
+fn user_roles() -> Vec<Value> {
+    // The file is compiled in and read by a test; unreadable it would grant nothing.
+    let roles: Vec<UserRole> = serde_saphyr::from_str(USER_ROLES).unwrap_or_default();
+    roles
+        .into_iter()
+        .map(|role| {
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": { "name": role.name, "labels": role.labels, "annotations": role.annotations },
+                "rules": role.rules,
+            })
+        })
+        .collect()
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
+}
+
+const READ: &[&str] = &["get", "list", "watch"];
+
+fn api_cluster() -> Value {
+    json!([
+        rule("kubevirt.io", &["virtualmachines", "virtualmachineinstances"], &["get", "list", "watch", "patch", "update"]),
+        rule("kubevirt.io", &["virtualmachines/status"], &["patch"]),
+        rule("kubevirt.io", &["virtualmachineinstancemigrations"], &["create", "get", "list", "watch", "patch"]),
+        rule("kubevirt.io", &["kubevirts"], READ),
+    ])
+}
+
+fn api_own() -> Value {
+    json!([rule("", &["pods"], READ), rule("", &["configmaps"], READ)])
+}
+
+fn controller_cluster() -> Value {
+    json!([
+        rule("kubevirt.io", &["*"], &["*"]),
+        rule("", &["pods"], &["get", "list", "watch", "create", "delete", "patch"]),
+        rule("", &["pods/status"], &["patch"]),
+        rule("", &["pods/finalizers"], &["update"]),
+        rule("", &["events"], &["create", "patch"]),
+        rule("", &["nodes"], &["get", "list", "watch", "patch"]),
+        rule("", &["namespaces"], READ),
+        rule("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "delete"]),
+    ])
+}
+
+fn controller_own() -> Value {
+    json!([rule("coordination.k8s.io", &["leases"], &["get", "create", "update"])])
+}
+
+/// What the token on each node may do. The admission policies beside this narrow the writes to the node's own objects.
+fn handler_cluster() -> Value {
+    json!([
+        rule("kubevirt.io", &["virtualmachineinstances"], &["get", "list", "watch", "patch", "update"]),
+        rule("kubevirt.io", &["kubevirts"], READ),
+        rule("", &["nodes"], &["get", "patch"]),
+        rule("", &["events"], &["create", "patch"]),
+    ])
+}
+
+fn handler_own() -> Value {
+    json!([rule("", &["configmaps"], READ)])
+}
+
+/// Every rule this operator grants to others: it must hold them itself.
+pub fn granted() -> Vec<Value> {
+    let input = Input::default();
+    render(&input)
+        .iter()
+        .filter(|manifest| manifest.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("Role")))
+        .filter_map(|role| role.get("rules").and_then(Value::as_array).cloned())
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_get_the_six_known_roles() {
+        assert_eq!(user_roles().len(), 6);
+    }
+
+    #[test]
+    fn the_node_agent_reads_no_secret() {
+        for rule in handler_cluster().as_array().unwrap().iter().chain(handler_own().as_array().unwrap()) {
+            let text = rule.to_string();
+            assert!(!text.contains("secrets") && !text.contains("\"*\""), "{text}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! virt-api, virt-controller and virt-handler: Services, Deployments and the DaemonSet.
+
+use serde_json::{Value, json};
+
+use super::{Input, Placement, admission};
+
+/// Priority class of all components.
+pub const PRIORITY_CLASS: &str = "kubevirt-cluster-critical";
+/// ConfigMap with the trust bundle, under the key `ca-bundle`.
+pub const CA_BUNDLE: &str = "kubevirt-ca";
+/// What virt-handler listens on for virt-api.
+pub const CONSOLE_PORT: i64 = 8186;
+const PORT: i64 = 8443;
+const CA_DIR: &str = "/etc/kubevirt/ca";
+
+/// Names of the Deployments and the DaemonSet, whose readiness is the product's.
+pub const DEPLOYMENTS: [&str; 2] = ["virt-api", "virt-controller"];
+/// The DaemonSet.
+pub const DAEMON_SET: &str = "virt-handler";
+
+/// Everything that runs.
+pub fn render(input: &Input) -> Vec<Value> {
+    vec![
+        json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": PRIORITY_CLASS },
+            "value": 1_000_000_000, "globalDefault": false,
+            "description": "For the components of virtualization: they must keep running for guests to be managed.",
+        }),
+        service(input, admission::API_SERVICE, "virt-api", json!([{ "name": "https", "port": 443, "targetPort": PORT }])),
+        service(
+            input,
+            admission::OPERATOR_SERVICE,
+            "virt-operator",
+            json!([{ "name": "webhooks", "port": 443, "targetPort": PORT }]),
+        ),
+        metrics_service(input),
+        deployment(input, "virt-api", "kubevirt-apiserver", &[]),
+        deployment(input, "virt-controller", "kubevirt-controller", &[("LAUNCHER_IMAGE", &input.launcher_image)]),
+        daemon_set(input),
+    ]
+}
+
+fn service(input: &Input, name: &str, component: &str, ports: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": input.namespace },
+        "spec": { "selector": { "kubevirt.io": component }, "ports": ports, "type": "ClusterIP" },
+    })
+}
+
+fn metrics_service(input: &Input) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": "kubevirt-prometheus-metrics", "namespace": input.namespace,
+            "labels": { "prometheus.kubevirt.io": "true" },
+        },
+        "spec": {
+            "clusterIP": "None", "selector": { "prometheus.kubevirt.io": "true" },
+            "ports": [{ "name": "metrics", "port": 443, "targetPort": "metrics" }],
+        },
+    })
+}
+
+fn field(name: &str, path: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } })
+}
+
+fn environment(extra: &[(&str, &str)]) -> Vec<Value> {
+    let mut out = vec![
+        field("POD_NAME", "metadata.name"),
+        field("POD_NAMESPACE", "metadata.namespace"),
+        field("POD_IP", "status.podIP"),
+        field("NODE_NAME", "spec.nodeName"),
+    ];
+    out.extend(extra.iter().map(|(name, value)| json!({ "name": name, "value": value })));
+    out
+}
+
+fn place(pod: &mut Value, placement: &Placement) {
+    if !placement.node_selector.is_empty() {
+        for (key, value) in &placement.node_selector {
+            pod["nodeSelector"][key] = json!(value);
+        }
+    }
+    if !placement.affinity.is_null() {
+        pod["affinity"] = placement.affinity.clone();
+    }
+    if let (Some(all), Some(more)) = (pod["tolerations"].as_array_mut(), placement.tolerations.as_array()) {
+        all.extend(more.iter().cloned());
+    }
+}
+
+fn probe(path: &str, period: i64, failures: i64) -> Value {
+    json!({
+        "httpGet": { "path": path, "port": PORT, "scheme": "HTTPS" },
+        "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5,
+    })
+}
+
+fn template_labels(component: &str) -> Value {
+    json!({ "kubevirt.io": component, "prometheus.kubevirt.io": "true", "name": component })
+}
+
+fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) -> Value {
+    let certificates = format!("/etc/{name}/certificates");
+    let secret = certificate_secret(name);
+    let mut pod = json!({
+        "serviceAccountName": account,
+        "priorityClassName": PRIORITY_CLASS,
+        "nodeSelector": { "kubernetes.io/os": "linux" },
+        "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
+        "securityContext": { "runAsNonRoot": true, "runAsUser": 1001, "seccompProfile": { "type": "RuntimeDefault" } },
+        "imagePullSecrets": input.pull_secrets,
+        "terminationGracePeriodSeconds": 10,
+        "containers": [{
+            "name": name,
+            "image": input.component_image,
+            "imagePullPolicy": input.pull_policy,
+            "command": [name],
+            "env": environment(extra),
+            "ports": [
+                { "name": "metrics", "containerPort": PORT, "protocol": "TCP" },
+            ],
+            "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
+            "readinessProbe": probe("/readyz", 2, 3),
+            "livenessProbe": probe("/healthz", 30, 4),
+            "securityContext": {
+                "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
+                "readOnlyRootFilesystem": true,
+            },
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [
+                { "name": "certificates", "mountPath": certificates, "readOnly": true },
+                { "name": "ca", "mountPath": CA_DIR, "readOnly": true },
+            ],
+        }],
+        "volumes": [
+            { "name": "certificates", "secret": { "secretName": secret, "defaultMode": 0o444 } },
+            { "name": "ca", "configMap": { "name": CA_BUNDLE } },
+        ],
+    });
+    if input.replicas > 1 {
+        pod["affinity"] = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 1,
+            "podAffinityTerm": {
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": { "matchLabels": { "kubevirt.io": name } },
+            },
+        }] } });
+    }
+    place(&mut pod, &input.infra);
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": name, "namespace": input.namespace, "labels": { "kubevirt.io": name } },
+        "spec": {
+            "replicas": input.replicas,
+            "selector": { "matchLabels": { "kubevirt.io": name } },
+            "template": { "metadata": { "labels": template_labels(name) }, "spec": pod },
+        },
+    })
+}
+
+/// The Secret with the certificate of a component.
+pub fn certificate_secret(component: &str) -> String {
+    match component {
+        "virt-controller" => "kubevirt-controller-certs".to_owned(),
+        "virt-operator" => "kubevirt-operator-certs".to_owned(),
+        other => format!("kubevirt-{other}-certs"),
+    }
+}
+
+fn daemon_set(input: &Input) -> Value {
+    let name = DAEMON_SET;
+    let mounts = [
+        ("kubelet-pods", "/var/lib/kubelet/pods", "Directory", Some("Bidirectional")),
+        ("device-plugin", "/var/lib/kubelet/device-plugins", "DirectoryOrCreate", None),
+        ("virt-share-dir", "/var/run/kubevirt", "DirectoryOrCreate", Some("Bidirectional")),
+        ("virt-lib-dir", "/var/lib/kubevirt", "DirectoryOrCreate", None),
+    ];
+    let mut volume_mounts = vec![
+        json!({ "name": "certificates", "mountPath": "/etc/virt-handler/certificates", "readOnly": true }),
+        json!({ "name": "ca", "mountPath": CA_DIR, "readOnly": true }),
+    ];
+    let mut volumes = vec![
+        json!({ "name": "certificates", "secret": { "secretName": certificate_secret(name) } }),
+        json!({ "name": "ca", "configMap": { "name": CA_BUNDLE } }),
+    ];
+    for (volume, path, kind, propagation) in mounts {
+        let mut mount = json!({ "name": volume, "mountPath": path });
+        if let Some(propagation) = propagation {
+            mount["mountPropagation"] = json!(propagation);
+        }
+        volume_mounts.push(mount);
+        volumes.push(json!({ "name": volume, "hostPath": { "path": path, "type": kind } }));
+    }
+    let mut pod = json!({
+        "serviceAccountName": "kubevirt-handler",
+        "priorityClassName": PRIORITY_CLASS,
+        "hostPID": true,
+        "nodeSelector": { "kubernetes.io/os": "linux" },
+        "tolerations": [{ "operator": "Exists" }],
+        "imagePullSecrets": input.pull_secrets,
+        "terminationGracePeriodSeconds": 10,
+        "containers": [{
+            "name": name,
+            "image": input.component_image,
+            "imagePullPolicy": input.pull_policy,
+            "command": [name],
+            "env": environment(&[("LAUNCHER_IMAGE", &input.launcher_image)]),
+            "ports": [
+                { "name": "metrics", "containerPort": PORT, "protocol": "TCP" },
+                { "name": "console", "containerPort": CONSOLE_PORT, "protocol": "TCP" },
+            ],
+            "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
+            "readinessProbe": probe("/readyz", 2, 5),
+            "livenessProbe": probe("/healthz", 30, 4),
+            "securityContext": { "privileged": true },
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": volume_mounts,
+        }],
+        "volumes": volumes,
+    });
+    place(&mut pod, &input.workloads);
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": { "name": name, "namespace": input.namespace, "labels": { "kubevirt.io": name } },
+        "spec": {
+            "selector": { "matchLabels": { "kubevirt.io": name } },
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
+            "template": { "metadata": { "labels": template_labels(name) }, "spec": pod },
+        },
+    })
+}
