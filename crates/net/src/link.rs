@@ -236,6 +236,26 @@ impl Netlink {
         request.execute().await.map_err(refused(format!("give {name} the address {address}")))
     }
 
+    /// Takes an address away from a link.
+    pub async fn remove_address(&self, name: &str, address: IpNet) -> Result<()> {
+        let link = self.get(name).await?;
+        let mut found =
+            self.handle.address().get().set_link_index_filter(link.index).set_address_filter(address.addr()).execute();
+        let op = || format!("take the address {address} from {name}");
+        while let Some(message) = found.try_next().await.map_err(refused(op()))? {
+            match self.handle.address().del(message).execute().await {
+                Err(error) if !is_errno(&error, ABSENT) => return Err(refused(op())(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a link's hardware address.
+    pub async fn set_mac(&self, name: &str, mac: [u8; 6]) -> Result<()> {
+        self.change(name, "set the hardware address of", LinkMessageBuilder::<LinkUnspec>::new().address(mac.to_vec())).await
+    }
+
     /// The routes of the main table, both families.
     pub async fn routes(&self) -> Result<Vec<Route>> {
         let mut found = Vec::new();

@@ -1,1 +1,108 @@
-//! virt-handler
+//! virt-handler: the privileged part, one on each node. It prepares the network of launcher pods, hands VMIs to their
+//! launchers, reports what became of the guests, and connects people with consoles.
+//!
+//! ```text
+//!                    API server                         virt-api
+//!            VMI watch |  ^ status patch                   | mTLS
+//!                      v  |                                v
+//!   node labels <-- [ vmi: plan -> steps -> status ] <-- [ server ]
+//!   device plugins     | launcher socket (R3, R5)          | console sockets (R3, R5)
+//!                      v                                   v
+//!                  virt-launcher --------------------> QEMU
+//! ```
+//!
+//! Invariants: no path that a user chose reaches a system call here; whoever answers on a pod's socket is checked against
+//! what the kernel says; this process may die and come back at any time without the guests noticing.
+
+mod device_plugin;
+mod error;
+mod launcher;
+mod network;
+mod node;
+mod server;
+mod vmi;
+
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use error::Error;
+use kit::health::{self, Ready};
+use kit::{metrics, shutdown, tls};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+
+/// Command line of virt-handler.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Name of this node.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: String,
+    /// The kubelet's directory of pods.
+    #[arg(long, default_value = "/var/lib/kubelet/pods")]
+    pub pods_dir: PathBuf,
+    /// The kubelet's directory of device plugins.
+    #[arg(long, default_value = rpc::deviceplugin::PLUGIN_DIR)]
+    pub device_plugins_dir: PathBuf,
+    /// What has to outlive this process on the node.
+    #[arg(long, default_value = "/var/run/kubevirt")]
+    pub state_dir: PathBuf,
+    /// Port that virt-api connects to.
+    #[arg(long, default_value_t = 8186)]
+    pub console_port: u16,
+    /// Port for health and metrics.
+    #[arg(long, default_value_t = 8443)]
+    pub port: u16,
+    /// Directory with tls.crt and tls.key.
+    #[arg(long, default_value = "/etc/virt-handler/certificates")]
+    pub cert_dir: PathBuf,
+    /// File with the trust bundle.
+    #[arg(long, default_value = "/etc/kubevirt/ca/ca-bundle")]
+    pub ca_bundle: PathBuf,
+}
+
+/// Runs until SIGTERM.
+///
+/// # Errors
+/// When the process cannot be set up.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
+    let client = kit::client::connect("virt-handler").await.map_err(Error::setup("reach the API server"))?;
+    let verdict = sys::kvm::verdict();
+    tracing::info!(?verdict, "how guests run on this node");
+    let kvm = verdict.is_usable();
+
+    let (material, trust) = (tls::Material::new(), tls::Trust::new());
+    let files = tls::Files { pair: args.cert_dir.clone(), bundle: args.ca_bundle.clone() };
+    let _reload =
+        tls::load(files, material.clone(), trust.clone()).await.map_err(Error::setup("load the certificate"))?;
+
+    let records = args.state_dir.join("network");
+    let context =
+        vmi::Context(Arc::new(vmi::Inner::new(client.clone(), args.node_name.clone(), args.pods_dir, records, !kvm)));
+    let ready = Ready::default();
+    let public = tls::server(material.clone(), None).map_err(Error::setup("configure TLS"))?;
+    let listener = listen(args.port).await?;
+    let health = health::router(ready.clone()).merge(metrics::router(Registry::default()));
+    let _health = kit::spawn("health", kit::server::serve_tls(listener, public, health, stop.clone()));
+
+    let only = tls::Clients::Roles(trust, vec!["virt-api".to_owned()]);
+    let private = tls::server(material, Some(only)).map_err(Error::setup("configure TLS"))?;
+    let listener = listen(args.console_port).await?;
+    let consoles = server::router(context.clone());
+    let _consoles = kit::spawn("consoles", kit::server::serve_tls(listener, private, consoles, stop.clone()));
+
+    let _plugins = device_plugin::start(device_plugin::kinds(kvm), &args.device_plugins_dir, &stop);
+    let _vmis = vmi::start(&context, &stop);
+    context.vmis.synced().await;
+    ready.set(true);
+
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let labels = node::labels(&sys::kvm::parse_flags(&cpuinfo), node::vendor(&cpuinfo), kvm);
+    node::keep(client, args.node_name, labels, stop).await;
+    Ok(())
+}
+
+async fn listen(port: u16) -> Result<TcpListener, Error> {
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await.map_err(Error::setup("listen"))
+}

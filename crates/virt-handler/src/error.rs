@@ -1,0 +1,78 @@
+//! What can go wrong on a node, said so that a person knows where to look.
+
+/// Errors of virt-handler.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The process could not be set up.
+    #[error("cannot {what}")]
+    Setup {
+        /// What was tried.
+        what: &'static str,
+        /// Cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The launcher's socket is not there: the pod is not ready yet, or gone.
+    #[error("the launcher of pod {pod} does not answer")]
+    NoLauncher {
+        /// Pod UID.
+        pod: String,
+        /// Cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Whoever listens on the socket is not a process of the pod (rule R5).
+    #[error("process {pid} answers on a socket of pod {pod} but does not belong to it")]
+    Impostor {
+        /// Pod UID.
+        pod: String,
+        /// Process id.
+        pid: u32,
+    },
+    /// A pod UID that is not one.
+    #[error("{0:?} is not a pod UID")]
+    PodUid(String),
+    /// The launcher refused or failed a request.
+    #[error("launcher: {}", .0.message())]
+    Launcher(#[from] tonic::Status),
+    /// A network interface could not be plugged.
+    #[error("cannot plug interface {interface}: {what}")]
+    Plug {
+        /// Name in the VMI.
+        interface: String,
+        /// What was tried.
+        what: String,
+        /// Cause.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The API server refused a write.
+    #[error("cannot write {what}")]
+    Write {
+        /// Which object.
+        what: String,
+        /// Cause.
+        #[source]
+        source: kube::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err` while the process is set up.
+    pub fn setup<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Setup { what, source: Box::new(source) }
+    }
+
+    pub(crate) fn no_launcher<E: std::error::Error + Send + Sync + 'static>(pod: &str) -> impl FnOnce(E) -> Self + use<E> {
+        let pod = pod.to_owned();
+        move |source| Self::NoLauncher { pod, source: Box::new(source) }
+    }
+
+    pub(crate) fn plug<E: std::error::Error + Send + Sync + 'static>(
+        interface: &str,
+        what: &str,
+    ) -> impl FnOnce(E) -> Self + use<E> {
+        let (interface, what) = (interface.to_owned(), what.to_owned());
+        move |source| Self::Plug { interface, what, source: Some(Box::new(source)) }
+    }
+}

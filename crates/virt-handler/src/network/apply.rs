@@ -1,0 +1,158 @@
+//! Making a planned interface in the pod's network namespace. Every step may be repeated.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use api::kubevirt::v1::VirtualMachineInstance;
+use domain::PluggedInterface;
+use kit::Task;
+use net::link::Netlink;
+use net::{dhcp4, dhcp6, nft, router};
+use tokio::net::UdpSocket;
+
+use super::observe::{self, Resolver};
+use super::plan::{self, Binding, InterfacePlan};
+use crate::Error;
+use crate::launcher::Launcher;
+
+/// The user QEMU runs as.
+const OWNER: u32 = 107;
+
+/// Interfaces that exist, with the servers that keep them useful: dropping this stops the servers, not the links.
+#[derive(Default)]
+pub(crate) struct Plugged {
+    /// For the domain.
+    pub interfaces: Vec<PluggedInterface>,
+    /// Pod-side facts for the VMI's status: interface name and the pod's addresses, which reach the guest.
+    pub addresses: Vec<(String, String, Vec<String>)>,
+    _servers: Vec<Task<()>>,
+}
+
+/// Plugs every interface of the VMI into the launcher's pod. `records` keeps what a pod's links were before.
+pub(crate) async fn plug(vmi: &VirtualMachineInstance, launcher: &Launcher, records: &Path) -> Result<Plugged, Error> {
+    let mut plugged = Plugged::default();
+    let wanted = plan::pod_links(vmi);
+    if wanted.is_empty() {
+        return Ok(plugged);
+    }
+    let netns = sys::namespace::open_netns(&launcher.netns()).map_err(Error::no_launcher(&launcher.pod))?;
+    let resolver = Resolver::of(&launcher.root()?);
+    for (at, name) in wanted {
+        let record = records.join(&launcher.pod).join(format!("{name}.json"));
+        let link = observe::pod_link(netns.as_fd(), &name, &record).await?;
+        let plan = plan::plan(vmi, at, &link, &resolver)?;
+        make(&plan, &netns).await?;
+        plugged._servers.extend(serve(&plan, &netns).await?);
+        plugged.interfaces.push(PluggedInterface {
+            name: plan.name.clone(),
+            tap: plan.tap.clone(),
+            mac: format_mac(plan.mac),
+            mtu: link.mtu,
+            queues: plan.queues,
+        });
+        let addresses = link.addresses.iter().map(|a| a.addr().to_string()).collect();
+        plugged.addresses.push((plan.name, link.name, addresses));
+    }
+    Ok(plugged)
+}
+
+/// Forgets what a pod's links were.
+pub(crate) fn forget(records: &Path, pod: &str) {
+    // Nothing was recorded for a pod whose guest has no interface.
+    let _ = std::fs::remove_dir_all(records.join(pod));
+}
+
+async fn make(plan: &InterfacePlan, netns: &OwnedFd) -> Result<(), Error> {
+    let failed = |what: &str| Error::plug::<net::link::Error>(&plan.name, what);
+    let netlink = Netlink::open_in(netns.as_fd()).map_err(failed("enter the pod's network"))?;
+    netlink.ensure_bridge(&plan.bridge).await.map_err(failed("make its bridge"))?;
+    netlink.set_mac(&plan.bridge, plan.bridge_mac).await.map_err(failed("set its bridge's address"))?;
+    in_pod(plan, netns.as_fd(), "make its tap", |plan| {
+        // Before the links are up, so that addresses are usable at once.
+        for (path, value) in plan.sysctls.iter().filter(|(path, _)| path.contains("/accept_dad")) {
+            set_sysctl(path, value);
+        }
+        sys::tap::ensure(Path::new("/dev/net/tun"), &plan.tap, OWNER, plan.queues > 1)
+    })?;
+    if plan.binding == Binding::Bridge {
+        take_over(plan, &netlink).await.map_err(failed("take over the pod's link"))?;
+    }
+    for address in &plan.bridge_addresses {
+        netlink.ensure_address(&plan.bridge, *address).await.map_err(failed("give its bridge an address"))?;
+    }
+    for link in [&plan.tap, &plan.bridge] {
+        netlink.set_mtu(link, plan.pod_link.mtu).await.map_err(failed("set the MTU"))?;
+    }
+    netlink.set_bridge(&plan.tap, &plan.bridge).await.map_err(failed("put its tap on its bridge"))?;
+    for link in [&plan.tap, &plan.bridge] {
+        netlink.set_up(link).await.map_err(failed("set its links up"))?;
+    }
+    in_pod(plan, netns.as_fd(), "set its rules", |plan| {
+        for (path, value) in &plan.sysctls {
+            set_sysctl(path, value);
+        }
+        if plan.rules.is_empty() { Ok(()) } else { nft::load(&plan.rules) }
+    })
+}
+
+/// The guest becomes the holder of the pod's addresses; the pod's link becomes a port of the bridge.
+async fn take_over(plan: &InterfacePlan, netlink: &Netlink) -> net::link::Result<()> {
+    let link = &plan.pod_link;
+    for address in &link.addresses {
+        netlink.remove_address(&link.name, *address).await?;
+    }
+    // The guest answers with the pod's hardware address, so the link itself needs another one.
+    let mut own = link.mac;
+    own[0] = (own[0] & 0xfc) | 0x02;
+    own[5] ^= 0xff;
+    netlink.set_mac(&link.name, own).await?;
+    netlink.set_bridge(&link.name, &plan.bridge).await?;
+    netlink.set_up(&link.name).await
+}
+
+/// Address servers on sockets of the pod's namespace.
+async fn serve(plan: &InterfacePlan, netns: &OwnedFd) -> Result<Vec<Task<()>>, Error> {
+    let failed = |what: &'static str| Error::plug::<std::io::Error>(&plan.name, what);
+    let netlink = Netlink::open_in(netns.as_fd()).map_err(Error::plug(&plan.name, "enter the pod's network"))?;
+    let index = netlink.get(&plan.bridge).await.map_err(Error::plug(&plan.name, "find its bridge"))?.index;
+    let mut servers = Vec::new();
+    if let Some(offer) = plan.dhcp4.clone() {
+        let socket = in_pod(plan, netns.as_fd(), "open a DHCP socket", |plan| dhcp4::socket(&plan.bridge))?;
+        let socket = UdpSocket::from_std(socket).map_err(failed("open a DHCP socket"))?;
+        servers.push(kit::spawn("dhcp4", dhcp4::serve(socket, offer)));
+    }
+    if let Some(offer) = plan.dhcp6.clone() {
+        let socket = in_pod(plan, netns.as_fd(), "open a DHCPv6 socket", |plan| dhcp6::socket(&plan.bridge, index))?;
+        let socket = UdpSocket::from_std(socket).map_err(failed("open a DHCPv6 socket"))?;
+        servers.push(kit::spawn("dhcp6", dhcp6::serve(socket, offer)));
+    }
+    if let Some(announcement) = plan.announcement.clone() {
+        let socket = in_pod(plan, netns.as_fd(), "open an ICMPv6 socket", |plan| router::socket(&plan.bridge, index))?;
+        let socket = UdpSocket::from_std(socket).map_err(failed("open an ICMPv6 socket"))?;
+        servers.push(kit::spawn("router", router::serve(socket, index, announcement)));
+    }
+    Ok(servers)
+}
+
+fn in_pod<T: Send, E: std::error::Error + Send + Sync + 'static>(
+    plan: &InterfacePlan,
+    netns: BorrowedFd<'_>,
+    what: &'static str,
+    work: impl FnOnce(&InterfacePlan) -> Result<T, E> + Send,
+) -> Result<T, Error> {
+    sys::namespace::in_netns(netns, || work(plan))
+        .map_err(Error::plug(&plan.name, what))?
+        .map_err(Error::plug(&plan.name, what))
+}
+
+/// Network sysctls are those of the thread's namespace. One that the kernel lacks is no reason to refuse the guest.
+fn set_sysctl(path: &str, value: &str) {
+    if let Err(error) = std::fs::write(Path::new("/proc/sys").join(path), value) {
+        tracing::warn!(path, value, %error, "a network setting was not made");
+    }
+}
+
+fn format_mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+

@@ -1,0 +1,172 @@
+//! What virt-api asks of this node: consoles, facts of the guest, power buttons. Mutual TLS; the client must be virt-api
+//! (rule R4), which has authorised the user.
+
+mod console;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use kit::store::Key;
+use rpc::launcher::{Empty, FreezeRequest, ScreenshotRequest};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::launcher::Launcher;
+use crate::vmi::Context;
+
+pub(crate) use console::Consoles;
+
+/// Bytes of a request body; the largest is an option object.
+const LARGEST_BODY: usize = 64 << 10;
+const CALL: Duration = Duration::from_secs(30);
+
+/// Shared by the handlers.
+#[derive(Clone)]
+struct Shared {
+    context: Context,
+    consoles: Arc<Consoles>,
+}
+
+/// Routes below `/v1/namespaces/{namespace}/virtualmachineinstances/{name}/`.
+pub(crate) fn router(context: Context) -> Router {
+    let shared = Shared { context, consoles: Arc::default() };
+    let vmi = Router::new()
+        .route("/console", get(console::serial))
+        .route("/vnc", get(console::vnc))
+        .route("/vnc/screenshot", get(screenshot))
+        .route("/guestosinfo", get(guest_info))
+        .route("/userlist", get(users))
+        .route("/filesystemlist", get(filesystems))
+        .route("/pause", put(pause))
+        .route("/unpause", put(unpause))
+        .route("/reset", put(reset))
+        .route("/softreboot", put(soft_reboot))
+        .route("/freeze", put(freeze))
+        .route("/unfreeze", put(unfreeze))
+        .layer(axum::extract::DefaultBodyLimit::max(LARGEST_BODY))
+        .with_state(shared);
+    Router::new().nest("/v1/namespaces/{namespace}/virtualmachineinstances/{name}", vmi)
+}
+
+/// A refusal: the status code and the sentence that virt-api passes on.
+struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, self.1).into_response()
+    }
+}
+
+impl From<tonic::Status> for Refusal {
+    fn from(status: tonic::Status) -> Self {
+        let code = match status.code() {
+            tonic::Code::FailedPrecondition | tonic::Code::Aborted => StatusCode::CONFLICT,
+            tonic::Code::InvalidArgument => StatusCode::BAD_REQUEST,
+            tonic::Code::NotFound => StatusCode::NOT_FOUND,
+            tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => StatusCode::GATEWAY_TIMEOUT,
+            tonic::Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(code, status.message().to_owned())
+    }
+}
+
+impl Shared {
+    fn launcher(&self, (namespace, name): &(String, String)) -> Result<Launcher, Refusal> {
+        let guest = self.context.guest(&Key::new(namespace, name));
+        guest.and_then(|guest| guest.launcher()).ok_or_else(|| {
+            let text = format!("VirtualMachineInstance {namespace}/{name} is not running on this node");
+            Refusal(StatusCode::NOT_FOUND, text)
+        })
+    }
+}
+
+type Vmi = Path<(String, String)>;
+
+fn call<T>(message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(CALL);
+    request
+}
+
+/// JSON from the launcher, checked to be JSON before it goes on.
+fn json(text: &str) -> Result<Response, Refusal> {
+    serde_json::from_str::<Value>(text).map(|value| Json(value).into_response()).map_err(|_| {
+        Refusal(StatusCode::BAD_GATEWAY, "the launcher's answer is not JSON".to_owned())
+    })
+}
+
+async fn guest_info(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Response, Refusal> {
+    json(&shared.launcher(&vmi)?.client.guest_info(call(Empty {})).await?.into_inner().json)
+}
+
+async fn users(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Response, Refusal> {
+    json(&shared.launcher(&vmi)?.client.users(call(Empty {})).await?.into_inner().json)
+}
+
+async fn filesystems(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Response, Refusal> {
+    json(&shared.launcher(&vmi)?.client.filesystems(call(Empty {})).await?.into_inner().json)
+}
+
+async fn pause(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
+    shared.launcher(&vmi)?.client.pause(call(Empty {})).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn unpause(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
+    shared.launcher(&vmi)?.client.unpause(call(Empty {})).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn reset(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
+    shared.launcher(&vmi)?.client.reset(call(Empty {})).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn soft_reboot(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
+    shared.launcher(&vmi)?.client.soft_reboot(call(Empty {})).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Body of a freeze request; the unit is KubeVirt's `metav1.Duration`, a string such as `5m0s`, or nanoseconds.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Freeze {
+    unfreeze_timeout_seconds: i32,
+}
+
+async fn freeze(
+    State(shared): State<Shared>,
+    Path(vmi): Vmi,
+    body: Option<Json<Freeze>>,
+) -> Result<StatusCode, Refusal> {
+    let unfreeze_timeout_seconds = body.map(|Json(f)| f.unfreeze_timeout_seconds).unwrap_or_default();
+    shared.launcher(&vmi)?.client.freeze(call(FreezeRequest { unfreeze_timeout_seconds })).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn unfreeze(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
+    shared.launcher(&vmi)?.client.unfreeze(call(Empty {})).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Screenshot {
+    move_cursor: bool,
+}
+
+async fn screenshot(
+    State(shared): State<Shared>,
+    Path(vmi): Vmi,
+    Query(options): Query<Screenshot>,
+) -> Result<Response, Refusal> {
+    let request = ScreenshotRequest { move_cursor: options.move_cursor };
+    let png = shared.launcher(&vmi)?.client.screenshot(call(request)).await?.into_inner().data;
+    Ok(([(header::CONTENT_TYPE, "image/png")], png).into_response())
+}

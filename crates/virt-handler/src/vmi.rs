@@ -1,0 +1,110 @@
+//! Every VMI of this node, from hand-over to the end of its guest.
+//!
+//! ```text
+//!  VMI watch ---\                                  /--> launcher: Sync, Shutdown, Kill
+//!                +-> queue -> reconcile -> steps -+
+//!  DomainState -/      one key at a time           \--> one status patch, computed from the newest of both
+//! ```
+//! What a [`Guest`] holds can be rebuilt: after a restart this process connects again, plugs what is plugged already and
+//! hands the same VMI to the launcher, which has it running. The guest notices nothing.
+
+mod execute;
+mod plan;
+mod status;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::kubevirt::v1::VirtualMachineInstance;
+use api::kubevirt::words::label;
+use kit::Task;
+use kit::events::Recorder;
+use kit::queue::Queue;
+use kit::shutdown::CancellationToken;
+use kit::store::{self, Key, Store, Watch};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+
+pub(crate) use execute::Guest;
+
+/// What every part of this process shares; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Context(pub Arc<Inner>);
+
+/// See [`Context`].
+pub(crate) struct Inner {
+    /// This node.
+    pub node: String,
+    /// The API server.
+    pub client: Client,
+    /// Events.
+    pub recorder: Recorder,
+    /// The kubelet's directory of pods.
+    pub pods: PathBuf,
+    /// Where the pods' links are recorded.
+    pub records: PathBuf,
+    /// KVM is not usable on this node.
+    pub emulation: bool,
+    /// VMIs of this node.
+    pub vmis: Store<VirtualMachineInstance>,
+    /// Keys to look at.
+    pub queue: Queue<Key>,
+    guests: Mutex<HashMap<Key, Arc<Guest>>>,
+}
+
+impl std::ops::Deref for Context {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl Inner {
+    /// A context with nothing in it yet.
+    pub(crate) fn new(client: Client, node: String, pods: PathBuf, records: PathBuf, emulation: bool) -> Self {
+        Self {
+            recorder: Recorder::new(client.clone(), "virt-handler", &node),
+            node,
+            client,
+            pods,
+            records,
+            emulation,
+            vmis: Store::default(),
+            queue: Queue::default(),
+            guests: Mutex::default(),
+        }
+    }
+
+    fn guests(&self) -> MutexGuard<'_, HashMap<Key, Arc<Guest>>> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest of a VMI, if it has been taken over.
+    pub(crate) fn guest(&self, key: &Key) -> Option<Arc<Guest>> {
+        self.guests().get(key).cloned()
+    }
+}
+
+/// Guests are mostly waited for, so many may be looked at at once.
+const WORKERS: usize = 16;
+
+/// Watches and works until `stop`.
+pub(crate) fn start(context: &Context, stop: &CancellationToken) -> Vec<Task<()>> {
+    let selector = format!("{}={}", label::NODE_NAME, context.node);
+    let config = watcher::Config::default().labels(&selector);
+    let queue = context.queue.clone();
+    let watch = store::watch(
+        Api::all(context.client.clone()),
+        Watch { config, trim: |_| {}, index: |_| Vec::new() },
+        context.vmis.clone(),
+        move |change| queue.add(change.key.clone()),
+    );
+    let working = context.clone();
+    let mut tasks = context.queue.run(WORKERS, stop, move |key| {
+        let context = working.clone();
+        async move { execute::reconcile(&context, &key).await }
+    });
+    tasks.push(watch);
+    tasks
+}

@@ -1,0 +1,354 @@
+//! Carrying a plan out, and writing the status that follows.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use api::kubevirt::v1::VirtualMachineInstance;
+use api::kubevirt::words::phase;
+use domain::{Environment, GuestFacts};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, Task, clock};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource, ResourceExt};
+use rpc::launcher::{DomainState, Empty, SyncRequest};
+use serde_json::{Map, Value, json};
+
+use super::Context;
+use super::plan::{self, Known, Step};
+use super::status::{self, Observed};
+use crate::Error;
+use crate::launcher::{self, Launcher};
+use crate::network::{self, Plugged};
+
+/// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
+/// outlives the process, and a pod that is just starting has none yet.
+const PATIENCE: u32 = 8;
+/// A call that the launcher answers from memory.
+const CALL: Duration = Duration::from_secs(10);
+/// Defining and starting a domain.
+const SYNC: Duration = Duration::from_secs(120);
+
+/// A VMI that was taken over.
+#[derive(Default)]
+pub(crate) struct Guest {
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    launcher: Option<Launcher>,
+    watching: Option<Task<()>>,
+    plugged: Option<Arc<Plugged>>,
+    synced: Option<i64>,
+    shutdown_sent: bool,
+    refused: u32,
+    gone: bool,
+    emulation: bool,
+    state: Option<DomainState>,
+    trouble: Option<(&'static str, String)>,
+    told: Told,
+}
+
+/// Events already sent, so that each is sent once.
+#[derive(Default)]
+struct Told {
+    started: bool,
+    trouble: String,
+}
+
+impl Guest {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The launcher, while it is connected.
+    pub(crate) fn launcher(&self) -> Option<Launcher> {
+        self.held().launcher.clone()
+    }
+
+    fn known(&self) -> Known {
+        let held = self.held();
+        Known {
+            connected: held.launcher.is_some(),
+            plugged: held.plugged.is_some(),
+            synced: held.synced,
+            shutdown_sent: held.shutdown_sent,
+            domain: held.state.as_ref().is_some_and(|s| runs(&s.status)),
+        }
+    }
+
+    fn observed(&self) -> Observed {
+        let held = self.held();
+        let facts = held.state.as_ref().map(|s| s.guest.as_str()).filter(|text| !text.is_empty());
+        Observed {
+            facts: facts.and_then(|text| serde_json::from_str::<GuestFacts>(text).ok()).unwrap_or_default(),
+            domain: held.state.clone(),
+            launcher_gone: held.gone,
+            addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),
+            trouble: held.trouble.clone(),
+            emulation: held.emulation,
+        }
+    }
+}
+
+fn runs(status: &str) -> bool {
+    matches!(status, "Running" | "Paused" | "Blocked" | "PMSuspended" | "Shutdown")
+}
+
+/// Brings one VMI forward.
+pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
+    let Some(vmi) = context.vmis.get(key) else {
+        release(context, key);
+        return Next::Wait;
+    };
+    if !plan::concerns(&vmi, &context.node) {
+        release(context, key);
+        return Next::Wait;
+    }
+    let uid = vmi.uid().unwrap_or_default();
+    let guest = {
+        let mut guests = context.guests();
+        let guest = guests.entry(key.clone()).or_default().clone();
+        drop(guests);
+        guest
+    };
+    let plan = plan::plan(&vmi, guest.known(), clock::now());
+    let mut retry = false;
+    for step in &plan.steps {
+        if let Err(error) = execute(context, key, &vmi, &guest, *step).await {
+            retry = true;
+            trouble(context, &vmi, &guest, *step, &error);
+            break;
+        }
+    }
+    let written = write(context, &vmi, &guest).await;
+    if let Err(error) = &written {
+        tracing::info!(vmi = %key, uid, error = %Chain(error), "the status was not written");
+    }
+    match (retry || written.is_err(), plan.again) {
+        (true, _) => Next::Retry,
+        (false, Some(after)) => Next::After(after),
+        (false, None) => Next::Wait,
+    }
+}
+
+/// Lets go of a VMI: what was plugged goes with its pod.
+fn release(context: &Context, key: &Key) {
+    let guest = context.guests().remove(key);
+    if let Some(launcher) = guest.and_then(|guest| guest.launcher()) {
+        network::forget(&context.records, &launcher.pod);
+    }
+}
+
+async fn execute(
+    context: &Context,
+    key: &Key,
+    vmi: &VirtualMachineInstance,
+    guest: &Arc<Guest>,
+    step: Step,
+) -> Result<(), Error> {
+    match step {
+        Step::Connect => connect(context, key, vmi, guest).await,
+        Step::Plug => {
+            let launcher = current(guest, vmi)?;
+            let plugged = network::plug(vmi, &launcher, &context.records).await?;
+            guest.held().plugged = Some(Arc::new(plugged));
+            Ok(())
+        }
+        Step::Sync => sync(guest, vmi).await,
+        Step::Shutdown => {
+            let mut client = current(guest, vmi)?.client;
+            client.shutdown(timed(Empty {}, CALL)).await?;
+            guest.held().shutdown_sent = true;
+            context.recorder.normal(&reference(vmi), "ShuttingDown", "Signaled Graceful Shutdown");
+            Ok(())
+        }
+        Step::Kill => {
+            let mut client = current(guest, vmi)?.client;
+            client.kill(timed(Empty {}, CALL)).await?;
+            Ok(())
+        }
+    }
+}
+
+fn current(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<Launcher, Error> {
+    guest.launcher().ok_or_else(|| Error::NoLauncher {
+        pod: vmi.name_any(),
+        source: Box::new(std::io::Error::from(std::io::ErrorKind::NotConnected)),
+    })
+}
+
+async fn connect(context: &Context, key: &Key, vmi: &VirtualMachineInstance, guest: &Arc<Guest>) -> Result<(), Error> {
+    let pod = pod_uid(vmi, &context.node);
+    let launcher = match launcher::connect(&context.pods, &pod).await {
+        Ok(launcher) => launcher,
+        Err(error) => {
+            let mut held = guest.held();
+            held.refused += 1;
+            // A launcher that was seen and is dead is gone at once; one never seen gets the benefit of a slow start.
+            let running = vmi.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase::RUNNING);
+            held.gone |= running && held.refused >= PATIENCE;
+            return if held.gone { Ok(()) } else { Err(error) };
+        }
+    };
+    let mut stream = launcher.client.clone().watch(Empty {}).await?.into_inner();
+    let kvm = launcher.root().is_ok_and(|root| root.reference("dev/kvm").is_ok());
+    let (watched, queue, process, key) = (Arc::downgrade(guest), context.queue.clone(), launcher.clone(), key.clone());
+    let watching = kit::spawn("domain", async move {
+        while let Ok(Some(state)) = stream.message().await {
+            let Some(guest) = watched.upgrade() else { return };
+            guest.held().state = Some(state);
+            queue.add(key.clone());
+        }
+        let Some(guest) = watched.upgrade() else { return };
+        let mut held = guest.held();
+        held.launcher = None;
+        held.gone = !process.is_alive();
+        drop(held);
+        queue.add(key);
+    });
+    let mut held = guest.held();
+    held.emulation = context.emulation || !kvm;
+    held.launcher = Some(launcher);
+    held.watching = Some(watching);
+    held.synced = None;
+    held.refused = 0;
+    held.gone = false;
+    Ok(())
+}
+
+async fn sync(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    let mut client = current(guest, vmi)?.client;
+    let environment = {
+        let held = guest.held();
+        Environment {
+            emulation: held.emulation,
+            interfaces: held.plugged.as_ref().map(|p| p.interfaces.clone()).unwrap_or_default(),
+            free_page_reporting: true,
+            log_serial_console: true,
+            ..Default::default()
+        }
+    };
+    let encode = |value: serde_json::Result<String>| value.map_err(|e| tonic::Status::internal(e.to_string()));
+    let request = SyncRequest {
+        vmi: encode(serde_json::to_string(vmi))?,
+        environment: encode(serde_json::to_string(&environment))?,
+    };
+    client.sync(timed(request, SYNC)).await?;
+    let mut held = guest.held();
+    held.synced = Some(vmi.metadata.generation.unwrap_or(0));
+    held.trouble = None;
+    Ok(())
+}
+
+fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(limit);
+    request
+}
+
+fn pod_uid(vmi: &VirtualMachineInstance, node: &str) -> String {
+    let pods = vmi.status.as_ref().map(|s| s.active_pods.clone()).unwrap_or_default();
+    pods.into_iter().find(|(_, on)| on == node).map(|(uid, _)| uid).unwrap_or_default()
+}
+
+fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step: Step, error: &Error) {
+    let message = Chain(error).to_string();
+    tracing::info!(vmi = %vmi.name_any(), step = ?step, error = %message, "a step failed and will be tried again");
+    let reason = match step {
+        Step::Plug => "FailedPlugNetwork",
+        Step::Sync => "SyncFailed",
+        // A launcher that cannot be reached yet is no news.
+        Step::Connect | Step::Shutdown | Step::Kill => return,
+    };
+    let mut held = guest.held();
+    if held.told.trouble != message {
+        context.recorder.warning(&reference(vmi), reason, &message);
+        held.told.trouble.clone_from(&message);
+    }
+    held.trouble = Some((reason, message));
+}
+
+/// Writes the status if it differs from what the VMI has, against the version it was computed from.
+async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
+    let seen = guest.observed();
+    let wanted = status::status(vmi, &seen, clock::seconds(clock::now()));
+    let before = vmi.status.clone().unwrap_or_default();
+    if wanted == before {
+        return Ok(());
+    }
+    let failed = |source| Error::Write { what: format!("the status of {}", vmi.name_any()), source };
+    let changes = difference(&json!(before), &json!(wanted));
+    let patch = json!({"metadata": {"resourceVersion": vmi.resource_version()}, "status": changes});
+    let api: Api<VirtualMachineInstance> =
+        Api::namespaced(context.client.clone(), vmi.namespace().as_deref().unwrap_or_default());
+    match api.patch(&vmi.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(new) => context.vmis.put(&new, Vec::new()),
+        // Somebody wrote meanwhile, or the VMI is gone: the watch brings the key back.
+        Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    }
+    announce(context, vmi, guest, before.phase.as_deref(), &wanted);
+    Ok(())
+}
+
+/// Fields that changed, with null for those that went away.
+fn difference(before: &Value, after: &Value) -> Map<String, Value> {
+    let empty = Map::new();
+    let (before, after) = (before.as_object().unwrap_or(&empty), after.as_object().unwrap_or(&empty));
+    let mut out: Map<String, Value> =
+        after.iter().filter(|(key, value)| before.get(*key) != Some(value)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    out.extend(before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null)));
+    out
+}
+
+fn announce(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    guest: &Guest,
+    before: Option<&str>,
+    wanted: &api::kubevirt::v1::VirtualMachineInstanceStatus,
+) {
+    let now = wanted.phase.as_deref();
+    if now == before {
+        return;
+    }
+    let reference = reference(vmi);
+    match now {
+        Some(phase::RUNNING) => {
+            let mut held = guest.held();
+            if !held.told.started {
+                held.told.started = true;
+                context.recorder.normal(&reference, "Created", "VirtualMachineInstance defined.");
+                context.recorder.normal(&reference, "Started", "VirtualMachineInstance started.");
+            }
+        }
+        Some(phase::SUCCEEDED) => {
+            context.recorder.normal(&reference, "Stopped", "The VirtualMachineInstance was shut down.");
+        }
+        Some(phase::FAILED) => {
+            let why = wanted.reason.clone().unwrap_or_else(|| "the guest ended with an error".to_owned());
+            context.recorder.warning(&reference, "Stopped", format!("The VirtualMachineInstance failed: {why}."));
+        }
+        _ => {}
+    }
+}
+
+fn reference(vmi: &VirtualMachineInstance) -> ObjectReference {
+    vmi.object_ref(&())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_changed_is_written() {
+        let before = json!({"phase": "Scheduled", "nodeName": "n", "reason": "x"});
+        let after = json!({"phase": "Running", "nodeName": "n", "machine": {"type": "q35"}});
+        let expect = json!({"phase": "Running", "machine": {"type": "q35"}, "reason": null});
+        assert_eq!(Value::Object(difference(&before, &after)), expect);
+    }
+}

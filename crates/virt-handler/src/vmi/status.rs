@@ -1,0 +1,423 @@
+//! The part of a VMI's status that virt-handler writes: everything from the running domain. Pure.
+
+use api::kubevirt::v1::{
+    Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
+    VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
+};
+use api::kubevirt::words::{condition, phase};
+use api::quantity::Amount;
+use domain::{DeviceKind, GuestFacts};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rpc::launcher::DomainState;
+
+/// What is known beside the VMI.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    /// The newest state that the launcher published; none before it answered.
+    pub domain: Option<DomainState>,
+    /// The guest's facts from it.
+    pub facts: GuestFacts,
+    /// The launcher process is known to be gone.
+    pub launcher_gone: bool,
+    /// Interface, pod link, addresses of the pod that reach the guest.
+    pub addresses: Vec<(String, String, Vec<String>)>,
+    /// Why the interfaces could not be plugged or the VMI not handed over.
+    pub trouble: Option<(&'static str, String)>,
+    /// KVM is not used.
+    pub emulation: bool,
+}
+
+/// The status the VMI should have.
+pub(crate) fn status(vmi: &VirtualMachineInstance, seen: &Observed, now: Timestamp) -> VirtualMachineInstanceStatus {
+    let mut status = vmi.status.clone().unwrap_or_default();
+    let before = status.phase.clone().unwrap_or_default();
+    let (wanted, reason) = next_phase(vmi, seen);
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != before) {
+        status.phase = Some(wanted.to_owned());
+        status.reason = reason;
+        status.phase_transition_timestamps.push(VirtualMachineInstancePhaseTransitionTimestamp {
+            phase: Some(wanted.to_owned()),
+            phase_transition_timestamp: Some(Time(now)),
+        });
+    }
+    let current = status.phase.clone().unwrap_or_default();
+    let ended = matches!(current.as_str(), phase::SUCCEEDED | phase::FAILED);
+    conditions(&mut status, vmi, seen, ended, now);
+    if current == phase::RUNNING {
+        interfaces(&mut status, vmi, seen);
+        volumes(&mut status, vmi, seen);
+        guest(&mut status, seen);
+    }
+    status
+}
+
+/// The phase this node wants, with a reason when it is the end. `None` leaves the phase as it is.
+fn next_phase(vmi: &VirtualMachineInstance, seen: &Observed) -> (Option<&'static str>, Option<String>) {
+    let because = |text: &str| Some(text.to_owned());
+    let state = seen.domain.as_ref();
+    if let Some(state) = state.filter(|s| s.terminal && !s.sync_error.is_empty()) {
+        return (Some(phase::FAILED), Some(state.sync_error.clone()));
+    }
+    match state.map_or("", |s| s.status.as_str()) {
+        "Running" | "Paused" | "Blocked" | "PMSuspended" if !seen.launcher_gone => (Some(phase::RUNNING), None),
+        "Shutoff" | "Crashed" => match state.map_or("", |s| s.reason.as_str()) {
+            "Crashed" | "Panicked" => (Some(phase::FAILED), because("the guest crashed")),
+            "Failed" => (Some(phase::FAILED), because("QEMU ended with an error; see the log of the launcher pod")),
+            // With ACPI the guest was asked first: being destroyed means that it did not answer in its grace period.
+            "Destroyed" if has_acpi(vmi) => {
+                (Some(phase::FAILED), because("the guest did not shut down in its grace period and was ended"))
+            }
+            _ => (Some(phase::SUCCEEDED), None),
+        },
+        _ if seen.launcher_gone => {
+            let was_running = vmi.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase::RUNNING);
+            let why = if was_running { "the launcher ended while the guest ran" } else { "the launcher ended before the guest ran" };
+            (Some(phase::FAILED), because(why))
+        }
+        _ => (None, None),
+    }
+}
+
+fn has_acpi(vmi: &VirtualMachineInstance) -> bool {
+    let features = vmi.spec.domain.features.as_ref();
+    features.and_then(|f| f.acpi.as_ref()).and_then(|acpi| acpi.enabled).unwrap_or(true)
+}
+
+fn conditions(
+    status: &mut VirtualMachineInstanceStatus,
+    vmi: &VirtualMachineInstance,
+    seen: &Observed,
+    ended: bool,
+    now: Timestamp,
+) {
+    let state = seen.domain.clone().unwrap_or_default();
+    let list = &mut status.conditions;
+    let failed = match &seen.trouble {
+        Some((reason, message)) => Some((*reason, message.clone())),
+        None if !state.sync_error.is_empty() => Some(("Synchronizing with the Domain failed.", state.sync_error.clone())),
+        None => None,
+    };
+    match failed {
+        Some((reason, message)) => set(list, condition::SYNCHRONIZED, "False", Some(reason), Some(&message), now),
+        None => remove(list, condition::SYNCHRONIZED),
+    }
+    if state.status == "Paused" && !ended {
+        let (reason, message) = match state.reason.as_str() {
+            "PausedIOError" => ("PausedIOError", "VMI was paused, IO error"),
+            _ => ("PausedByUser", "VMI was paused by user"),
+        };
+        set(list, condition::PAUSED, "True", Some(reason), Some(message), now);
+    } else {
+        remove(list, condition::PAUSED);
+    }
+    if state.agent_connected && !ended {
+        set(list, condition::AGENT_CONNECTED, "True", None, None, now);
+    } else {
+        remove(list, condition::AGENT_CONNECTED);
+    }
+    if seen.domain.is_some() {
+        match blocks_migration(vmi) {
+            Some((reason, message)) => set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), now),
+            None => set(list, condition::LIVE_MIGRATABLE, "True", None, None, now),
+        }
+        set(list, condition::STORAGE_LIVE_MIGRATABLE, "True", None, None, now);
+        status.migration_method = Some(if copies_disks(vmi) { "BlockMigration" } else { "LiveMigration" }.to_owned());
+        status.migration_transport = Some("Unix".to_owned());
+    }
+}
+
+/// Upstream's reason words for what keeps a VMI on its node.
+fn blocks_migration(vmi: &VirtualMachineInstance) -> Option<(&'static str, String)> {
+    let devices = &vmi.spec.domain.devices;
+    if devices.interfaces.iter().any(|interface| interface.bridge.is_some() && is_pod_network(vmi, &interface.name)) {
+        let message = "cannot migrate VMI which does not use masquerade to connect to the pod network";
+        return Some(("InterfaceNotLiveMigratable", message.to_owned()));
+    }
+    if vmi.spec.domain.cpu.as_ref().and_then(|cpu| cpu.model.as_deref()) == Some("host-passthrough") {
+        return Some(("CPUModeLiveMigration", "cannot migrate VMI with CPU mode host-passthrough".to_owned()));
+    }
+    None
+}
+
+fn is_pod_network(vmi: &VirtualMachineInstance, name: &str) -> bool {
+    vmi.spec.networks.iter().any(|network| network.name == name && network.pod.is_some())
+}
+
+/// Disks that exist in this pod alone have to be copied along.
+fn copies_disks(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.volumes.iter().any(|v| v.container_disk.is_some() || v.empty_disk.is_some() || v.ephemeral.is_some())
+}
+
+fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed) {
+    let facts = &seen.facts;
+    let live = |name: &str| facts.devices.iter().find(|d| d.kind == DeviceKind::Interface && d.name == name);
+    let mut known = Vec::new();
+    let mut out: Vec<VirtualMachineInstanceNetworkInterface> = Vec::new();
+    for interface in &vmi.spec.domain.devices.interfaces {
+        let device = live(&interface.name);
+        let mac = device.map(|d| d.mac.clone()).filter(|mac| !mac.is_empty());
+        let guest = facts.interfaces.iter().find(|g| mac.as_deref().is_some_and(|mac| g.mac.eq_ignore_ascii_case(mac)));
+        known.extend(mac.clone());
+        let pod = seen.addresses.iter().find(|(name, ..)| *name == interface.name);
+        // Behind masquerade the world reaches the guest at the pod's address; else the guest's own is the address.
+        let own = guest.map(|g| g.addresses.clone()).unwrap_or_default();
+        let addresses = match pod {
+            Some((_, _, pod)) if interface.masquerade.is_some() || own.is_empty() => pod.clone(),
+            _ => own,
+        };
+        let mut source = Vec::new();
+        source.extend(device.map(|_| "domain"));
+        source.extend(guest.map(|_| "guest-agent"));
+        out.push(VirtualMachineInstanceNetworkInterface {
+            name: Some(interface.name.clone()),
+            mac: mac.or_else(|| interface.mac_address.clone()),
+            ip_address: addresses.first().cloned(),
+            ip_addresses: addresses,
+            interface_name: guest.map(|g| g.name.clone()),
+            info_source: (!source.is_empty()).then(|| source.join(", ")),
+            link_state: device.map(|d| if d.link.is_empty() { "up".to_owned() } else { d.link.clone() }),
+            pod_interface_name: pod.map(|(_, link, _)| link.clone()),
+            queue_count: device.map(|d| i32::try_from(d.queues.max(1)).unwrap_or(1)),
+        });
+    }
+    // What only the guest knows: interfaces it made itself.
+    for guest in facts.interfaces.iter().filter(|g| g.name != "lo" && !known.iter().any(|m| m.eq_ignore_ascii_case(&g.mac))) {
+        out.push(VirtualMachineInstanceNetworkInterface {
+            mac: Some(guest.mac.clone()),
+            ip_address: guest.addresses.first().cloned(),
+            ip_addresses: guest.addresses.clone(),
+            interface_name: Some(guest.name.clone()),
+            info_source: Some("guest-agent".to_owned()),
+            ..Default::default()
+        });
+    }
+    status.interfaces = out;
+}
+
+fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed) {
+    let held = std::mem::take(&mut status.volume_status);
+    status.volume_status = vmi
+        .spec
+        .volumes
+        .iter()
+        .filter_map(|volume| {
+            let device = seen.facts.devices.iter().find(|d| d.kind == DeviceKind::Disk && d.name == volume.name)?;
+            let mut entry =
+                held.iter().find(|v| v.name == volume.name).cloned().unwrap_or_else(|| VolumeStatus {
+                    name: volume.name.clone(),
+                    ..Default::default()
+                });
+            entry.target.clone_from(&device.target);
+            let seed = volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some();
+            if (seed || volume.empty_disk.is_some()) && device.size > 0 {
+                entry.size = i64::try_from(device.size).ok();
+            }
+            Some(entry)
+        })
+        .collect();
+}
+
+fn guest(status: &mut VirtualMachineInstanceStatus, seen: &Observed) {
+    let facts = &seen.facts;
+    if !facts.machine.is_empty() {
+        status.machine = Some(Machine { type_: Some(facts.machine.clone()) });
+    }
+    if let (Some(memory), 1..) = (status.memory.as_mut(), facts.memory_kib) {
+        memory.guest_current = Some(Amount::from_bytes(facts.memory_kib.saturating_mul(1024)).to_binary());
+    }
+    let agent = seen.domain.as_ref().is_some_and(|d| d.agent_connected);
+    if let Some(os) = facts.os.clone().filter(|_| agent) {
+        status.guest_os_info = Some(os);
+    }
+    status.fs_freeze_status = Some(facts.fs_freeze_status.clone()).filter(|text| text == "frozen");
+    status.selinux_context.get_or_insert_with(|| "none".to_owned());
+}
+
+fn set(
+    list: &mut Vec<VirtualMachineInstanceCondition>,
+    kind: &str,
+    value: &str,
+    reason: Option<&str>,
+    message: Option<&str>,
+    now: Timestamp,
+) {
+    let (reason, message) = (reason.map(str::to_owned), message.map(str::to_owned));
+    match list.iter_mut().find(|c| c.type_ == kind) {
+        Some(held) => {
+            if held.status != value {
+                held.last_transition_time = Some(Time(now));
+            }
+            value.clone_into(&mut held.status);
+            held.reason = reason;
+            held.message = message;
+        }
+        None => list.push(VirtualMachineInstanceCondition {
+            type_: kind.to_owned(),
+            status: value.to_owned(),
+            reason,
+            message,
+            last_transition_time: Some(Time(now)),
+            last_probe_time: None,
+        }),
+    }
+}
+
+fn remove(list: &mut Vec<VirtualMachineInstanceCondition>, kind: &str) {
+    list.retain(|c| c.type_ != kind);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::{GuestInterface, LiveDevice};
+    use serde_json::json;
+
+    fn vmi(phase: &str) -> VirtualMachineInstance {
+        serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "n"},
+            "spec": {
+                "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}], "disks": [{"name": "root"}]}},
+                "networks": [{"name": "default", "pod": {}}],
+                "volumes": [{"name": "root", "containerDisk": {"image": "i"}}],
+            },
+            "status": {"phase": phase, "memory": {"guestCurrent": "128Mi"}},
+        }))
+        .unwrap()
+    }
+
+    fn domain(status: &str, reason: &str) -> Observed {
+        let state = DomainState { status: status.into(), reason: reason.into(), ..Default::default() };
+        Observed { domain: Some(state), ..Default::default() }
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_700_000_000).unwrap()
+    }
+
+    #[track_caller]
+    fn check(before: &str, seen: &Observed, expect: &str) {
+        assert_eq!(status(&vmi(before), seen, now()).phase.as_deref(), Some(expect));
+    }
+
+    #[test]
+    fn phases() {
+        check("Scheduled", &Observed::default(), "Scheduled");
+        check("Scheduled", &domain("", ""), "Scheduled");
+        check("Scheduled", &domain("Running", ""), "Running");
+        check("Scheduled", &domain("Paused", "User"), "Running");
+        check("Running", &domain("Shutoff", "Shutdown"), "Succeeded");
+        check("Running", &domain("Shutoff", "Crashed"), "Failed");
+        check("Running", &domain("Shutoff", "Destroyed"), "Failed");
+        check("Running", &domain("Crashed", "Panicked"), "Failed");
+        check("Running", &Observed { launcher_gone: true, ..Default::default() }, "Failed");
+        check("Running", &Observed { launcher_gone: true, ..domain("Running", "") }, "Failed");
+        check("Running", &Observed { launcher_gone: true, ..domain("Shutoff", "Shutdown") }, "Succeeded");
+        let mut terminal = domain("", "");
+        terminal.domain = Some(DomainState { terminal: true, sync_error: "not an image".into(), ..Default::default() });
+        check("Scheduled", &terminal, "Failed");
+    }
+
+    #[test]
+    fn without_acpi_being_destroyed_is_how_a_guest_ends() {
+        let mut vmi = vmi("Running");
+        vmi.spec.domain.features = serde_json::from_value(json!({"acpi": {"enabled": false}})).unwrap();
+        assert_eq!(status(&vmi, &domain("Shutoff", "Destroyed"), now()).phase.as_deref(), Some("Succeeded"));
+    }
+
+    #[test]
+    fn facts_of_a_running_guest() {
+        let mut seen = domain("Running", "");
+        seen.domain.as_mut().unwrap().agent_connected = true;
+        seen.addresses = vec![("default".into(), "eth0".into(), vec!["10.244.0.9".into()])];
+        seen.facts = GuestFacts {
+            machine: "pc-q35-10.0".into(),
+            memory_kib: 131_072,
+            interfaces: vec![
+                GuestInterface { name: "eth0".into(), mac: "02:00:00:00:00:01".into(), addresses: vec!["10.0.2.2".into()] },
+                GuestInterface { name: "docker0".into(), mac: "02:42:00:00:00:00".into(), addresses: vec!["172.17.0.1".into()] },
+                GuestInterface { name: "lo".into(), mac: "00:00:00:00:00:00".into(), addresses: vec!["127.0.0.1".into()] },
+            ],
+            devices: vec![
+                LiveDevice { kind: DeviceKind::Interface, name: "default".into(), mac: "02:00:00:00:00:01".into(), target: "tap0".into(), ..Default::default() },
+                LiveDevice { kind: DeviceKind::Disk, name: "root".into(), target: "vda".into(), size: 1, ..Default::default() },
+            ],
+            ..Default::default()
+        };
+        let status = status(&vmi("Running"), &seen, now());
+        insta::assert_json_snapshot!(serde_json::to_value(&status).unwrap(), @r#"
+        {
+          "conditions": [
+            {
+              "lastTransitionTime": "2023-11-14T22:13:20Z",
+              "status": "True",
+              "type": "AgentConnected"
+            },
+            {
+              "lastTransitionTime": "2023-11-14T22:13:20Z",
+              "status": "True",
+              "type": "LiveMigratable"
+            },
+            {
+              "lastTransitionTime": "2023-11-14T22:13:20Z",
+              "status": "True",
+              "type": "StorageLiveMigratable"
+            }
+          ],
+          "interfaces": [
+            {
+              "infoSource": "domain, guest-agent",
+              "interfaceName": "eth0",
+              "ipAddress": "10.244.0.9",
+              "ipAddresses": [
+                "10.244.0.9"
+              ],
+              "linkState": "up",
+              "mac": "02:00:00:00:00:01",
+              "name": "default",
+              "podInterfaceName": "eth0",
+              "queueCount": 1
+            },
+            {
+              "infoSource": "guest-agent",
+              "interfaceName": "docker0",
+              "ipAddress": "172.17.0.1",
+              "ipAddresses": [
+                "172.17.0.1"
+              ],
+              "mac": "02:42:00:00:00:00"
+            }
+          ],
+          "machine": {
+            "type": "pc-q35-10.0"
+          },
+          "memory": {
+            "guestCurrent": "128Mi"
+          },
+          "migrationMethod": "BlockMigration",
+          "migrationTransport": "Unix",
+          "phase": "Running",
+          "selinuxContext": "none",
+          "volumeStatus": [
+            {
+              "name": "root",
+              "target": "vda"
+            }
+          ]
+        }
+        "#);
+    }
+
+    #[test]
+    fn conditions_come_and_go() {
+        let paused = status(&vmi("Running"), &domain("Paused", "PausedIOError"), now());
+        let held = paused.conditions.iter().find(|c| c.type_ == condition::PAUSED).unwrap();
+        assert_eq!(held.reason.as_deref(), Some("PausedIOError"));
+        let mut vmi = vmi("Running");
+        vmi.status = Some(paused);
+        assert!(status(&vmi, &domain("Running", ""), now()).conditions.iter().all(|c| c.type_ != condition::PAUSED));
+        let trouble = Observed { trouble: Some(("FailedToPlug", "why".into())), ..Default::default() };
+        let failed = status(&vmi, &trouble, now());
+        assert!(failed.conditions.iter().any(|c| c.type_ == condition::SYNCHRONIZED && c.status == "False"));
+    }
+}
