@@ -35,6 +35,29 @@ fn encode_strings(secret: &mut Value) {
     }
 }
 
+/// Whether a create may bring its status: a node registers with it.
+pub(crate) fn keeps_status(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "nodes"
+}
+
+/// A node that is not ready yet gets no pods, from its first moment; the node controller takes the taint away.
+fn taint_new_node(node: &mut Value) {
+    let conditions = node["status"]["conditions"].as_array();
+    let ready = conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"));
+    if ready {
+        return;
+    }
+    let spec = child(node, "spec");
+    set(spec, "taints", json!([]));
+    if let Some(list) = spec["taints"].as_array_mut() {
+        if !list.iter().any(|taint| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule") {
+            list.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
+        }
+    }
+}
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
 /// Sets what a new object starts with.
 pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
     if resource.crd.is_some() {
@@ -46,6 +69,7 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
             object["status"] = json!({"phase": "Active"});
         }
         ("", "pods") => pod::prepare_create(object),
+        ("", "nodes") => taint_new_node(object),
         ("", "persistentvolumeclaims") => object["status"] = json!({"phase": "Pending"}),
         ("", "persistentvolumes") => {
             let now = object["metadata"]["creationTimestamp"].clone();

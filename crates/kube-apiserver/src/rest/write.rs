@@ -137,7 +137,7 @@ pub(super) async fn insert(call: &Call, object: Value) -> Result<Value, ApiError
 async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> {
     let resource = &call.resource;
     meta::stamp_new(resource, &mut object, call.namespace());
-    if resource.status_subresource {
+    if resource.status_subresource && !strategy::keeps_status(resource) {
         if let Some(map) = object.as_object_mut() {
             map.remove("status");
         }
