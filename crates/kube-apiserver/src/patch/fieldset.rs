@@ -56,6 +56,15 @@ impl Set {
         }
     }
 
+    /// Whether a `fieldsV1` document shares a member with this set, without decoding it.
+    pub fn meets(&self, document: &Value) -> bool {
+        let Value::Object(map) = document else { return false };
+        if self.owned && (map.is_empty() || map.contains_key(".")) {
+            return true;
+        }
+        self.children.iter().any(|(element, set)| map.get(element).is_some_and(|below| set.meets(below)))
+    }
+
     /// The `fieldsV1` document.
     pub fn encode(&self) -> Value {
         let mut map = Map::new();

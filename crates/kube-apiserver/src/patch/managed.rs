@@ -15,7 +15,7 @@ const MAX_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 
 /// One writer's entry.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
     /// Field manager.
     pub manager: String,
@@ -50,6 +50,11 @@ impl Entry {
     }
 
     fn decode(entry: &Value) -> Self {
+        Self { set: Set::decode(&entry["fieldsV1"]), ..Self::decode_writer(entry) }
+    }
+
+    /// The writer alone; the fields stay undecoded.
+    fn decode_writer(entry: &Value) -> Self {
         let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
         Self {
             manager: text("manager"),
@@ -57,8 +62,12 @@ impl Entry {
             api_version: text("apiVersion"),
             time: text("time"),
             subresource: text("subresource"),
-            set: Set::decode(&entry["fieldsV1"]),
+            set: Set::default(),
         }
+    }
+
+    fn order(&self) -> (&str, &str, &str, &str, &str) {
+        (&self.operation, &self.time, &self.manager, &self.api_version, &self.subresource)
     }
 }
 
@@ -71,20 +80,17 @@ pub fn entries(object: &Value) -> Vec<Entry> {
 /// Stores entries in an object: those without fields are dropped, appliers come first, then by age.
 pub fn store(object: &mut Value, mut entries: Vec<Entry>) {
     entries.retain(|entry| !entry.set.is_empty());
-    entries.sort_by(|a, b| {
-        (&a.operation, &a.time, &a.manager, &a.api_version, &a.subresource).cmp(&(
-            &b.operation,
-            &b.time,
-            &b.manager,
-            &b.api_version,
-            &b.subresource,
-        ))
-    });
+    let encoded: Vec<Value> = entries.iter().map(Entry::encode).collect();
+    arrange(object, entries.into_iter().zip(encoded).collect());
+}
+
+fn arrange(object: &mut Value, mut entries: Vec<(Entry, Value)>) {
+    entries.sort_by(|(a, _), (b, _)| a.order().cmp(&b.order()));
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     if entries.is_empty() {
         metadata.remove("managedFields");
     } else {
-        metadata.insert("managedFields".to_owned(), entries.iter().map(Entry::encode).collect());
+        metadata.insert("managedFields".to_owned(), entries.into_iter().map(|(_, raw)| raw).collect());
     }
 }
 
@@ -119,42 +125,64 @@ pub fn update(
         store(&mut after, Vec::new());
         return after;
     }
-    let mut entries = if given { entries(&after) } else { before.map(entries).unwrap_or_default() };
     let mut removed = false;
     let changed = diff(root, before, &after, &mut removed);
-    if !changed.is_empty() || removed {
-        for entry in &mut entries {
-            if !entry.is(manager, operation, api_version, subresource) {
-                entry.set.subtract(&changed);
-            }
-            if removed {
-                retain_present(&mut entry.set, root, &after);
-            }
-        }
-        if !changed.is_empty() {
-            claim(&mut entries, &changed, (manager, operation, api_version, subresource), now);
-        }
-        fold(&mut entries);
+    if !given && let Some(list) = before.and_then(|before| before["metadata"].get("managedFields")) {
+        after["metadata"]["managedFields"] = list.clone();
     }
-    store(&mut after, entries);
+    if changed.is_empty() && !removed {
+        return after;
+    }
+    let mine = Entry {
+        manager: manager.to_owned(),
+        operation: operation.to_owned(),
+        api_version: api_version.to_owned(),
+        subresource: subresource.to_owned(),
+        ..Entry::default()
+    };
+    // Entries this write does not concern are neither decoded nor encoded.
+    let (mut touched, mut untouched) = (Vec::new(), Vec::new());
+    let list = after["metadata"].get_mut("managedFields").map(Value::take).unwrap_or_default();
+    for raw in list.as_array().into_iter().flatten().filter(|raw| raw["operation"].is_string()) {
+        let writer = Entry::decode_writer(raw);
+        let is_mine = writer.is(manager, operation, api_version, subresource);
+        if !is_mine && !removed && !changed.meets(&raw["fieldsV1"]) {
+            untouched.push((writer, raw.clone()));
+            continue;
+        }
+        let mut entry = Entry { set: Set::decode(&raw["fieldsV1"]), ..writer };
+        if !is_mine {
+            entry.set.subtract(&changed);
+        }
+        if removed {
+            retain_present(&mut entry.set, root, &after);
+        }
+        touched.push(entry);
+    }
+    if !changed.is_empty() {
+        claim(&mut touched, &changed, mine, now);
+    }
+    if touched.len() + untouched.len() > MAX_UPDATERS {
+        touched.extend(untouched.drain(..).map(|(_, raw)| Entry::decode(&raw)));
+        fold(&mut touched);
+    }
+    touched.retain(|entry| !entry.set.is_empty());
+    untouched.extend(touched.into_iter().map(|entry| {
+        let raw = entry.encode();
+        (entry, raw)
+    }));
+    arrange(&mut after, untouched);
     after
 }
 
-fn claim(entries: &mut Vec<Entry>, set: &Set, writer: (&str, &str, &str, &str), now: Timestamp) {
-    let (manager, operation, api_version, subresource) = writer;
-    match entries.iter_mut().find(|e| e.is(manager, operation, api_version, subresource)) {
+fn claim(entries: &mut Vec<Entry>, set: &Set, writer: Entry, now: Timestamp) {
+    let is_it = |e: &&mut Entry| e.is(&writer.manager, &writer.operation, &writer.api_version, &writer.subresource);
+    match entries.iter_mut().find(is_it) {
         Some(mine) => {
             mine.set.union(set);
             mine.time = stamp(now);
         }
-        None => entries.push(Entry {
-            manager: manager.to_owned(),
-            operation: operation.to_owned(),
-            api_version: api_version.to_owned(),
-            time: stamp(now),
-            subresource: subresource.to_owned(),
-            set: set.clone(),
-        }),
+        None => entries.push(Entry { time: stamp(now), set: set.clone(), ..writer }),
     }
 }
 

@@ -189,7 +189,8 @@ fn sort(items: &mut Vec<Value>, order: &[Value], merge_key: &str) {
     };
     let order: Vec<Value> = order.iter().map(id).collect();
     let live: Vec<Value> = items.iter().map(id).collect();
-    let (mut listed, mut others): (Vec<(usize, Value)>, Vec<(usize, Value)>) = (Vec::new(), Vec::new());
+    let mut listed = Vec::new();
+    let mut others = Vec::new();
     for (at, item) in std::mem::take(items).into_iter().enumerate() {
         if order.iter().any(|o| same(o, &live[at])) { listed.push((at, item)) } else { others.push((at, item)) }
     }

@@ -96,7 +96,7 @@ impl<'a> Node<'a> {
     }
 
     /// The elements of a keyed list or a set; None when the list is atomic or breaks the rules of its type.
-    fn elements<'v>(self, items: &'v [Value]) -> Option<Vec<(String, &'v Value)>> {
+    fn elements(self, items: &[Value]) -> Option<Vec<(String, &Value)>> {
         if matches!(self.schema?.list_type, ListType::Atomic) {
             return None;
         }
@@ -177,7 +177,11 @@ pub fn diff(node: Node<'_>, before: Option<&Value>, after: &Value, removed: &mut
             let structure = node.schema.is_some_and(|s| !s.properties.is_empty()) || node.place != Place::Inner;
             set.owned = old.is_none() && (map.is_empty() || !structure) && node.place == Place::Inner;
             for (key, value) in map.iter().filter(|(key, _)| !node.unowned(key)) {
-                set.put(field(key), diff(node.child(key), old.and_then(|old| old.get(key)), value, removed));
+                // Equal parts, nearly all of an object in most writes, cost a comparison and no paths.
+                let old = old.and_then(|old| old.get(key));
+                if old != Some(value) {
+                    set.put(field(key), diff(node.child(key), old, value, removed));
+                }
             }
         }
         Shape::List(elements) => {
@@ -193,10 +197,11 @@ pub fn diff(node: Node<'_>, before: Option<&Value>, after: &Value, removed: &mut
             };
             for (element, value) in elements {
                 let before = old.remove(&element);
-                let mut below =
-                    if before == Some(value) { Set::default() } else { diff(node.items(), before, value, removed) };
-                below.owned |= before.is_none();
-                set.put(element, below);
+                if before != Some(value) {
+                    let mut below = diff(node.items(), before, value, removed);
+                    below.owned |= before.is_none();
+                    set.put(element, below);
+                }
             }
             *removed |= !old.is_empty();
         }

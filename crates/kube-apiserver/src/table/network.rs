@@ -27,14 +27,14 @@ pub(super) fn row(plural: &str, view: View<'_>) -> Vec<Value> {
             vec![
                 name,
                 view.at("/addressType").clone(),
-                empty(few(ports.collect())).into(),
-                empty(few(addresses.collect())).into(),
+                empty(few(&ports.collect::<Vec<_>>())).into(),
+                empty(few(&addresses.collect::<Vec<_>>())).into(),
                 age,
             ]
         }
         "ingresses" => {
             let hosts = view.list("/spec/rules").iter().filter_map(|r| r["host"].as_str()).map(str::to_owned);
-            let hosts = few(hosts.collect());
+            let hosts = few(&hosts.collect::<Vec<_>>());
             let hosts = if hosts == NONE { "*".to_owned() } else { hosts };
             let ports = if view.list("/spec/tls").is_empty() { "80" } else { "80, 443" };
             vec![
@@ -74,7 +74,7 @@ pub(super) fn row(plural: &str, view: View<'_>) -> Vec<Value> {
 }
 
 /// At most three, then how many more.
-fn few(words: Vec<String>) -> String {
+fn few(words: &[String]) -> String {
     match words.len() {
         0 => NONE.to_owned(),
         1..=3 => words.join(","),
@@ -130,5 +130,5 @@ fn endpoints(view: View<'_>) -> String {
             }
         }
     }
-    few(all)
+    few(&all)
 }

@@ -72,7 +72,7 @@ pub(super) fn row(view: View<'_>) -> Vec<Value> {
         view.or_none("/status/podIP"),
         view.or_none("/spec/nodeName"),
         view.or_none("/status/nominatedNodeName"),
-        gates(view).into(),
+        gates(view),
     ]
 }
 

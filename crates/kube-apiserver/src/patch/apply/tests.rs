@@ -1,3 +1,5 @@
+#![expect(clippy::needless_pass_by_value, reason = "cases read better when they hand their JSON over")]
+
 use proptest::prelude::*;
 use serde_json::json;
 
