@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Parser;
 use kube_apiserver::ApiServer;
-use kube_apiserver::authn::{self, Authenticator, tokens::Tokens};
-use kube_apiserver::serve::{self, tls::Tls};
+use kube_apiserver::aggregation::availability;
+use kube_apiserver::authn;
+use kube_apiserver::serve::{self, fairness, tls::Tls};
 use tokio::net::TcpListener;
 
 use crate::failure::{advise, parse};
@@ -56,25 +57,40 @@ async fn run(state: &State) -> anyhow::Result<()> {
     };
     let listeners = listen(&node).await?;
     let server = ApiServer::open(config).await.context("cannot open the API server")?;
-    let pki = cluster::pki(state)?;
-    let names = names(&node);
-    let pair = pki.api_server(&names)?;
-    let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).context("cannot set up TLS")?;
-    let authenticator = Authenticator {
-        tokens: Arc::new(Tokens::new(pki.token_signer()?, server.store().clone())),
-        authorizer: server.authorizer().clone(),
-    };
-    let router = server.router().layer(axum::middleware::from_fn_with_state(authenticator, authn::layer));
-    tracing::info!(port = API_PORT, "API server listens");
+    let edges = server.edges();
+    let pair = edges.pki.api_server(&names(&node))?;
+    let tls = Tls::from_pem(&pair.certificate, &pair.key, edges.pki.ca_pem()).context("cannot set up TLS")?;
+    // The outermost layer is added last: who asks, then how much of it, then what.
+    let router = server
+        .router()
+        .layer(axum::middleware::from_fn_with_state(edges.fairness.clone(), fairness::layer))
+        .layer(axum::middleware::from_fn_with_state(edges.authenticator.clone(), authn::layer));
+
+    let options = kube_controllers::Options { root_ca: edges.pki.ca_pem().to_owned(), pod_cidrs: pod_ranges(&node) };
+    let controllers = kit::spawn("controllers", kube_controllers::run(server.client(), options, stop.clone()));
+    let _availability = kit::spawn("availability", availability::run(server.clone(), stop.clone()));
     let closing = server.clone();
     let signal = stop.clone();
     let _closer = kit::spawn("close-watches", async move {
         signal.cancelled().await;
         closing.close();
     });
+    tracing::info!(port = API_PORT, "API server listens");
     serve::serve(listeners, Arc::new(tls), router, stop).await;
+    if let Ok(Err(error)) = controllers.await {
+        tracing::warn!(error = %kit::Chain(&error), "controllers ended");
+    }
     tracing::info!("control plane ended");
     Ok(())
+}
+
+/// The cluster's pod ranges, each with the prefix length of a node's share.
+fn pod_ranges(node: &kubelet::node::Config) -> Vec<(ipnet::IpNet, u8)> {
+    let share = |range: &ipnet::IpNet| {
+        let of_family = node.pod_cidrs.iter().find(|own| own.addr().is_ipv4() == range.addr().is_ipv4());
+        Some((*range, of_family?.prefix_len()))
+    };
+    node.cluster_cidrs.iter().filter_map(share).collect()
 }
 
 /// The bridge's addresses, where nodes and pods reach it, and loopback.

@@ -2,9 +2,13 @@
 //! its first argument.
 
 mod cluster;
+mod components;
 mod control_plane;
+mod demo;
+mod deploy;
 mod down;
 mod failure;
+mod images;
 mod logs;
 mod node;
 mod state;
@@ -25,9 +29,17 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("down", down::main, "stop the cluster and leave nothing behind on the host"),
     ("status", status::main, "say what runs, where, and how much memory it takes"),
     ("kubeconfig", state::print_kubeconfig, "print the path of the kubeconfig"),
+    ("demo", demo::main, "create the demo VM and say what to do with it"),
+    ("images", images::main, "build, list, load or push the container images"),
+    ("install", deploy::main, "install virtual machine support on the cluster of the current kubeconfig"),
     ("logs", logs::main, "print the log of a part of the cluster"),
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
     ("node", node::main, "run a node in the foreground"),
+    ("virt-operator", components::virt_operator, ""),
+    ("virt-api", components::virt_api, ""),
+    ("virt-controller", components::virt_controller, ""),
+    ("virt-handler", components::virt_handler, ""),
+    ("virt-launcher", components::virt_launcher, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

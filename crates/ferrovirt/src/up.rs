@@ -17,7 +17,7 @@ use kubelet::node::host_network;
 
 use crate::failure::{advise, parse};
 use crate::state::{NODE, State, StateArgs, need_root};
-use crate::{cluster, node, terminal};
+use crate::{cluster, deploy, images, node, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -90,8 +90,27 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     } else {
         terminal::say("already up");
     }
-    let _ = arguments.cluster_only;
+    if !arguments.cluster_only {
+        virtual_machines(state, &client).await?;
+    }
     terminal::say(&format!("export KUBECONFIG={}", state.kubeconfig().display()));
+    Ok(())
+}
+
+/// The product's images on the node, its components in the cluster.
+async fn virtual_machines(state: &State, client: &kube::Client) -> anyhow::Result<()> {
+    let mut steps = Steps { begin: Instant::now(), changed: false };
+    let shop = images::default_workshop()?;
+    images::build(&shop)?;
+    let since = Instant::now();
+    let loaded = images::load(&shop, state)?;
+    if !loaded.is_empty() {
+        steps.done(&format!("{} images loaded", loaded.len()), since);
+    }
+    let since = Instant::now();
+    deploy::apply(client).await?;
+    deploy::wait_until_available(client).await?;
+    steps.done("virtual machines can be created", since);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Error, Result, containerd, file};
-use crate::{proxy, service_view};
+use crate::{dns, proxy, service_view};
 
 /// Port of the kubelet's server.
 pub const PORT: u16 = 10250;
@@ -28,7 +28,18 @@ pub async fn run(config: &Config, client: kube::Client, stop: CancellationToken)
         service_cidrs: config.service_cidrs.clone(),
         own_addresses: config.dns.clone(),
     };
-    let _proxy = kit::spawn("service-proxy", proxy::run(settings, services));
+    let _proxy = kit::spawn("service-proxy", proxy::run(settings, services.clone()));
+    let settings = dns::Settings {
+        addresses: config.dns.clone(),
+        domain: config.domain.clone(),
+        own_ranges: [config.service_cidrs.as_slice(), &config.cluster_cidrs].concat(),
+        resolvers: config.resolvers.clone(),
+    };
+    let _dns = kit::spawn("dns", async move {
+        if let Err(error) = dns::run(settings, services).await {
+            tracing::error!(%error, "cluster DNS cannot serve");
+        }
+    });
     wait_for_containerd().await;
     crate::run(kubelet(config)?, client, stop).await.map_err(|source| Error::Kubelet(Box::new(source)))
 }

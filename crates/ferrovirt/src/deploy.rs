@@ -1,0 +1,132 @@
+//! Deploying the virtualization components on a cluster, ours or any other, from the manifests that users apply too.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use api::kubevirt::v1::KubeVirt;
+use futures::StreamExt;
+use kube::api::{DynamicObject, Patch, PatchParams, TypeMeta};
+use kube::core::GroupVersionKind;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+
+use crate::failure::advise;
+use crate::terminal;
+
+/// Namespaces, CRD, RBAC and Deployment of virt-operator.
+const OPERATOR: &str = include_str!("../../../deploy/kubevirt-operator.yaml");
+/// The KubeVirt object.
+const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt-cr.yaml");
+const MANAGER: &str = "ferrovirt";
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Applies the operator and the KubeVirt object.
+pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
+    apply_manifest(client, OPERATOR).await?;
+    apply_manifest(client, KUBEVIRT).await
+}
+
+/// Applies every document of a manifest with server-side apply.
+pub(crate) async fn apply_manifest(client: &Client, text: &str) -> anyhow::Result<()> {
+    for document in documents(text)? {
+        let types = document.types.clone().context("a document of the manifest has no kind")?;
+        let what = format!("{} {}", types.kind, document.name_any());
+        apply_one(client, &document, &types).await.with_context(|| format!("cannot apply {what}"))?;
+    }
+    Ok(())
+}
+
+fn documents(text: &str) -> anyhow::Result<Vec<DynamicObject>> {
+    let values: Vec<serde_json::Value> = serde_saphyr::from_multiple(text).context("cannot read the manifest")?;
+    let objects = values.into_iter().filter(|value| !value.is_null());
+    objects.map(|value| serde_json::from_value(value).context("a document is not a Kubernetes object")).collect()
+}
+
+async fn apply_one(client: &Client, object: &DynamicObject, types: &TypeMeta) -> anyhow::Result<()> {
+    let kind = GroupVersionKind::try_from(types)?;
+    // A kind whose CRD was applied a moment ago is served a moment later.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let (resource, capabilities) = loop {
+        match kube::discovery::pinned_kind(client, &kind).await {
+            Ok(found) => break found,
+            Err(error) if tokio::time::Instant::now() > deadline => return Err(error.into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    let namespaced = capabilities.scope == kube::discovery::Scope::Namespaced;
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) if namespaced => Api::namespaced_with(client.clone(), &namespace, &resource),
+        _ if namespaced => Api::default_namespaced_with(client.clone(), &resource),
+        _ => Api::all_with(client.clone(), &resource),
+    };
+    let how = PatchParams::apply(MANAGER).force();
+    loop {
+        match api.patch(&object.name_any(), &how, &Patch::Apply(object)).await {
+            Ok(_) => return Ok(()),
+            // Admission webhooks of components that are just starting, or an API that is just being served.
+            Err(kube::Error::Api(status))
+                if (status.code >= 500 || status.code == 404) && tokio::time::Instant::now() < deadline =>
+            {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits until the KubeVirt object says Available, and says what it waits for.
+pub(crate) async fn wait_until_available(client: &Client) -> anyhow::Result<()> {
+    let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
+    let mut said = String::new();
+    let wait = async {
+        let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
+        while let Some(event) = stream.next().await {
+            let Ok(kubevirt) = event else { continue };
+            let status = kubevirt.status.unwrap_or_default();
+            if status.conditions.iter().any(|c| c.type_ == "Available" && c.status == "True") {
+                return said;
+            }
+            let progress = status.conditions.iter().find(|c| c.type_ == "Progressing").and_then(|c| c.message.clone());
+            said = progress.unwrap_or_default();
+        }
+        said
+    };
+    match tokio::time::timeout(PATIENCE, wait).await {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let error = anyhow::anyhow!("the KubeVirt object was not Available after {} s", PATIENCE.as_secs());
+            Err(advise(error, "`kubectl -n kubevirt get kubevirt,pods,events` says what it waits for"))
+        }
+    }
+}
+
+/// `ferrovirt install`: the same on the cluster of the current kubeconfig.
+pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
+    #[derive(Debug, clap::Parser)]
+    /// Install virtual machine support on the Kubernetes cluster of the current kubeconfig
+    #[command(name = "install")]
+    struct Install {}
+    let Some(Install {}) = crate::failure::parse::<Install>(words)? else { return Ok(()) };
+    terminal::log("warn");
+    crate::cluster::runtime()?.block_on(async {
+        let client = Client::try_default().await.context("cannot use the current kubeconfig")?;
+        apply(&client).await?;
+        terminal::say("applied; waiting for the KubeVirt object to be Available");
+        wait_until_available(&client).await?;
+        terminal::say("virtual machines can be created now");
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifests_are_objects() {
+        let operator = documents(OPERATOR).unwrap();
+        assert!(operator.iter().any(|d| d.types.as_ref().is_some_and(|t| t.kind == "Deployment")));
+        let kubevirt = documents(KUBEVIRT).unwrap();
+        assert!(kubevirt.iter().any(|d| d.types.as_ref().is_some_and(|t| t.kind == "KubeVirt")));
+    }
+}

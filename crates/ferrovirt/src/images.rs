@@ -1,0 +1,131 @@
+//! `ferrovirt images`: build, list, load, push.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use images::Workshop;
+
+use crate::failure::{advise, parse};
+use crate::state::{State, StateArgs, need_root};
+use crate::{cluster, terminal};
+
+/// Build, list, load and push the product's container images
+#[derive(Debug, Parser)]
+#[command(name = "images")]
+struct ImagesArgs {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// Where images and the packages they are made of are kept
+    #[arg(long, global = true, env = "FERROVIRT_IMAGES", default_value = "/var/cache/ferrovirt/images")]
+    cache: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make every image whose inputs changed
+    Build,
+    /// Say what was built
+    List,
+    /// Give the images to the running node
+    Load {
+        #[command(flatten)]
+        state: StateArgs,
+    },
+    /// Send the images to a registry
+    Push {
+        /// host[:port][/path]
+        registry: String,
+        /// User name, when the registry asks for one
+        #[arg(long, requires = "password_file")]
+        username: Option<String>,
+        /// File with the password
+        #[arg(long)]
+        password_file: Option<PathBuf>,
+        /// Speak HTTP without TLS
+        #[arg(long)]
+        plain_http: bool,
+    },
+}
+
+/// `ferrovirt images`
+pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
+    let Some(arguments) = parse::<ImagesArgs>(words)? else { return Ok(()) };
+    terminal::log("warn");
+    let shop = workshop(arguments.place.cache)?;
+    match arguments.action {
+        Action::Build => {
+            build(&shop)?;
+            print_list(&shop)
+        }
+        Action::List => print_list(&shop),
+        Action::Load { state } => {
+            need_root()?;
+            let loaded = load(&shop, &state.state()?)?;
+            let text = if loaded.is_empty() { "the node has them all".to_owned() } else { format!("loaded {}", loaded.join(", ")) };
+            terminal::say(&text);
+            Ok(())
+        }
+        Action::Push { registry, username, password_file, plain_http } => {
+            let password = password_file
+                .map(|path| std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display())))
+                .transpose()?;
+            let auth = username.zip(password.map(|text| text.trim_end().to_owned()));
+            let push = images::push(&shop, &registry, auth, plain_http, &mut |line| terminal::say(line));
+            let pushed = cluster::runtime()?.block_on(push)?;
+            terminal::say(&format!("pushed {} images to {registry}", pushed.len()));
+            Ok(())
+        }
+    }
+}
+
+/// The workshop of the default place, for `up`.
+pub(crate) fn default_workshop() -> anyhow::Result<Workshop> {
+    let cache = std::env::var_os("FERROVIRT_IMAGES").map_or_else(|| "/var/cache/ferrovirt/images".into(), PathBuf::from);
+    workshop(cache)
+}
+
+fn workshop(cache: PathBuf) -> anyhow::Result<Workshop> {
+    let binary = std::env::current_exe().context("cannot find this program's own file")?;
+    let container_disk = binary.with_file_name("container-disk");
+    Ok(Workshop { cache, binary, container_disk })
+}
+
+/// Builds what is not up to date.
+pub(crate) fn build(shop: &Workshop) -> anyhow::Result<()> {
+    if !shop.container_disk.is_file() {
+        let error = anyhow::anyhow!("{} is missing", shop.container_disk.display());
+        return Err(advise(error, "`make build` puts it beside the program"));
+    }
+    shop.build(&mut |line| terminal::say(line))?;
+    Ok(())
+}
+
+/// Loads what the node lacks and returns the names.
+pub(crate) fn load(shop: &Workshop, state: &State) -> anyhow::Result<Vec<String>> {
+    let root = state.node_pid()?.map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
+    let socket = root.unwrap_or_default().join(kubelet::node::containerd::SOCKET.trim_start_matches('/'));
+    if !socket.exists() {
+        return Err(advise(anyhow::anyhow!("the node's containerd does not run"), "`ferrovirt up` starts it"));
+    }
+    Ok(images::load(shop, &socket)?)
+}
+
+fn print_list(shop: &Workshop) -> anyhow::Result<()> {
+    let list = shop.list()?;
+    if list.is_empty() {
+        terminal::say("no images; `ferrovirt images build` makes them");
+    }
+    for image in list {
+        let digest: String = image.digest.chars().take(19).collect();
+        terminal::say(&format!("{:<42} {digest}  {:>5} MiB", image.name, image.size.div_ceil(1 << 20)));
+    }
+    Ok(())
+}
