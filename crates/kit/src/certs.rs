@@ -76,6 +76,8 @@ pub struct Identity {
     pub role: String,
     /// The node, when the certificate is bound to one.
     pub node: Option<String>,
+    /// The subject's organizations: what Kubernetes calls groups.
+    pub organizations: Vec<String>,
 }
 
 /// Signs leaves.
@@ -208,7 +210,8 @@ pub fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).ok()?;
     let name =
         parsed.subject().iter_common_name().next().and_then(|cn| cn.as_str().ok()).unwrap_or_default().to_owned();
-    let mut identity = Identity { name, ..Default::default() };
+    let organizations = parsed.subject().iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+    let mut identity = Identity { name, organizations, ..Default::default() };
     if let Ok(Some(names)) = parsed.subject_alternative_name() {
         for name in &names.value.general_names {
             let GeneralName::URI(uri) = name else { continue };
@@ -243,7 +246,7 @@ mod tests {
         };
         let pair = authority.issue(&leaf, start(), HOUR).unwrap();
         let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
-        let expect = Identity { name: "handler".into(), role: "virt-handler".into(), node: Some("node1".into()) };
+        let expect = Identity { name: "handler".into(), role: "virt-handler".into(), node: Some("node1".into()), ..Default::default() };
         assert_eq!(identity(&der), Some(expect));
     }
 

@@ -5,5 +5,6 @@
 //!                                               /<attempt>.log.1      the older half
 //! ```
 
+pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod rotation;

@@ -1,14 +1,112 @@
-//! The agent's HTTPS server.
+//! The agent's HTTPS server: exec, attach, logs and port-forward for the API server, and a few pages about the node.
+//!
+//! Only holders of a client certificate of the cluster's authority get here; of those only the API server and
+//! administrators are answered, whatever the path.
+
+mod attach;
+mod channels;
+mod exec;
+mod forward;
+mod log;
+mod metrics;
 
 use std::sync::Arc;
 
+use axum::{
+    Extension, Json, Router,
+    extract::{Request, State},
+    http::StatusCode,
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
+use k8s_openapi::api::core::v1::Pod;
+use kit::server::Peer;
+use rpc::cri::ContainerState;
+use serde_json::json;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{context::Context, error::Result, pods::Known};
+use crate::{
+    context::Context,
+    error::{Error, Result},
+    pods::Known,
+};
+
+const API_SERVER: &str = "kube-apiserver-kubelet-client";
+const ADMINISTRATORS: &str = "system:masters";
+
+/// What handlers share.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) context: Arc<Context>,
+    pub(crate) known: Known,
+}
 
 /// Serves until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: CancellationToken) -> Result<()> {
-    let _ = (context, known);
-    shutdown.cancelled().await;
+    let Some(server) = context.config.server.clone() else {
+        shutdown.cancelled().await;
+        return Ok(());
+    };
+    let listener = TcpListener::bind(server.address).await;
+    let listener = listener.map_err(|source| Error::Listen { what: server.address.to_string(), source })?;
+    let router = router(Site { context, known }).layer(middleware::from_fn(admit));
+    kit::server::serve_tls(listener, server.tls, router, shutdown).await;
     Ok(())
+}
+
+/// The pages, without the question who asks.
+pub(crate) fn router(site: Site) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/pods", get(pods))
+        .route("/metrics/resource", get(metrics::resource))
+        .route("/containerLogs/{namespace}/{pod}/{container}", get(log::serve))
+        .route("/exec/{namespace}/{pod}/{container}", any(exec::serve))
+        .route("/attach/{namespace}/{pod}/{container}", any(attach::serve))
+        .route("/portForward/{namespace}/{pod}", any(forward::serve))
+        .with_state(site)
+}
+
+async fn admit(peer: Option<Extension<Peer>>, request: Request, next: Next) -> Response {
+    let identity = peer.and_then(|Extension(peer)| peer.identity());
+    let admitted = identity.is_some_and(|who| who.name == API_SERVER || who.organizations.iter().any(|o| o == ADMINISTRATORS));
+    if admitted { next.run(request).await } else { refuse(StatusCode::FORBIDDEN, "this certificate may not use the kubelet") }
+}
+
+async fn pods(State(site): State<Site>) -> impl IntoResponse {
+    let pods: Vec<_> = site.known.borrow().values().map(|pod| serde_json::to_value(pod.as_ref()).unwrap_or_default()).collect();
+    Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}))
+}
+
+/// An answer other than the one asked for.
+fn refuse(status: StatusCode, message: impl Into<String>) -> Response {
+    (status, message.into()).into_response()
+}
+
+impl Site {
+    /// The pod of that name on this node.
+    fn pod(&self, namespace: &str, name: &str) -> Result<Arc<Pod>, Response> {
+        let pods = self.known.borrow().clone();
+        let found = pods.values().find(|pod| {
+            pod.metadata.name.as_deref() == Some(name) && pod.metadata.namespace.as_deref() == Some(namespace)
+        });
+        found.cloned().ok_or_else(|| refuse(StatusCode::NOT_FOUND, format!("pod \"{name}\" not found on this node")))
+    }
+
+    /// The id of the container's running attempt.
+    async fn running(&self, pod: &Pod, container: &str) -> Result<String, Response> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let list = self.context.runtime.list_containers(Some(uid)).await;
+        let list = list.map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, kit::Chain(&error).to_string()))?;
+        let found = list.into_iter().find(|c| {
+            c.state() == ContainerState::ContainerRunning && c.metadata.as_ref().is_some_and(|m| m.name == container)
+        });
+        let missing = || {
+            let message = format!("unable to upgrade connection: container not found (\"{container}\")");
+            refuse(StatusCode::NOT_FOUND, message)
+        };
+        found.map(|container| container.id).ok_or_else(missing)
+    }
 }

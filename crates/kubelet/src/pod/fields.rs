@@ -35,11 +35,6 @@ pub(crate) fn field(pod: &Pod, path: &str, pod_ips: &[String], host_ips: &[Strin
     })
 }
 
-/// True when the value of `path` may change while the pod runs.
-pub(crate) fn is_live(path: &str) -> bool {
-    path.starts_with("metadata.labels") || path.starts_with("metadata.annotations")
-}
-
 /// One `key="escaped value"` a line, sorted.
 fn lines(map: Option<&BTreeMap<String, String>>) -> String {
     let mut out = String::new();

@@ -1,0 +1,163 @@
+//! The `v5.channel.k8s.io` protocol: one byte of channel, then data.
+
+use axum::extract::ws::{Message, WebSocket};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{SinkExt, StreamExt, stream::SplitStream};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+/// What the kubelet offers; the older versions differ only in what they lack.
+pub(super) const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
+
+pub(super) const STDOUT: u8 = 1;
+pub(super) const STDERR: u8 = 2;
+const STDIN: u8 = 0;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+const CLOSE: u8 = 255;
+/// Frames on their way to the client.
+const QUEUE: usize = 16;
+
+/// What the client sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    Stdin(Bytes),
+    StdinEnd,
+    Resize { width: u16, height: u16 },
+}
+
+/// The way to the client; the connection is closed when the last clone is gone.
+#[derive(Clone)]
+pub(super) struct Output(mpsc::Sender<Message>);
+
+/// The way from the client.
+pub(super) struct Inputs(SplitStream<WebSocket>);
+
+/// Both ways, and a task that ends when everything was written.
+pub(super) fn open(socket: WebSocket) -> (Output, Inputs, kit::Task<()>) {
+    let (mut sink, stream) = socket.split();
+    let (send, mut receive) = mpsc::channel::<Message>(QUEUE);
+    let writing = kit::spawn("channels", async move {
+        while let Some(message) = receive.recv().await {
+            if sink.send(message).await.is_err() {
+                return;
+            }
+        }
+        // The client may have gone first.
+        let _ = sink.close().await;
+    });
+    (Output(send), Inputs(stream), writing)
+}
+
+impl Output {
+    /// False when the client is gone.
+    pub(super) async fn send(&self, channel: u8, data: &[u8]) -> bool {
+        let mut frame = BytesMut::with_capacity(data.len() + 1);
+        frame.put_u8(channel);
+        frame.put_slice(data);
+        self.0.send(Message::Binary(frame.freeze())).await.is_ok()
+    }
+
+    /// The last word: how the command ended.
+    pub(super) async fn finish(&self, ending: &Ending) {
+        let status = ending.status().to_string();
+        self.send(ERROR, status.as_bytes()).await;
+    }
+
+    /// Resolves when the client can no longer be written to.
+    pub(super) async fn gone(&self) {
+        self.0.closed().await;
+    }
+}
+
+impl Inputs {
+    /// The next input; `None` when the client is gone.
+    pub(super) async fn next(&mut self) -> Option<Input> {
+        loop {
+            match self.0.next().await? {
+                Ok(Message::Binary(frame)) => {
+                    if let Some(input) = parse(frame) {
+                        return Some(input);
+                    }
+                }
+                Ok(Message::Close(_)) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+fn parse(mut frame: Bytes) -> Option<Input> {
+    #[derive(Deserialize)]
+    struct Size {
+        #[serde(rename = "Width", alias = "width")]
+        width: u16,
+        #[serde(rename = "Height", alias = "height")]
+        height: u16,
+    }
+    if frame.is_empty() {
+        return None;
+    }
+    match frame.split_to(1)[0] {
+        STDIN => (!frame.is_empty()).then_some(Input::Stdin(frame)),
+        CLOSE => (frame.first() == Some(&STDIN)).then_some(Input::StdinEnd),
+        RESIZE => serde_json::from_slice::<Size>(&frame)
+            .ok()
+            .map(|size| Input::Resize { width: size.width, height: size.height }),
+        _ => None,
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Exit(u32),
+    /// It never ran, or was lost.
+    Failed(String),
+}
+
+impl Ending {
+    fn status(&self) -> serde_json::Value {
+        match self {
+            Ending::Exit(0) => json!({"metadata": {}, "status": "Success"}),
+            Ending::Exit(code) => json!({
+                "metadata": {},
+                "status": "Failure",
+                "reason": "NonZeroExitCode",
+                "message": format!("command terminated with non-zero exit code: exit status {code}"),
+                "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+            }),
+            Ending::Failed(message) => json!({
+                "metadata": {},
+                "status": "Failure",
+                "reason": "InternalError",
+                "message": format!("Internal error occurred: {message}"),
+                "details": {"causes": [{"message": message}]},
+                "code": 500,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(frame: &'static [u8], expect: Option<Input>) {
+        assert_eq!(parse(Bytes::from_static(frame)), expect);
+    }
+
+    #[test]
+    fn frames() {
+        check(b"\x00abc", Some(Input::Stdin(Bytes::from_static(b"abc"))));
+        check(b"\x00", None);
+        check(b"\xff\x00", Some(Input::StdinEnd));
+        check(b"\xff\x01", None);
+        check(b"\x04{\"Width\":80,\"Height\":24}", Some(Input::Resize { width: 80, height: 24 }));
+        check(b"\x04rubbish", None);
+        check(b"\x01x", None);
+        check(b"", None);
+    }
+}
