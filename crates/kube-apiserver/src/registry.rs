@@ -99,9 +99,15 @@ impl Resource {
     pub fn storage_key(&self) -> String {
         if self.group == "events.k8s.io" { self.plural.clone() } else { self.group_resource() }
     }
-    /// Whether stored bytes can be served as they are.
-    pub fn is_storage_version(&self) -> bool {
-        self.version == self.storage_version && self.group != "events.k8s.io"
+    /// Whether stored bytes can be served as they are. An object of a definition whose storage version has changed
+    /// since is still stored in the older one.
+    pub fn serves_bytes(&self, stored: &[u8]) -> bool {
+        if self.crd.is_none() {
+            return self.version == self.storage_version && self.group != "events.k8s.io";
+        }
+        let rest = stored.strip_prefix(b"{\"apiVersion\":\"").and_then(|rest| rest.strip_prefix(self.group.as_bytes()));
+        let rest = rest.and_then(|rest| rest.strip_prefix(b"/")?.strip_prefix(self.version.as_bytes()));
+        rest.is_some_and(|rest| rest.starts_with(b"\""))
     }
     /// Whether `metadata.generation` counts changes of the desired state.
     pub fn has_generation(&self) -> bool {

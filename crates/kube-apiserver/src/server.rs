@@ -76,7 +76,7 @@ impl ApiServer {
         let store = Store::open(config.data_dir.as_deref(), config.watch_history).map_err(|source| Error::Store { source })?;
         let authorizer = Authorizer::new(store.clone());
         let view: Arc<dyn View> = store.clone();
-        let edges = Edges::open(config.pki_dir.as_ref(), &view, &authorizer).map_err(|source| Error::Keys { source })?;
+        let edges = Edges::open(config.pki_dir.as_ref(), &view, &authorizer, config.data_dir.is_some()).map_err(|source| Error::Keys { source })?;
         let server = Self {
             inner: Arc::new(Inner {
                 config,
@@ -94,6 +94,7 @@ impl ApiServer {
         crate::registry::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crate::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crd::resume_deletions(&server);
+        tokio::spawn(crate::store::expiry::run(Arc::downgrade(server.store())));
         Ok(server)
     }
 

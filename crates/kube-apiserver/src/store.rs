@@ -12,6 +12,7 @@
 
 mod bucket;
 mod disk;
+pub(crate) mod expiry;
 mod object;
 mod watch;
 mod writer;

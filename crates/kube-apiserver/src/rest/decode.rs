@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::Call;
+use super::{Call, protobuf};
 use crate::error::ApiError;
 
 /// Reads the whole body, within the server's limit.
@@ -35,6 +35,7 @@ pub(super) fn document(call: &Call, bytes: &[u8]) -> Result<(Value, Vec<String>)
     match content_type(call).as_str() {
         "" | "application/json" => json(bytes),
         "application/yaml" | "application/apply-patch+yaml" | "application/x-yaml" => yaml(bytes),
+        protobuf::MEDIA_TYPE => Ok((protobuf::document(bytes)?, Vec::new())),
         other => Err(ApiError::new(
             415,
             "UnsupportedMediaType",

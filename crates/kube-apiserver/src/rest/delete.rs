@@ -79,6 +79,10 @@ impl Options {
         })
     }
 
+    pub(super) fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
     fn check(&self, call: &Call, object: &Value) -> Result<(), ApiError> {
         for (what, wanted, has) in [
             ("UID", &self.uid, meta::text(object, "uid")),

@@ -52,7 +52,7 @@ pub(super) fn tree(call: &Call, stored: &Object) -> Result<Value, ApiError> {
 
 /// The same as bytes; no work when the version asked for is the stored one.
 pub(super) fn bytes(call: &Call, stored: &Arc<Object>) -> Result<Bytes, ApiError> {
-    if call.resource.is_storage_version() {
+    if call.resource.serves_bytes(&stored.json) {
         return Ok(stored.json.clone());
     }
     Ok(tree(call, stored)?.to_string().into())

@@ -1,5 +1,7 @@
 //! Label and field selectors.
 
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -148,42 +150,69 @@ impl Fields {
         self.0.is_empty()
     }
 
-    /// Whether an object satisfies all terms; its bytes are parsed only when name and namespace do not decide.
+    /// Whether an object satisfies all terms. Of its bytes only the fields asked for are made into values.
     pub fn matches(&self, object: &Object) -> bool {
-        let mut parsed: Option<Value> = None;
         self.0.iter().all(|(field, expect, equal)| {
             let same = match field.as_str() {
                 "metadata.name" => *object.key.name == **expect,
                 "metadata.namespace" => *object.key.namespace == **expect,
-                path => field_of(parsed.get_or_insert_with(|| object.value()), path) == *expect,
+                path => field_of(&object.json, path) == *expect,
             };
             same == *equal
         })
     }
 }
 
-fn field_of(object: &Value, path: &str) -> String {
-    let at = |path: &str| {
-        let mut node = object;
-        for part in path.split('.') {
-            node = node.get(part)?;
-        }
-        Some(node)
-    };
-    // Names in selectors are those of the core version; events of events.k8s.io call them otherwise.
-    let found = at(path).or_else(|| match path.split_once('.') {
-        Some(("involvedObject", rest)) => at(&format!("regarding.{rest}")),
-        None if path == "source" => at("source.component"),
-        None if path == "reportingComponent" => at("reportingController"),
-        _ => None,
-    });
+fn field_of(json: &[u8], path: &str) -> String {
+    // Events are stored in their core version, whatever names the other one has.
+    let found = lookup(json, path).filter(|found| !found.is_null());
     match found {
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => text,
         Some(Value::Object(map)) => map.get("component").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        Some(Value::Null) | None if path == "spec.unschedulable" || path == "spec.hostNetwork" => "false".to_owned(),
-        Some(Value::Null) | None if path == "status.replicas" || path == "status.successful" => "0".to_owned(),
-        Some(Value::Null) | None => String::new(),
         Some(other) => other.to_string(),
+        None => match path {
+            "spec.unschedulable" | "spec.hostNetwork" => "false".to_owned(),
+            "status.replicas" | "status.successful" => "0".to_owned(),
+            _ => String::new(),
+        },
+    }
+}
+
+/// The value at a path, skipping over everything else.
+fn lookup(json: &[u8], path: &str) -> Option<Value> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    At { path }.deserialize(&mut reader).ok().flatten()
+}
+
+/// Reads one path of a document.
+struct At<'a> {
+    path: &'a str,
+}
+
+impl<'de> DeserializeSeed<'de> for At<'_> {
+    type Value = Option<Value>;
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
+        if self.path.is_empty() { Value::deserialize(deserializer).map(Some) } else { deserializer.deserialize_any(self) }
+    }
+}
+
+impl<'de> Visitor<'de> for At<'_> {
+    type Value = Option<Value>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an object with the field {:?}", self.path)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<Value>, A::Error> {
+        let (name, rest) = self.path.split_once('.').unwrap_or((self.path, ""));
+        let mut found = None;
+        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+            if key == name {
+                found = map.next_value_seed(At { path: rest })?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -211,4 +240,67 @@ fn unescape(text: &str) -> String {
         out.push(if c == '\\' { chars.next().unwrap_or('\\') } else { c });
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(selector: &str, expect: bool) {
+        let labels = [("a", "1"), ("tier", "front"), ("x.io/n", "")];
+        let get = |key: &str| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
+        assert_eq!(Labels::parse(selector).unwrap().matches(get), expect, "{selector}");
+    }
+
+    #[test]
+    fn label_selectors() {
+        for (selector, expect) in [
+            ("", true),
+            ("a=1", true),
+            ("a==1,tier!=back", true),
+            ("a = 1 , tier in (front, back)", true),
+            ("tier notin (front)", false),
+            ("missing notin (x)", true),
+            ("!missing,a", true),
+            ("!a", false),
+            ("a>0,a<2", true),
+            ("a>1", false),
+            ("x.io/n=", true),
+            ("x.io/n in ()", true),
+        ] {
+            check(selector, expect);
+        }
+        for bad in ["=", "a=1,", "a in 1", "a in (1", "a>b", "a b", "(a)"] {
+            assert!(Labels::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fields_are_found_without_reading_the_rest() {
+        let json = br#"{"spec":{"nodeName":"n","deep":{"x":[1,{"a":2}]}},"status":{"phase":"Running"},"n":5}"#;
+        for (path, expect) in [("spec.nodeName", "n"), ("status.phase", "Running"), ("n", "5"), ("spec.none", ""), ("spec.nodeName.x", "")] {
+            assert_eq!(field_of(json, path), expect, "{path}");
+        }
+    }
+
+    proptest! {
+        /// A selector that names exactly an object's labels selects it, and one that asks for another value does not.
+        #[test]
+        fn a_selector_made_of_labels_selects(labels in proptest::collection::btree_map("[a-z][a-z0-9]{0,8}", "[a-z0-9]{1,8}", 1..6)) {
+            let text = labels.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",");
+            let selector = Labels::parse(&text).unwrap();
+            prop_assert!(selector.matches(|key| labels.get(key).map(String::as_str)));
+            let (first, _) = labels.iter().next().unwrap();
+            let other = selector.matches(|key| if key == first { Some("-") } else { labels.get(key).map(String::as_str) });
+            prop_assert!(!other);
+        }
+
+        #[test]
+        fn no_text_breaks_the_parser(text in ".{0,60}") {
+            let _ = Labels::parse(&text);
+        }
+    }
 }

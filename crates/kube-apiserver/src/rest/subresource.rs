@@ -26,6 +26,7 @@ pub(super) async fn serve(call: &Call, body: Body) -> Result<Response, ApiError>
         ("certificatesigningrequests", "approval") => part(call, body, "approval").await,
         ("pods", "ephemeralcontainers") if resource.group.is_empty() => part(call, body, "ephemeralcontainers").await,
         ("pods", "resize") if resource.group.is_empty() => part(call, body, "resize").await,
+        ("pods", "eviction") if resource.group.is_empty() => super::eviction::evict(call, body).await,
         ("pods", "binding") if resource.group.is_empty() => bind(call, body).await,
         _ => Err(unknown()),
     }

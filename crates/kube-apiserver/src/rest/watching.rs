@@ -156,7 +156,7 @@ impl Feed {
     }
 
     fn line(&mut self, out: &mut Vec<u8>, kind: &str, object: &Arc<Object>) {
-        if self.shape == Shape::Object && self.resource.is_storage_version() {
+        if self.shape == Shape::Object && self.resource.serves_bytes(&object.json) {
             write_line(out, kind, &object.json);
             return;
         }

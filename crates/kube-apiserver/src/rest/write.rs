@@ -97,25 +97,12 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
         return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
     }
     meta::check_identity(&call.resource, &mut object, call.namespace(), "")?;
-    if let Some(answer) = virtual_create(call, &object) {
-        return respond::object(call, StatusCode::CREATED, &answer?);
-    }
     shape_sent(call, &mut object, duplicates)?;
     if !meta::text(&object, "resourceVersion").is_empty() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let stored = insert(call, object).await?;
     respond::object(call, StatusCode::CREATED, &stored)
-}
-
-/// Reviews are answered, never stored.
-fn virtual_create(call: &Call, object: &Value) -> Option<Result<Value, ApiError>> {
-    match call.resource.group.as_str() {
-        "authorization.k8s.io" => {
-            Some(crate::authz::reviews::create(call.server.authorizer(), &call.user, &call.info, object.clone()))
-        }
-        _ => None,
-    }
 }
 
 /// Creates `object` (decoded, pruned, defaulted) and yields it as stored.

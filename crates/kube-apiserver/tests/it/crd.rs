@@ -125,3 +125,44 @@ async fn a_definition_takes_its_objects_with_it() {
     let gone = |o: Option<&CustomResourceDefinition>| o.is_none();
     kube::runtime::wait::await_condition(definitions, "gadgets.example.com", gone).await.unwrap();
 }
+
+/// The largest definitions there are to serve: they are taken in, read back unchanged, and their objects checked, fast
+/// enough that nobody waits.
+#[tokio::test]
+async fn large_definitions_are_served() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds");
+    let client = server().await.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut files: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for document in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
+            if document["kind"] != "CustomResourceDefinition" {
+                continue;
+            }
+            let request = http::Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?fieldValidation=Strict")
+                .header("content-type", "application/json")
+                .body(document.to_string().into_bytes())
+                .unwrap();
+            let stored: Value = client.request(request).await.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            assert_eq!(stored["spec"]["versions"], document["spec"]["versions"], "{}", file.display());
+        }
+    }
+    assert!(definitions.list(&ListParams::default()).await.unwrap().items.len() > 10);
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachine"));
+    let machines: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &kind);
+    let machine = |more: Value| {
+        let mut object = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm"},
+            "spec": {"runStrategy": "Always", "template": {"spec": {"domain": {
+                "devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}]}, "memory": {"guest": "128Mi"}},
+                "volumes": [{"name": "root", "containerDisk": {"image": "example/disk:1"}}]}}}});
+        json_patch::merge(&mut object, &more);
+        serde_json::from_value::<DynamicObject>(object).unwrap()
+    };
+    let created = machines.create(&PostParams::default(), &machine(json!({}))).await.unwrap();
+    assert_eq!(created.data["spec"]["template"]["spec"]["domain"]["memory"]["guest"], "128Mi");
+    let wrong = machine(json!({"metadata": {"name": "x"}, "spec": {"runStrategy": 5}}));
+    let got = message(machines.create(&PostParams::default(), &wrong).await);
+    assert!(got.contains("spec.runStrategy: Invalid value: \"integer\": spec.runStrategy in body must be of type string"), "{got}");
+}

@@ -5,6 +5,10 @@ mod crd;
 mod defaults;
 mod documents;
 mod objects;
+mod webhooks;
+mod streams;
+mod served;
+mod delegation;
 mod store;
 mod watch;
 

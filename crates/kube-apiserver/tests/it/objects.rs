@@ -180,3 +180,70 @@ async fn a_namespace_waits_for_its_finalizer() {
     client.request::<Namespace>(request).await.unwrap();
     refused(api.get("team").await, 404, "NotFound");
 }
+
+#[tokio::test]
+async fn evictions_respect_budgets() {
+    let client = server().await.client();
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let pod = |name: &str| {
+        serde_json::from_value::<Pod>(json!({"metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}})).unwrap()
+    };
+    let running = json!({"status": {"phase": "Running"}});
+    for name in ["one", "two"] {
+        pods.create(&PostParams::default(), &pod(name)).await.unwrap();
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&running)).await.unwrap();
+    }
+    let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> = Api::default_namespaced(client);
+    let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
+    budgets.create(&PostParams::default(), &serde_json::from_value(budget).unwrap()).await.unwrap();
+    let evict = async |name: &str| pods.evict(name, &Default::default()).await.map(|_| ());
+    refused(evict("one").await, 429, "TooManyRequests");
+    let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}});
+    budgets.patch_status("b", &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
+    evict("one").await.unwrap();
+    refused(pods.get("one").await, 404, "NotFound");
+    let message = refused(evict("two").await, 429, "TooManyRequests");
+    assert_eq!(message, "Cannot evict pod as it would violate the pod's disruption budget.");
+}
+
+#[tokio::test]
+async fn services_get_addresses_of_their_own() {
+    use k8s_openapi::api::core::v1::Service;
+    let api: Api<Service> = Api::default_namespaced(server().await.client());
+    let service = |name: &str, more: serde_json::Value| {
+        let mut spec = json!({"ports": [{"port": 80}]});
+        json_patch::merge(&mut spec, &more);
+        serde_json::from_value::<Service>(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    };
+    let post = PostParams::default();
+    let fixed = api.create(&post, &service("dns", json!({"clusterIP": "10.96.0.10"}))).await.unwrap();
+    assert_eq!(fixed.spec.unwrap().cluster_ip.as_deref(), Some("10.96.0.10"));
+    let message = refused(api.create(&post, &service("again", json!({"clusterIP": "10.96.0.10"}))).await, 422, "Invalid");
+    assert!(message.contains("provided IP is already allocated"), "{message}");
+    refused(api.create(&post, &service("outside", json!({"clusterIP": "10.1.0.10"}))).await, 422, "Invalid");
+    let dual = api.create(&post, &service("dual", json!({"ipFamilyPolicy": "PreferDualStack"}))).await.unwrap().spec.unwrap();
+    assert_eq!(dual.ip_families, Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]));
+    assert!(dual.cluster_ips.unwrap()[1].starts_with("fd00:10:96::"));
+    let port = api.create(&post, &service("port", json!({"type": "NodePort"}))).await.unwrap();
+    let number = port.spec.as_ref().unwrap().ports.as_ref().unwrap()[0].node_port.unwrap();
+    assert!((30000..=32767).contains(&number));
+    let taken = service("taken", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": number}]}));
+    let message = refused(api.create(&post, &taken).await, 422, "Invalid");
+    assert!(message.contains("provided port is already allocated"), "{message}");
+    // An update that says nothing of what was allocated keeps it.
+    let mut quiet = service("port", json!({"type": "NodePort"}));
+    quiet.metadata.resource_version = port.resource_version();
+    let kept = api.replace("port", &post, &quiet).await.unwrap().spec.unwrap();
+    assert_eq!((kept.cluster_ip, kept.ports.unwrap()[0].node_port), (port.spec.unwrap().cluster_ip, Some(number)));
+}
+
+#[tokio::test]
+async fn what_never_changes_is_refused() {
+    let api: Api<Deployment> = Api::default_namespaced(server().await.client());
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b", "c": "d"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    api.create(&PostParams::default(), &serde_json::from_value(deployment).unwrap()).await.unwrap();
+    let other = json!({"spec": {"selector": {"matchLabels": {"a": null, "c": "d"}}}});
+    let message = refused(api.patch("d", &PatchParams::default(), &Patch::Merge(&other)).await, 422, "Invalid");
+    assert!(message.contains("spec.selector: Invalid value: ") && message.ends_with(": field is immutable"), "{message}");
+}
