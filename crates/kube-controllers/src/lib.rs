@@ -28,6 +28,7 @@ pub mod podgc;
 pub mod protection;
 mod quantity;
 mod queue;
+pub mod quota;
 pub mod replicaset;
 mod resources;
 mod revision;
@@ -65,6 +66,7 @@ pub async fn run(client: kube::Client, options: Options, shutdown: CancellationT
     ctx.spawn(statefulset::run(ctx.clone()));
     ctx.spawn(token::run(ctx.clone()));
     ctx.spawn(protection::run(ctx.clone()));
+    ctx.spawn(quota::run(ctx.clone()));
     ctx.spawn(roles::run(ctx.clone()));
     ctx.spawn(disruption::run(ctx.clone()));
     ctx.spawn(endpoints::run(ctx.clone()));

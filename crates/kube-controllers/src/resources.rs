@@ -1,8 +1,8 @@
 //! What the API server serves right now, asked by discovery: built-ins and custom resources alike.
 
-use kube::core::ApiResource;
-use kube::discovery::{Discovery, Scope};
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{During, Result};
@@ -40,25 +40,87 @@ impl Served {
     }
 }
 
+/// The aggregated discovery document, as far as it is read here. Asked for directly: a delegated group whose server is
+/// away must not hide all the others.
+#[derive(Deserialize)]
+struct Groups {
+    #[serde(default)]
+    items: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    #[serde(default)]
+    metadata: Name,
+    #[serde(default)]
+    versions: Vec<Version>,
+}
+
+#[derive(Default, Deserialize)]
+struct Name {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+    #[serde(default)]
+    resources: Vec<Resource>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Resource {
+    resource: String,
+    #[serde(default)]
+    response_kind: Kind,
+    #[serde(default)]
+    scope: String,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Kind {
+    #[serde(default)]
+    kind: String,
+}
+
+const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
 /// Every resource that can be listed, watched and deleted, in one version each.
 pub(crate) async fn discover(client: &Client) -> Result<Vec<Served>> {
-    let discovery = match Discovery::new(client.clone()).run_aggregated().await {
-        Ok(discovery) => discovery,
-        Err(error) => {
-            tracing::debug!(%error, "no aggregated discovery, asking group by group");
-            Discovery::new(client.clone()).run().await.during("discover", "the served resources")?
-        }
-    };
     let mut served = Vec::new();
-    for group in discovery.groups() {
-        for (api, capabilities) in group.resources_by_stability() {
-            let can = |verb| capabilities.supports_operation(verb);
-            if !can("list") || !can("watch") || !can("delete") || (api.plural == "events" && api.group == "events.k8s.io") {
-                continue;
-            }
-            let namespaced = capabilities.scope == Scope::Namespaced;
-            served.push(Served { api, namespaced, whole: can("deletecollection") });
+    for path in ["/api", "/apis"] {
+        let request = http::Request::get(path).header(http::header::ACCEPT, ACCEPT).body(Vec::new());
+        let request = request.map_err(kube::Error::HttpError).during("discover", path)?;
+        let groups: Groups = client.request(request).await.during("discover", path)?;
+        for group in groups.items {
+            add(&mut served, &group);
         }
     }
     Ok(served)
+}
+
+/// The resources of a group, each in the first version that has it: versions are listed best first.
+fn add(served: &mut Vec<Served>, group: &Group) {
+    let name = &group.metadata.name;
+    let begin = served.len();
+    for version in &group.versions {
+        for resource in &version.resources {
+            let can = |verb: &str| resource.verbs.iter().any(|v| v == verb);
+            let known = served.iter().skip(begin).any(|s| s.api.plural == resource.resource);
+            let mirrored = resource.resource == "events" && name == "events.k8s.io";
+            if known || mirrored || !can("list") || !can("watch") || !can("delete") {
+                continue;
+            }
+            let gvk = GroupVersionKind::gvk(name, &version.version, &resource.response_kind.kind);
+            served.push(Served {
+                api: ApiResource::from_gvk_with_plural(&gvk, &resource.resource),
+                namespaced: resource.scope == "Namespaced",
+                whole: can("deletecollection"),
+            });
+        }
+    }
 }

@@ -128,7 +128,7 @@ fn count(spec: &JobSpec, plan: &mut Plan, pods: &[Arc<Pod>]) -> Tally {
     let still_tracked: BTreeSet<&str> =
         pods.iter().filter(|p| is_tracked(p)).filter_map(|p| p.metadata.uid.as_deref()).collect();
     // Those whose finalizer is gone are in no other place any more: now they become part of the counts.
-    let mut settle = |uids: &mut Vec<String>, count: &mut Option<i32>, by_index: bool| {
+    let settle = |uids: &mut Vec<String>, count: &mut Option<i32>, by_index: bool| {
         let before = uids.len();
         uids.retain(|uid| still_tracked.contains(uid.as_str()));
         let settled = i32::try_from(before - uids.len()).unwrap_or(0);

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_said() {
-        let now = Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+        let now = crate::clock::now();
         let left = Left {
             objects: BTreeMap::from([("pods".into(), 2)]),
             finalizers: BTreeMap::from([("example.com/hold".into(), 1)]),

@@ -1,7 +1,9 @@
 //! Every controller on the real API server in this process.
 
+mod batch;
 mod cluster;
 mod collection;
+mod nodes;
 mod services;
 mod scheduling;
 mod workloads;
