@@ -85,6 +85,7 @@ pub struct Admission {
     authorizer: Authorizer,
     webhooks: Arc<webhook::Webhooks>,
     policies: Arc<policy::Policies>,
+    accounts_required: bool,
 }
 
 impl std::fmt::Debug for Admission {
@@ -93,6 +94,10 @@ impl std::fmt::Debug for Admission {
     }
 }
 
+/// How long a pod waits for the account of a namespace that was just made.
+const ACCOUNT_TRIES: usize = 20;
+const ACCOUNT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// Webhook configurations and policies are not subject to webhooks and policies: a broken one could never be repaired.
 fn exempt(attributes: &Attributes) -> bool {
     attributes.resource.group == "admissionregistration.k8s.io"
@@ -100,10 +105,11 @@ fn exempt(attributes: &Attributes) -> bool {
 }
 
 impl Admission {
-    /// A chain reading the cluster through `view`.
+    /// A chain reading the cluster through `view`; `accounts_required` is false where no controller makes accounts.
     #[must_use]
-    pub fn new(view: Arc<dyn View>, authorizer: Authorizer) -> Self {
+    pub fn new(view: Arc<dyn View>, authorizer: Authorizer, accounts_required: bool) -> Self {
         Self {
+            accounts_required,
             webhooks: Arc::new(webhook::Webhooks::new(view.clone())),
             policies: Arc::new(policy::Policies::new(view.clone())),
             view,
@@ -118,13 +124,25 @@ impl Admission {
     pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
         let mut warnings = Vec::new();
         plugins::lifecycle(&*self.view, attributes)?;
-        plugins::mutate(&*self.view, attributes)?;
-        service_account::mutate(&*self.view, attributes)?;
-        quota::default_limits(&*self.view, attributes);
-        if !exempt(attributes) {
-            self.webhooks.mutate(attributes, registry, &mut warnings).await?;
+        for _ in 0..ACCOUNT_TRIES {
+            if !self.accounts_required || !service_account::missing(&*self.view, attributes) {
+                break;
+            }
+            tokio::time::sleep(ACCOUNT_PAUSE).await;
+        }
+        self.built_in(attributes)?;
+        if !exempt(attributes) && self.webhooks.mutate(attributes, registry, &mut warnings).await? {
+            // A webhook may have added containers, which need what the others have.
+            self.built_in(attributes)?;
         }
         Ok(warnings)
+    }
+
+    fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
+        plugins::mutate(&*self.view, attributes)?;
+        service_account::mutate(&*self.view, attributes, self.accounts_required)?;
+        quota::default_limits(&*self.view, attributes);
+        Ok(())
     }
 
     /// Checks the final object; yields warnings for the client.

@@ -31,18 +31,19 @@ pub struct Edges {
 }
 
 impl Edges {
-    /// Opens all pieces on `view`; keys live in `pki_dir`, or in memory.
+    /// Opens all pieces on `view`; keys live in `pki_dir`, or in memory. `controllers` says that
+    /// somebody makes service accounts.
     ///
     /// # Errors
     /// When keys cannot be made or read.
-    pub fn open(pki_dir: Option<&PathBuf>, view: &Arc<dyn View>, authorizer: &Authorizer) -> Result<Self, PkiError> {
+    pub fn open(pki_dir: Option<&PathBuf>, view: &Arc<dyn View>, authorizer: &Authorizer, controllers: bool) -> Result<Self, PkiError> {
         let pki = Pki::open(pki_dir.map(PathBuf::as_path))?;
         let tokens = Tokens::new(pki.token_signer()?, view.clone());
         let authenticator = Authenticator { tokens: Arc::new(tokens), authorizer: authorizer.clone() };
         let kubelet = pki.kubelet_client()?;
         let front = pki.front_proxy_client()?;
         Ok(Self {
-            admission: Admission::new(view.clone(), authorizer.clone()),
+            admission: Admission::new(view.clone(), authorizer.clone(), controllers),
             fairness: Fairness::new(Limits::default()),
             streams: Streams::new(view.clone(), pki.ca_pem(), &kubelet),
             delegation: Delegation::new(view.clone(), front),

@@ -21,34 +21,44 @@ fn refuse(attributes: &Attributes, why: &str) -> ApiError {
     ApiError::forbidden("", "pods", &attributes.name, why)
 }
 
-/// Fills in the account, its pull secrets and the token volume.
+fn account_of(pod: &Value) -> &str {
+    let named = ["/spec/serviceAccountName", "/spec/serviceAccount"].into_iter().map(|p| text(pod, p));
+    named.into_iter().find(|n| !n.is_empty()).unwrap_or("default")
+}
+
+/// Whether a new pod's account is missing: in a namespace that was just made, it may be there in a moment.
+#[must_use]
+pub fn missing(view: &dyn View, attributes: &Attributes) -> bool {
+    let pod = attributes.object.as_ref().filter(|_| new_pod(attributes)).filter(|p| p.pointer(MIRROR).is_none());
+    pod.is_some_and(|pod| view.get("", "serviceaccounts", &attributes.namespace, account_of(pod)).is_none())
+}
+
+/// Fills in the account, its pull secrets and the token volume. Without `required`, a namespace may lack its default
+/// account, which is then not looked at: nobody makes accounts in a cluster without controllers.
 ///
 /// # Errors
 /// 403 when the account does not exist.
-pub fn mutate(view: &dyn View, attributes: &mut Attributes) -> Result<(), ApiError> {
+pub fn mutate(view: &dyn View, attributes: &mut Attributes, required: bool) -> Result<(), ApiError> {
     if !new_pod(attributes) {
         return Ok(());
     }
     let Some(mut pod) = attributes.object.take() else { return Ok(()) };
-    let outcome = fill(view, attributes, &mut pod);
+    let outcome = fill(view, attributes, &mut pod, required);
     attributes.object = Some(pod);
     outcome
 }
 
-fn fill(view: &dyn View, attributes: &Attributes, pod: &mut Value) -> Result<(), ApiError> {
+fn fill(view: &dyn View, attributes: &Attributes, pod: &mut Value, required: bool) -> Result<(), ApiError> {
     if pod.pointer(MIRROR).is_some() {
         return Ok(());
     }
-    let mut name = text(pod, "/spec/serviceAccountName").to_owned();
-    if name.is_empty() {
-        name = text(pod, "/spec/serviceAccount").to_owned();
-    }
-    if name.is_empty() {
-        "default".clone_into(&mut name);
-    }
+    let name = account_of(pod).to_owned();
     pod["spec"]["serviceAccountName"] = name.clone().into();
     pod["spec"]["serviceAccount"] = name.clone().into();
     let Some(account) = view.get("", "serviceaccounts", &attributes.namespace, &name) else {
+        if !required && name == "default" {
+            return Ok(());
+        }
         let why = format!(
             "error looking up service account {}/{name}: serviceaccount {name:?} not found",
             attributes.namespace

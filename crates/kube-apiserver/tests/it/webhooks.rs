@@ -1,0 +1,157 @@
+//! Admission webhooks, served by a real HTTPS server in the test.
+
+use std::sync::Arc;
+
+use axum::Json;
+use base64::Engine;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use kube::{Api, Client, Error};
+use kube_apiserver::bootstrap::pki::Pki;
+use kube_apiserver::serve::{serve, tls::Tls};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::served::refused;
+
+fn encode(bytes: impl AsRef<[u8]>) -> String {
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+/// Adds a label to every object, refuses those called `bad`, warns about those called `odd`.
+async fn judge(Json(review): Json<Value>) -> Json<Value> {
+    let request = &review["request"];
+    let name = request["object"]["metadata"]["name"].as_str().unwrap_or_default();
+    let mut response = json!({"uid": request["uid"], "allowed": name != "bad"});
+    if name == "bad" {
+        response["status"] = json!({"message": "no bad ones", "code": 403});
+    }
+    if name == "odd" {
+        response["warnings"] = json!(["this is odd"]);
+    }
+    Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
+}
+
+async fn label(Json(review): Json<Value>) -> Json<Value> {
+    let request = &review["request"];
+    let patch = if request["object"]["metadata"].get("labels").is_some() {
+        json!([{"op": "add", "path": "/metadata/labels/by", "value": "hook"}])
+    } else {
+        json!([{"op": "add", "path": "/metadata/labels", "value": {"by": "hook"}}])
+    };
+    let response = json!({"uid": request["uid"], "allowed": true, "patchType": "JSONPatch", "patch": encode(patch.to_string())});
+    Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
+}
+
+/// The port and the CA bundle of a hook server.
+async fn hooks(shutdown: CancellationToken) -> (u16, String) {
+    let pki = Pki::open(None).unwrap();
+    let pair = pki.server("hook", "hook", "", &["127.0.0.1".into(), "hook.default.svc".into()]).unwrap();
+    let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let router = axum::Router::new()
+        .route("/judge", axum::routing::post(judge))
+        .route("/label", axum::routing::post(label));
+    tokio::spawn(serve(vec![listener], Arc::new(tls), router, shutdown));
+    (port, encode(pki.ca_pem()))
+}
+
+async fn configure(client: &Client, kind: &str, name: &str, hook: Value) {
+    let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}");
+    let mut hook = hook;
+    hook["name"] = format!("{name}.example.com").into();
+    hook["sideEffects"] = "None".into();
+    hook["admissionReviewVersions"] = json!(["v1"]);
+    if hook.get("rules").is_none() {
+        hook["rules"] = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE", "UPDATE"]}]);
+    }
+    let body = json!({"metadata": {"name": name}, "webhooks": [hook]});
+    let request = http::Request::post(path).header("content-type", "application/json").body(body.to_string().into_bytes());
+    client.request::<Value>(request.unwrap()).await.unwrap();
+}
+
+fn map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+}
+
+async fn create(client: &Client, name: &str) -> Result<ConfigMap, Error> {
+    Api::default_namespaced(client.clone()).create(&PostParams::default(), &map(name)).await
+}
+
+const MUTATING: &str = "mutatingwebhookconfigurations";
+const VALIDATING: &str = "validatingwebhookconfigurations";
+
+#[tokio::test]
+async fn hooks_change_refuse_and_warn() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let server = super::server().await;
+    let client = server.client();
+    let url = |path: &str| json!({"url": format!("https://127.0.0.1:{port}/{path}"), "caBundle": ca});
+    configure(&client, MUTATING, "label", json!({"clientConfig": url("label")})).await;
+    configure(&client, VALIDATING, "judge", json!({"clientConfig": url("judge")})).await;
+    let made = create(&client, "good").await.unwrap();
+    assert_eq!(made.metadata.labels.unwrap()["by"], "hook");
+    refused(create(&client, "bad").await, 403, "admission webhook \"judge.example.com\" denied the request: no bad ones");
+    let request = http::Request::post("/api/v1/namespaces/default/configmaps")
+        .header("content-type", "application/json")
+        .body(kube::client::Body::from(json!({"metadata": {"name": "odd"}}).to_string().into_bytes()))
+        .unwrap();
+    let response = client.send(request).await.unwrap();
+    assert_eq!(response.headers()["warning"], "299 - \"this is odd\"");
+}
+
+#[tokio::test]
+async fn a_service_is_reached_at_its_ready_pod() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let server = super::server().await;
+    let client = server.client();
+    let service = json!({"clientConfig": {"service": {"namespace": "default", "name": "hook", "path": "/judge"}, "caBundle": ca}});
+    configure(&client, VALIDATING, "judge", service).await;
+    let failed = "Internal error occurred: failed calling webhook \"judge.example.com\": failed to call webhook: Post \"https://hook.default.svc:443/judge?timeout=10s\": ";
+    refused(create(&client, "bad").await, 500, &format!("{failed}service \"hook\" not found"));
+    expose(&client, "hook", 443, port).await;
+    refused(create(&client, "bad").await, 403, "admission webhook \"judge.example.com\" denied the request: no bad ones");
+    create(&client, "good").await.unwrap();
+}
+
+/// A Service with one ready pod at 127.0.0.1.
+pub(crate) async fn expose(client: &Client, name: &str, port: u16, target: u16) {
+    let post = |path: String, body: Value| {
+        let request = http::Request::post(path).header("content-type", "application/json").body(body.to_string().into_bytes());
+        let client = client.clone();
+        async move { client.request::<Value>(request.unwrap()).await.unwrap() }
+    };
+    post("/api/v1/namespaces/default/services".into(), json!({"metadata": {"name": name},
+        "spec": {"selector": {"app": name}, "ports": [{"port": port, "targetPort": target}]}})).await;
+    post("/api/v1/namespaces/default/pods".into(), json!({"metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}})).await;
+    let status = json!({"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    let request = http::Request::patch(format!("/api/v1/namespaces/default/pods/{name}/status"))
+        .header("content-type", "application/merge-patch+json")
+        .body(status.to_string().into_bytes());
+    client.request::<Value>(request.unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_follow_the_policy_and_conditions_select() {
+    let server = super::server().await;
+    let client = server.client();
+    let (_, ca) = hooks(CancellationToken::new()).await;
+    // Nobody listens on port 1.
+    let dead = json!({"url": "https://127.0.0.1:1/", "caBundle": ca});
+    configure(&client, VALIDATING, "ignored", json!({"clientConfig": dead, "failurePolicy": "Ignore"})).await;
+    create(&client, "a").await.unwrap();
+    let conditions = json!([{"name": "only-b", "expression": "object.metadata.name == 'b'"}]);
+    configure(&client, VALIDATING, "strict", json!({"clientConfig": dead, "failurePolicy": "Fail", "matchConditions": conditions})).await;
+    create(&client, "c").await.unwrap();
+    let outcome = create(&client, "b").await;
+    let Err(Error::Api(status)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(status.code, 500);
+    assert!(status.message.contains("failed calling webhook \"strict.example.com\""), "{}", status.message);
+}
