@@ -4,6 +4,7 @@ mod codegen_api;
 mod codegen_crds;
 mod codegen_rpc;
 mod codegen_schemas;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,8 @@ enum Task {
     /// Generate committed files.
     #[command(subcommand)]
     Codegen(Codegen),
+    /// Check the rules of the repository that a program can check.
+    Tidy,
 }
 
 #[derive(Subcommand)]
@@ -48,6 +51,7 @@ enum Codegen {
 fn main() -> Result<()> {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     match Task::parse() {
+        Task::Tidy => tidy::run(&root),
         Task::Codegen(Codegen::Api { check }) => codegen_api::run(&root, check),
         Task::Codegen(Codegen::Crds { check }) => codegen_crds::run(&root, check),
         Task::Codegen(Codegen::Rpc { check }) => codegen_rpc::run(&root, check),

@@ -1,0 +1,48 @@
+# The commands of the repository. Each may be run at any time and again; each says what it does.
+#
+#   make up      everything: install, build, start the cluster, deploy, boot the demo VM
+#   make test    all tests
+#   make down    stop everything; nothing is left behind on the host
+#   make bench   one table of figures
+#   make deps    install what is missing, nothing else
+#   make build   bin/ferrovirt and bin/virtctl
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help deps build images up test down purge bench ci
+
+# Outside of the checkout, so that clones share what is built; never needed to be there.
+export CARGO_TARGET_DIR ?= /var/cache/ferrovirt/target
+export FERROVIRT_IMAGES ?= /var/cache/ferrovirt/images
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+deps:
+	@scripts/deps.sh
+
+build: deps
+	@scripts/build.sh
+
+images: build
+	@bin/ferrovirt images build
+
+up: images
+	@bin/ferrovirt up
+	@bin/ferrovirt demo
+
+test: build
+	@scripts/test.sh
+
+down:
+	@if [ -x bin/ferrovirt ]; then bin/ferrovirt down; else echo "nothing was built, so nothing runs"; fi
+
+purge:
+	@if [ -x bin/ferrovirt ]; then bin/ferrovirt down --purge; fi
+
+bench: images
+	@scripts/bench.sh
+
+ci:
+	@.ci/run

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Build bin/ferrovirt, bin/virtctl and bin/container-disk. PROFILE=release for a release build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-/var/cache/ferrovirt/target}
+profile=${PROFILE:-dev}
+dir=$profile
+[ "$profile" != dev ] || dir=debug
+static=x86_64-unknown-linux-gnu
+
+echo "building (a first build takes several minutes)"
+cargo build --quiet --locked --profile "$profile" -p ferrovirt -p virtctl
+# Runs inside of images that hold nothing but a disk, so it may need no library.
+cargo rustc --quiet --locked --release -p container-disk --target $static -- -C target-feature=+crt-static
+mkdir -p bin
+# Replaced and not overwritten: a running program keeps its file.
+install -m 755 "$CARGO_TARGET_DIR/$dir/ferrovirt" "$CARGO_TARGET_DIR/$dir/virtctl" "$CARGO_TARGET_DIR/$static/release/container-disk" bin/
+echo "built bin/ferrovirt, bin/virtctl"
