@@ -3,6 +3,8 @@
 //! Prints one line for each operation and number of clients. Everything is in process, so the network and TLS are left
 //! out and what is measured is the server: admission, validation, field ownership, group commit.
 
+#![expect(clippy::print_stdout, reason = "a program that prints a table")]
+
 use std::time::{Duration, Instant};
 
 use axum::body::Body;

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod convert;
+mod names;
 mod served;
 
 use std::sync::Arc;
@@ -57,6 +58,28 @@ pub(crate) fn prepare(crd: &mut Value) {
     ];
     conditions.extend(before.iter().filter(|c| c["type"] == "Terminating").cloned());
     crd["status"] = json!({"acceptedNames": accepted, "conditions": conditions, "storedVersions": stored});
+}
+
+/// Takes its names from a definition which another one of its group has already.
+pub(crate) fn settle_names(server: &ApiServer, crd: &mut Value) {
+    if let Some((reason, message)) = names::conflict(server.store(), crd) {
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        names::refuse(crd, &reason, &message, &now);
+    }
+}
+
+/// Gives definitions that waited for their names another try, after one has gone.
+pub(crate) async fn after_removal(server: &ApiServer) {
+    for object in server.store().list(STORAGE, None).objects {
+        let mut crd = object.value();
+        if names::accepted(&crd) || names::conflict(server.store(), &crd).is_some() {
+            continue;
+        }
+        prepare(&mut crd);
+        // One that changed meanwhile was looked at by whoever changed it.
+        let _ = server.store().update(object.key.clone(), crd, object.revision).await;
+    }
+    server.refresh_registry().await;
 }
 
 /// Reacts to a stored definition: one that is being deleted takes its objects with it.
@@ -121,5 +144,5 @@ async fn clean_up(server: &ApiServer, name: &str) {
             break;
         }
     }
-    server.refresh_registry().await;
+    after_removal(server).await;
 }

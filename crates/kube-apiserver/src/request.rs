@@ -97,27 +97,24 @@ impl RequestInfo {
             Method::PATCH => "patch",
             Method::DELETE if collection => "deletecollection",
             Method::DELETE => "delete",
-            Method::GET | Method::HEAD if self.subresource.is_empty() => {
+            Method::GET | Method::HEAD if collection => {
                 // The first value counts, here and in the handler, which reads the verb and not the query.
                 let watch = pairs().find(|(key, _)| key == "watch").is_some_and(|(_, v)| matches!(&*v, "1" | "true" | "True" | "t" | "T" | "TRUE"));
-                match (watch, collection) {
-                    (true, _) => "watch",
-                    (false, true) => "list",
-                    (false, false) => "get",
-                }
+                if watch { "watch" } else { "list" }
             }
             Method::GET | Method::HEAD => "get",
             _ => return,
         };
         self.verb = verb.to_owned();
-        if collection && matches!(verb, "list" | "watch" | "deletecollection") {
-            if let Some((_, selector)) = pairs().find(|(key, _)| key == "fieldSelector") {
-                let name = selector.split(',').find_map(|term| {
-                    let (field, value) = term.split_once("==").or_else(|| term.split_once('='))?;
-                    (field == "metadata.name" && !value.is_empty()).then(|| value.to_owned())
-                });
-                self.selected_name = name.unwrap_or_default();
-            }
+        if let Some((_, selector)) = pairs().find(|(key, _)| key == "fieldSelector")
+            && collection
+            && matches!(verb, "list" | "watch" | "deletecollection")
+        {
+            let name = selector.split(',').find_map(|term| {
+                let (field, value) = term.split_once("==").or_else(|| term.split_once('='))?;
+                (field == "metadata.name" && !value.is_empty()).then(|| value.to_owned())
+            });
+            self.selected_name = name.unwrap_or_default();
         }
     }
 }
@@ -142,6 +139,78 @@ impl User {
             name: "system:admin".into(),
             groups: vec!["system:masters".into(), "system:authenticated".into()],
             ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(method: &str, uri: &str, expect: &str) {
+        let (path, query) = uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
+        let got = match RequestInfo::parse(&method.parse().unwrap(), path, query) {
+            Ok(i) => format!(
+                "{} {}/{} ns={} {}/{}/{}",
+                i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource
+            ),
+            Err(error) => error.code.to_string(),
+        };
+        assert_eq!(got, expect, "{method} {uri}");
+    }
+
+    #[test]
+    fn paths_and_verbs() {
+        check("GET", "/api/v1/pods", "list /v1 ns= pods//");
+        check("GET", "/api/v1/namespaces/a/pods?watch=1", "watch /v1 ns=a pods//");
+        check("GET", "/api/v1/namespaces/a/pods?watch=false&watch=true", "list /v1 ns=a pods//");
+        check("GET", "/api/v1/namespaces/a/pods/p?watch=1", "get /v1 ns=a pods/p/");
+        check("HEAD", "/api/v1/namespaces/a/pods/p", "get /v1 ns=a pods/p/");
+        check("POST", "/api/v1/namespaces/a/pods/p/exec", "create /v1 ns=a pods/p/exec");
+        check("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 ns=a deployments//");
+        check("GET", "/api/v1/namespaces/a", "get /v1 ns=a namespaces/a/");
+        check("PUT", "/api/v1/namespaces/a/finalize", "update /v1 ns=a namespaces/a/finalize");
+        check("PATCH", "/api/v1/namespaces/a/status", "patch /v1 ns=a namespaces/a/status");
+        check("GET", "/apis/s.io/v1/namespaces/a/vms/v/vnc/screenshot", "get s.io/v1 ns=a vms/v/vnc/screenshot");
+        check("GET", "/apis/apps", "get / ns= //");
+        check("GET", "/apis/apps/v1", "get apps/v1 ns= //");
+        check("GET", "/healthz", "get / ns= //");
+        check("GET", "/api/v1/namespaces/a/../b/pods", "404");
+        check("GET", "/api/v1/namespaces/a%2fb/pods", "404");
+        check("GET", "/api/v1/namespaces//pods", "404");
+        check("GET", "/api/v1/namespaces/%2e%2e/pods", "404");
+    }
+
+    proptest! {
+        /// Names come out as they went in, however they are encoded, and never run into each other.
+        #[test]
+        fn segments_survive(namespace in "[^/\\x00]{1,12}", name in "[^/\\x00]{1,12}") {
+            prop_assume!(![".", ".."].contains(&namespace.as_str()) && ![".", ".."].contains(&name.as_str()));
+            let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+            let path = format!("/api/v1/namespaces/{}/pods/{}/log", encode(&namespace), encode(&name));
+            let info = RequestInfo::parse(&Method::GET, &path, None).unwrap();
+            prop_assert_eq!((info.namespace, info.name, info.subresource), (namespace, name, "log".to_owned()));
+        }
+
+        /// Whatever the path, what was parsed names it: nothing is left out that dispatch could read otherwise.
+        #[test]
+        fn nothing_is_left_out(path in "(/(api|apis|namespaces|v1|apps|pods|a|%2e|%2f|\\.|status|))(/(namespaces|v1|apps|pods|a|x|status|)){0,7}") {
+            if let Ok(info) = RequestInfo::parse(&Method::GET, &path, None) {
+                let mut parts = vec![if info.group.is_empty() { "api" } else { "apis" }, &info.group, &info.version];
+                let itself = info.resource == "namespaces" && info.namespace == info.name;
+                if !info.namespace.is_empty() && !itself {
+                    parts.extend(["namespaces", &info.namespace]);
+                }
+                parts.extend([info.resource.as_str(), &info.name, &info.subresource]);
+                parts.retain(|part| !part.is_empty());
+                if info.is_resource() {
+                    prop_assert_eq!(info.path, format!("/{}", parts.join("/")));
+                }
+            }
         }
     }
 }

@@ -138,14 +138,15 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     if !info.subresource.is_empty() {
         return Box::pin(subresource::serve(call, body)).await;
     }
-    if !resource.verbs.contains(&info.verb) {
+    let about_one = matches!(info.verb.as_str(), "get" | "update" | "patch" | "delete");
+    if !resource.verbs.contains(&info.verb) || about_one == info.name.is_empty() {
         return Err(not_allowed());
     }
     match info.verb.as_str() {
         "get" => read::get(call),
         "list" => read::list(call),
         "watch" => watching::watch(call),
-        "create" if info.name.is_empty() => Box::pin(write::create(call, body)).await,
+        "create" => Box::pin(write::create(call, body)).await,
         "update" => Box::pin(write::update(call, body)).await,
         "patch" => Box::pin(patching::patch(call, body)).await,
         "delete" => Box::pin(delete::delete(call, body)).await,

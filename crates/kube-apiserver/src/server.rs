@@ -170,7 +170,7 @@ impl ApiServer {
     }
 
     /// A stored object in the version of `resource`.
-    pub(crate) fn from_storage(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
+    pub(crate) fn in_version(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
         Ok(crd::convert::from_storage(resource, object))
     }
 
@@ -181,10 +181,12 @@ impl ApiServer {
 
     /// Called after every write that left an object behind.
     pub(crate) async fn written(&self, resource: &Resource, object: &Arc<Object>) {
-        if resource.group.is_empty() && resource.plural == "namespaces" && !object.terminating() {
-            if let Err(error) = crate::registry::bootstrap::default_account(self, &object.key.name).await {
-                tracing::warn!(%error, namespace = %object.key.name, "cannot create the default service account");
-            }
+        if resource.group.is_empty()
+            && resource.plural == "namespaces"
+            && !object.terminating()
+            && let Err(error) = crate::registry::bootstrap::default_account(self, &object.key.name).await
+        {
+            tracing::warn!(%error, namespace = %object.key.name, "cannot create the default service account");
         }
         if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
             self.refresh_registry().await;
@@ -196,8 +198,10 @@ impl ApiServer {
 
     /// Called after an object has gone.
     pub(crate) async fn removed(&self, resource: &Resource, _object: &Arc<Object>) {
-        if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
-            self.refresh_registry().await;
+        match resource.group.as_str() {
+            "apiextensions.k8s.io" => crd::after_removal(self).await,
+            "apiregistration.k8s.io" => self.refresh_registry().await,
+            _ => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::error::Cause;
+use crate::schema::rules::Rules;
 use crate::schema::validate::cause;
 
 /// Adds a cause for everything that keeps a definition from being served.
@@ -34,7 +35,14 @@ pub(crate) fn validate(crd: &Value, causes: &mut Vec<Cause>) {
                 let message = "Required value: schemas are required".to_owned();
                 causes.push(cause("FieldValueRequired", &format!("{at}.schema.openAPIV3Schema"), message));
             }
-            Some(schema) => structural(schema, &format!("{at}.schema.openAPIV3Schema"), true, causes),
+            Some(schema) => {
+                let at = format!("{at}.schema.openAPIV3Schema");
+                structural(schema, &at, true, causes);
+                let rules = Rules::compile(schema, &group, "", "");
+                for error in rules.iter().flat_map(Rules::errors) {
+                    causes.push(cause("FieldValueInvalid", &at, format!("Invalid value: x-kubernetes-validations: {error}")));
+                }
+            }
         }
     }
 }

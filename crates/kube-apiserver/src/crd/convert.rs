@@ -35,10 +35,10 @@ const RENAMED: [(&str, &str); 6] = [
 ];
 
 fn rename(object: &mut Value, from: &str, to: &str) {
-    if let Some(map) = object.as_object_mut() {
-        if let Some(value) = map.remove(from) {
-            map.insert(to.to_owned(), value);
-        }
+    if let Some(map) = object.as_object_mut()
+        && let Some(value) = map.remove(from)
+    {
+        map.insert(to.to_owned(), value);
     }
 }
 

@@ -49,10 +49,10 @@ fn taint_new_node(node: &mut Value) {
     }
     let spec = child(node, "spec");
     set(spec, "taints", json!([]));
-    if let Some(list) = spec["taints"].as_array_mut() {
-        if !list.iter().any(|taint| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule") {
-            list.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
-        }
+    if let Some(list) = spec["taints"].as_array_mut()
+        && !list.iter().any(|taint| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule")
+    {
+        list.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
     }
 }
 
@@ -94,6 +94,13 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
         }
         ("apiextensions.k8s.io", "customresourcedefinitions") => crate::crd::prepare(object),
         _ => {}
+    }
+}
+
+/// Settles what depends on other objects: the names of definitions.
+pub(crate) fn settle(server: &ApiServer, resource: &Resource, object: &mut Value) {
+    if resource.group == "apiextensions.k8s.io" && resource.plural == "customresourcedefinitions" {
+        crate::crd::settle_names(server, object);
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<
 
 /// A stored object in the version asked for, as a tree.
 pub(super) fn tree(call: &Call, stored: &Object) -> Result<Value, ApiError> {
-    call.server.from_storage(&call.resource, stored.value())
+    call.server.in_version(&call.resource, stored.value())
 }
 
 /// The same as bytes; no work when the version asked for is the stored one.

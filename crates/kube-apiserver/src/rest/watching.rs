@@ -160,7 +160,7 @@ impl Feed {
             write_line(out, kind, &object.json);
             return;
         }
-        let value = match self.server.from_storage(&self.resource, object.value()) {
+        let value = match self.server.in_version(&self.resource, object.value()) {
             Ok(value) => value,
             Err(error) => return error_line(out, &error),
         };

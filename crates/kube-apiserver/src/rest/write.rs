@@ -124,15 +124,17 @@ pub(super) async fn insert(call: &Call, object: Value) -> Result<Value, ApiError
 async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> {
     let resource = &call.resource;
     meta::stamp_new(resource, &mut object, call.namespace());
-    if resource.status_subresource && !strategy::keeps_status(resource) {
-        if let Some(map) = object.as_object_mut() {
-            map.remove("status");
-        }
+    if let Some(map) = object.as_object_mut()
+        && resource.status_subresource
+        && !strategy::keeps_status(resource)
+    {
+        map.remove("status");
     }
     let name = meta::text(&object, "name").to_owned();
     let write = Write { operation: Operation::Create, name: &name, old: None, options: "CreateOptions" };
     admit::mutate(call, &write, &mut object).await?;
     strategy::prepare_create(resource, &mut object);
+    strategy::settle(&call.server, resource, &mut object);
     check(call, &object, None, "")?;
     admit::validate(call, &write, Some(&object)).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
@@ -159,6 +161,10 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
         rules.check(object, old, &mut causes);
     }
     strategy::validate(&call.resource, object, old, subresource, &mut causes);
+    if let Some(old) = old.filter(|_| call.resource.crd.is_some()) {
+        // What was stored already may stay, though the definition has become stricter since.
+        causes.retain(|cause| !schema::rules::unchanged(old, object, &cause.field));
+    }
     if causes.is_empty() {
         return Ok(());
     }
@@ -261,6 +267,7 @@ async fn change_once(
     admit::mutate(call, &write, &mut new).await?;
     merge_parts(call, edit, &old, &mut new);
     strategy::prepare_update(resource, &old, &mut new, edit.subresource);
+    strategy::settle(&call.server, resource, &mut new);
     meta::stamp_update(resource, &old, &mut new, edit.subresource != "status");
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;

@@ -21,10 +21,10 @@ pub fn apply(schema: &Schema, value: &mut Value) {
                 }
             }
             for (name, child) in map.iter_mut() {
-                if let Some(of) = schema.properties.get(name).or(schema.additional.as_ref()) {
-                    if matches!(of.type_, Type::Object | Type::Array | Type::Any) {
-                        apply(of, child);
-                    }
+                if let Some(of) = schema.properties.get(name).or(schema.additional.as_ref())
+                    && matches!(of.type_, Type::Object | Type::Array | Type::Any)
+                {
+                    apply(of, child);
                 }
             }
         }
@@ -45,6 +45,7 @@ mod tests {
     use crate::schema::parse;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(schema: Value, mut object: Value, expect: Value) {
         apply(&parse::openapi(&schema), &mut object);
         assert_eq!(object, expect);

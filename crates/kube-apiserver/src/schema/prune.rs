@@ -103,6 +103,7 @@ mod tests {
     use crate::schema::parse;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(schema: Value, mut object: Value, expect: Value, paths: &[&str]) {
         let schema = parse::openapi(&schema);
         assert_eq!(unknown(&schema, &mut object), paths);

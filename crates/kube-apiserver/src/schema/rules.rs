@@ -123,6 +123,18 @@ fn value_at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     Some(node)
 }
 
+/// Whether what a field error speaks of is the same in both objects; for a field missing in both, what it is missing in.
+pub(crate) fn unchanged(old: &Value, new: &Value, path: &str) -> bool {
+    match (value_at(old, path), value_at(new, path)) {
+        (Some(before), Some(after)) => before == after,
+        (None, None) => {
+            let parent = path.rfind(['.', '[']).map_or("", |at| &path[..at]);
+            !parent.is_empty() && value_at(old, parent).is_some() && value_at(old, parent) == value_at(new, parent)
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -130,6 +142,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(schema: Value, object: Value, old: Option<Value>, expect: &[&str]) {
         let rules = Rules::compile(&schema, "example.com", "v1", "Thing").unwrap();
         assert_eq!(rules.errors(), Vec::<String>::new());

@@ -350,6 +350,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check_words(schema: Value, object: Value, expect: &[&str]) {
         let mut causes = Vec::new();
         check(&parse::openapi(&schema), &object, &mut causes);

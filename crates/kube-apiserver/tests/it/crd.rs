@@ -166,3 +166,36 @@ async fn large_definitions_are_served() {
     let got = message(machines.create(&PostParams::default(), &wrong).await);
     assert!(got.contains("spec.runStrategy: Invalid value: \"integer\": spec.runStrategy in body must be of type string"), "{got}");
 }
+
+#[tokio::test]
+async fn names_belong_to_one_definition() {
+    let client = with_gadgets().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut rival = serde_json::to_value(definition()).unwrap();
+    rival["metadata"]["name"] = "widgets.example.com".into();
+    rival["spec"]["names"] = json!({"plural": "widgets", "kind": "Gadget"});
+    let rival = definitions.create(&PostParams::default(), &serde_json::from_value(rival).unwrap()).await.unwrap();
+    let conditions = rival.status.unwrap().conditions.unwrap();
+    let accepted = conditions.iter().find(|c| c.type_ == "NamesAccepted").unwrap();
+    assert_eq!((accepted.status.as_str(), accepted.reason.as_deref()), ("False", Some("SingularConflict")));
+    definitions.delete("gadgets.example.com", &DeleteParams::default()).await.unwrap();
+    let established = kube::runtime::conditions::is_crd_established();
+    kube::runtime::wait::await_condition(definitions, "widgets.example.com", established).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_valid_once_may_stay() {
+    let client = with_gadgets().await;
+    let api = gadgets(&client, "v1");
+    api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "mode": "b"}))).await.unwrap();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client);
+    let mut stricter = serde_json::to_value(definitions.get("gadgets.example.com").await.unwrap()).unwrap();
+    let spec = &mut stricter["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    spec["mode"]["enum"] = json!(["a"]);
+    let stricter = serde_json::from_value(stricter).unwrap();
+    definitions.replace("gadgets.example.com", &PostParams::default(), &stricter).await.unwrap();
+    let patch = |spec: Value| Patch::Merge(json!({"spec": spec}));
+    api.patch("g", &PatchParams::default(), &patch(json!({"size": 4}))).await.unwrap();
+    let got = message(api.patch("g", &PatchParams::default(), &patch(json!({"mode": "c"}))).await);
+    assert!(got.contains("spec.mode: Unsupported value: \"c\": supported values: \"a\""), "{got}");
+}

@@ -1,4 +1,5 @@
 //! The API server as its clients see it, in process.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value, reason = "tests end at the first surprise")]
 
 mod apply;
 mod crd;

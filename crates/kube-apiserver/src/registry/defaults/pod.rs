@@ -133,10 +133,8 @@ fn volume(volume: &mut Value) {
             downward_items(found);
         }
     }
-    if let Some(path) = volume.get_mut("hostPath").filter(|path| path.is_object()) {
-        if path["type"].is_null() {
-            path["type"] = "".into();
-        }
+    if let Some(path) = volume.get_mut("hostPath").and_then(Value::as_object_mut) {
+        path.entry("type").or_insert_with(|| "".into());
     }
     if let Some(projected) = volume.get_mut("projected") {
         for source in each(projected, "sources") {

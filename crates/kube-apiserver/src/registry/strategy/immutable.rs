@@ -132,15 +132,12 @@ fn claim(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         }
     }
     // Binding sets the volume once.
-    if old["spec"]["volumeName"].as_str().unwrap_or_default().is_empty() {
-        if let Some(map) = allowed.as_object_mut() {
-            map.remove("volumeName");
-        }
-    }
-    if old["spec"]["storageClassName"].is_null() {
-        if let Some(map) = allowed.as_object_mut() {
-            map.remove("storageClassName");
-        }
+    if let Some(map) = allowed.as_object_mut() {
+        map.retain(|field, _| match field.as_str() {
+            "volumeName" => !old["spec"]["volumeName"].as_str().unwrap_or_default().is_empty(),
+            "storageClassName" => !old["spec"]["storageClassName"].is_null(),
+            _ => true,
+        });
     }
     if allowed != old["spec"] {
         let message = "Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";

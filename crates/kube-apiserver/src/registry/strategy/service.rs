@@ -33,10 +33,10 @@ pub(super) fn keep_allocated(old: &Value, new: &mut Value) {
         }
     }
     for field in ["ipFamilies", "ipFamilyPolicy"] {
-        if spec.get(field).is_none_or(Value::is_null) {
-            if let Some(value) = before.get(field) {
-                spec[field] = value.clone();
-            }
+        if let Some(value) = before.get(field)
+            && spec.get(field).is_none_or(Value::is_null)
+        {
+            spec[field] = value.clone();
         }
     }
     if !matches!(text(spec, "type"), "NodePort" | "LoadBalancer") {

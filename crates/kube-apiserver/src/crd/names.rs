@@ -1,0 +1,56 @@
+//! Names of definitions: within a group, plural, singular, kind, list kind and short names belong to one of them.
+
+use serde_json::{Value, json};
+
+use crate::store::Store;
+
+/// The condition that tells of a conflict, if the names of `crd` are taken by another definition of its group.
+pub(crate) fn conflict(store: &Store, crd: &Value) -> Option<(String, String)> {
+    let own = crd["metadata"]["name"].as_str().unwrap_or_default();
+    let group = &crd["spec"]["group"];
+    let wanted = names(&crd["spec"]["names"]);
+    for object in store.list(super::STORAGE, None).objects.iter().filter(|object| &*object.key.name != own) {
+        let other = object.value();
+        if other["spec"]["group"] != *group || !accepted(&other) {
+            continue;
+        }
+        let taken = names(&other["status"]["acceptedNames"]);
+        for (word, name) in &wanted {
+            // Kinds and list kinds share their names, and so do plurals, singulars and short names.
+            let kinds = |word: &str| word.ends_with("Kind");
+            if taken.iter().any(|(other, used)| used == name && kinds(other) == kinds(word)) {
+                return Some(((*word).to_owned() + "Conflict", format!("{name:?} is already in use")));
+            }
+        }
+    }
+    None
+}
+
+/// Whether a definition has its names.
+pub(crate) fn accepted(crd: &Value) -> bool {
+    let conditions = crd["status"]["conditions"].as_array();
+    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "NamesAccepted" && c["status"] == "True"))
+}
+
+fn names(names: &Value) -> Vec<(&'static str, String)> {
+    let single = [("Plural", "plural"), ("Singular", "singular"), ("Kind", "kind"), ("ListKind", "listKind")];
+    let mut found: Vec<(&'static str, String)> = single
+        .iter()
+        .filter_map(|(word, key)| Some((*word, names[*key].as_str().filter(|name| !name.is_empty())?.to_owned())))
+        .collect();
+    let short = names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    found.extend(short.map(|name| ("ShortNames", name.to_owned())));
+    found
+}
+
+/// Says on a definition that its names are taken: it is not served until they are free.
+pub(crate) fn refuse(crd: &mut Value, reason: &str, message: &str, now: &str) {
+    let condition = |type_: &str, reason: &str, message: &str| {
+        json!({"type": type_, "status": "False", "reason": reason, "message": message, "lastTransitionTime": now})
+    };
+    crd["status"]["acceptedNames"] = json!({"plural": "", "kind": ""});
+    crd["status"]["conditions"] = json!([
+        condition("NamesAccepted", reason, message),
+        condition("Established", "NotAccepted", "not all names are accepted"),
+    ]);
+}
