@@ -1,1 +1,182 @@
-//! virt-api
+//! virt-api: defaults and validation of machines at admission, and the subresources that reach into them.
+//!
+//! ```text
+//! API server --webhook--> defaults, validate (pure)
+//!            --aggregation, front-proxy certificate--> path (parsed once) -> auth -> subresource -> virt-handler
+//! ```
+
+pub mod auth;
+mod cluster;
+pub mod defaults;
+pub mod discovery;
+pub mod path;
+mod status;
+mod subresource;
+pub mod validate;
+
+use std::{path::PathBuf, sync::Arc};
+
+use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration};
+use axum::{Json, Router, extract::DefaultBodyLimit, routing::any, routing::get};
+use defaults::Defaults;
+use kit::{
+    Task, admission, clock,
+    health::{self, Ready},
+    metrics, server,
+    shutdown::{self, CancellationToken},
+    store::{self, Store, Watch},
+    tls,
+};
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
+use subresource::Context;
+use validate::Rules;
+
+/// Largest AdmissionReview: two objects of the API server's own limit.
+const REVIEW: usize = 4 << 20;
+
+/// Command line of virt-api.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Namespace of the components and of their KubeVirt object.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "kubevirt")]
+    pub namespace: String,
+    /// Port to serve on.
+    #[arg(long, default_value_t = 8443)]
+    pub port: u16,
+    /// Directory with tls.crt and tls.key.
+    #[arg(long, default_value = "/etc/virt-api/certificates")]
+    pub cert_dir: PathBuf,
+    /// File with the trust bundle of the components.
+    #[arg(long, default_value = "/etc/kubevirt/ca/ca-bundle")]
+    pub ca_bundle: PathBuf,
+}
+
+/// virt-api could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}")]
+pub struct Error {
+    what: &'static str,
+    #[source]
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+fn setup<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> Error {
+    move |source| Error { what, source: Box::new(source) }
+}
+
+/// Runs until SIGTERM.
+///
+/// # Errors
+/// When the process cannot be set up.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let stop = shutdown::on_signals().map_err(setup("handle signals"))?;
+    let client = kit::client::connect("virt-api").await.map_err(setup("reach the API server"))?;
+    let (material, trust) = (tls::Material::new(), tls::Trust::new());
+    let files = tls::Files { pair: args.cert_dir.clone(), bundle: args.ca_bundle.clone() };
+    let _reload = tls::load(files, material.clone(), trust.clone()).await.map_err(setup("load the certificate"))?;
+    let front = tls::Trust::new();
+    let listener = tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, args.port))
+        .await
+        .map_err(setup("listen"))?;
+    let server = Server::start(client, &args.namespace, material.clone(), trust, front.clone()).await?;
+    let config = tls::server(material, Some(tls::Clients::Optional(front))).map_err(setup("configure TLS"))?;
+    serve(listener, config, server, stop).await;
+    Ok(())
+}
+
+async fn serve(
+    listener: tokio::net::TcpListener,
+    config: Arc<rustls::ServerConfig>,
+    server: Server,
+    stop: CancellationToken,
+) {
+    let router = server.router().merge(metrics::router(Registry::default()));
+    server::serve_tls(listener, config, router, stop).await;
+}
+
+/// Everything behind the listener.
+pub struct Server {
+    context: Arc<Context>,
+    kubevirts: Store<KubeVirt>,
+    ready: Ready,
+    _tasks: Vec<Task<()>>,
+}
+
+impl Server {
+    /// Reads what it needs of the cluster and keeps it current. `front` is filled with the front proxy's authority.
+    ///
+    /// # Errors
+    /// When the cluster cannot be read.
+    pub async fn start(
+        client: Client,
+        namespace: &str,
+        material: Arc<tls::Material>,
+        trust: Arc<tls::Trust>,
+        front: Arc<tls::Trust>,
+    ) -> Result<Self, Error> {
+        let (gate, vouching) =
+            auth::Gate::open(client.clone(), front).await.map_err(setup("read how the API server vouches"))?;
+        let tls = tls::client(material, trust, "virt-handler", None).map_err(setup("configure TLS to virt-handler"))?;
+        let kubevirts: Store<KubeVirt> = Store::default();
+        let watch = store::watch(
+            Api::<KubeVirt>::namespaced(client.clone(), namespace),
+            Watch { trim: |kv| kv.status = None, ..Watch::default() },
+            kubevirts.clone(),
+            |_| {},
+        );
+        kubevirts.synced().await;
+        let ready = Ready::default();
+        ready.set(true);
+        let context = Arc::new(Context { client, gate, tls, namespace: namespace.to_owned() });
+        Ok(Server { context, kubevirts, ready, _tasks: vec![vouching, watch] })
+    }
+
+    /// Webhooks, discovery, subresources and health.
+    pub fn router(&self) -> Router {
+        let namespace = self.context.namespace.clone();
+        let subresources = Router::new()
+            .route("/apis", get(|| async { Json(discovery::groups()) }))
+            .route("/apis/subresources.kubevirt.io", get(|| async { Json(discovery::group()) }))
+            .route("/apis/subresources.kubevirt.io/v1", get(|| async { Json(discovery::resources("v1")) }))
+            .route("/apis/subresources.kubevirt.io/v1alpha3", get(|| async { Json(discovery::resources("v1alpha3")) }))
+            .route("/apis/subresources.kubevirt.io/v1/healthz", get(|| async { "ok" }))
+            .route("/apis/subresources.kubevirt.io/{*rest}", any(subresource::serve))
+            .with_state(self.context.clone());
+        webhooks(self.kubevirts.clone(), namespace)
+            .layer(DefaultBodyLimit::max(REVIEW))
+            .merge(subresources)
+            .merge(health::router(self.ready.clone()))
+    }
+}
+
+fn configuration(kubevirts: &Store<KubeVirt>) -> KubeVirtConfiguration {
+    kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration).unwrap_or_default()
+}
+
+/// The admission webhooks under `kubevirts`' configuration.
+pub fn webhooks(kubevirts: Store<KubeVirt>, namespace: String) -> Router {
+    let mut router = Router::new();
+    let held = kubevirts.clone();
+    router = admission::route(router, "/virtualmachines-mutate", move |request| {
+        defaults::mutate_machine(request, &Defaults::of(&configuration(&held)))
+    });
+    let held = kubevirts.clone();
+    router = admission::route(router, "/virtualmachineinstances-mutate", move |request| {
+        let now = clock::seconds(clock::now()).to_string();
+        defaults::mutate_instance(request, &Defaults::of(&configuration(&held)), &now)
+    });
+    let validators: [(&str, fn(&admission::Request, &Rules) -> admission::Verdict); 4] = [
+        ("/virtualmachines-validate", validate::vm),
+        ("/virtualmachineinstances-validate-create", validate::vmi_create),
+        ("/virtualmachineinstances-validate-update", validate::vmi_update),
+        ("/status-validate", |request, _| validate::status(request)),
+    ];
+    for (path, check) in validators {
+        let (held, namespace) = (kubevirts.clone(), namespace.clone());
+        router = admission::route(router, path, move |request| {
+            check(request, &Rules::of(&configuration(&held), &namespace))
+        });
+    }
+    router
+}

@@ -20,7 +20,7 @@ use crate::{
 ///
 /// # Errors
 /// When the API server refuses.
-pub async fn sync(context: &Context, kubevirt: &KubeVirt) -> Result<Next, Error> {
+pub(crate) async fn sync(context: &Context, kubevirt: &KubeVirt) -> Result<Next, Error> {
     if !kubevirt.finalizers().iter().any(|name| name == finalizer::KUBEVIRT) {
         return Ok(Next::Wait);
     }

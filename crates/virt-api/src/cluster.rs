@@ -1,0 +1,121 @@
+//! What virt-api reads and writes of the cluster: one object at a time, no cache.
+
+use api::kubevirt::{
+    v1::{VirtualMachine, VirtualMachineInstance},
+    words::label,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::Value;
+
+use crate::status::Refusal;
+
+/// The machine called so.
+///
+/// # Errors
+/// When there is none.
+pub(crate) async fn vm(client: &Client, namespace: &str, name: &str) -> Result<VirtualMachine, Refusal> {
+    let api: Api<VirtualMachine> = Api::namespaced(client.clone(), namespace);
+    api.get_opt(name)
+        .await?
+        .ok_or_else(|| Refusal::not_found(format!("virtualmachine.kubevirt.io \"{name}\" not found")))
+}
+
+/// The instance called so, if there is one.
+///
+/// # Errors
+/// When the API server does not answer.
+pub(crate) async fn find_vmi(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<VirtualMachineInstance>, Refusal> {
+    let api: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), namespace);
+    Ok(api.get_opt(name).await?)
+}
+
+/// The instance called so.
+///
+/// # Errors
+/// When there is none.
+pub(crate) async fn vmi(client: &Client, namespace: &str, name: &str) -> Result<VirtualMachineInstance, Refusal> {
+    find_vmi(client, namespace, name)
+        .await?
+        .ok_or_else(|| Refusal::not_found(format!("virtualmachineinstance.kubevirt.io \"{name}\" not found")))
+}
+
+/// Patches the machine's spec.
+///
+/// # Errors
+/// When the API server refuses.
+pub(crate) async fn patch_vm(client: &Client, vm: &VirtualMachine, patch: Value, dry_run: bool) -> Result<(), Refusal> {
+    let namespace = vm.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<VirtualMachine> = Api::namespaced(client.clone(), namespace);
+    let params = PatchParams { dry_run, ..Default::default() };
+    let name = vm.metadata.name.as_deref().unwrap_or_default();
+    api.patch(name, &params, &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+/// Patches the machine's status, as it was read.
+///
+/// # Errors
+/// When it has changed since, or the API server refuses.
+pub(crate) async fn patch_vm_status(
+    client: &Client,
+    vm: &VirtualMachine,
+    mut patch: Value,
+    dry_run: bool,
+) -> Result<(), Refusal> {
+    let namespace = vm.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<VirtualMachine> = Api::namespaced(client.clone(), namespace);
+    patch["metadata"] = serde_json::json!({ "resourceVersion": vm.metadata.resource_version });
+    let params = PatchParams { dry_run, ..Default::default() };
+    let name = vm.metadata.name.as_deref().unwrap_or_default();
+    api.patch_status(name, &params, &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+/// Patches the instance.
+///
+/// # Errors
+/// When the API server refuses.
+pub(crate) async fn patch_vmi(
+    client: &Client,
+    vmi: &VirtualMachineInstance,
+    patch: Value,
+    dry_run: bool,
+) -> Result<(), Refusal> {
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), namespace);
+    let params = PatchParams { dry_run, ..Default::default() };
+    let name = vmi.metadata.name.as_deref().unwrap_or_default();
+    api.patch(name, &params, &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+/// Address of virt-handler on `node`.
+///
+/// # Errors
+/// When none runs there.
+pub(crate) async fn handler(client: &Client, namespace: &str, node: &str) -> Result<String, Refusal> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default()
+        .labels(&format!("{}={}", label::APP, label::APP_VIRT_HANDLER))
+        .fields(&format!("spec.nodeName={node}"));
+    let pods = api.list(&params).await?;
+    pods.items
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .filter_map(|pod| pod.status.as_ref())
+        .filter(|status| status.phase.as_deref() == Some("Running"))
+        .find_map(|status| status.pod_ip.clone().filter(|ip| !ip.is_empty()))
+        .ok_or_else(|| {
+            Refusal::unreachable(format!(
+                "virt-handler does not run on node {node}: see `kubectl get pods -n {namespace} -o wide`"
+            ))
+        })
+}

@@ -1,0 +1,176 @@
+//! The subresources: each parsed path to what it does.
+
+mod guest;
+mod lifecycle;
+mod node;
+mod portforward;
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{FromRequestParts, Request, State, WebSocketUpgrade},
+    http::Method,
+    response::{IntoResponse, Response},
+};
+use kit::server::Peer;
+use kube::Client;
+use rustls::ClientConfig;
+use serde_json::json;
+
+use crate::{
+    auth::Gate,
+    cluster,
+    path::{self, Target},
+    status::Refusal,
+};
+
+/// Largest body of a subresource request.
+const BODY: usize = 1 << 20;
+
+/// What the handlers share.
+pub(crate) struct Context {
+    /// The API server.
+    pub(crate) client: Client,
+    /// Who may.
+    pub(crate) gate: Gate,
+    /// TLS towards virt-handler.
+    pub(crate) tls: Arc<ClientConfig>,
+    /// Namespace of the components.
+    pub(crate) namespace: String,
+}
+
+/// Everything below `/apis/subresources.kubevirt.io/VERSION/`.
+pub(crate) async fn serve(State(context): State<Arc<Context>>, request: Request) -> Response {
+    match route(&context, request).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn route(context: &Context, request: Request) -> Result<Response, Refusal> {
+    let uri = request.uri().path().to_owned();
+    let parsed = path::parse(&uri).ok_or_else(|| Refusal::not_found("the server could not find the requested resource"))?;
+    if let Some(question) = parsed.question(request.method()) {
+        let user = context.gate.user(request.extensions().get::<Peer>(), request.headers())?;
+        context.gate.allow(&user, &question).await?;
+    }
+    let method = request.method().clone();
+    match parsed.target {
+        Target::Cluster { name } => cluster_wide(&name, &method),
+        Target::Namespace { name, .. } if name == "expand-vm-spec" && method == Method::PUT => {
+            let body = body(request).await?;
+            let machine: serde_json::Value = serde_json::from_slice(&body)
+                .map_err(|error| Refusal::bad_request(format!("the body is not a VirtualMachine: {error}")))?;
+            expand(machine)
+        }
+        Target::Namespace { name, .. } => Err(unknown(&name)),
+        Target::Object { namespace, resource, name, subresource, rest } => {
+            let object = Object { namespace, resource, name };
+            dispatch(context, request, &method, &object, &subresource, &rest).await
+        }
+    }
+}
+
+/// The object a request is about.
+#[derive(Debug)]
+struct Object {
+    namespace: String,
+    resource: &'static str,
+    name: String,
+}
+
+async fn dispatch(
+    context: &Context,
+    request: Request,
+    method: &Method,
+    object: &Object,
+    subresource: &str,
+    rest: &[String],
+) -> Result<Response, Refusal> {
+    let get = *method == Method::GET;
+    let put = *method == Method::PUT;
+    match (object.resource, subresource) {
+        (_, "portforward") if get => {
+            let (mut parts, _) = request.into_parts();
+            let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &())
+                .await
+                .map_err(|error| Refusal::bad_request(error.body_text()))?;
+            portforward::serve(context, object, rest, upgrade).await
+        }
+        ("virtualmachines", "start") if put => lifecycle::start(context, object, &body(request).await?).await,
+        ("virtualmachines", "stop") if put => lifecycle::stop(context, object, &body(request).await?).await,
+        ("virtualmachines", "restart") if put => lifecycle::restart(context, object, &body(request).await?).await,
+        ("virtualmachines", "expand-spec") if get => {
+            let vm = cluster::vm(&context.client, &object.namespace, &object.name).await?;
+            expand(json!(vm))
+        }
+        ("virtualmachineinstances", "console" | "vnc") if get => {
+            guest::stream(context, object, subresource, request).await
+        }
+        ("virtualmachineinstances", "guestosinfo" | "userlist" | "filesystemlist" | "vnc/screenshot") if get => {
+            guest::read(context, object, subresource, request.uri().query()).await
+        }
+        (
+            "virtualmachineinstances",
+            "pause" | "unpause" | "reset" | "softreboot" | "freeze" | "unfreeze",
+        ) if put => guest::act(context, object, subresource, body(request).await?).await,
+        _ => Err(unknown(subresource)),
+    }
+}
+
+/// What clients may know of but this version does not do: said plainly, with the way around where there is one.
+fn unknown(subresource: &str) -> Refusal {
+    let message = match subresource {
+        "addvolume" | "removevolume" => {
+            "volumes cannot be plugged into a running guest in this version: change spec.template of the VM and restart it"
+        }
+        "migrate" | "evacuate/cancel" => "live migration is not part of this version: stop and start the VM to move it",
+        "memorydump" | "removememorydump" | "backup" | "redefine-checkpoint" => {
+            "memory dumps and backups are not part of this version"
+        }
+        "usbredir" | "vsock" => "redirected USB devices and vsock are not part of this version",
+        "guestfs" => "this version ships no libguestfs image",
+        "objectgraph" => "the object graph is not part of this version",
+        word if word.starts_with("sev/") => "confidential guests are not part of this version",
+        _ => return Refusal::not_found("the server could not find the requested resource"),
+    };
+    Refusal::not_allowed(message)
+}
+
+async fn body(request: Request) -> Result<Bytes, Refusal> {
+    let bytes = axum::body::to_bytes(request.into_body(), BODY).await;
+    bytes.map_err(|error| Refusal::bad_request(format!("the body cannot be read: {error}")))
+}
+
+fn cluster_wide(name: &str, method: &Method) -> Result<Response, Refusal> {
+    match name {
+        "healthz" if *method == Method::GET => Ok("ok".into_response()),
+        "version" if *method == Method::GET => Ok(Json(version()).into_response()),
+        other => Err(unknown(other)),
+    }
+}
+
+/// What `virtctl version` shows of the server.
+fn version() -> serde_json::Value {
+    let number = env!("CARGO_PKG_VERSION");
+    let mut parts = number.split('.');
+    json!({
+        "gitVersion": format!("v{number}"), "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "",
+        "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+        "major": parts.next(), "minor": parts.next(),
+    })
+}
+
+/// A machine's spec with its instance type applied. Without one the spec is complete as it is.
+fn expand(machine: serde_json::Value) -> Result<Response, Refusal> {
+    for field in ["instancetype", "preference"] {
+        if machine.pointer(&format!("/spec/{field}")).is_some_and(|value| !value.is_null()) {
+            return Err(Refusal::bad_request(format!(
+                "spec.{field} cannot be expanded in this version: write its values into spec.template instead"
+            )));
+        }
+    }
+    Ok(Json(machine).into_response())
+}

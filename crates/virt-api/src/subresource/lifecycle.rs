@@ -1,0 +1,246 @@
+//! start, stop, restart: a change of the run strategy, or a request in the machine's status. What to write is pure.
+
+use api::kubevirt::{
+    v1::{VirtualMachine, VirtualMachineInstance},
+    words::{phase, run_strategy},
+};
+use axum::{body::Bytes, response::Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Context, Object};
+use crate::{
+    cluster,
+    status::{Refusal, done},
+};
+
+const KIND: &str = "virtualmachine";
+
+/// Bodies of start, stop and restart; each uses its own fields.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Options {
+    paused: bool,
+    grace_period: Option<i64>,
+    grace_period_seconds: Option<i64>,
+    dry_run: Vec<String>,
+}
+
+fn options(body: &Bytes) -> Result<Options, Refusal> {
+    if body.is_empty() {
+        return Ok(Options::default());
+    }
+    serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("Can not unmarshal Request body: {error}")))
+}
+
+/// What a request comes to.
+#[derive(Debug, Default, PartialEq)]
+struct Change {
+    spec: Option<Value>,
+    requests: Option<Value>,
+    grace: Option<i64>,
+}
+
+fn strategy(vm: &VirtualMachine) -> &str {
+    match (vm.spec.run_strategy.as_deref(), vm.spec.running) {
+        (Some(strategy), _) if !strategy.is_empty() => strategy,
+        (_, Some(true)) => run_strategy::ALWAYS,
+        _ => run_strategy::HALTED,
+    }
+}
+
+/// The patch that turns the machine on or off for good, in the words its owner chose.
+fn switched(vm: &VirtualMachine, on: bool) -> Value {
+    if vm.spec.running.is_some() && vm.spec.run_strategy.is_none() {
+        return json!({ "spec": { "running": on } });
+    }
+    json!({ "spec": { "runStrategy": if on { run_strategy::ALWAYS } else { run_strategy::HALTED } } })
+}
+
+fn alive(vmi: Option<&VirtualMachineInstance>) -> Option<&VirtualMachineInstance> {
+    vmi.filter(|vmi| {
+        let phase = vmi.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        phase != phase::SUCCEEDED && phase != phase::FAILED
+    })
+}
+
+fn pending(vm: &VirtualMachine) -> bool {
+    vm.status.as_ref().is_some_and(|status| !status.state_change_requests.is_empty())
+}
+
+fn started(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, paused: bool) -> Result<Change, &'static str> {
+    if alive(vmi).is_some() {
+        return Err("VM is already running");
+    }
+    if pending(vm) {
+        return Err("unable to complete request: stop/start already underway");
+    }
+    let mut request = json!({ "action": "Start" });
+    if paused {
+        request["data"] = json!({ "paused": "true" });
+    }
+    match strategy(vm) {
+        run_strategy::HALTED => {
+            let requests = paused.then(|| json!([request]));
+            Ok(Change { spec: Some(switched(vm, true)), requests, grace: None })
+        }
+        run_strategy::MANUAL | run_strategy::RERUN_ON_FAILURE => {
+            Ok(Change { requests: Some(json!([request])), ..Default::default() })
+        }
+        run_strategy::ALWAYS => Err("Always does not support manual start requests"),
+        run_strategy::ONCE => Err("Once does not support manual start requests"),
+        _ => Err("WaitAsReceiver does not support manual start requests"),
+    }
+}
+
+fn stopped(
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    grace: Option<i64>,
+) -> Result<Change, &'static str> {
+    let running = alive(vmi);
+    let own = running.and_then(|vmi| vmi.spec.termination_grace_period_seconds).unwrap_or(30);
+    let shorter = grace.filter(|asked| *asked >= 0 && *asked < own);
+    match strategy(vm) {
+        run_strategy::HALTED => match (running, shorter) {
+            (Some(_), Some(_)) => Ok(Change { grace: shorter, ..Default::default() }),
+            (Some(_), None) => Err("Halted only supports manual stop requests with a shorter graceperiod"),
+            (None, _) => Err("VM is not running"),
+        },
+        run_strategy::MANUAL => {
+            let vmi = running.ok_or("VM is not running")?;
+            if pending(vm) && shorter.is_none() {
+                return Err("unable to complete request: stop/start already underway");
+            }
+            let requests = json!([{ "action": "Stop", "uid": vmi.metadata.uid }]);
+            Ok(Change { requests: Some(requests), grace: shorter, spec: None })
+        }
+        run_strategy::RERUN_ON_FAILURE | run_strategy::ONCE if vmi.is_none() => Err("VM is not running"),
+        // A machine that should always run is stopped by saying that it should not, whether it runs now or not.
+        _ => Ok(Change { spec: Some(switched(vm, false)), grace: shorter, requests: None }),
+    }
+}
+
+fn restarted(
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    grace: Option<i64>,
+) -> Result<Change, &'static str> {
+    if strategy(vm) == run_strategy::HALTED {
+        return Err("Halted does not support manual restart requests");
+    }
+    let vmi = alive(vmi).ok_or("VM is not running")?;
+    if pending(vm) {
+        return Err("unable to complete request: stop/start already underway");
+    }
+    let requests = json!([{ "action": "Stop", "uid": vmi.metadata.uid }, { "action": "Start" }]);
+    Ok(Change { requests: Some(requests), grace, spec: None })
+}
+
+pub(super) async fn start(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {
+    let options = options(body)?;
+    change(context, object, &options, |vm, vmi| started(vm, vmi, options.paused)).await
+}
+
+pub(super) async fn stop(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {
+    let options = options(body)?;
+    change(context, object, &options, |vm, vmi| stopped(vm, vmi, options.grace_period)).await
+}
+
+pub(super) async fn restart(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {
+    let options = options(body)?;
+    if options.grace_period_seconds.is_some_and(|seconds| seconds != 0) {
+        return Err(Refusal::bad_request(
+            "For force restart, only gracePeriod=0 is supported for now: leave it out for an orderly restart",
+        ));
+    }
+    change(context, object, &options, |vm, vmi| restarted(vm, vmi, options.grace_period_seconds)).await
+}
+
+async fn change<F>(context: &Context, object: &Object, options: &Options, plan: F) -> Result<Response, Refusal>
+where
+    F: FnOnce(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, &'static str>,
+{
+    let client = &context.client;
+    let vm = cluster::vm(client, &object.namespace, &object.name).await?;
+    let vmi = cluster::find_vmi(client, &object.namespace, &object.name).await?;
+    let change = plan(&vm, vmi.as_ref()).map_err(|message| Refusal::conflict(KIND, &object.name, message))?;
+    let dry_run = options.dry_run.iter().any(|word| word == "All");
+    if let (Some(seconds), Some(vmi)) = (change.grace, &vmi) {
+        let patch = json!({ "spec": { "terminationGracePeriodSeconds": seconds } });
+        cluster::patch_vmi(client, vmi, patch, dry_run).await?;
+    }
+    if let Some(requests) = change.requests {
+        let patch = json!({ "status": { "stateChangeRequests": requests } });
+        cluster::patch_vm_status(client, &vm, patch, dry_run).await?;
+    }
+    if let Some(spec) = change.spec {
+        cluster::patch_vm(client, &vm, spec, dry_run).await?;
+    }
+    let mut response = done();
+    *response.status_mut() = http::StatusCode::ACCEPTED;
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(strategy: &str) -> VirtualMachine {
+        serde_json::from_value(json!({ "spec": { "runStrategy": strategy, "template": {} } })).unwrap()
+    }
+
+    fn vmi(phase: &str) -> VirtualMachineInstance {
+        serde_json::from_value(json!({ "metadata": { "uid": "u" }, "status": { "phase": phase } })).unwrap()
+    }
+
+    #[test]
+    fn start() {
+        #[track_caller]
+        fn check(strategy: &str, phase: Option<&str>, expect: Result<Change, &str>) {
+            assert_eq!(started(&vm(strategy), phase.map(vmi).as_ref(), false), expect);
+        }
+        let on = json!({ "spec": { "runStrategy": "Always" } });
+        check("Halted", None, Ok(Change { spec: Some(on), ..Default::default() }));
+        let asked = || Change { requests: Some(json!([{ "action": "Start" }])), ..Default::default() };
+        check("Manual", None, Ok(asked()));
+        check("Manual", Some("Succeeded"), Ok(asked()));
+        check("Manual", Some("Running"), Err("VM is already running"));
+        check("RerunOnFailure", None, Ok(asked()));
+        check("Always", None, Err("Always does not support manual start requests"));
+    }
+
+    #[test]
+    fn stop() {
+        #[track_caller]
+        fn check(strategy: &str, phase: Option<&str>, grace: Option<i64>, expect: Result<Change, &str>) {
+            assert_eq!(stopped(&vm(strategy), phase.map(vmi).as_ref(), grace), expect);
+        }
+        let off = || Some(json!({ "spec": { "runStrategy": "Halted" } }));
+        check("Always", Some("Running"), None, Ok(Change { spec: off(), ..Default::default() }));
+        check("Always", Some("Running"), Some(0), Ok(Change { spec: off(), grace: Some(0), requests: None }));
+        check("Always", Some("Running"), Some(99), Ok(Change { spec: off(), ..Default::default() }));
+        let asked = json!([{ "action": "Stop", "uid": "u" }]);
+        check("Manual", Some("Running"), None, Ok(Change { requests: Some(asked), ..Default::default() }));
+        check("Manual", None, None, Err("VM is not running"));
+        check("Halted", None, None, Err("VM is not running"));
+        check("Halted", Some("Running"), Some(0), Ok(Change { grace: Some(0), ..Default::default() }));
+    }
+
+    #[test]
+    fn restart() {
+        let both = json!([{ "action": "Stop", "uid": "u" }, { "action": "Start" }]);
+        let expect = Change { requests: Some(both), ..Default::default() };
+        assert_eq!(restarted(&vm("Always"), Some(&vmi("Running")), None), Ok(expect));
+        assert_eq!(restarted(&vm("Always"), None, None), Err("VM is not running"));
+        let refused = "Halted does not support manual restart requests";
+        assert_eq!(restarted(&vm("Halted"), Some(&vmi("Running")), None), Err(refused));
+    }
+
+    #[test]
+    fn legacy_running_stays_legacy() {
+        let legacy: VirtualMachine =
+            serde_json::from_value(json!({ "spec": { "running": true, "template": {} } })).unwrap();
+        assert_eq!(switched(&legacy, false), json!({ "spec": { "running": false } }));
+    }
+}

@@ -1,0 +1,151 @@
+//! What is refused at admission, with the field and what to do about it: the validating webhooks. Pure.
+
+mod devices;
+mod machine;
+mod names;
+mod networks;
+mod resources;
+mod strict;
+mod volumes;
+
+use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec};
+use kit::admission::{Cause, Request, Verdict};
+use serde_json::Value;
+
+/// What the administrator's configuration allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    machines: Vec<String>,
+    bridge_on_pod_network: bool,
+    /// Users that are our own components.
+    components: Vec<String>,
+    gates: Vec<String>,
+}
+
+impl Rules {
+    /// The rules under `configuration`, with the components living in `namespace`.
+    pub fn of(configuration: &KubeVirtConfiguration, namespace: &str) -> Self {
+        let mut machines = configuration.emulated_machines.clone();
+        if machines.is_empty() {
+            machines = ["q35*", "pc-q35*", "pc", "pc-i440fx*", "microvm"].map(str::to_owned).to_vec();
+        }
+        let network = configuration.network.as_ref();
+        let account = |name: &str| format!("system:serviceaccount:{namespace}:{name}");
+        Rules {
+            machines,
+            bridge_on_pod_network: network.and_then(|n| n.permit_bridge_interface_on_pod_network).unwrap_or(true),
+            components: ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"].map(account).to_vec(),
+            gates: configuration.developer_configuration.clone().unwrap_or_default().feature_gates,
+        }
+    }
+}
+
+fn invalid(field: String, message: String) -> Cause {
+    Cause { reason: "FieldValueInvalid", field, message }
+}
+
+fn required(field: String, message: String) -> Cause {
+    Cause { reason: "FieldValueRequired", field, message }
+}
+
+fn unsupported(field: String, message: String) -> Cause {
+    Cause { reason: "FieldValueNotSupported", field, message }
+}
+
+fn duplicate(field: String, message: String) -> Cause {
+    Cause { reason: "FieldValueDuplicate", field, message }
+}
+
+/// Everything wrong with an instance's spec that lies at `path`.
+pub fn instance_spec(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    resources::check(path, spec, &mut causes);
+    names::check(path, spec, &mut causes);
+    volumes::check(path, spec, rules, &mut causes);
+    devices::check(path, spec, rules, &mut causes);
+    networks::check(path, spec, rules, &mut causes);
+    causes
+}
+
+/// `/virtualmachines-validate`.
+pub fn vm(request: &Request, rules: &Rules) -> Verdict {
+    if deleting(&request.object) {
+        return Verdict::allow();
+    }
+    let vm = match strict::decode(&request.object) {
+        Ok(vm) => vm,
+        Err(causes) => return Verdict::Invalid(causes),
+    };
+    Verdict::of_causes(machine::check(&vm, rules))
+}
+
+/// `/virtualmachineinstances-validate-create`.
+pub fn vmi_create(request: &Request, rules: &Rules) -> Verdict {
+    let vmi: VirtualMachineInstance = match strict::decode(&request.object) {
+        Ok(vmi) => vmi,
+        Err(causes) => return Verdict::Invalid(causes),
+    };
+    let mut causes = instance_spec("spec", &vmi.spec, rules);
+    causes.extend(reserved(&request.object, &Value::Null, request, rules));
+    Verdict::of_causes(causes)
+}
+
+/// `/virtualmachineinstances-validate-update`: only our components change a running guest's spec.
+pub fn vmi_update(request: &Request, rules: &Rules) -> Verdict {
+    if rules.components.contains(&request.user_info.username) {
+        return Verdict::allow();
+    }
+    let spec = |object: &Value| {
+        let typed: Option<VirtualMachineInstance> = serde_json::from_value(object.clone()).ok();
+        typed.map(|vmi| vmi.spec)
+    };
+    if spec(&request.object) != spec(&request.old_object) {
+        return Verdict::Invalid(vec![unsupported("spec".to_owned(), "update of VMI object is restricted".to_owned())]);
+    }
+    Verdict::of_causes(reserved(&request.object, &request.old_object, request, rules))
+}
+
+/// `/status-validate`: what the controller relies on.
+pub fn status(request: &Request) -> Verdict {
+    let requests = request.object.pointer("/status/stateChangeRequests").and_then(Value::as_array);
+    let mut causes = Vec::new();
+    for (index, asked) in requests.into_iter().flatten().enumerate() {
+        let action = asked.get("action").and_then(Value::as_str).unwrap_or_default();
+        let field = format!("status.stateChangeRequests[{index}]");
+        match action {
+            "Start" => {}
+            "Stop" if asked.get("uid").is_some_and(|uid| !uid.is_null()) => {}
+            "Stop" => causes.push(required(format!("{field}.uid"), "UID required to stop VMI".to_owned())),
+            other => causes.push(invalid(format!("{field}.action"), format!("unsupported action: {other:?}"))),
+        }
+    }
+    Verdict::of_causes(causes)
+}
+
+fn deleting(object: &Value) -> bool {
+    object.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null())
+}
+
+/// Labels by which our components find each other are theirs.
+fn reserved(new: &Value, old: &Value, request: &Request, rules: &Rules) -> Vec<Cause> {
+    if rules.components.contains(&request.user_info.username) {
+        return Vec::new();
+    }
+    const OURS: [&str; 3] = ["kubevirt.io/created-by", "kubevirt.io/nodeName", "kubevirt.io/migrationJobUID"];
+    let label = |object: &Value, key: &str| {
+        let found = object.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(|all| all.get(key));
+        found.and_then(Value::as_str).map(str::to_owned)
+    };
+    let changed: Vec<&str> = OURS.into_iter().filter(|key| label(new, key) != label(old, key)).collect();
+    if changed.is_empty() {
+        return Vec::new();
+    }
+    let message = format!(
+        "modification of the following reserved kubevirt.io/ labels on a VMI object is prohibited: {}",
+        changed.join(", ")
+    );
+    vec![unsupported("metadata.labels".to_owned(), message)]
+}
+
+#[cfg(test)]
+mod tests;

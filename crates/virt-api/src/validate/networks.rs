@@ -1,0 +1,145 @@
+//! Networks and interfaces: each of the one has one of the other.
+
+use api::kubevirt::v1::{Interface, VirtualMachineInstanceSpec};
+use kit::admission::Cause;
+
+use super::{Rules, duplicate, invalid, required};
+
+const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
+
+pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules, causes: &mut Vec<Cause>) {
+    let networks = format!("{path}.networks");
+    let mut pods = 0;
+    for (index, network) in spec.networks.iter().enumerate() {
+        let field = format!("{networks}[{index}]");
+        if let Some(other) = spec.networks[..index].iter().position(|held| held.name == network.name) {
+            let message = format!("Network with name {:?} already exists, every network must have a unique name", network.name);
+            causes.push(duplicate(format!("{field}.name"), format!("{message}: {networks}[{other}] has it")));
+        }
+        match (network.pod.is_some(), network.multus.is_some()) {
+            (true, true) => causes.push(invalid(field.clone(), "should have only one network type".to_owned())),
+            (false, false) => causes.push(required(
+                field.clone(),
+                "should have a network type: pod: {} is the pod's own network".to_owned(),
+            )),
+            (true, false) => pods += 1,
+            (false, true) => causes.push(invalid(
+                format!("{field}.multus"),
+                format!("{field}.multus cannot be used in this version: use pod: {{}}"),
+            )),
+        }
+        if !spec.domain.devices.interfaces.iter().any(|interface| interface.name == network.name) {
+            let message = format!(
+                "{field}.name '{}' not found: add an interface of this name to {path}.domain.devices.interfaces",
+                network.name
+            );
+            causes.push(required(format!("{field}.name"), message));
+        }
+    }
+    if pods > 1 {
+        causes.push(duplicate(networks, format!("more than one interface is connected to a pod network in {path}.interfaces")));
+    }
+    let attach = spec.domain.devices.autoattach_pod_interface;
+    if attach == Some(false) && pods > 0 {
+        let field = format!("{path}.domain.devices.autoattachPodInterface");
+        causes.push(invalid(field.clone(), format!("{field} is false, but {path}.networks has the pod network: remove one of them")));
+    }
+    for (index, interface) in spec.domain.devices.interfaces.iter().enumerate() {
+        one(path, index, interface, spec, rules, causes);
+    }
+}
+
+fn one(
+    path: &str,
+    index: usize,
+    interface: &Interface,
+    spec: &VirtualMachineInstanceSpec,
+    rules: &Rules,
+    causes: &mut Vec<Cause>,
+) {
+    let base = format!("{path}.domain.devices.interfaces");
+    let field = format!("{base}[{index}]");
+    let all = &spec.domain.devices.interfaces;
+    if let Some(other) = all[..index].iter().position(|held| held.name == interface.name) {
+        let message = format!("Only one interface can be connected to one specific network: {base}[{other}] has this name");
+        causes.push(duplicate(format!("{field}.name"), message));
+    }
+    let Some(network) = spec.networks.iter().find(|network| network.name == interface.name) else {
+        let message = format!(
+            "{field}.name '{}' not found: add a network of this name to {path}.networks",
+            interface.name
+        );
+        causes.push(invalid(format!("{field}.name"), message));
+        return;
+    };
+    let bindings = [interface.bridge.is_some(), interface.masquerade.is_some()].iter().filter(|set| **set).count();
+    for (name, set) in [
+        ("sriov", interface.sriov.is_some()),
+        ("macvtap", interface.macvtap.is_some()),
+        ("passt", interface.passt.is_some()),
+        ("passtBinding", interface.passt_binding.is_some()),
+        ("slirp", interface.slirp.is_some()),
+        ("binding", interface.binding.is_some()),
+    ] {
+        if set {
+            let place = format!("{field}.{name}");
+            causes.push(invalid(place.clone(), format!("{place} cannot be used in this version: use masquerade: {{}} or bridge: {{}}")));
+        }
+    }
+    if bindings > 1 {
+        causes.push(invalid(field.clone(), format!("{field} should have only one binding method: masquerade or bridge")));
+    }
+    if interface.masquerade.is_some() && network.pod.is_none() {
+        causes.push(invalid(format!("{field}.name"), "Masquerade interface only implemented with pod network".to_owned()));
+    }
+    if interface.bridge.is_some() && network.pod.is_some() && !rules.bridge_on_pod_network {
+        let message = "Bridge on pod network configuration is not enabled under kubevirt-config: use masquerade: {}, or set permitBridgeInterfaceOnPodNetwork in the KubeVirt object";
+        causes.push(invalid(format!("{field}.name"), message.to_owned()));
+    }
+    if let Some(model) = interface.model.as_deref().filter(|m| !m.is_empty() && *m != "virtio" && !MODELS.contains(m)) {
+        let message = format!("interface {field}.name uses model {model} that is not supported: use virtio or one of {}", MODELS.join(", "));
+        causes.push(invalid(format!("{field}.model"), message));
+    }
+    mac(&field, interface, spec, index, causes);
+    ports(&field, interface, causes);
+}
+
+fn mac(field: &str, interface: &Interface, spec: &VirtualMachineInstanceSpec, index: usize, causes: &mut Vec<Cause>) {
+    let Some(mac) = interface.mac_address.as_deref().filter(|mac| !mac.is_empty()) else { return };
+    let bytes: Vec<Option<u8>> = mac
+        .split([':', '-'])
+        .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
+        .collect();
+    let place = format!("{field}.macAddress");
+    if bytes.len() != 6 || bytes.iter().any(Option::is_none) {
+        let message = format!("interface {field}.name has malformed MAC address ({mac}): write it like 02:00:00:00:00:01.");
+        causes.push(invalid(place, message));
+    } else if bytes[0].is_some_and(|first| first & 1 == 1) {
+        causes.push(invalid(place, format!("interface {field}.name has the multicast MAC address ({mac}): its first byte must be even.")));
+    } else {
+        let same = |other: &Interface| other.mac_address.as_deref().is_some_and(|held| held.eq_ignore_ascii_case(mac));
+        if spec.domain.devices.interfaces[..index].iter().any(same) {
+            causes.push(duplicate(place, format!("{field} has the MAC address {mac} of another interface of this machine")));
+        }
+    }
+}
+
+fn ports(field: &str, interface: &Interface, causes: &mut Vec<Cause>) {
+    let mut seen = std::collections::BTreeSet::new();
+    for (index, port) in interface.ports.iter().enumerate() {
+        let place = format!("{field}.ports[{index}]");
+        if !(1..=65535).contains(&i64::from(port.port)) {
+            causes.push(invalid(place.clone(), "Port field must be in range 0 < x < 65536.".to_owned()));
+        }
+        if let Some(protocol) = port.protocol.as_deref().filter(|p| !["", "TCP", "UDP"].contains(p)) {
+            let message = format!("Unknown protocol {protocol}, only TCP or UDP allowed");
+            causes.push(invalid(format!("{place}.protocol"), message));
+        }
+        if let Some(name) = port.name.as_ref().filter(|name| !name.is_empty())
+            && !seen.insert(name.clone())
+        {
+            let message = format!("Duplicate name of the port: {name}");
+            causes.push(duplicate(format!("{place}.name"), message));
+        }
+    }
+}
