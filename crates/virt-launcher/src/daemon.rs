@@ -51,6 +51,7 @@ max_core = 0
 
 /// One client and one domain need few threads.
 const LIBVIRTD_CONF: &str = "max_clients = 8
+max_anonymous_clients = 8
 min_workers = 2
 max_workers = 6
 prio_workers = 2

@@ -31,7 +31,7 @@ use kit::shutdown::CancellationToken;
 
 pub use args::Args;
 pub use dirs::Dirs;
-pub use driver::{Driver, DriverError};
+pub use driver::{Driver, DriverError, Handle};
 
 /// Why the launcher ends with a failure.
 #[derive(Debug, thiserror::Error)]
