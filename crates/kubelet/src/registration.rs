@@ -46,11 +46,14 @@ const IMAGES: usize = 50;
 /// Keeps the Node object and its Lease until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> Result<()> {
     let work = async {
-        while let Err(error) = register(&context).await {
-            tracing::debug!(error = %kit::Chain(&error), "the node is not registered yet");
+        let registered = loop {
+            match register(&context).await {
+                Ok(written) => break written,
+                Err(error) => tracing::debug!(error = %kit::Chain(&error), "the node is not registered yet"),
+            }
             tokio::time::sleep(RETRY).await;
-        }
-        futures::future::join(keep_status(&context), keep_lease(&context)).await;
+        };
+        futures::future::join(keep_status(&context, registered), keep_lease(&context)).await;
     };
     tokio::select! {
         () = work => {}
@@ -59,10 +62,12 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
     Ok(())
 }
 
-async fn register(context: &Context) -> Result<()> {
+/// Makes the Node, with its status if it is new: one write, and ready at once.
+async fn register(context: &Context) -> Result<Option<NodeStatus>> {
     let api: Api<Node> = Api::all(context.client.clone());
     let name = &context.config.node_name;
     let labels = labels(context);
+    let status = status(context, None, kit::clock::now()).await;
     let node = Node {
         metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels.clone()), ..Default::default() },
         spec: Some(NodeSpec {
@@ -70,13 +75,14 @@ async fn register(context: &Context) -> Result<()> {
             pod_cidrs: Some(context.config.pod_cidrs.clone()).filter(|list| !list.is_empty()),
             ..Default::default()
         }),
-        status: None,
+        status: Some(status.clone()),
     };
     match api.create(&PostParams::default(), &node).await {
-        Ok(_) => Ok(()),
+        Ok(node) => Ok(node.status.filter(|kept| kept.conditions.is_some()).map(|_| status)),
         Err(kube::Error::Api(status)) if status.code == 409 => {
             let patch = json!({"metadata": {"labels": labels}});
-            api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop).map_err(Error::api("label node"))
+            let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            patched.map(|_| None).map_err(Error::api("label node"))
         }
         Err(error) => Err(Error::api("create node")(error)),
     }
@@ -105,14 +111,15 @@ fn go_arch() -> &'static str {
     }
 }
 
-async fn keep_status(context: &Context) {
+async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
     let mut changes = context.devices.changes();
-    let mut written: Option<(NodeStatus, tokio::time::Instant)> = None;
+    let mut written = registered.map(|status| (status, tokio::time::Instant::now()));
     loop {
         let now = kit::clock::now();
         let status = status(context, written.as_ref().map(|(status, _)| status), now).await;
         let due = written.as_ref().is_none_or(|(old, at)| !same(old, &status) || at.elapsed() >= STATUS_WRITE);
-        let mut pause = BEAT;
+        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let mut pause = if ready { BEAT } else { RETRY };
         if due {
             match write(context, &status).await {
                 Ok(()) => written = Some((status, tokio::time::Instant::now())),

@@ -33,7 +33,8 @@ pub(crate) fn config(pod: &Pod, attempt: u32, around: &Surroundings<'_>) -> cri:
     let host_network = spec.host_network == Some(true);
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata { name, uid, namespace, attempt }),
-        hostname: if host_network { around.node.to_owned() } else { hostname(pod) },
+        // On the host network the node's name is used, and runc refuses to be told one.
+        hostname: if host_network { String::new() } else { hostname(pod) },
         log_directory: log_directory(pod, around.logs),
         dns_config: Some(dns(pod, around)),
         port_mappings: if host_network { Vec::new() } else { ports(spec) },

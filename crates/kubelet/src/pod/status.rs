@@ -330,3 +330,7 @@ pub(crate) fn same(current: &PodStatus, wanted: &PodStatus) -> bool {
 pub(crate) fn is_own(kind: &str) -> bool {
     matches!(kind, "PodReadyToStartContainers" | "Initialized" | "Ready" | "ContainersReady" | "PodScheduled")
 }
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,164 @@
+//! Statuses by data: what is observed, and what the API gets to see.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::pod::{
+    observed::{Exit, Sandbox},
+    plan::Stopping,
+};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn instance(name: &str, attempt: u32, state: State) -> Instance {
+    Instance {
+        id: format!("{name}{attempt}"),
+        name: name.to_owned(),
+        attempt,
+        sandbox: "s".into(),
+        image: "img".into(),
+        image_ref: "sha256:1".into(),
+        state,
+        termination_log: None,
+        devices: None,
+        log_path: String::new(),
+    }
+}
+
+fn running(name: &str) -> Instance {
+    instance(name, 0, State::Running { started: at(5) })
+}
+
+fn exited(name: &str, attempt: u32, code: i32) -> Instance {
+    instance(name, attempt, State::Exited(Exit { code, started: at(5), finished: at(6), ..Default::default() }))
+}
+
+struct Scene {
+    spec: Value,
+    containers: Vec<Instance>,
+    facts: Facts,
+    waiting: BTreeMap<String, Waiting>,
+    before: Value,
+}
+
+impl Scene {
+    fn new(spec: Value, containers: Vec<Instance>) -> Self {
+        Scene { spec, containers, facts: Facts::default(), waiting: BTreeMap::new(), before: json!({}) }
+    }
+
+    fn status(self) -> PodStatus {
+        let pod: Pod = serde_json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": self.spec, "status": self.before}),
+        )
+        .unwrap();
+        let sandbox = Sandbox { id: "s".into(), ready: true, ips: vec!["10.0.0.2".into()], ..Default::default() };
+        status(&Inputs {
+            pod: &pod,
+            observed: &Observed { sandboxes: vec![sandbox], containers: self.containers },
+            facts: &self.facts,
+            waiting: &self.waiting,
+            crash_loops: &BTreeMap::new(),
+            messages: &BTreeMap::new(),
+            verdict: None,
+            node_ips: &["192.0.2.1".to_owned()],
+            now: at(100),
+        })
+    }
+
+    #[track_caller]
+    fn check(self, expect: &str) {
+        let status = self.status();
+        let truth = |kind: &str| {
+            let found = status.conditions.iter().flatten().find(|c| c.type_ == kind);
+            found.map_or("-".to_owned(), |c| format!("{}{}", c.status, c.reason.as_ref().map_or(String::new(), |r| format!("({r})"))))
+        };
+        let got = format!(
+            "{} Initialized={} Ready={}",
+            status.phase.as_deref().unwrap_or_default(),
+            truth("Initialized"),
+            truth("Ready")
+        );
+        assert_eq!(got, expect);
+    }
+}
+
+fn one() -> Value {
+    json!({"containers": [{"name": "a"}]})
+}
+
+fn policy(policy: &str) -> Value {
+    json!({"containers": [{"name": "a"}, {"name": "b"}], "restartPolicy": policy})
+}
+
+#[test]
+fn phases() {
+    Scene::new(one(), vec![]).check("Pending Initialized=True Ready=False(ContainersNotReady)");
+    Scene::new(one(), vec![running("a")]).check("Running Initialized=True Ready=True");
+    Scene::new(policy("Always"), vec![running("a"), exited("b", 0, 1)]).check("Running Initialized=True Ready=False(ContainersNotReady)");
+    Scene::new(policy("Never"), vec![exited("a", 0, 0), exited("b", 0, 0)]).check("Succeeded Initialized=True(PodCompleted) Ready=False(PodCompleted)");
+    Scene::new(policy("Never"), vec![exited("a", 0, 0), exited("b", 0, 3)]).check("Failed Initialized=True Ready=False(PodFailed)");
+    Scene::new(policy("OnFailure"), vec![exited("a", 0, 0), exited("b", 0, 3)]).check("Running Initialized=True Ready=False(ContainersNotReady)");
+}
+
+#[test]
+fn init_containers_hold_the_pod_pending() {
+    let spec = || json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i"}], "restartPolicy": "Never"});
+    Scene::new(spec(), vec![running("i")]).check("Pending Initialized=False(ContainersNotInitialized) Ready=False(ContainersNotReady)");
+    Scene::new(spec(), vec![exited("i", 0, 1)]).check("Failed Initialized=False(ContainersNotInitialized) Ready=False(PodFailed)");
+    let waiting = Scene::new(spec(), vec![running("i")]).status().container_statuses.unwrap();
+    assert_eq!(waiting[0].state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(), Some("PodInitializing"));
+}
+
+#[test]
+fn readiness_is_what_the_probe_says() {
+    let spec = || json!({"containers": [{"name": "a", "readinessProbe": {"tcpSocket": {"port": 1}}}]});
+    Scene::new(spec(), vec![running("a")]).check("Running Initialized=True Ready=False(ContainersNotReady)");
+    let mut scene = Scene::new(spec(), vec![running("a")]);
+    scene.facts.probes.insert("a0".into(), crate::pod::plan::Probed { ready: true, ..Default::default() });
+    scene.check("Running Initialized=True Ready=True");
+}
+
+#[test]
+fn readiness_gates_count() {
+    let spec = json!({"containers": [{"name": "a"}], "readinessGates": [{"conditionType": "x.io/up"}]});
+    Scene::new(spec.clone(), vec![running("a")]).check("Running Initialized=True Ready=False(ReadinessGatesNotReady)");
+    let mut scene = Scene::new(spec, vec![running("a")]);
+    scene.before = json!({"conditions": [{"type": "x.io/up", "status": "True"}]});
+    scene.check("Running Initialized=True Ready=True");
+}
+
+#[test]
+fn deletion_ends_in_a_final_phase() {
+    let stopping = Facts { stopping: Some(Stopping { deadline: at(200), deleted: true }), ..Default::default() };
+    let mut killed = Scene::new(one(), vec![exited("a", 0, 137)]);
+    killed.facts = stopping.clone();
+    killed.check("Failed Initialized=True Ready=False(PodFailed)");
+    let mut graceful = Scene::new(one(), vec![exited("a", 0, 0)]);
+    graceful.facts = stopping;
+    graceful.check("Succeeded Initialized=True(PodCompleted) Ready=False(PodCompleted)");
+}
+
+#[test]
+fn a_waiting_container_tells_why_and_what_was_before() {
+    let mut scene = Scene::new(one(), vec![exited("a", 1, 1), exited("a", 0, 2)]);
+    scene.waiting.insert("a".into(), Waiting { reason: "CrashLoopBackOff".into(), message: "m".into() });
+    let status = &scene.status().container_statuses.unwrap()[0];
+    assert_eq!(status.restart_count, 1);
+    assert_eq!(status.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(), Some("CrashLoopBackOff"));
+    assert_eq!(status.last_state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 1);
+}
+
+#[test]
+fn times_stand_and_foreign_conditions_stay() {
+    let mut scene = Scene::new(one(), vec![running("a")]);
+    scene.before = json!({"startTime": "1970-01-01T00:00:01Z", "conditions": [
+        {"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:07Z"}, {"type": "DisruptionTarget", "status": "True"}]});
+    let status = scene.status();
+    assert_eq!(status.start_time.as_ref().unwrap().0, at(1));
+    let conditions = status.conditions.as_ref().unwrap();
+    assert!(conditions.iter().any(|c| c.type_ == "DisruptionTarget"));
+    let ready = conditions.iter().find(|c| c.type_ == "Ready").unwrap();
+    assert_eq!(ready.last_transition_time.as_ref().unwrap().0, at(7));
+}
