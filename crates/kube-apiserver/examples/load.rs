@@ -25,7 +25,8 @@ struct Client(axum::Router);
 impl Client {
     async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Result<(StatusCode, usize), Failure> {
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json").body(body)?;
+        let request =
+            Request::builder().method(method).uri(path).header("content-type", "application/json").body(body)?;
         let response = self.0.clone().oneshot(request).await?;
         let status = response.status();
         let bytes = response.into_body().collect().await?.to_bytes();
@@ -37,7 +38,8 @@ impl Client {
 }
 
 fn pod(name: &str) -> Value {
-    let env: Vec<Value> = (0..20).map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "some value of usual length"})).collect();
+    let env: Vec<Value> =
+        (0..20).map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "some value of usual length"})).collect();
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "load", "half": (name.len() % 2).to_string()}},
         "spec": {"containers": [{"name": "c", "image": "registry.example/app:1", "env": env,
             "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}}]}})
@@ -116,7 +118,11 @@ async fn run(client: &Client) -> Result<(), Failure> {
         })
         .await?;
     }
-    for (what, query) in [("list 10,000 pods", ""), ("list by label, half", "?labelSelector=half%3D1"), ("list by field, none", "?fieldSelector=spec.nodeName%3Dx")] {
+    for (what, query) in [
+        ("list 10,000 pods", ""),
+        ("list by label, half", "?labelSelector=half%3D1"),
+        ("list by field, none", "?fieldSelector=spec.nodeName%3Dx"),
+    ] {
         for clients in [1, 8] {
             let c = client.clone();
             measure(what, clients, 8, move |_| {

@@ -118,7 +118,8 @@ async fn clean_up(server: &ApiServer, name: &str) {
             if !held {
                 let _ = store.delete(key, object.revision).await;
             } else if !value["metadata"]["deletionTimestamp"].is_string() {
-                value["metadata"]["deletionTimestamp"] = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
+                value["metadata"]["deletionTimestamp"] =
+                    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
                 value["metadata"]["deletionGracePeriodSeconds"] = 0.into();
                 let _ = store.update(key, value, object.revision).await;
             }

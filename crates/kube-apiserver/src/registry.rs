@@ -170,6 +170,8 @@ impl Registry {
     }
     /// The resource of a kind, any version when `version` is empty.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        self.resources.iter().find(|r| r.kind == kind && r.group == group && (version.is_empty() || r.version == version))
+        self.resources
+            .iter()
+            .find(|r| r.kind == kind && r.group == group && (version.is_empty() || r.version == version))
     }
 }

@@ -52,8 +52,11 @@ impl RequestInfo {
             // Only a subresource's tail (a proxied path) may hold empty segments; nothing here proxies such paths.
             return Err(malformed());
         }
-        let mut info =
-            Self { verb: method.as_str().to_ascii_lowercase(), path: format!("/{}", segments.join("/")), ..Self::default() };
+        let mut info = Self {
+            verb: method.as_str().to_ascii_lowercase(),
+            path: format!("/{}", segments.join("/")),
+            ..Self::default()
+        };
         let mut rest = segments.iter();
         match rest.next().map(String::as_str) {
             Some("api") => {}
@@ -99,7 +102,9 @@ impl RequestInfo {
             Method::DELETE => "delete",
             Method::GET | Method::HEAD if collection => {
                 // The first value counts, here and in the handler, which reads the verb and not the query.
-                let watch = pairs().find(|(key, _)| key == "watch").is_some_and(|(_, v)| matches!(&*v, "1" | "true" | "True" | "t" | "T" | "TRUE"));
+                let watch = pairs()
+                    .find(|(key, _)| key == "watch")
+                    .is_some_and(|(_, v)| matches!(&*v, "1" | "true" | "True" | "t" | "T" | "TRUE"));
                 if watch { "watch" } else { "list" }
             }
             Method::GET | Method::HEAD => "get",

@@ -71,8 +71,7 @@ impl Call {
     }
 }
 
-const MODIFIED: &str =
-    "the object has been modified; please apply your changes to the latest version and try again";
+const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
 
 /// Serves one authenticated request.
 pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
@@ -109,8 +108,7 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
         Err(error) => return error.into_response(),
     };
     let query = Query::parse(parts.uri.query().unwrap_or_default());
-    let call =
-        Call { server, user, info, resource, query, accept, headers: parts.headers, warnings: Mutex::default() };
+    let call = Call { server, user, info, resource, query, accept, headers: parts.headers, warnings: Mutex::default() };
     let outcome = dispatch(&call, body).await;
     let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
     for text in call.warnings.lock().unwrap_or_else(PoisonError::into_inner).iter() {

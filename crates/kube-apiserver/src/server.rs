@@ -73,10 +73,12 @@ impl std::fmt::Debug for ApiServer {
 impl ApiServer {
     /// Opens the server: reads the store, builds the registry, creates what every cluster has.
     pub async fn open(config: Config) -> Result<Self, Error> {
-        let store = Store::open(config.data_dir.as_deref(), config.watch_history).map_err(|source| Error::Store { source })?;
+        let store =
+            Store::open(config.data_dir.as_deref(), config.watch_history).map_err(|source| Error::Store { source })?;
         let authorizer = Authorizer::new(store.clone());
         let view: Arc<dyn View> = store.clone();
-        let edges = Edges::open(config.pki_dir.as_ref(), &view, &authorizer, config.data_dir.is_some()).map_err(|source| Error::Keys { source })?;
+        let edges = Edges::open(config.pki_dir.as_ref(), &view, &authorizer, config.data_dir.is_some())
+            .map_err(|source| Error::Keys { source })?;
         let server = Self {
             inner: Arc::new(Inner {
                 config,

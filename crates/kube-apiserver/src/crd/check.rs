@@ -16,7 +16,9 @@ pub(crate) fn validate(crd: &Value, causes: &mut Vec<Cause>) {
         let message = format!("Invalid value: {name:?}: must be spec.names.plural+\".\"+spec.group");
         causes.push(cause("FieldValueInvalid", "metadata.name", message));
     }
-    for (field, value) in [("spec.group", &group), ("spec.names.plural", &plural), ("spec.names.kind", &text(&spec["names"]["kind"]))] {
+    for (field, value) in
+        [("spec.group", &group), ("spec.names.plural", &plural), ("spec.names.kind", &text(&spec["names"]["kind"]))]
+    {
         if value.is_empty() {
             causes.push(cause("FieldValueRequired", field, "Required value".into()));
         }
@@ -25,7 +27,8 @@ pub(crate) fn validate(crd: &Value, causes: &mut Vec<Cause>) {
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let storage = versions.iter().filter(|version| version["storage"] == true).count();
     if storage != 1 {
-        let message = format!("Invalid value: {}: must have exactly one version marked as storage version", json!(storage));
+        let message =
+            format!("Invalid value: {}: must have exactly one version marked as storage version", json!(storage));
         causes.push(cause("FieldValueInvalid", "spec.versions", message));
     }
     for (index, version) in versions.iter().enumerate() {
@@ -40,7 +43,11 @@ pub(crate) fn validate(crd: &Value, causes: &mut Vec<Cause>) {
                 structural(schema, &at, true, causes);
                 let rules = Rules::compile(schema, &group, "", "");
                 for error in rules.iter().flat_map(Rules::errors) {
-                    causes.push(cause("FieldValueInvalid", &at, format!("Invalid value: x-kubernetes-validations: {error}")));
+                    causes.push(cause(
+                        "FieldValueInvalid",
+                        &at,
+                        format!("Invalid value: x-kubernetes-validations: {error}"),
+                    ));
                 }
             }
         }

@@ -45,9 +45,7 @@ fn names(names: &Value) -> Vec<(&'static str, String)> {
 
 /// Says on a definition that its names are taken: it is not served until they are free.
 pub(crate) fn refuse(crd: &mut Value, reason: &str, message: &str, now: &str) {
-    let condition = |type_: &str, reason: &str, message: &str| {
-        json!({"type": type_, "status": "False", "reason": reason, "message": message, "lastTransitionTime": now})
-    };
+    let condition = |type_: &str, reason: &str, message: &str| json!({"type": type_, "status": "False", "reason": reason, "message": message, "lastTransitionTime": now});
     crd["status"]["acceptedNames"] = json!({"plural": "", "kind": ""});
     crd["status"]["conditions"] = json!([
         condition("NamesAccepted", reason, message),

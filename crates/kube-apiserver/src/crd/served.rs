@@ -87,7 +87,8 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
             columns: columns(&version["additionalPrinterColumns"]),
             crd: Some(text(&crd["metadata"]["name"])),
             crd_revision: revision,
-            conversion_webhook: (spec["conversion"]["strategy"] == "Webhook").then(|| spec["conversion"]["webhook"].clone()),
+            conversion_webhook: (spec["conversion"]["strategy"] == "Webhook")
+                .then(|| spec["conversion"]["webhook"].clone()),
             selectable_fields: version["selectableFields"]
                 .as_array()
                 .into_iter()
@@ -141,7 +142,9 @@ fn delegated(service: &Value) -> Option<Aggregated> {
             text(target.get("name")),
             target.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok()).unwrap_or(443),
         ),
-        ca_bundle: spec["caBundle"].as_str().and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok()),
+        ca_bundle: spec["caBundle"]
+            .as_str()
+            .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok()),
         insecure_skip_tls_verify: spec["insecureSkipTLSVerify"] == true,
         priority: (number("groupPriorityMinimum"), number("versionPriority")),
     })

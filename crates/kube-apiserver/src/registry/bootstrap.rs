@@ -27,7 +27,9 @@ pub(crate) async fn default_account(server: &ApiServer, namespace: &str) -> Resu
 
 /// The Service pods reach this server by: the first address of the primary range, led to where the server listens.
 async fn kubernetes_service(server: &ApiServer) -> Result<(), ApiError> {
-    let Some(address) = server.config().service_cidrs.first().and_then(|range| range.hosts().next()) else { return Ok(()) };
+    let Some(address) = server.config().service_cidrs.first().and_then(|range| range.hosts().next()) else {
+        return Ok(());
+    };
     let advertise = server.config().advertise;
     let port = advertise.map_or(6443, |address| address.port());
     let labels = json!({"component": "apiserver", "provider": "kubernetes"});
@@ -48,7 +50,13 @@ async fn kubernetes_service(server: &ApiServer) -> Result<(), ApiError> {
 }
 
 /// Creates an object, or makes an old one say the same.
-async fn replace(server: &ApiServer, group: &str, plural: &str, namespace: &str, object: Value) -> Result<(), ApiError> {
+async fn replace(
+    server: &ApiServer,
+    group: &str,
+    plural: &str,
+    namespace: &str,
+    object: Value,
+) -> Result<(), ApiError> {
     ensure(server, group, plural, namespace, object.clone()).await?;
     let storage = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -65,7 +73,13 @@ async fn replace(server: &ApiServer, group: &str, plural: &str, namespace: &str,
 }
 
 /// Creates an object unless it exists, as the server itself: no admission.
-pub(crate) async fn ensure(server: &ApiServer, group: &str, plural: &str, namespace: &str, mut object: Value) -> Result<(), ApiError> {
+pub(crate) async fn ensure(
+    server: &ApiServer,
+    group: &str,
+    plural: &str,
+    namespace: &str,
+    mut object: Value,
+) -> Result<(), ApiError> {
     let registry = server.registry();
     let Some(resource) = registry.resources.iter().find(|r| r.group == group && r.plural == plural) else {
         return Err(ApiError::internal(format!("{plural} is not served")));

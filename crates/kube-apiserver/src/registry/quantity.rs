@@ -54,7 +54,15 @@ mod tests {
 
     #[test]
     fn quantities_compare() {
-        let same = [("1", "1000m"), ("1Ki", "1024"), ("1.5Gi", "1536Mi"), ("2e3", "2k"), ("+1", "1"), ("0.1", "100m"), (".5", "500m")];
+        let same = [
+            ("1", "1000m"),
+            ("1Ki", "1024"),
+            ("1.5Gi", "1536Mi"),
+            ("2e3", "2k"),
+            ("+1", "1"),
+            ("0.1", "100m"),
+            (".5", "500m"),
+        ];
         for (a, b) in same {
             assert_eq!(nanos(a), nanos(b), "{a} {b}");
             assert!(nanos(a).is_some());

@@ -78,13 +78,13 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
         ("", "services") => object["status"] = json!({"loadBalancer": {}}),
         ("apps", "daemonsets") => {
             child(child(object, "metadata"), "annotations")[workload::TEMPLATE_GENERATION] = "1".into();
-            object["status"] =
-                json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0});
+            object["status"] = json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0});
         }
         ("apps", "statefulsets") => object["status"] = json!({"replicas": 0, "availableReplicas": 0}),
         ("apps", "replicasets") | ("", "replicationcontrollers") => object["status"] = json!({"replicas": 0}),
         ("policy", "poddisruptionbudgets") => {
-            object["status"] = json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
+            object["status"] =
+                json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
         }
         ("networking.k8s.io", "ingresses") => object["status"] = json!({"loadBalancer": {}}),
         ("apps", "deployments") | ("batch", "cronjobs") | ("apiregistration.k8s.io", _) => object["status"] = json!({}),
@@ -117,7 +117,8 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
         ("", "services", "") => service::keep_allocated(old, new),
         ("", "pods", "") => pod::prepare_update(old, new),
         ("apps", "daemonsets", "") if old["spec"]["template"] != new["spec"]["template"] => {
-            let before = old["metadata"]["annotations"][workload::TEMPLATE_GENERATION].as_str().and_then(|n| n.parse().ok());
+            let before =
+                old["metadata"]["annotations"][workload::TEMPLATE_GENERATION].as_str().and_then(|n| n.parse().ok());
             let next: i64 = before.unwrap_or(0) + 1;
             child(child(new, "metadata"), "annotations")[workload::TEMPLATE_GENERATION] = next.to_string().into();
         }
@@ -126,13 +127,21 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
 }
 
 /// Checks what schemas cannot say.
-pub(crate) fn validate(resource: &Resource, object: &Value, old: Option<&Value>, subresource: &str, causes: &mut Vec<Cause>) {
+pub(crate) fn validate(
+    resource: &Resource,
+    object: &Value,
+    old: Option<&Value>,
+    subresource: &str,
+    causes: &mut Vec<Cause>,
+) {
     if resource.crd.is_some() {
         return;
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         // A stored pod was valid; only its creation and its change of spec can make it invalid.
-        ("", "pods") if old.is_none_or(|old| old["spec"] != object["spec"]) => pod::validate(&object["spec"], "spec", causes),
+        ("", "pods") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            pod::validate(&object["spec"], "spec", causes)
+        }
         ("", "services") => service::validate(&object["spec"], causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, causes),
@@ -212,7 +221,13 @@ pub(crate) fn returns_deleted(resource: &Resource) -> bool {
     resource.group.is_empty()
         && matches!(
             resource.plural.as_str(),
-            "pods" | "services" | "serviceaccounts" | "persistentvolumes" | "persistentvolumeclaims" | "podtemplates" | "resourcequotas"
+            "pods"
+                | "services"
+                | "serviceaccounts"
+                | "persistentvolumes"
+                | "persistentvolumeclaims"
+                | "podtemplates"
+                | "resourcequotas"
         )
 }
 
@@ -235,7 +250,8 @@ pub(crate) fn selector_text(selector: &Value) -> String {
     }
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = expression["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let values: Vec<&str> =
+            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         terms.push(match expression["operator"].as_str() {
             Some("In") => format!("{key} in ({})", values.join(",")),
             Some("NotIn") => format!("{key} notin ({})", values.join(",")),

@@ -15,11 +15,9 @@ pub(super) async fn read(call: &Call, body: Body) -> Result<Bytes, ApiError> {
     let limit = call.server.config().body_limit;
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(ApiError::new(
-            413,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: limit is {limit}"),
-        )),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            Err(ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}")))
+        }
         Err(_) => Err(ApiError::bad_request("the request body could not be read")),
     }
 }
@@ -39,7 +37,9 @@ pub(super) fn document(call: &Call, bytes: &[u8]) -> Result<(Value, Vec<String>)
         other => Err(ApiError::new(
             415,
             "UnsupportedMediaType",
-            format!("the body of the request was in an unknown format - accepted media types include: application/json, application/yaml (got {other})"),
+            format!(
+                "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml (got {other})"
+            ),
         )),
     }
 }
@@ -50,7 +50,9 @@ pub(super) fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let seed = Tree { path: &mut String::new(), duplicates: &mut duplicates };
     let value = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    value.map(|value| (value, duplicates)).map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
+    value
+        .map(|value| (value, duplicates))
+        .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
 }
 
 /// YAML (and so JSON), within the parser's budget for depth and aliases.

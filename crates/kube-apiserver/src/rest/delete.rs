@@ -89,7 +89,8 @@ impl Options {
             ("ResourceVersion", &self.revision, meta::text(object, "resourceVersion")),
         ] {
             if let Some(wanted) = wanted.as_ref().filter(|wanted| wanted.as_str() != has) {
-                let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {has}");
+                let why =
+                    format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {has}");
                 return Err(call.conflict(meta::text(object, "name"), &why));
             }
         }
@@ -111,7 +112,8 @@ pub(super) async fn delete(call: &Call, body: Body) -> Result<Response, ApiError
             if !call.resource.group.is_empty() {
                 details["group"] = call.resource.group.clone().into();
             }
-            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+            let status =
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
             respond::encode(call, StatusCode::OK, &status)
         }
     }
@@ -128,7 +130,8 @@ pub(super) enum Outcome {
 /// Deletes one object, or begins to.
 pub(super) async fn remove(call: &Call, name: &str, options: &Options) -> Result<Outcome, ApiError> {
     for _ in 0..TRIES {
-        let stored = call.server.store().get(&call.storage(), call.namespace(), name).ok_or_else(|| call.not_found(name))?;
+        let stored =
+            call.server.store().get(&call.storage(), call.namespace(), name).ok_or_else(|| call.not_found(name))?;
         match Box::pin(remove_once(call, name, &stored, options)).await {
             Err(None) => {}
             Err(Some(error)) => return Err(error),
@@ -139,7 +142,12 @@ pub(super) async fn remove(call: &Call, name: &str, options: &Options) -> Result
 }
 
 /// `Err(None)`: another writer was faster.
-async fn remove_once(call: &Call, name: &str, stored: &Arc<Object>, options: &Options) -> Result<Outcome, Option<ApiError>> {
+async fn remove_once(
+    call: &Call,
+    name: &str,
+    stored: &Arc<Object>,
+    options: &Options,
+) -> Result<Outcome, Option<ApiError>> {
     let old = respond::tree(call, stored)?;
     options.check(call, &old)?;
     let write = Write { operation: Operation::Delete, name, old: Some(&old), options: "DeleteOptions" };
@@ -213,7 +221,8 @@ pub(super) async fn collection(call: &Call, body: Body) -> Result<Response, ApiE
     let options = Options::read(call, body).await?;
     let filter = Filter::parse(call)?;
     let list = ListOptions::parse(&call.query, false)?;
-    let snapshot = call.server.store().list(&call.storage(), Some(call.namespace()).filter(|_| call.resource.namespaced));
+    let snapshot =
+        call.server.store().list(&call.storage(), Some(call.namespace()).filter(|_| call.resource.namespaced));
     let mut items = Vec::new();
     let limit = if list.limit == 0 { usize::MAX } else { list.limit };
     for object in snapshot.objects.iter().filter(|object| filter.matches(object)).take(limit) {

@@ -28,13 +28,16 @@ fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::
     let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     let found: Value = match segments.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => return Some("ok".into_response()),
-        [""] => json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
+        [""] => {
+            json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
+        }
         ["version"] => version(),
         ["openapi", rest @ ..] => return super::specification::serve(server, rest, parts),
         [root @ ("api" | "apis")] => match discovery::aggregated_form(accept) {
             Some(form) => {
                 let documents = &server.edges().delegation.documents;
-                let fetch = |of: &Aggregated| documents.resources(&of.group, &of.version)?["resources"].as_array().cloned();
+                let fetch =
+                    |of: &Aggregated| documents.resources(&of.group, &of.version)?["resources"].as_array().cloned();
                 let document = discovery::aggregated(&registry, *root == "api", form, &fetch);
                 let mut response = json_bytes(StatusCode::OK, document.to_string());
                 if let Ok(value) = discovery::aggregated_media_type(form).parse() {

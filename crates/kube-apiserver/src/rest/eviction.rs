@@ -25,7 +25,9 @@ pub(super) async fn evict(call: &Call, body: Body) -> Result<Response, ApiError>
     let name = &call.info.name;
     let said = meta::text(&eviction, "name");
     if !said.is_empty() && said != name {
-        return Err(ApiError::bad_request(format!("name in URL does not match name in Eviction object: {name} in URL, {said} in object")));
+        return Err(ApiError::bad_request(format!(
+            "name in URL does not match name in Eviction object: {name} in URL, {said} in object"
+        )));
     }
     let write = Write { operation: Operation::Create, name, old: None, options: "CreateOptions" };
     admit::validate(call, &write, Some(&eviction)).await?;
@@ -71,10 +73,12 @@ async fn spend(call: &Call, pod: &Value, dry_run: bool) -> Result<(), ApiError> 
     let store = call.server.store();
     for _ in 0..20 {
         let budgets = store.list(BUDGETS, Some(call.namespace())).objects;
-        let mut matching = budgets.iter().map(|object| (object, object.value())).filter(|(_, budget)| covers(budget, pod));
+        let mut matching =
+            budgets.iter().map(|object| (object, object.value())).filter(|(_, budget)| covers(budget, pod));
         let Some((object, mut budget)) = matching.next() else { return Ok(()) };
         if matching.next().is_some() {
-            let text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            let text =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return Err(ApiError::internal(text));
         }
         allowed(object, &budget)?;
@@ -103,16 +107,20 @@ fn allowed(object: &Object, budget: &Value) -> Result<(), ApiError> {
     let name = &object.key.name;
     let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
     if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(too_many("Cannot evict pod as it would violate the pod's disruption budget.", Some(format!(
-            "The disruption budget {name} is still being processed by the server."
-        ))));
+        return Err(too_many(
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            Some(format!("The disruption budget {name} is still being processed by the server.")),
+        ));
     }
     if number("disruptionsAllowed") <= 0 {
-        return Err(too_many("Cannot evict pod as it would violate the pod's disruption budget.", Some(format!(
-            "The disruption budget {name} needs {} healthy pods and has {} currently",
-            number("desiredHealthy"),
-            number("currentHealthy")
-        ))));
+        return Err(too_many(
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            Some(format!(
+                "The disruption budget {name} needs {} healthy pods and has {} currently",
+                number("desiredHealthy"),
+                number("currentHealthy")
+            )),
+        ));
     }
     Ok(())
 }

@@ -65,7 +65,16 @@ pub(crate) fn stamp_new(resource: &Resource, object: &mut Value, namespace: &str
 
 /// Carries over what an update may not change and moves the generation on when the desired state changed.
 pub(super) fn stamp_update(resource: &Resource, old: &Value, new: &mut Value, counts: bool) {
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink", "name", "namespace"] {
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "selfLink",
+        "name",
+        "namespace",
+    ] {
         match old["metadata"].get(field) {
             Some(value) => new["metadata"][field] = value.clone(),
             None => {
@@ -84,7 +93,8 @@ pub(super) fn stamp_update(resource: &Resource, old: &Value, new: &mut Value, co
 fn desired_changed(resource: &Resource, old: &Value, new: &Value) -> bool {
     let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return true };
     let ignored = |key: &str| {
-        matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && (resource.status_subresource || resource.crd.is_none()))
+        matches!(key, "metadata" | "apiVersion" | "kind")
+            || (key == "status" && (resource.status_subresource || resource.crd.is_none()))
     };
     let differs = |(key, value): (&String, &Value)| !ignored(key) && new.get(key) != Some(value);
     old.iter().any(differs) || new.keys().any(|key| !ignored(key) && !old.contains_key(key))
@@ -218,7 +228,12 @@ fn label_text(text: &str) -> bool {
 }
 
 /// Checks that a body is about what the path names, and fills in what it leaves out.
-pub(super) fn check_identity(resource: &Resource, object: &mut Value, namespace: &str, name: &str) -> Result<(), ApiError> {
+pub(super) fn check_identity(
+    resource: &Resource,
+    object: &mut Value,
+    namespace: &str,
+    name: &str,
+) -> Result<(), ApiError> {
     if !object.is_object() {
         return Err(ApiError::bad_request("the body of the request must be an object"));
     }
@@ -240,7 +255,9 @@ pub(super) fn check_identity(resource: &Resource, object: &mut Value, namespace:
     }
     let said = text(object, "namespace");
     if resource.namespaced && !said.is_empty() && said != namespace {
-        return Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     let said = text(object, "name");
     if !name.is_empty() && !said.is_empty() && said != name {
@@ -260,7 +277,8 @@ mod tests {
 
     #[test]
     fn names() {
-        let resource = |group: &str, plural: &str| Resource { group: group.into(), plural: plural.into(), ..Resource::default() };
+        let resource =
+            |group: &str, plural: &str| Resource { group: group.into(), plural: plural.into(), ..Resource::default() };
         let pods = resource("", "pods");
         for (name, ok) in [("a", true), ("a.b-c", true), ("A", false), ("a..b", false), ("-a", false), ("a_b", false)] {
             assert_eq!(name_problem(&pods, name).is_none(), ok, "{name}");
@@ -272,7 +290,8 @@ mod tests {
 
     #[test]
     fn label_rules() {
-        for (key, ok) in [("a", true), ("k8s.io/a_b", true), ("/a", false), ("a/b/c", false), ("-", false), ("", false)] {
+        for (key, ok) in [("a", true), ("k8s.io/a_b", true), ("/a", false), ("a/b/c", false), ("-", false), ("", false)]
+        {
             assert_eq!(qualified_name_problem(key).is_none(), ok, "{key}");
         }
         assert!(label_value_problem("").is_none());

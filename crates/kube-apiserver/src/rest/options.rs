@@ -77,22 +77,38 @@ impl ListOptions {
         let matching = query.get("resourceVersionMatch");
         let initial = query.maybe_flag("sendInitialEvents")?;
         let forbidden = |field: &str, why: &str| {
-            Err(ApiError::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: Forbidden: {why}")))
+            Err(ApiError::new(
+                422,
+                "Invalid",
+                format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: Forbidden: {why}"),
+            ))
         };
         match (matching, watch) {
             ("", true) if initial.is_some() => {
-                return forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+                return forbidden(
+                    "resourceVersionMatch",
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                );
             }
             ("", _) => {}
             ("NotOlderThan", true) if initial.is_some() => {}
             (_, true) => {
-                return forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+                return forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                );
             }
             ("Exact" | "NotOlderThan", false) if revision.is_none() => {
-                return forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided");
+                return forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                );
             }
             ("Exact", false) if revision == Some(0) => {
-                return forbidden("resourceVersionMatch", "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+                return forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                );
             }
             ("Exact" | "NotOlderThan", false) => {}
             (other, false) => {

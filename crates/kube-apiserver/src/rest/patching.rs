@@ -37,8 +37,17 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         let refused = shape(call, &mut new, Vec::new())?;
         if !refused.is_empty() {
-            let message = format!("Invalid value: {}: strict decoding error: {}", Value::from(new.to_string()), refused.join(", "));
-            return Err(ApiError::invalid("", "", "", vec![Cause { reason: "FieldValueInvalid".into(), message, field: "patch".into() }]));
+            let message = format!(
+                "Invalid value: {}: strict decoding error: {}",
+                Value::from(new.to_string()),
+                refused.join(", ")
+            );
+            return Err(ApiError::invalid(
+                "",
+                "",
+                "",
+                vec![Cause { reason: "FieldValueInvalid".into(), message, field: "patch".into() }],
+            ));
         }
         Ok(new)
     })
@@ -53,7 +62,10 @@ async fn create(call: &Call, wanted: &Value) -> Result<Option<Value>, ApiError> 
     }
     for field in ["uid", "resourceVersion"] {
         if !meta::text(wanted, field).is_empty() {
-            let why = format!("{field} mismatch: the provided object specified {field} {}, and no existing object was found", meta::text(wanted, field));
+            let why = format!(
+                "{field} mismatch: the provided object specified {field} {}, and no existing object was found",
+                meta::text(wanted, field)
+            );
             return Err(call.conflict(&call.info.name, &why));
         }
     }
@@ -117,7 +129,10 @@ fn parse(call: &Call, bytes: &Bytes) -> Result<Patch, ApiError> {
             Err(ApiError::new(
                 415,
                 "UnsupportedMediaType",
-                format!("the body of the request was in an unknown format - accepted media types include: {} (got {other})", known.join(", ")),
+                format!(
+                    "the body of the request was in an unknown format - accepted media types include: {} (got {other})",
+                    known.join(", ")
+                ),
             ))
         }
     }
@@ -132,7 +147,11 @@ impl Patch {
         let mut new = current.clone();
         match self {
             Self::Json(patch) => json_patch::patch(&mut new, patch).map_err(|error| {
-                ApiError::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {error}"))
+                ApiError::new(
+                    422,
+                    "Invalid",
+                    format!("the server rejected our request due to an error in our request: {error}"),
+                )
             })?,
             Self::Merge(patch) => json_patch::merge(&mut new, patch),
             Self::Strategic(patch) => new = strategic::merge(&call.resource.schema, current, patch)?,

@@ -108,7 +108,8 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
 
 /// Stored bytes put together: a list costs a copy and no parsing.
 fn joined(call: &Call, page: &[Arc<Object>], metadata: &Value) -> Result<Vec<u8>, ApiError> {
-    let head = json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": metadata});
+    let head =
+        json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": metadata});
     let mut out = Vec::with_capacity(page.iter().map(|o| o.json.len() + 1).sum::<usize>() + 256);
     out.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());
     // `metadata` is an object too: its brace was trimmed with the outer one.

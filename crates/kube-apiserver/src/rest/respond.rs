@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 
-use super::accept::Shape;
 use super::Call;
+use super::accept::Shape;
 use crate::error::ApiError;
 use crate::registry::Resource;
 use crate::store::Object;

@@ -29,16 +29,23 @@ impl Labels {
         let mut rest = text.trim();
         let mut requirements = Vec::new();
         while !rest.is_empty() {
-            let (requirement, tail) = requirement(rest)
-                .ok_or_else(|| ApiError::bad_request(format!("unable to parse requirement: found {rest:?} in {text:?}")))?;
+            let (requirement, tail) = requirement(rest).ok_or_else(|| {
+                ApiError::bad_request(format!("unable to parse requirement: found {rest:?} in {text:?}"))
+            })?;
             requirements.push(requirement);
             rest = match tail.trim_start().strip_prefix(',') {
                 Some(tail) if tail.trim().is_empty() => {
-                    return Err(ApiError::bad_request(format!("found ',' at the end of {text:?}, expected: !, identifier")));
+                    return Err(ApiError::bad_request(format!(
+                        "found ',' at the end of {text:?}, expected: !, identifier"
+                    )));
                 }
                 Some(tail) => tail.trim_start(),
                 None if tail.trim().is_empty() => "",
-                None => return Err(ApiError::bad_request(format!("unable to parse requirement: found {tail:?}, expected: ','"))),
+                None => {
+                    return Err(ApiError::bad_request(format!(
+                        "unable to parse requirement: found {tail:?}, expected: ','"
+                    )));
+                }
             };
         }
         Ok(Self(requirements))
@@ -56,7 +63,9 @@ impl Labels {
             Requirement::NotIn(key, values) => get(key).is_none_or(|v| !values.iter().any(|x| x == v)),
             Requirement::Exists(key) => get(key).is_some(),
             Requirement::Absent(key) => get(key).is_none(),
-            Requirement::Greater(key, bound) => get(key).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v > *bound),
+            Requirement::Greater(key, bound) => {
+                get(key).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v > *bound)
+            }
             Requirement::Less(key, bound) => get(key).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v < *bound),
         })
     }
@@ -99,7 +108,8 @@ fn requirement(text: &str) -> Option<(Requirement, &str)> {
     if let Some(tail) = rest.strip_prefix('>').or_else(|| rest.strip_prefix('<')) {
         let (value, after) = split_word(tail.trim_start());
         let bound = value.parse().ok()?;
-        let found = if rest.starts_with('>') { Requirement::Greater(key, bound) } else { Requirement::Less(key, bound) };
+        let found =
+            if rest.starts_with('>') { Requirement::Greater(key, bound) } else { Requirement::Less(key, bound) };
         return Some((found, after));
     }
     let (word, after) = split_word(rest);
@@ -192,7 +202,11 @@ struct At<'a> {
 impl<'de> DeserializeSeed<'de> for At<'_> {
     type Value = Option<Value>;
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
-        if self.path.is_empty() { Value::deserialize(deserializer).map(Some) } else { deserializer.deserialize_any(self) }
+        if self.path.is_empty() {
+            Value::deserialize(deserializer).map(Some)
+        } else {
+            deserializer.deserialize_any(self)
+        }
     }
 }
 
@@ -281,7 +295,13 @@ mod tests {
     #[test]
     fn fields_are_found_without_reading_the_rest() {
         let json = br#"{"spec":{"nodeName":"n","deep":{"x":[1,{"a":2}]}},"status":{"phase":"Running"},"n":5}"#;
-        for (path, expect) in [("spec.nodeName", "n"), ("status.phase", "Running"), ("n", "5"), ("spec.none", ""), ("spec.nodeName.x", "")] {
+        for (path, expect) in [
+            ("spec.nodeName", "n"),
+            ("status.phase", "Running"),
+            ("n", "5"),
+            ("spec.none", ""),
+            ("spec.nodeName.x", ""),
+        ] {
             assert_eq!(field_of(json, path), expect, "{path}");
         }
     }

@@ -155,5 +155,9 @@ async fn bind(call: &Call, body: Body) -> Result<Response, ApiError> {
         Ok(new)
     })
     .await?;
-    respond::encode(call, StatusCode::CREATED, &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}))
+    respond::encode(
+        call,
+        StatusCode::CREATED,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+    )
 }

@@ -16,9 +16,9 @@ use super::admit::{self, Operation, Write};
 use super::decode;
 use super::{Call, MODIFIED, meta, owners, respond};
 use crate::error::ApiError;
+use crate::registry::strategy;
 use crate::schema::{self, prune};
 use crate::store::{Key, Object, WriteError};
-use crate::registry::strategy;
 
 /// Tries of a write that races with others before the client is told.
 const TRIES: usize = 20;
@@ -322,7 +322,8 @@ fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
     match edit.subresource {
         "" if resource.status_subresource => carry("status", new),
         "status" => {
-            let fields: Vec<String> = old.as_object().into_iter().chain(new.as_object()).flat_map(|m| m.keys().cloned()).collect();
+            let fields: Vec<String> =
+                old.as_object().into_iter().chain(new.as_object()).flat_map(|m| m.keys().cloned()).collect();
             for field in fields {
                 let kept = matches!(field.as_str(), "status") || (field == "metadata" && resource.crd.is_none());
                 if !kept {
@@ -350,7 +351,9 @@ fn check_finalizers(call: &Call, old: &Value, new: &Value) -> Result<(), ApiErro
         &call.info.name,
         vec![crate::error::Cause {
             reason: "FieldValueForbidden".into(),
-            message: format!("Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"),
+            message: format!(
+                "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            ),
             field: "metadata.finalizers".into(),
         }],
     ))

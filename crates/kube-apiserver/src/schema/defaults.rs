@@ -29,7 +29,9 @@ pub fn apply(schema: &Schema, value: &mut Value) {
             }
         }
         Value::Array(items) => {
-            if let Some(of) = schema.items.as_ref().filter(|of| matches!(of.type_, Type::Object | Type::Array | Type::Any)) {
+            if let Some(of) =
+                schema.items.as_ref().filter(|of| matches!(of.type_, Type::Object | Type::Array | Type::Any))
+            {
                 items.iter_mut().for_each(|item| apply(of, item));
             }
         }
@@ -63,7 +65,11 @@ mod tests {
             json!({}),
             json!({"o": {"n": 1}}),
         );
-        check(json!({"properties": {"l": {"type": "array", "items": inner}}}), json!({"l": [{}]}), json!({"l": [{"n": 1}]}));
+        check(
+            json!({"properties": {"l": {"type": "array", "items": inner}}}),
+            json!({"l": [{}]}),
+            json!({"l": [{"n": 1}]}),
+        );
         check(json!({"additionalProperties": inner}), json!({"k": {}}), json!({"k": {"n": 1}}));
     }
 }

@@ -43,7 +43,11 @@ fn is_leaf(schema: &Schema) -> bool {
 }
 
 fn fields(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut String, found: &mut Vec<String>) {
-    let open = schema.preserve_unknown || (schema.type_ == Type::Any && schema.properties.is_empty() && schema.additional.is_none() && !schema.int_or_string);
+    let open = schema.preserve_unknown
+        || (schema.type_ == Type::Any
+            && schema.properties.is_empty()
+            && schema.additional.is_none()
+            && !schema.int_or_string);
     let length = path.len();
     let mut dropped = Vec::new();
     for (key, value) in map.iter_mut() {

@@ -164,6 +164,9 @@ mod tests {
 
     #[test]
     fn schemas_without_rules_cost_nothing() {
-        assert!(Rules::compile(&json!({"type": "object", "properties": {"a": {"type": "string"}}}), "g", "v", "K").is_none());
+        assert!(
+            Rules::compile(&json!({"type": "object", "properties": {"a": {"type": "string"}}}), "g", "v", "K")
+                .is_none()
+        );
     }
 }

@@ -79,7 +79,8 @@ impl Walk<'_> {
 
     fn wrong_type(&mut self, value: &Value, expected: &str) {
         let kind = kind_of(value);
-        let message = format!("Invalid value: \"{kind}\": {} in body must be of type {expected}: \"{kind}\"", self.path);
+        let message =
+            format!("Invalid value: \"{kind}\": {} in body must be of type {expected}: \"{kind}\"", self.path);
         self.causes.push(cause("FieldValueTypeInvalid", &self.path, message));
     }
 
@@ -171,7 +172,9 @@ impl Walk<'_> {
                         schema.items.as_ref().and_then(|of| of.properties.get(key)?.default.clone()).unwrap_or_default()
                     };
                     self.duplicates(items, |item| {
-                        keys.iter().map(|key| (key.clone(), item.get(key).cloned().unwrap_or_else(|| defaults(key)))).collect()
+                        keys.iter()
+                            .map(|key| (key.clone(), item.get(key).cloned().unwrap_or_else(|| defaults(key))))
+                            .collect()
                     });
                 }
             }
@@ -262,7 +265,8 @@ impl Walk<'_> {
         let limit = argument.as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         match (rule, value) {
             ("minItems", Value::Array(items)) if items.len() < limit => {
-                let message = format!("Invalid value: {}: {} in body should have at least {limit} items", items.len(), self.path);
+                let message =
+                    format!("Invalid value: {}: {} in body should have at least {limit} items", items.len(), self.path);
                 self.causes.push(cause("FieldValueInvalid", &self.path, message));
             }
             ("maxItems", Value::Array(items)) if items.len() > limit => {
@@ -270,14 +274,20 @@ impl Walk<'_> {
                 self.causes.push(cause("FieldValueTooMany", &self.path, message));
             }
             ("minProperties", Value::Object(map)) if map.len() < limit => {
-                let message = format!("Invalid value: {}: {} in body should have at least {limit} properties", map.len(), self.path);
+                let message = format!(
+                    "Invalid value: {}: {} in body should have at least {limit} properties",
+                    map.len(),
+                    self.path
+                );
                 self.causes.push(cause("FieldValueInvalid", &self.path, message));
             }
             ("maxProperties", Value::Object(map)) if map.len() > limit => {
                 let message = format!("Too many: {}: must have at most {limit} items", map.len());
                 self.causes.push(cause("FieldValueTooMany", &self.path, message));
             }
-            ("uniqueItems", Value::Array(items)) if argument == &Value::Bool(true) => self.duplicates(items, Clone::clone),
+            ("uniqueItems", Value::Array(items)) if argument == &Value::Bool(true) => {
+                self.duplicates(items, Clone::clone);
+            }
             _ => {}
         }
     }
@@ -361,31 +371,45 @@ mod tests {
     #[test]
     fn words_are_those_of_kubernetes() {
         let spec = |of: Value| json!({"type": "object", "properties": {"s": of}});
-        check_words(spec(json!({"type": "integer"})), json!({"s": "x"}), &[
-            "s: Invalid value: \"string\": s in body must be of type integer: \"string\"",
-        ]);
-        check_words(spec(json!({"type": "integer", "minimum": 1})), json!({"s": 0}), &[
-            "s: Invalid value: 0: s in body should be greater than or equal to 1",
-        ]);
-        check_words(spec(json!({"type": "string", "enum": ["a", "b"]})), json!({"s": "c"}), &[
-            "s: Unsupported value: \"c\": supported values: \"a\", \"b\"",
-        ]);
-        check_words(spec(json!({"type": "string", "pattern": "^a+$"})), json!({"s": "b"}), &[
-            "s: Invalid value: \"b\": s in body should match '^a+$'",
-        ]);
+        check_words(
+            spec(json!({"type": "integer"})),
+            json!({"s": "x"}),
+            &["s: Invalid value: \"string\": s in body must be of type integer: \"string\""],
+        );
+        check_words(
+            spec(json!({"type": "integer", "minimum": 1})),
+            json!({"s": 0}),
+            &["s: Invalid value: 0: s in body should be greater than or equal to 1"],
+        );
+        check_words(
+            spec(json!({"type": "string", "enum": ["a", "b"]})),
+            json!({"s": "c"}),
+            &["s: Unsupported value: \"c\": supported values: \"a\", \"b\""],
+        );
+        check_words(
+            spec(json!({"type": "string", "pattern": "^a+$"})),
+            json!({"s": "b"}),
+            &["s: Invalid value: \"b\": s in body should match '^a+$'"],
+        );
         check_words(spec(json!({"type": "object", "required": ["x"]})), json!({"s": {}}), &["s.x: Required value"]);
-        check_words(spec(json!({"type": "array", "maxItems": 1, "items": {"type": "string"}})), json!({"s": ["a", "b"]}), &[
-            "s: Too many: 2: must have at most 1 items",
-        ]);
+        check_words(
+            spec(json!({"type": "array", "maxItems": 1, "items": {"type": "string"}})),
+            json!({"s": ["a", "b"]}),
+            &["s: Too many: 2: must have at most 1 items"],
+        );
         let list = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
             "items": {"type": "object", "properties": {"k": {"type": "string"}}}});
         check_words(spec(list), json!({"s": [{"k": "a"}, {"k": "a"}]}), &["s[1]: Duplicate value: {\"k\":\"a\"}"]);
-        check_words(spec(json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]})), json!({"s": true}), &[
-            "s: Invalid value: \"boolean\": s in body must be of type integer,string: \"boolean\"",
-        ]);
-        check_words(spec(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]})), json!({"s": {}}), &[
-            "s: Invalid value: \"object\": \"s\" must validate one and only one schema (oneOf). Found none valid",
-        ]);
+        check_words(
+            spec(json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]})),
+            json!({"s": true}),
+            &["s: Invalid value: \"boolean\": s in body must be of type integer,string: \"boolean\""],
+        );
+        check_words(
+            spec(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]})),
+            json!({"s": {}}),
+            &["s: Invalid value: \"object\": \"s\" must validate one and only one schema (oneOf). Found none valid"],
+        );
     }
 
     #[test]

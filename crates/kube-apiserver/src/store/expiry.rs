@@ -23,7 +23,8 @@ async fn sweep(store: &Arc<Store>, now: jiff::Timestamp) {
     for object in store.list(EVENTS, None).objects {
         let event = object.value();
         // An event that repeats is as old as its last repetition.
-        let times = [&event["series"]["lastObservedTime"], &event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
+        let times =
+            [&event["series"]["lastObservedTime"], &event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
         let time = times.iter().filter_map(|time| time.as_str()?.parse::<jiff::Timestamp>().ok()).max();
         if time.is_none_or(|time| time < oldest) {
             // One that changed meanwhile is looked at again in the next round.
@@ -43,7 +44,9 @@ mod tests {
     async fn old_events_go() {
         let store = Store::open(None, 64).unwrap();
         let now: jiff::Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
-        for (name, created, last) in [("old", "10:00:00", "10:30:00"), ("repeated", "10:00:00", "11:30:00"), ("new", "11:30:00", "11:30:00")] {
+        for (name, created, last) in
+            [("old", "10:00:00", "10:30:00"), ("repeated", "10:00:00", "11:30:00"), ("new", "11:30:00", "11:30:00")]
+        {
             let event = json!({"metadata": {"creationTimestamp": format!("2026-01-01T{created}Z")}, "lastTimestamp": format!("2026-01-01T{last}Z")});
             store.create(Key::new(EVENTS, "default", name), event).await.unwrap();
         }

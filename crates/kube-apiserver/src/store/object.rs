@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn revision_is_spliced_into_the_bytes() {
-        let body = Body::new(json!({"metadata": {"name": "a", "labels": {"k": "v"}}, "x": "\"resourceVersion\":\"9\""}));
+        let body =
+            Body::new(json!({"metadata": {"name": "a", "labels": {"k": "v"}}, "x": "\"resourceVersion\":\"9\""}));
         let object = body.finish(Key::new("pods", "n", "a"), 9);
         assert_eq!(object.value()["metadata"]["resourceVersion"], "9");
         let later = object.at_revision(12345);

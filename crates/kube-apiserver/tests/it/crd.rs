@@ -1,7 +1,9 @@
 //! Custom resources.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::{Api, Client, Error};
 use serde_json::{Value, json};
 
@@ -63,8 +65,14 @@ async fn schemas_default_prune_and_validate() {
     assert_eq!(created.data["spec"], json!({"size": 3, "mode": "a"}));
     assert_eq!(created.metadata.generation, Some(1));
     let refusals = [
-        (json!({"size": 0}), "Gadget.example.com \"x\" is invalid: spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"),
-        (json!({"size": 1, "mode": "c"}), "Gadget.example.com \"x\" is invalid: spec.mode: Unsupported value: \"c\": supported values: \"a\", \"b\""),
+        (
+            json!({"size": 0}),
+            "Gadget.example.com \"x\" is invalid: spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1",
+        ),
+        (
+            json!({"size": 1, "mode": "c"}),
+            "Gadget.example.com \"x\" is invalid: spec.mode: Unsupported value: \"c\": supported values: \"a\", \"b\"",
+        ),
         (json!({}), "Gadget.example.com \"x\" is invalid: spec.size: Required value"),
         (json!({"size": 100}), "Gadget.example.com \"x\" is invalid: spec: Invalid value: too big"),
     ];
@@ -141,11 +149,13 @@ async fn large_definitions_are_served() {
             if document["kind"] != "CustomResourceDefinition" {
                 continue;
             }
-            let request = http::Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?fieldValidation=Strict")
-                .header("content-type", "application/json")
-                .body(document.to_string().into_bytes())
-                .unwrap();
-            let stored: Value = client.request(request).await.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let request =
+                http::Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?fieldValidation=Strict")
+                    .header("content-type", "application/json")
+                    .body(document.to_string().into_bytes())
+                    .unwrap();
+            let stored: Value =
+                client.request(request).await.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             assert_eq!(stored["spec"]["versions"], document["spec"]["versions"], "{}", file.display());
         }
     }
@@ -164,7 +174,10 @@ async fn large_definitions_are_served() {
     assert_eq!(created.data["spec"]["template"]["spec"]["domain"]["memory"]["guest"], "128Mi");
     let wrong = machine(json!({"metadata": {"name": "x"}, "spec": {"runStrategy": 5}}));
     let got = message(machines.create(&PostParams::default(), &wrong).await);
-    assert!(got.contains("spec.runStrategy: Invalid value: \"integer\": spec.runStrategy in body must be of type string"), "{got}");
+    assert!(
+        got.contains("spec.runStrategy: Invalid value: \"integer\": spec.runStrategy in body must be of type string"),
+        "{got}"
+    );
 }
 
 #[tokio::test]

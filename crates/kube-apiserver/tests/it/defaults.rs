@@ -64,8 +64,18 @@ fn plural(kind: &str) -> String {
 async fn create(client: &Client, object: &Value) -> Result<Value, Error> {
     let version = object["apiVersion"].as_str().unwrap();
     let kind = object["kind"].as_str().unwrap();
-    let cluster = ["Namespace", "Node", "PersistentVolume", "StorageClass", "CSIDriver", "PriorityClass", "APIService",
-        "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "CustomResourceDefinition"];
+    let cluster = [
+        "Namespace",
+        "Node",
+        "PersistentVolume",
+        "StorageClass",
+        "CSIDriver",
+        "PriorityClass",
+        "APIService",
+        "ValidatingWebhookConfiguration",
+        "MutatingWebhookConfiguration",
+        "CustomResourceDefinition",
+    ];
     let root = if version.contains('/') { "apis" } else { "api" };
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
     let place = if cluster.contains(&kind) { String::new() } else { format!("namespaces/{namespace}/") };
@@ -109,7 +119,13 @@ async fn refusals_say_what_a_real_server_says() {
         let error = create(&client, &case["in"]).await.unwrap_err();
         let Error::Api(status) = error else { panic!("{error:?}") };
         // kubectl prints a refusal with causes as a list of them, and others as they are.
-        let causes: Vec<String> = status.details.as_ref().into_iter().flat_map(|d| &d.causes).map(|c| format!("{}: {}", c.field, c.message)).collect();
+        let causes: Vec<String> = status
+            .details
+            .as_ref()
+            .into_iter()
+            .flat_map(|d| &d.causes)
+            .map(|c| format!("{}: {}", c.field, c.message))
+            .collect();
         if causes.is_empty() {
             assert!(refused.ends_with(&status.message), "{refused}\n{}", status.message);
         } else {

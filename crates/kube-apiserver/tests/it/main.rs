@@ -1,17 +1,22 @@
 //! The API server as its clients see it, in process.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_pass_by_value, reason = "tests end at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "tests end at the first surprise"
+)]
 
 mod apply;
 mod crd;
 mod defaults;
+mod delegation;
 mod documents;
 mod objects;
-mod webhooks;
-mod streams;
 mod served;
-mod delegation;
 mod store;
+mod streams;
 mod watch;
+mod webhooks;
 
 use kube_apiserver::{ApiServer, Config};
 

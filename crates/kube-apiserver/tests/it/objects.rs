@@ -40,7 +40,10 @@ async fn an_object_lives_and_dies() {
     let same = api.replace("a", &PostParams::default(), &updated).await.unwrap();
     assert_eq!(same.resource_version(), updated.resource_version(), "a write that changes nothing is none");
 
-    let wrong = DeleteParams { preconditions: Some(Preconditions { uid: Some("x".into()), ..Default::default() }), ..Default::default() };
+    let wrong = DeleteParams {
+        preconditions: Some(Preconditions { uid: Some("x".into()), ..Default::default() }),
+        ..Default::default()
+    };
     refused(api.delete("a", &wrong).await, 409, "Conflict");
     api.delete("a", &DeleteParams::default()).await.unwrap();
     let message = refused(api.get("a").await, 404, "NotFound");
@@ -131,7 +134,8 @@ async fn status_and_spec_do_not_touch_each_other() {
     assert_eq!((patched.spec.unwrap().replicas, patched.metadata.generation), (Some(5), Some(2)));
     let scale = api.get_scale("d").await.unwrap();
     assert_eq!(scale.status.unwrap().selector.as_deref(), Some("a=b"));
-    let scaled = api.patch_scale("d", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 2}}))).await.unwrap();
+    let scaled =
+        api.patch_scale("d", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 2}}))).await.unwrap();
     assert_eq!(scaled.spec.unwrap().replicas, Some(2));
 }
 
@@ -194,7 +198,8 @@ async fn evictions_respect_budgets() {
         pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&running)).await.unwrap();
     }
     let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> = Api::default_namespaced(client);
-    let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
+    let budget =
+        json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
     budgets.create(&PostParams::default(), &serde_json::from_value(budget).unwrap()).await.unwrap();
     let evict = async |name: &str| pods.evict(name, &Default::default()).await.map(|_| ());
     refused(evict("one").await, 429, "TooManyRequests");
@@ -218,10 +223,12 @@ async fn services_get_addresses_of_their_own() {
     let post = PostParams::default();
     let fixed = api.create(&post, &service("dns", json!({"clusterIP": "10.96.0.10"}))).await.unwrap();
     assert_eq!(fixed.spec.unwrap().cluster_ip.as_deref(), Some("10.96.0.10"));
-    let message = refused(api.create(&post, &service("again", json!({"clusterIP": "10.96.0.10"}))).await, 422, "Invalid");
+    let message =
+        refused(api.create(&post, &service("again", json!({"clusterIP": "10.96.0.10"}))).await, 422, "Invalid");
     assert!(message.contains("provided IP is already allocated"), "{message}");
     refused(api.create(&post, &service("outside", json!({"clusterIP": "10.1.0.10"}))).await, 422, "Invalid");
-    let dual = api.create(&post, &service("dual", json!({"ipFamilyPolicy": "PreferDualStack"}))).await.unwrap().spec.unwrap();
+    let dual =
+        api.create(&post, &service("dual", json!({"ipFamilyPolicy": "PreferDualStack"}))).await.unwrap().spec.unwrap();
     assert_eq!(dual.ip_families, Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]));
     assert!(dual.cluster_ips.unwrap()[1].starts_with("fd00:10:96::"));
     let port = api.create(&post, &service("port", json!({"type": "NodePort"}))).await.unwrap();
@@ -245,5 +252,8 @@ async fn what_never_changes_is_refused() {
     api.create(&PostParams::default(), &serde_json::from_value(deployment).unwrap()).await.unwrap();
     let other = json!({"spec": {"selector": {"matchLabels": {"a": null, "c": "d"}}}});
     let message = refused(api.patch("d", &PatchParams::default(), &Patch::Merge(&other)).await, 422, "Invalid");
-    assert!(message.contains("spec.selector: Invalid value: ") && message.ends_with(": field is immutable"), "{message}");
+    assert!(
+        message.contains("spec.selector: Invalid value: ") && message.ends_with(": field is immutable"),
+        "{message}"
+    );
 }

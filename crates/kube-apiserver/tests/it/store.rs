@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
+use kube_apiserver::store::{Key, Store, WriteError};
 use kube_apiserver::{ApiServer, Config};
 use serde_json::json;
 
@@ -44,4 +45,44 @@ async fn a_damaged_file_is_refused_with_its_path() {
     let error = ApiServer::open(config(dir.path())).await.unwrap_err();
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("objects.redb"), "{source}");
+}
+
+/// Many writers share transactions; each write that was answered is there afterwards, once, with a revision of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_at_once_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = ApiServer::open(config(dir.path())).await.unwrap();
+    let store = server.store().clone();
+    drop(server);
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..16 {
+        let store = store.clone();
+        writers.spawn(async move {
+            let mut revisions = Vec::new();
+            for n in 0..25 {
+                let key = Key::new("things", "default", &format!("{writer}-{n}"));
+                let created = store.create(key.clone(), json!({"metadata": {}, "n": n})).await.unwrap();
+                assert_eq!(store.create(key.clone(), json!({})).await.unwrap_err(), WriteError::Exists);
+                let updated =
+                    store.update(key.clone(), json!({"metadata": {}, "n": -n}), created.revision).await.unwrap();
+                let stale = store.update(key.clone(), json!({}), created.revision).await.unwrap_err();
+                assert_eq!(stale, WriteError::Changed);
+                revisions.push(updated.revision);
+                if n % 5 == 0 {
+                    revisions.push(store.delete(key, updated.revision).await.unwrap().revision);
+                }
+            }
+            revisions
+        });
+    }
+    let mut revisions = writers.join_all().await.concat();
+    let (count, last) = (revisions.len(), store.revision());
+    revisions.sort_unstable();
+    revisions.dedup();
+    assert_eq!(revisions.len(), count);
+    drop(store);
+    let again = Store::open(Some(dir.path()), 64).unwrap();
+    assert_eq!((again.count("things"), again.revision()), (16 * 20, last));
+    assert!(again.watch("things", None, 1).is_err(), "what happened before the restart is gone");
+    assert!(again.watch("things", None, last).is_ok());
 }

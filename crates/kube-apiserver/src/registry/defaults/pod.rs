@@ -93,7 +93,9 @@ fn latest(image: &str) -> bool {
 }
 
 fn probe(probe: &mut Value) {
-    for (field, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
+    for (field, value) in
+        [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
+    {
         if probe[field] == 0 {
             probe[field] = Value::Null;
         }
@@ -113,10 +115,36 @@ fn http_get(handler: &mut Value) {
 }
 
 const SOURCES: [&str; 30] = [
-    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI", "emptyDir",
-    "ephemeral", "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "hostPath", "image", "iscsi",
-    "nfs", "persistentVolumeClaim", "photonPersistentDisk", "portworxVolume", "projected", "quobyte", "rbd", "scaleIO",
-    "secret", "storageos", "vsphereVolume",
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cephfs",
+    "cinder",
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "fc",
+    "flexVolume",
+    "flocker",
+    "gcePersistentDisk",
+    "gitRepo",
+    "glusterfs",
+    "hostPath",
+    "image",
+    "iscsi",
+    "nfs",
+    "persistentVolumeClaim",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "projected",
+    "quobyte",
+    "rbd",
+    "scaleIO",
+    "secret",
+    "storageos",
+    "vsphereVolume",
 ];
 
 fn volume(volume: &mut Value) {
@@ -172,9 +200,14 @@ mod tests {
 
     #[test]
     fn newest_images() {
-        for (image, expect) in
-            [("a", true), ("a:latest", true), ("a:1", false), ("h:5000/a", true), ("h:5000/a:1", false), ("a@sha256:0", false)]
-        {
+        for (image, expect) in [
+            ("a", true),
+            ("a:latest", true),
+            ("a:1", false),
+            ("h:5000/a", true),
+            ("h:5000/a:1", false),
+            ("a@sha256:0", false),
+        ] {
             assert_eq!(latest(image), expect, "{image}");
         }
     }

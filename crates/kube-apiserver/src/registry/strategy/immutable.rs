@@ -77,7 +77,9 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
             }
         }
         ("apiextensions.k8s.io", _) => {
-            for path in [&["spec", "group"][..], &["spec", "scope"], &["spec", "names", "plural"], &["spec", "names", "kind"]] {
+            for path in
+                [&["spec", "group"][..], &["spec", "scope"], &["spec", "names", "plural"], &["spec", "names", "kind"]]
+            {
                 keep(old, new, path, FIELD, causes);
             }
         }
@@ -89,7 +91,8 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
 fn pod(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let mut allowed = new["spec"].clone();
     for list in ["containers", "initContainers"] {
-        let images: Vec<Value> = old["spec"][list].as_array().into_iter().flatten().map(|c| c["image"].clone()).collect();
+        let images: Vec<Value> =
+            old["spec"][list].as_array().into_iter().flatten().map(|c| c["image"].clone()).collect();
         let containers = allowed.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
         for (container, image) in containers.zip(images) {
             container["image"] = image;
@@ -148,7 +151,12 @@ fn claim(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
 fn stateful_set(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let mut allowed = new["spec"].clone();
     let fields = [
-        "replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit", "persistentVolumeClaimRetentionPolicy",
+        "replicas",
+        "ordinals",
+        "template",
+        "updateStrategy",
+        "revisionHistoryLimit",
+        "persistentVolumeClaimRetentionPolicy",
         "minReadySeconds",
     ];
     for field in fields {

@@ -34,7 +34,8 @@ fn quality(spec: &Value) -> &'static str {
         let lists = [&spec["initContainers"], &spec["containers"]];
         lists.into_iter().filter_map(Value::as_array).flatten()
     };
-    let amount = |container: &Value, part: &str, name: &str| container["resources"][part][name].as_str().and_then(nanos);
+    let amount =
+        |container: &Value, part: &str, name: &str| container["resources"][part][name].as_str().and_then(nanos);
     let mut any = false;
     let mut all = true;
     for container in containers() {
@@ -67,7 +68,12 @@ pub(super) fn validate(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
     let dns = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     one_of(&format!("{at}.dnsPolicy"), &spec["dnsPolicy"], &dns, causes);
     if let Some(seconds) = spec["terminationGracePeriodSeconds"].as_i64().filter(|seconds| *seconds < 0) {
-        invalid(&format!("{at}.terminationGracePeriodSeconds"), &seconds.into(), "must be greater than or equal to 0", causes);
+        invalid(
+            &format!("{at}.terminationGracePeriodSeconds"),
+            &seconds.into(),
+            "must be greater than or equal to 0",
+            causes,
+        );
     }
 }
 
@@ -106,7 +112,13 @@ fn check_label(field: &str, name: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn container(container: &Value, at: &str, volumes: &HashSet<String>, names: &mut HashSet<String>, causes: &mut Vec<Cause>) {
+fn container(
+    container: &Value,
+    at: &str,
+    volumes: &HashSet<String>,
+    names: &mut HashSet<String>,
+    causes: &mut Vec<Cause>,
+) {
     let name = container["name"].as_str().unwrap_or_default();
     check_label(&format!("{at}.name"), name, causes);
     if !name.is_empty() && !names.insert(name.to_owned()) {
@@ -115,7 +127,12 @@ fn container(container: &Value, at: &str, volumes: &HashSet<String>, names: &mut
     if container["image"].as_str().unwrap_or_default().is_empty() {
         required(&format!("{at}.image"), causes);
     }
-    one_of(&format!("{at}.imagePullPolicy"), &container["imagePullPolicy"], &["Always", "IfNotPresent", "Never"], causes);
+    one_of(
+        &format!("{at}.imagePullPolicy"),
+        &container["imagePullPolicy"],
+        &["Always", "IfNotPresent", "Never"],
+        causes,
+    );
     let policies = ["File", "FallbackToLogsOnError"];
     one_of(&format!("{at}.terminationMessagePolicy"), &container["terminationMessagePolicy"], &policies, causes);
     for (index, mount) in container["volumeMounts"].as_array().into_iter().flatten().enumerate() {

@@ -25,7 +25,9 @@ pub(super) fn keep_allocated(old: &Value, new: &mut Value) {
     if !spec.is_object() || text(spec, "type") == "ExternalName" || text(before, "type") == "ExternalName" {
         return;
     }
-    if text(spec, "clusterIP").is_empty() && spec.get("clusterIPs").is_none_or(|ips| ips.as_array().is_none_or(Vec::is_empty)) {
+    if text(spec, "clusterIP").is_empty()
+        && spec.get("clusterIPs").is_none_or(|ips| ips.as_array().is_none_or(Vec::is_empty))
+    {
         for field in ["clusterIP", "clusterIPs"] {
             if let Some(value) = before.get(field) {
                 spec[field] = value.clone();
@@ -170,7 +172,10 @@ fn addresses(server: &ApiServer, taken: &Taken, old: Option<&Value>, object: &mu
     }
     if let Some(old) = old {
         let before = text(&old["spec"], "clusterIP");
-        if !before.is_empty() && given.first().is_some_and(|now| now != before) && text(&old["spec"], "type") != "ExternalName" {
+        if !before.is_empty()
+            && given.first().is_some_and(|now| now != before)
+            && text(&old["spec"], "type") != "ExternalName"
+        {
             return Err(refuse(object, "spec.clusterIPs[0]", &json!(given), "may not change once set"));
         }
     }
@@ -186,7 +191,9 @@ fn addresses(server: &ApiServer, taken: &Taken, old: Option<&Value>, object: &mu
             Some(text) => {
                 let address = text.parse::<IpAddr>().ok().filter(|address| range.contains(address));
                 let Some(address) = address else {
-                    let why = format!("failed to allocate IP {text}: the provided IP ({text}) is not in the valid range. The range of valid IPs is {range}");
+                    let why = format!(
+                        "failed to allocate IP {text}: the provided IP ({text}) is not in the valid range. The range of valid IPs is {range}"
+                    );
                     return Err(refuse(object, "spec.clusterIPs", &json!([text]), &why));
                 };
                 if taken.addresses.contains(&address) {
@@ -197,7 +204,9 @@ fn addresses(server: &ApiServer, taken: &Taken, old: Option<&Value>, object: &mu
             }
             None => match free_address(range, &taken.addresses) {
                 Some(address) => chosen.push(address.to_string()),
-                None => return Err(ApiError::internal(format!("failed to allocate a serviceIP: range {range} is full"))),
+                None => {
+                    return Err(ApiError::internal(format!("failed to allocate a serviceIP: range {range} is full")));
+                }
             },
         }
     }
