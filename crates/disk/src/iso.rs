@@ -130,7 +130,7 @@ pub(crate) fn both16(value: u16) -> [u8; 4] {
     out
 }
 
-/// A text field: padded with blanks, in UCS-2 on the Joliet side.
+/// A text field: padded with blanks, on the Joliet side UCS-2 padded with zeros, where readers stop.
 fn field(text: &str, width: usize, wide: bool) -> Vec<u8> {
     let mut out: Vec<u8> = if wide {
         text.encode_utf16().flat_map(u16::to_be_bytes).collect()
@@ -138,9 +138,6 @@ fn field(text: &str, width: usize, wide: bool) -> Vec<u8> {
         text.bytes().filter(u8::is_ascii).collect()
     };
     out.truncate(width);
-    while out.len() + 1 < width && wide {
-        out.extend_from_slice(&[0, b' ']);
-    }
     out.resize(width, if wide { 0 } else { b' ' });
     out
 }
