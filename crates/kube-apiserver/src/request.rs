@@ -29,6 +29,15 @@ pub struct RequestInfo {
     /// The one object a list or watch is narrowed to by `metadata.name=` in its field selector; authorization may treat
     /// it as the name, dispatch applies the selector anyway.
     pub selected_name: String,
+    /// The one node to which a list or watch of pods is narrowed by `spec.nodeName=`.
+    pub selected_node: String,
+}
+
+impl RequestInfo {
+    /// The object's name, or the one name to which a collection is narrowed.
+    pub fn effective_name(&self) -> &str {
+        if self.name.is_empty() { &self.selected_name } else { &self.name }
+    }
 }
 
 impl RequestInfo {
@@ -115,11 +124,15 @@ impl RequestInfo {
             && collection
             && matches!(verb, "list" | "watch" | "deletecollection")
         {
-            let name = selector.split(',').find_map(|term| {
-                let (field, value) = term.split_once("==").or_else(|| term.split_once('='))?;
-                (field == "metadata.name" && !value.is_empty()).then(|| value.to_owned())
-            });
-            self.selected_name = name.unwrap_or_default();
+            let selected = |wanted: &str| {
+                let value = selector.split(',').find_map(|term| {
+                    let (field, value) = term.split_once("==").or_else(|| term.split_once('='))?;
+                    (field == wanted && !value.is_empty()).then(|| value.to_owned())
+                });
+                value.unwrap_or_default()
+            };
+            self.selected_name = selected("metadata.name");
+            self.selected_node = selected("spec.nodeName");
         }
     }
 }

@@ -30,6 +30,9 @@ pub fn explain(info: &RequestInfo) -> Option<String> {
             Some("no relationship found between node and this object".to_owned())
         }
         ("", "secrets" | "configmaps") => Some("can only read namespaced object of this type".to_owned()),
+        ("", "pods") if matches!(info.verb.as_str(), "list" | "watch") => {
+            Some("can only list/watch pods with spec.nodeName field selector".to_owned())
+        }
         ("", "nodes") | ("coordination.k8s.io", "leases") => Some("can only access node with the same name as the requester".to_owned()),
         _ => None,
     }
@@ -49,18 +52,19 @@ impl NodeAuthorizer {
         let verb = info.verb.as_str();
         let read = matches!(verb, "get" | "list" | "watch");
         let write = matches!(verb, "create" | "update" | "patch");
-        let own = info.name == node;
+        let own = info.effective_name() == node;
         let sub = info.subresource.as_str();
         match (info.group.as_str(), info.resource.as_str()) {
             ("", "nodes") => match sub {
-                "" => verb == "create" || (own && matches!(verb, "get" | "update" | "patch")) || (matches!(verb, "list" | "watch") && (own || info.name.is_empty())),
+                "" => verb == "create" || (own && matches!(verb, "get" | "list" | "watch" | "update" | "patch")),
                 "status" => own && matches!(verb, "update" | "patch"),
                 _ => false,
             },
             ("", "pods") => match sub {
                 // Which pods a node may write is decided by NodeRestriction, which sees the object.
                 "" if verb == "get" => self.pod_is_on(node, info),
-                "" => matches!(verb, "list" | "watch" | "create" | "delete"),
+                "" if matches!(verb, "list" | "watch") => info.selected_node == node,
+                "" => matches!(verb, "create" | "delete"),
                 "status" => matches!(verb, "update" | "patch") && self.pod_is_on(node, info),
                 "eviction" => verb == "create" && self.pod_is_on(node, info),
                 _ => false,
@@ -96,13 +100,14 @@ impl NodeAuthorizer {
     }
 
     fn refers(&self, node: &str, info: &RequestInfo, names: fn(&Value) -> Vec<&str>) -> bool {
-        !info.name.is_empty()
+        let name = info.effective_name();
+        !name.is_empty()
             && !info.namespace.is_empty()
             && self
                 .view
                 .list("", "pods", &info.namespace)
                 .iter()
-                .any(|pod| text(pod, "/spec/nodeName") == node && names(pod).contains(&info.name.as_str()))
+                .any(|pod| text(pod, "/spec/nodeName") == node && names(pod).contains(&name))
     }
 
     fn volume_is_claimed(&self, node: &str, volume: &str) -> bool {

@@ -54,7 +54,7 @@ impl Rule {
         }
         any(&self.api_groups, &info.group)
             && self.resources.iter().any(|r| resource_matches(r, &info.resource, &info.subresource))
-            && (self.resource_names.is_empty() || self.resource_names.contains(&info.name))
+            && (self.resource_names.is_empty() || self.resource_names.iter().any(|n| n == info.effective_name()))
     }
 }
 

@@ -15,9 +15,9 @@ use crate::request::RequestInfo;
 
 /// A node's kubelet.
 #[derive(Clone, Debug)]
-pub struct Kubelet {
+pub(super) struct Kubelet {
     /// Where it listens.
-    pub address: SocketAddr,
+    pub(super) address: SocketAddr,
 }
 
 impl Streams {

@@ -176,6 +176,9 @@ async fn a_node_reaches_what_its_pods_use() {
         "secrets \"theirs\" is forbidden: User \"system:node:n1\" cannot get resource \"secrets\" in API group \"\" in the namespace \"default\": no relationship found between node and this object",
     );
     assert!(raw(&n1, "GET", "/api/v1/namespaces/default/secrets", Value::Null).await.is_err());
+    assert!(raw(&n1, "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", Value::Null).await.is_ok());
+    assert!(raw(&n1, "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn2", Value::Null).await.is_err());
+    assert!(raw(&n1, "GET", "/api/v1/pods", Value::Null).await.is_err());
     raw(&n1, "POST", "/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await.unwrap();
     refused(
         raw(&n1, "POST", "/api/v1/nodes", json!({"metadata": {"name": "n2"}})).await,
