@@ -1,6 +1,6 @@
 //! The `v5.channel.k8s.io` protocol: one byte of channel, then data.
 
-use axum::extract::ws::{Message, WebSocket};
+use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, stream::SplitStream};
 use serde::Deserialize;
@@ -44,8 +44,9 @@ pub(super) fn open(socket: WebSocket) -> (Output, Inputs, kit::Task<()>) {
                 return;
             }
         }
-        // The client may have gone first.
-        let _ = sink.close().await;
+        // kubectl takes a close without the normal code for a failure. The client may have gone first.
+        let normal = CloseFrame { code: close_code::NORMAL, reason: "".into() };
+        let _ = sink.send(Message::Close(Some(normal))).await;
     });
     (Output(send), Inputs(stream), writing)
 }
