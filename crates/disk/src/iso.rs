@@ -12,6 +12,8 @@ mod directory;
 use directory::{Directory, Names};
 
 pub(crate) const SECTOR: usize = 2048;
+/// Seed disks are a multiple of this, as KubeVirt's are.
+const GRAIN: usize = 1 << 20;
 /// Longer names do not fit a directory record with its Rock Ridge fields.
 const NAME_LIMIT: usize = 150;
 /// Everything on a seed disk together.
@@ -34,6 +36,8 @@ pub fn write(out: &mut impl Write, label: &str, files: &Files) -> Result<u64, Er
     }
     let mut layout = Layout::plan(files);
     layout.render(label, files);
+    // Guests' tools read ahead of what they look for, and take a disk that ends before that for a broken one.
+    layout.image.resize(layout.image.len().next_multiple_of(GRAIN), 0);
     out.write_all(&layout.image)?;
     Ok(layout.image.len() as u64)
 }
@@ -220,7 +224,8 @@ mod tests {
             let mut out = Vec::new();
             if let Ok(size) = write(&mut out, "label", &files) {
                 prop_assert_eq!(size, out.len() as u64);
-                prop_assert_eq!(out.len() / SECTOR, u32::from_le_bytes(out[16 * SECTOR + 80..16 * SECTOR + 84].try_into().unwrap()) as usize);
+                let used = u32::from_le_bytes(out[16 * SECTOR + 80..16 * SECTOR + 84].try_into().unwrap()) as usize;
+                prop_assert_eq!(out.len(), (used * SECTOR).next_multiple_of(GRAIN));
             }
         }
     }
