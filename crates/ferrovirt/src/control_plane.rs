@@ -6,10 +6,14 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
+use kube::api::PostParams;
 use kube_apiserver::ApiServer;
 use kube_apiserver::aggregation::availability;
 use kube_apiserver::authn;
 use kube_apiserver::serve::{self, fairness, tls::Tls};
+use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::failure::{advise, parse};
@@ -57,6 +61,7 @@ async fn run(state: &State) -> anyhow::Result<()> {
     };
     let listeners = listen(&node).await?;
     let server = ApiServer::open(config).await.context("cannot open the API server")?;
+    ensure_dns_service(&server.client(), &node).await?;
     let edges = server.edges();
     let pair = edges.pki.api_server(&names(&node))?;
     let tls = Tls::from_pem(&pair.certificate, &pair.key, edges.pki.ca_pem()).context("cannot set up TLS")?;
@@ -82,6 +87,29 @@ async fn run(state: &State) -> anyhow::Result<()> {
     }
     tracing::info!("control plane ended");
     Ok(())
+}
+
+/// The Service by which cluster DNS is known. It has no endpoints: each node answers on its addresses itself.
+async fn ensure_dns_service(client: &kube::Client, node: &kubelet::node::Config) -> anyhow::Result<()> {
+    let ips: Vec<String> = node.dns.iter().map(ToString::to_string).collect();
+    let families: Vec<&str> = node.dns.iter().map(|ip| if ip.is_ipv4() { "IPv4" } else { "IPv6" }).collect();
+    let policy = if ips.len() > 1 { "RequireDualStack" } else { "SingleStack" };
+    let service: Service = serde_json::from_value(json!({
+        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}},
+        "spec": {
+            "clusterIP": ips.first(), "clusterIPs": ips, "ipFamilies": families, "ipFamilyPolicy": policy,
+            "ports": [
+                {"name": "dns", "port": 53, "protocol": "UDP"},
+                {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+            ],
+        },
+    }))
+    .context("cannot describe the DNS Service")?;
+    let services: Api<Service> = Api::namespaced(client.clone(), "kube-system");
+    match services.create(&PostParams::default(), &service).await {
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        other => other.map(|_| ()).context("cannot create the DNS Service"),
+    }
 }
 
 /// The cluster's pod ranges, each with the prefix length of a node's share.

@@ -57,25 +57,27 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// Ends every process; true if there was any.
 fn stop(state: &State) -> anyhow::Result<bool> {
-    let control_plane = process(state.control_plane_pid()?)?;
     let node = process(state.node_pid()?)?;
-    let any = control_plane.is_some() || node.is_some();
-    if let Some(control_plane) = &control_plane {
-        control_plane.terminate()?;
-    }
+    let mut any = node.is_some();
     if let Some(node) = node {
         // The init takes its whole PID namespace with it.
         node.kill()?;
         end(&node, "the node")?;
     }
-    let stray = clear_cgroups()?;
-    if let Some(control_plane) = control_plane
-        && !control_plane.ended_within(PATIENCE)?
-    {
+    any |= clear_cgroups()?;
+    any |= stop_control_plane(state)?;
+    Ok(any)
+}
+
+/// Ends the control plane, which first finishes what it has begun to write; true if it ran.
+pub(crate) fn stop_control_plane(state: &State) -> anyhow::Result<bool> {
+    let Some(control_plane) = process(state.control_plane_pid()?)? else { return Ok(false) };
+    control_plane.terminate()?;
+    if !control_plane.ended_within(PATIENCE)? {
         control_plane.kill()?;
         end(&control_plane, "the control plane")?;
     }
-    Ok(any || stray)
+    Ok(true)
 }
 
 fn process(pid: Option<u32>) -> anyhow::Result<Option<Handle>> {

@@ -35,9 +35,14 @@ async fn lines(state: &State) -> anyhow::Result<Vec<String>> {
     let row = |name: &str, text: String| format!("{name:<16} {text}");
     let control_plane = state.control_plane_pid()?;
     let node = state.node_pid()?;
+    let memory = node_memory();
     let mut lines = vec![row("version", VERSION.to_owned()), row("state", state.dir().display().to_string())];
     lines.push(row("control plane", running(control_plane.map(|pid| (pid, resident(pid))))));
-    lines.push(row("node", running(node.map(|pid| (pid, node_memory())))));
+    lines.push(row("node", running(node.map(|pid| (pid, memory.agent)))));
+    if node.is_some() {
+        lines.push(row("containerd", format!("{} MiB", memory.containerd / 1024)));
+        lines.push(row("pods", format!("{} MiB", memory.pods / 1024)));
+    }
     lines.push(row("virtualization", virtualization(&sys::kvm::verdict())));
     if control_plane.is_some() {
         let answer = tokio::time::timeout(Duration::from_secs(3), api(state)).await;
@@ -73,7 +78,7 @@ async fn api(state: &State) -> anyhow::Result<String> {
     let node = Api::<Node>::all(client.clone()).get_opt(NODE).await?;
     let pods = Api::<Pod>::all(client).list_metadata(&kube::api::ListParams::default()).await?.items.len();
     let ready = match node {
-        Some(node) if up::is_ready(&node) => "Ready",
+        Some(node) if up::is_ready(&node, None) => "Ready",
         Some(_) => "not Ready",
         None => "not registered",
     };
@@ -85,13 +90,39 @@ fn resident(pid: u32) -> u64 {
     std::fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|text| parse_resident(&text)).unwrap_or(0)
 }
 
-/// Resident memory of the node's own processes and of all that its containers run, in KiB.
-fn node_memory() -> u64 {
+/// Resident memory inside the node, in KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct NodeMemory {
+    /// Init and agent.
+    agent: u64,
+    /// The container runtime.
+    containerd: u64,
+    /// Containers and their shims.
+    pods: u64,
+}
+
+impl NodeMemory {
+    fn add(&mut self, command: &str, kib: u64) {
+        // The kernel keeps 15 bytes of a command's name. The node's own processes are started by way of /proc/self/exe.
+        match command {
+            "containerd" => self.containerd += kib,
+            "exe" => self.agent += kib,
+            _ => self.pods += kib,
+        }
+    }
+}
+
+fn node_memory() -> NodeMemory {
     let mut pids = std::collections::BTreeSet::new();
     for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {
         pids.extend(sys::cgroup::pids(&hierarchy.mount.join(kubelet::node::config::CGROUP).join(NODE)));
     }
-    pids.into_iter().map(resident).sum()
+    let mut memory = NodeMemory::default();
+    for pid in pids {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        memory.add(command.trim(), resident(pid));
+    }
+    memory
 }
 
 fn parse_resident(status: &str) -> Option<u64> {
@@ -101,6 +132,15 @@ fn parse_resident(status: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_by_owner() {
+        let mut memory = NodeMemory::default();
+        for (command, kib) in [("exe", 10), ("containerd", 20), ("containerd-shim", 3), ("qemu-system-x86", 4), ("exe", 1)] {
+            memory.add(command, kib);
+        }
+        assert_eq!(memory, NodeMemory { agent: 11, containerd: 20, pods: 7 });
+    }
 
     #[test]
     fn words() {

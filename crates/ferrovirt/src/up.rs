@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kubelet::node::host_network;
 
 use crate::failure::{advise, parse};
 use crate::state::{NODE, State, StateArgs, need_root};
-use crate::{cluster, deploy, images, node, terminal};
+use crate::{cluster, deploy, down, images, node, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -35,7 +36,8 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let Some(arguments) = parse::<UpArgs>(words)? else { return Ok(()) };
     need_root()?;
     need_programs()?;
-    terminal::log("warn");
+    // The client reports every attempt to reach a server that is still starting; what matters comes back as an error.
+    terminal::log("error,kube_client=off");
     let state = arguments.state.state()?;
     state.make()?;
     let _exclusive = state.exclusive()?;
@@ -64,6 +66,8 @@ fn need_programs() -> anyhow::Result<()> {
 struct Steps {
     begin: Instant,
     changed: bool,
+    /// When the node was started, if it was: what the cluster says of it from before does not count.
+    node_since: Option<Timestamp>,
 }
 
 impl Steps {
@@ -74,7 +78,7 @@ impl Steps {
 }
 
 async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
-    let mut steps = Steps { begin: Instant::now(), changed: false };
+    let mut steps = Steps { begin: Instant::now(), changed: false, node_since: None };
     start_cluster(state, &mut steps).await?;
     let since = Instant::now();
     let client = cluster::client(&state.kubeconfig()).await?;
@@ -83,7 +87,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
         steps.done("API server answers", since);
     }
     let since = Instant::now();
-    wait_for_node(state, &client).await?;
+    wait_for_node(state, &client, steps.node_since).await?;
     if steps.changed {
         steps.done(&format!("node {NODE} is Ready"), since);
         terminal::say(&format!("up after {:.2} s", steps.begin.elapsed().as_secs_f64()));
@@ -99,7 +103,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
 
 /// The product's images on the node, its components in the cluster.
 async fn virtual_machines(state: &State, client: &kube::Client) -> anyhow::Result<()> {
-    let mut steps = Steps { begin: Instant::now(), changed: false };
+    let mut steps = Steps { begin: Instant::now(), changed: false, node_since: None };
     let shop = images::default_workshop()?;
     images::build(&shop)?;
     let since = Instant::now();
@@ -117,8 +121,19 @@ async fn virtual_machines(state: &State, client: &kube::Client) -> anyhow::Resul
 async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
     let config = state.node()?;
     cluster::write_kubeconfig(state)?;
-    let control_plane = state.control_plane_pid()?;
+    let mut control_plane = state.control_plane_pid()?;
     let node_runs = state.node_pid()?;
+    if let Some(pid) = control_plane
+        && !is_this_program(pid)
+    {
+        let since = Instant::now();
+        down::stop_control_plane(state)?;
+        control_plane = None;
+        steps.done("control plane of another version stopped", since);
+    }
+    if node_runs.is_some_and(|pid| !is_this_program(pid)) {
+        terminal::say("the node runs another version of this program; `ferrovirt down` and `up` replace it");
+    }
     if control_plane.is_none() || node_runs.is_none() || !bridge_is_there(&config).await? {
         let since = Instant::now();
         host_network::set_up(&config, &state.host_settings()).await?;
@@ -131,6 +146,7 @@ async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
     }
     if node_runs.is_none() {
         let since = Instant::now();
+        steps.node_since = Some(kit::clock::now());
         node::start(state).await?;
         steps.done("node started", since);
     }
@@ -140,6 +156,13 @@ async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
 async fn bridge_is_there(config: &kubelet::node::Config) -> anyhow::Result<bool> {
     let host = net::link::Netlink::open()?;
     Ok(host.find(&config.bridge).await?.is_some_and(|link| link.up) && host.find(&config.host_link()).await?.is_some())
+}
+
+/// Whether the process runs the same file as this one; a rebuilt program is another file.
+fn is_this_program(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |path: String| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    id(format!("/proc/{pid}/exe")) == id("/proc/self/exe".to_owned())
 }
 
 fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
@@ -180,12 +203,12 @@ async fn wait_for_api(state: &State, client: &kube::Client) -> anyhow::Result<()
     }
 }
 
-async fn wait_for_node(state: &State, client: &kube::Client) -> anyhow::Result<()> {
+async fn wait_for_node(state: &State, client: &kube::Client, since: Option<Timestamp>) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let deadline = Instant::now() + PATIENCE;
     loop {
         let found = nodes.get_opt(NODE).await.context("cannot ask for the node")?;
-        if found.as_ref().is_some_and(is_ready) {
+        if found.as_ref().is_some_and(|node| is_ready(node, since)) {
             return Ok(());
         }
         if state.node_pid()?.is_none() || Instant::now() > deadline {
@@ -201,10 +224,16 @@ async fn wait_for_node(state: &State, client: &kube::Client) -> anyhow::Result<(
     }
 }
 
-/// Whether the node's Ready condition is true.
-pub(crate) fn is_ready(node: &Node) -> bool {
+/// Whether the node's Ready condition is true, and was found so at `since` or later.
+pub(crate) fn is_ready(node: &Node, since: Option<Timestamp>) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready" && condition.status == "True");
+    ready.is_some_and(|condition| match (since, &condition.last_heartbeat_time) {
+        (None, _) => true,
+        // The API keeps whole seconds.
+        (Some(since), Some(beat)) => beat.0.as_second() >= since.as_second(),
+        (Some(_), None) => false,
+    })
 }
 
 fn not_ready_because(node: &Node) -> String {

@@ -163,7 +163,11 @@ fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
 
 async fn write(context: &Context, status: &NodeStatus) -> Result<()> {
     let api: Api<Node> = Api::all(context.client.clone());
-    let patch = json!({ "status": status });
+    let mut patch = json!({ "status": status });
+    // Addresses are merged by type, and a node with two families has two of one type.
+    if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(serde_json::Value::as_array_mut) {
+        addresses.insert(0, json!({"$patch": "replace"}));
+    }
     let name = &context.config.node_name;
     api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop).map_err(Error::api("write node status"))
 }

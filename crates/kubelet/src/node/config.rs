@@ -94,7 +94,7 @@ impl Config {
 }
 
 /// The cgroup that holds everything of the embedded cluster.
-pub const CGROUP: &str = "ferrovirt";
+pub const CGROUP: &str = "ferrovirt-nodes";
 
 /// The configuration as the node itself sees it.
 pub const IN_NODE: &str = "/etc/ferrovirt/node.json";
