@@ -20,7 +20,8 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
             None => (argument, None),
         };
-        let mut value = || value.clone().or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value\n{USAGE}"));
+        let mut value =
+            || value.clone().or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value\n{USAGE}"));
         match name.as_str() {
             "--socket" => socket = Some(PathBuf::from(value()?)),
             "--path" => paths.push(PathBuf::from(value()?)),

@@ -104,13 +104,9 @@ fn judge(header: &[u8], length: u64) -> Result<Image, Refusal> {
         kind @ (Kind::Gzip | Kind::Xz | Kind::Zstd | Kind::Bzip2 | Kind::Zip | Kind::SevenZip) => {
             Err(Refusal::Compressed(kind))
         }
-        kind @ (Kind::Qcow1
-        | Kind::Vmdk
-        | Kind::Vdi
-        | Kind::Vhd
-        | Kind::Vhdx
-        | Kind::Qed
-        | Kind::Parallels) => Err(Refusal::Foreign(kind)),
+        kind @ (Kind::Qcow1 | Kind::Vmdk | Kind::Vdi | Kind::Vhd | Kind::Vhdx | Kind::Qed | Kind::Parallels) => {
+            Err(Refusal::Foreign(kind))
+        }
     }
 }
 
@@ -182,10 +178,7 @@ mod tests {
             b"this is not a disk\n",
             Err("the file is a text file, not a disk image: put a qcow2 or raw image in its place"),
         );
-        check(
-            &[0x1f, 0x8b, 8, 0, 0],
-            Err("the file is a gzip archive: unpack it to the qcow2 or raw image inside"),
-        );
+        check(&[0x1f, 0x8b, 8, 0, 0], Err("the file is a gzip archive: unpack it to the qcow2 or raw image inside"));
         check(b"KDMV\x01\0\0\0", Err("the file is a VMDK image: convert it with `qemu-img convert -O qcow2`"));
     }
 
@@ -193,19 +186,15 @@ mod tests {
     fn images_that_reach_elsewhere_are_refused() {
         check(
             &image(Some(BackingFile { path: "/etc/passwd", format: "raw" })),
-            Err(
-                "the qcow2 image has a backing file (\"/etc/passwd\"), which would make QEMU read another file: \
-                 make it stand alone with `qemu-img convert -O qcow2`",
-            ),
+            Err("the qcow2 image has a backing file (\"/etc/passwd\"), which would make QEMU read another file: \
+                 make it stand alone with `qemu-img convert -O qcow2`"),
         );
         let mut data = image(None);
         data[79] |= 4;
         check(
             &data,
-            Err(
-                "the qcow2 image keeps its data in an external file, which would make QEMU read another file: \
-                 make it stand alone with `qemu-img convert -O qcow2`",
-            ),
+            Err("the qcow2 image keeps its data in an external file, which would make QEMU read another file: \
+                 make it stand alone with `qemu-img convert -O qcow2`"),
         );
     }
 

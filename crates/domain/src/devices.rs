@@ -26,9 +26,8 @@ pub(crate) fn element(vmi: &VirtualMachineInstance, environment: &Environment) -
         + virtio_inputs
         + [true, scsi, usb, balloon, spec.devices.rng.is_some()].iter().filter(|taken| **taken).count();
 
-    let controller = |kind: &str, model: &str| {
-        Element::new("controller").attr("type", kind).attr("index", 0).attr("model", model)
-    };
+    let controller =
+        |kind: &str, model: &str| Element::new("controller").attr("type", kind).attr("index", 0).attr("model", model);
     let mut devices = Element::new("devices")
         .child(Element::with_text("emulator", &environment.paths.emulator))
         .children(topology::ports(spec, &machine, taken))

@@ -110,10 +110,8 @@ pub(crate) fn elements(vmi: &VirtualMachineInstance, environment: &Environment) 
         if !vmi.spec.volumes.iter().any(|volume| volume.name == disk.name) {
             return Err(Error::NoVolume { disk: disk.name.clone() });
         }
-        let resolved = environment
-            .disks
-            .get(&disk.name)
-            .ok_or_else(|| Error::NotResolved { disk: disk.name.clone() })?;
+        let resolved =
+            environment.disks.get(&disk.name).ok_or_else(|| Error::NotResolved { disk: disk.name.clone() })?;
         // Without any order in the VMI the firmware tries the disks as they are listed.
         let order = match disk.boot_order {
             Some(order) => Some(i64::from(order)),
@@ -207,9 +205,11 @@ fn driver(spec: &DomainSpec, disk: &Disk, bus: Bus, resolved: &ResolvedDisk, thr
             (false, false) => "writethrough",
         },
     );
-    let io = disk.io.as_deref().filter(|io| !io.is_empty()).or_else(|| {
-        (cache == "none" && (resolved.block || resolved.preallocated)).then_some("native")
-    });
+    let io = disk
+        .io
+        .as_deref()
+        .filter(|io| !io.is_empty())
+        .or_else(|| (cache == "none" && (resolved.block || resolved.preallocated)).then_some("native"));
     let policy = disk.error_policy.as_deref().filter(|policy| !policy.is_empty()).unwrap_or("stop");
     let discard = (Device::of(disk) == Device::Disk && !resolved.readonly).then_some("unmap");
     let queues = (bus == Bus::Virtio && spec.devices.block_multi_queue == Some(true))

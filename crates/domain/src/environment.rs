@@ -141,9 +141,6 @@ pub struct Paths {
 
 impl Default for Paths {
     fn default() -> Self {
-        Self {
-            emulator: "/usr/bin/qemu-system-x86_64".to_owned(),
-            consoles: "/var/run/kubevirt-private".to_owned(),
-        }
+        Self { emulator: "/usr/bin/qemu-system-x86_64".to_owned(), consoles: "/var/run/kubevirt-private".to_owned() }
     }
 }

@@ -66,9 +66,8 @@ fn enlightenments(hyperv: &FeatureHyperv) -> Element {
     }
     if let Some(spinlocks) = &hyperv.spinlocks {
         let retries = spinlocks.spinlocks.unwrap_or(4096);
-        element = element.child(
-            Element::new("spinlocks").attr("state", on_off(spinlocks.enabled)).attr("retries", retries),
-        );
+        element =
+            element.child(Element::new("spinlocks").attr("state", on_off(spinlocks.enabled)).attr("retries", retries));
     }
     if let Some(timer) = &hyperv.synictimer {
         let mut stimer = Element::new("stimer").attr("state", on_off(timer.enabled));

@@ -111,10 +111,5 @@ fn name(start: &BytesStart<'_>) -> String {
 }
 
 fn attribute(start: &BytesStart<'_>, name: &str) -> String {
-    start
-        .try_get_attribute(name)
-        .ok()
-        .flatten()
-        .map(|attribute| attribute.value.into_owned())
-        .unwrap_or_default()
+    start.try_get_attribute(name).ok().flatten().map(|attribute| attribute.value.into_owned()).unwrap_or_default()
 }

@@ -26,9 +26,7 @@ pub(crate) fn uuid(vmi: &VirtualMachineInstance) -> String {
 
 pub(crate) fn type_of(spec: &DomainSpec, environment: &Environment) -> String {
     let named = spec.machine.as_ref().and_then(|machine| machine.type_.clone()).filter(|kind| !kind.is_empty());
-    named.unwrap_or_else(|| {
-        if environment.machine.is_empty() { "q35".to_owned() } else { environment.machine.clone() }
-    })
+    named.unwrap_or_else(|| if environment.machine.is_empty() { "q35".to_owned() } else { environment.machine.clone() })
 }
 
 /// Secure boot needs system management mode, which holds the variables.
@@ -45,14 +43,12 @@ pub(crate) fn on_reboot(spec: &DomainSpec) -> &'static str {
 }
 
 pub(crate) fn os(spec: &DomainSpec, environment: &Environment) -> Element {
-    let mut os = Element::new("os").child(
-        Element::with_text("type", "hvm").attr("arch", "x86_64").attr("machine", type_of(spec, environment)),
-    );
+    let mut os = Element::new("os")
+        .child(Element::with_text("type", "hvm").attr("arch", "x86_64").attr("machine", type_of(spec, environment)));
     if efi(spec).is_some() {
         let files = &environment.firmware;
         let secure = secure_boot(spec);
-        let (code, vars) =
-            if secure { (&files.secure_code, &files.secure_vars) } else { (&files.code, &files.vars) };
+        let (code, vars) = if secure { (&files.secure_code, &files.secure_vars) } else { (&files.code, &files.vars) };
         os = os
             .child(
                 Element::with_text("loader", code)

@@ -102,9 +102,6 @@ mod tests {
     #[test]
     fn hostile_text_stays_in_its_place() {
         let element = Element::new("a").attr("b", "'/><evil x=\"").child(Element::with_text("c", "<&\u{1}>"));
-        assert_eq!(
-            element.render(),
-            "<a b='&apos;/&gt;&lt;evil x=&quot;'>\n  <c>&lt;&amp;&gt;</c>\n</a>\n"
-        );
+        assert_eq!(element.render(), "<a b='&apos;/&gt;&lt;evil x=&quot;'>\n  <c>&lt;&amp;&gt;</c>\n</a>\n");
     }
 }

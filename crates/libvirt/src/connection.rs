@@ -44,7 +44,9 @@ impl Drop for Handle {
 pub enum Capability {
     Host,
     /// Of QEMU's default machine for KVM or, without it, for translation.
-    Domain { kvm: bool },
+    Domain {
+        kvm: bool,
+    },
 }
 
 impl Connection {

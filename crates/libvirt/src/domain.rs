@@ -191,9 +191,7 @@ impl Domain {
     pub fn interface_addresses(&self, source: AddressSource) -> Result<Vec<InterfaceAddresses>> {
         let mut list: *mut *mut raw::Interface = std::ptr::null_mut();
         // SAFETY: a live domain and a place for the list.
-        let count = unsafe {
-            (self.core().virDomainInterfaceAddresses)(self.raw, &raw mut list, source as c_uint, 0)
-        };
+        let count = unsafe { (self.core().virDomainInterfaceAddresses)(self.raw, &raw mut list, source as c_uint, 0) };
         self.done(count, "reading the guest's addresses")?;
         let mut out = Vec::new();
         for index in 0..usize::try_from(count).unwrap_or(0) {
@@ -224,8 +222,7 @@ impl Domain {
         let mut domains = [self.raw, std::ptr::null_mut()];
         let mut records: *mut *mut raw::StatsRecord = std::ptr::null_mut();
         // SAFETY: a null-terminated list of live domains and a place for the records.
-        let count =
-            unsafe { (self.core().virDomainListGetStats)(domains.as_mut_ptr(), groups, &raw mut records, 0) };
+        let count = unsafe { (self.core().virDomainListGetStats)(domains.as_mut_ptr(), groups, &raw mut records, 0) };
         self.done(count, "reading the domain's statistics")?;
         let mut out = Vec::new();
         for index in 0..usize::try_from(count).unwrap_or(0) {
@@ -261,12 +258,7 @@ impl Domain {
         let mut answer: *mut c_char = std::ptr::null_mut();
         // SAFETY: a live domain, a zero-terminated string and a place for the answer.
         let status = unsafe {
-            (self.connection.0.library.qemu.virDomainQemuMonitorCommand)(
-                self.raw,
-                command.as_ptr(),
-                &raw mut answer,
-                0,
-            )
+            (self.connection.0.library.qemu.virDomainQemuMonitorCommand)(self.raw, command.as_ptr(), &raw mut answer, 0)
         };
         self.done(status, "asking QEMU")?;
         // SAFETY: filled on success; ours to free.

@@ -13,14 +13,41 @@ use crate::{Error, Result, raw, stats};
 /// Something that happened to a domain of the connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    Lifecycle { domain: String, change: Lifecycle, detail: i32 },
-    Reboot { domain: String },
-    Watchdog { domain: String, action: i32 },
-    IoError { domain: String, path: String, alias: String, action: i32, reason: String },
-    Agent { domain: String, connected: bool },
-    Balloon { domain: String, kib: u64 },
-    DeviceRemoved { domain: String, alias: String },
-    JobCompleted { domain: String, parameters: Vec<Parameter> },
+    Lifecycle {
+        domain: String,
+        change: Lifecycle,
+        detail: i32,
+    },
+    Reboot {
+        domain: String,
+    },
+    Watchdog {
+        domain: String,
+        action: i32,
+    },
+    IoError {
+        domain: String,
+        path: String,
+        alias: String,
+        action: i32,
+        reason: String,
+    },
+    Agent {
+        domain: String,
+        connected: bool,
+    },
+    Balloon {
+        domain: String,
+        kib: u64,
+    },
+    DeviceRemoved {
+        domain: String,
+        alias: String,
+    },
+    JobCompleted {
+        domain: String,
+        parameters: Vec<Parameter>,
+    },
     /// The daemon is gone, or closed on us.
     Disconnected,
 }
@@ -143,7 +170,13 @@ unsafe extern "C" fn closed(_: *mut Conn, _: c_int, opaque: *mut c_void) {
     unsafe { send(opaque, Event::Disconnected) };
 }
 
-unsafe extern "C" fn lifecycle(_: *mut Conn, domain: *mut Dom, event: c_int, detail: c_int, opaque: *mut c_void) -> c_int {
+unsafe extern "C" fn lifecycle(
+    _: *mut Conn,
+    domain: *mut Dom,
+    event: c_int,
+    detail: c_int,
+    opaque: *mut c_void,
+) -> c_int {
     let change = match event {
         0 => Lifecycle::Defined,
         1 => Lifecycle::Undefined,
@@ -182,13 +215,16 @@ unsafe extern "C" fn io_error(
 ) {
     // SAFETY: libvirt passes a live domain, strings or null, and what was registered.
     unsafe {
-        send(opaque, Event::IoError {
-            domain: name(domain),
-            path: read_string(path),
-            alias: read_string(alias),
-            action,
-            reason: read_string(reason),
-        });
+        send(
+            opaque,
+            Event::IoError {
+                domain: name(domain),
+                path: read_string(path),
+                alias: read_string(alias),
+                action,
+                reason: read_string(reason),
+            },
+        );
     }
 }
 

@@ -42,10 +42,7 @@ pub(crate) fn no_cloud(
     if !keys.is_empty() {
         meta["public-keys"] = numbered(keys);
     }
-    let mut files = Files::from([
-        ("meta-data".to_owned(), line(&meta)),
-        ("user-data".to_owned(), texts.user),
-    ]);
+    let mut files = Files::from([("meta-data".to_owned(), line(&meta)), ("user-data".to_owned(), texts.user)]);
     files.extend(texts.network.map(|network| ("network-config".to_owned(), network)));
     Ok(Seed { label: "cidata", files })
 }
@@ -117,12 +114,13 @@ fn texts(volume: &str, source: &CloudInitNoCloudSource, secret: &Secret) -> Resu
     let named = |names: [&str; 2]| names.iter().find_map(|name| secret.get(*name).cloned());
     let user = match (user, &source.secret_ref) {
         (Some(user), _) => user,
-        (None, Some(_)) => named(["userdata", "userData"]).ok_or_else(|| Error::NoUserData { volume: volume.to_owned() })?,
+        (None, Some(_)) => {
+            named(["userdata", "userData"]).ok_or_else(|| Error::NoUserData { volume: volume.to_owned() })?
+        }
         (None, None) => Vec::new(),
     };
-    let network = network.or_else(|| {
-        source.network_data_secret_ref.as_ref().and_then(|_| named(["networkdata", "networkData"]))
-    });
+    let network =
+        network.or_else(|| source.network_data_secret_ref.as_ref().and_then(|_| named(["networkdata", "networkData"])));
     Ok(Texts { user, network })
 }
 
@@ -180,10 +178,7 @@ mod tests {
         let source = json!({"secretRef": {"name": "s"}, "networkDataSecretRef": {"name": "n"}});
         let files = no_cloud_of(source.clone(), &[("userData", "u"), ("networkdata", "n")]).unwrap();
         assert_eq!((files["user-data"].as_str(), files["network-config"].as_str()), ("u", "n"));
-        assert_eq!(
-            no_cloud_of(source, &[]).unwrap_err().to_string(),
-            "volume seed: the secret has no key userdata"
-        );
+        assert_eq!(no_cloud_of(source, &[]).unwrap_err().to_string(), "volume seed: the secret has no key userdata");
     }
 
     #[test]

@@ -110,8 +110,7 @@ impl Driver {
         let (sender, requests) = mpsc::channel(REQUESTS);
         let (domain, domain_reader) = watch::channel(None);
         let consoles = dirs.consoles(&args.uid);
-        let handle =
-            Handle { requests: sender, published, domain: domain_reader, screenshots: consoles.clone() };
+        let handle = Handle { requests: sender, published, domain: domain_reader, screenshots: consoles.clone() };
         let events = connection.events()?;
         let driver = Self {
             name: domain::domain_name(&args.namespace, &args.name),
@@ -254,8 +253,7 @@ impl Driver {
 
     async fn start(&mut self, vmi: &str, environment: &str) -> Result<(), start::Failure> {
         let vmi: VirtualMachineInstance = serde_json::from_str(vmi).map_err(start::Failure::Vmi)?;
-        let mut environment: Environment =
-            serde_json::from_str(environment).map_err(start::Failure::Environment)?;
+        let mut environment: Environment = serde_json::from_str(environment).map_err(start::Failure::Environment)?;
         self.grace = vmi
             .spec
             .termination_grace_period_seconds

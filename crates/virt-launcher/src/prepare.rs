@@ -202,11 +202,8 @@ fn seed_disk(dirs: &Dirs, name: &str, directory: &str, label: &str, files: &File
 fn mounted_disk(name: &str, private: &Path, file: Option<&Path>) -> Result<ResolvedDisk, Error> {
     let device = Path::new("/dev").join(name);
     let block = fs::metadata(&device).is_ok_and(|found| found.file_type().is_block_device());
-    let path = if block {
-        device
-    } else {
-        private.join("vmi-disks").join(name).join(file.unwrap_or(Path::new("disk.img")))
-    };
+    let path =
+        if block { device } else { private.join("vmi-disks").join(name).join(file.unwrap_or(Path::new("disk.img"))) };
     let failed = |source| Error::Read { volume: name.to_owned(), path: path.clone(), source };
     let found = fs::metadata(&path).map_err(failed)?;
     let direct = File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(&path).is_ok();

@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn kill_overtakes_shutdown_overtakes_the_rest() {
         let mut queue = Queue::default();
-        for (index, kind) in [Kind::Pause, Kind::Shutdown, Kind::Unpause, Kind::Kill, Kind::Shutdown].iter().enumerate() {
+        for (index, kind) in [Kind::Pause, Kind::Shutdown, Kind::Unpause, Kind::Kill, Kind::Shutdown].iter().enumerate()
+        {
             queue.push(*kind, index);
         }
         let order: Vec<usize> = std::iter::from_fn(|| queue.pop().map(|(_, index)| index)).collect();

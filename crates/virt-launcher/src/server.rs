@@ -56,7 +56,10 @@ pub(crate) async fn serve(listener: UnixListener, handle: Handle) -> Result<(), 
         };
         futures::future::ready(allowed)
     });
-    tonic::transport::Server::builder().add_service(LauncherServer::new(Service(handle))).serve_with_incoming(incoming).await
+    tonic::transport::Server::builder()
+        .add_service(LauncherServer::new(Service(handle)))
+        .serve_with_incoming(incoming)
+        .await
 }
 
 struct Service(Handle);

@@ -46,7 +46,14 @@ pub(super) fn tree(files: &Files, names: Names) -> Vec<Directory> {
             for (name, is_directory) in children(files, &path) {
                 let identifier = identifier(&name, names, is_directory, &mut taken);
                 let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-                entries.push(Entry { identifier, name, path, directory: is_directory.then_some(0), sector: 0, size: 0 });
+                entries.push(Entry {
+                    identifier,
+                    name,
+                    path,
+                    directory: is_directory.then_some(0),
+                    sector: 0,
+                    size: 0,
+                });
             }
             entries.sort_by(|a, b| a.identifier.cmp(&b.identifier));
             for entry in &mut entries {
@@ -73,7 +80,11 @@ pub(super) fn tree(files: &Files, names: Names) -> Vec<Directory> {
 fn children(files: &Files, path: &str) -> BTreeMap<String, bool> {
     let mut out = BTreeMap::new();
     for file in files.keys() {
-        let below = if path.is_empty() { Some(file.as_str()) } else { file.strip_prefix(path).and_then(|f| f.strip_prefix('/')) };
+        let below = if path.is_empty() {
+            Some(file.as_str())
+        } else {
+            file.strip_prefix(path).and_then(|f| f.strip_prefix('/'))
+        };
         if let Some(below) = below {
             let (name, deeper) = below.split_once('/').map_or((below, false), |(name, _)| (name, true));
             *out.entry(name.to_owned()).or_insert(false) |= deeper;

@@ -1,6 +1,7 @@
 //! VMIs and the domains they become: each `testdata/NAME.json` against `testdata/NAME.xml`.
 //!
 //! `UPDATE_EXPECT=1 cargo test -p domain` writes the XML anew; the difference is then for a reader to judge.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -66,7 +67,7 @@ fn pc() {
 }
 
 #[track_caller]
-fn refused(domain: Value, volumes: Value, expect: &Error, sentence: &str) {
+fn refused(domain: &Value, volumes: &Value, expect: &Error, sentence: &str) {
     let vmi: VirtualMachineInstance =
         serde_json::from_value(json!({"spec": {"domain": domain, "volumes": volumes}})).unwrap();
     let error = to_xml(&vmi, &Environment::default()).unwrap_err();
@@ -77,32 +78,32 @@ fn refused(domain: Value, volumes: Value, expect: &Error, sentence: &str) {
 fn what_has_no_domain() {
     let memory = json!({"guest": "64Mi"});
     refused(
-        json!({"devices": {}}),
-        json!([]),
+        &json!({"devices": {}}),
+        &json!([]),
         &Error::NoMemory,
         "no memory is requested: set spec.domain.memory.guest or spec.domain.resources.requests.memory",
     );
     refused(
-        json!({"memory": memory, "devices": {"disks": [{"name": "a"}]}}),
-        json!([]),
+        &json!({"memory": memory, "devices": {"disks": [{"name": "a"}]}}),
+        &json!([]),
         &Error::NoVolume { disk: "a".to_owned() },
         "disk a has no volume of that name",
     );
     refused(
-        json!({"memory": memory, "devices": {"disks": [{"name": "a", "disk": {"bus": "ide"}}]}}),
-        json!([{"name": "a"}]),
+        &json!({"memory": memory, "devices": {"disks": [{"name": "a", "disk": {"bus": "ide"}}]}}),
+        &json!([{"name": "a"}]),
         &Error::Bus { disk: "a".to_owned(), bus: "ide".to_owned() },
         "disk a: bus ide is not one of virtio, sata, scsi, usb",
     );
     refused(
-        json!({"memory": memory, "devices": {"interfaces": [{"name": "i"}]}}),
-        json!([]),
+        &json!({"memory": memory, "devices": {"interfaces": [{"name": "i"}]}}),
+        &json!([]),
         &Error::NotPlugged { interface: "i".to_owned() },
         "interface i is not plugged into the pod",
     );
     refused(
-        json!({"memory": {"guest": "much"}, "devices": {}}),
-        json!([]),
+        &json!({"memory": {"guest": "much"}, "devices": {}}),
+        &json!([]),
         &Error::Quantity { field: "spec.domain.memory.guest", value: "much".to_owned() },
         "spec.domain.memory.guest: \"much\" is not a quantity",
     );

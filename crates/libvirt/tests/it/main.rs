@@ -1,4 +1,5 @@
 //! The safe surface against libvirt's own test driver, which needs no daemon and no QEMU.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 use libvirt::{Connection, Event, Lifecycle, ShutoffReason, State};
 use tokio::sync::mpsc::Receiver;
