@@ -7,8 +7,8 @@ use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service,
-    ServiceAccount,
+    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret,
+    Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -48,9 +48,25 @@ macro_rules! cached {
     ($($kind:ty),* $(,)?) => { $(impl Cached for $kind {})* };
 }
 cached!(
-    ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet, CronJob, Job, Node, PersistentVolume,
-    PersistentVolumeClaim, Service, ServiceAccount, EndpointSlice, PodDisruptionBudget, ClusterRole, Namespace,
-    ResourceQuota, Endpoints, CertificateSigningRequest,
+    ControllerRevision,
+    DaemonSet,
+    Deployment,
+    ReplicaSet,
+    StatefulSet,
+    CronJob,
+    Job,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Service,
+    ServiceAccount,
+    EndpointSlice,
+    PodDisruptionBudget,
+    ClusterRole,
+    Namespace,
+    ResourceQuota,
+    Endpoints,
+    CertificateSigningRequest,
 );
 
 impl Cached for Pod {

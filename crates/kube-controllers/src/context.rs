@@ -102,7 +102,8 @@ impl Context {
         } else {
             key.clone()
         };
-        let created: K = self.api(&key.namespace).create(&PostParams::default(), object).await.during(operation, name)?;
+        let created: K =
+            self.api(&key.namespace).create(&PostParams::default(), object).await.during(operation, name)?;
         self.store::<K>().observe(created.clone());
         Ok(created)
     }
@@ -122,7 +123,13 @@ impl Context {
     }
 
     /// Writes the status of a namespaced object if it differs from what is stored.
-    pub(crate) async fn set_status<K, S>(&self, operation: &'static str, key: &Key, old: Option<&S>, new: &S) -> Result<()>
+    pub(crate) async fn set_status<K, S>(
+        &self,
+        operation: &'static str,
+        key: &Key,
+        old: Option<&S>,
+        new: &S,
+    ) -> Result<()>
     where
         K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         S: Serialize,

@@ -80,9 +80,12 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     cut_history(ctx, &cron, &jobs).await?;
     let now = clock::now();
     let mut status = cron.status.clone().unwrap_or_default();
-    if let Some(done) = jobs.iter().filter(|job| outcome(job) == Some(true)).filter_map(|job| {
-        job.status.as_ref().and_then(|s| s.completion_time.clone())
-    }).max() {
+    if let Some(done) = jobs
+        .iter()
+        .filter(|job| outcome(job) == Some(true))
+        .filter_map(|job| job.status.as_ref().and_then(|s| s.completion_time.clone()))
+        .max()
+    {
         status.last_successful_time = status.last_successful_time.max(Some(done));
     }
     let active: Vec<_> = jobs.iter().filter(|job| outcome(job).is_none()).cloned().collect();
@@ -98,13 +101,16 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     if spec.suspend.unwrap_or(false) {
         return write(ctx, &key, &cron, &status).await.map(|()| Wake::OnChange);
     }
-    let mut since = status.last_schedule_time.clone().or_else(|| cron.metadata.creation_timestamp.clone()).unwrap_or(now.clone());
+    let mut since =
+        status.last_schedule_time.clone().or_else(|| cron.metadata.creation_timestamp.clone()).unwrap_or(now.clone());
     if let Some(deadline) = spec.starting_deadline_seconds {
         since = since.max(clock::plus_seconds(&now, -deadline));
     }
     let (last, missed, next) = due(&schedule, since.0, now.0);
     if missed > TOO_MANY {
-        let text = format!("too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew");
+        let text = format!(
+            "too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+        );
         ctx.events.record(COMPONENT, cron.as_ref(), Severity::Warning, "TooManyMissedTimes", text);
     }
     if let Some(time) = last {
@@ -116,7 +122,13 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
 }
 
 /// Starts the job of a due time, as the concurrency policy allows.
-async fn start(ctx: &Context, cron: &CronJob, active: &[Arc<Job>], time: Time, status: &mut CronJobStatus) -> Result<()> {
+async fn start(
+    ctx: &Context,
+    cron: &CronJob,
+    active: &[Arc<Job>],
+    time: Time,
+    status: &mut CronJobStatus,
+) -> Result<()> {
     let Some(spec) = &cron.spec else { return Ok(()) };
     if !active.is_empty() && spec.concurrency_policy.as_deref() == Some("Forbid") {
         let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
@@ -189,7 +201,8 @@ async fn write(ctx: &Context, key: &Key, cron: &CronJob, status: &CronJobStatus)
 
 async fn cut_history(ctx: &Context, cron: &CronJob, jobs: &[Arc<Job>]) -> Result<()> {
     let Some(spec) = &cron.spec else { return Ok(()) };
-    let limits = [(true, spec.successful_jobs_history_limit.unwrap_or(3)), (false, spec.failed_jobs_history_limit.unwrap_or(1))];
+    let limits =
+        [(true, spec.successful_jobs_history_limit.unwrap_or(3)), (false, spec.failed_jobs_history_limit.unwrap_or(1))];
     for (succeeded, limit) in limits {
         let mut finished: Vec<_> = jobs.iter().filter(|job| outcome(job) == Some(succeeded)).collect();
         finished.sort_by_key(|job| job.metadata.creation_timestamp.clone());

@@ -26,7 +26,8 @@ const GRANTED_FOR: i64 = 120;
 pub async fn run(ctx: Context) {
     let queue = Arc::new(Queue::new());
     let (budgets, pods) = (ctx.store::<PodDisruptionBudget>(), ctx.store::<Pod>());
-    let (sets, deployments, stateful) = (ctx.store::<ReplicaSet>(), ctx.store::<Deployment>(), ctx.store::<StatefulSet>());
+    let (sets, deployments, stateful) =
+        (ctx.store::<ReplicaSet>(), ctx.store::<Deployment>(), ctx.store::<StatefulSet>());
     budgets.on_change({
         let queue = queue.clone();
         move |_, new| {
@@ -60,7 +61,8 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let Some(budget) = ctx.store::<PodDisruptionBudget>().get(&key) else { return Ok(Wake::OnChange) };
     let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
     let pods: Vec<_> = ctx.store::<Pod>().in_namespace(&key.namespace);
-    let pods: Vec<_> = pods.into_iter().filter(|p| selects(selector, pod::labels(p.meta())) && !pod::is_finished(p)).collect();
+    let pods: Vec<_> =
+        pods.into_iter().filter(|p| selects(selector, pod::labels(p.meta())) && !pod::is_finished(p)).collect();
     let expected = expected(ctx, &pods);
     let (status, wake) = status(&budget, &pods, expected, &clock::now());
     let operation = "write status of poddisruptionbudget";
@@ -114,7 +116,9 @@ fn status(
     });
     let wake = granted.values().map(|since| GRANTED_FOR - seconds_between(since, now)).min();
     let healthy = pods.iter().filter(|p| {
-        pod::is_ready(p) && !pod::is_terminating(p) && !granted.contains_key(p.metadata.name.as_deref().unwrap_or_default())
+        pod::is_ready(p)
+            && !pod::is_terminating(p)
+            && !granted.contains_key(p.metadata.name.as_deref().unwrap_or_default())
     });
     let healthy = i32::try_from(healthy.count()).unwrap_or(i32::MAX);
     let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);

@@ -175,7 +175,9 @@ async fn write_classic(
 ) -> Result<()> {
     let subsets = (!subsets.is_empty()).then_some(subsets);
     match ctx.store::<Endpoints>().get(key) {
-        Some(classic) if classic.subsets.as_deref().unwrap_or_default() == subsets.as_deref().unwrap_or_default() => Ok(()),
+        Some(classic) if classic.subsets.as_deref().unwrap_or_default() == subsets.as_deref().unwrap_or_default() => {
+            Ok(())
+        }
         Some(_) => {
             let change = json!({"subsets": subsets});
             ctx.merge::<Endpoints>("write endpoints", key, &change).await.map(drop)

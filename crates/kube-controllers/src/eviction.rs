@@ -41,7 +41,9 @@ pub async fn run(ctx: Context) {
             let Some(pod) = new.filter(|pod| pod::node_name(pod).is_some()) else { return };
             let node = nodes.get(&Key::new("", pod::node_name(pod).unwrap_or_default()));
             let tainted = node.is_some_and(|node| placement::taints(&node).iter().any(|t| t.effect == "NoExecute"));
-            let fresh = old.is_none_or(|old| placement::tolerations(old) != placement::tolerations(pod) || pod::node_name(old).is_none());
+            let fresh = old.is_none_or(|old| {
+                placement::tolerations(old) != placement::tolerations(pod) || pod::node_name(old).is_none()
+            });
             if tainted && fresh {
                 queue.push(Key::of(pod.as_ref()));
             }
@@ -109,9 +111,7 @@ mod tests {
 
     #[test]
     fn toleration_seconds_count_from_the_taint() {
-        let covering = |seconds: Option<i64>| {
-            json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": seconds})
-        };
+        let covering = |seconds: Option<i64>| json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": seconds});
         check(json!([]), Some(0));
         check(json!([covering(Some(300))]), Some(240));
         check(json!([covering(Some(30))]), Some(0));

@@ -143,6 +143,10 @@ impl Collector {
                         self.removed(uid);
                     }
                     listed.send_replace(true);
+                    // Something may have become served between discovery and this list.
+                    if announces {
+                        self.changed.notify_one();
+                    }
                 }
                 Ok(watcher::Event::Apply(object)) => {
                     self.observed(&served, &object, true);

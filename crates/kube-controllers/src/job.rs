@@ -116,10 +116,13 @@ fn announce(ctx: &Context, job: &Job, plan: &plan::Plan) {
 async fn release(ctx: &Context, pods: &[Arc<Pod>]) -> Result<()> {
     for pod in pods.iter().filter(|pod| plan::is_tracked(pod)) {
         let left: Vec<_> = pod.finalizers().iter().filter(|f| *f != plan::TRACKING).collect();
-        let change = json!({"metadata": {"uid": pod.uid(), "resourceVersion": pod.resource_version(), "finalizers": left}});
+        let change =
+            json!({"metadata": {"uid": pod.uid(), "resourceVersion": pod.resource_version(), "finalizers": left}});
         let result = ctx.merge::<Pod>("release pod", &Key::of(pod.as_ref()), &change).await;
         match result {
-            Ok(Some(current)) if current.meta().deletion_timestamp.is_some() && left.is_empty() && pod::is_finished(pod) => {
+            Ok(Some(current))
+                if current.meta().deletion_timestamp.is_some() && left.is_empty() && pod::is_finished(pod) =>
+            {
                 // The finalizer was the last thing that held it.
                 ctx.store::<Pod>().observe(current);
             }

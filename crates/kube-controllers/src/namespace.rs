@@ -70,7 +70,9 @@ pub async fn run(ctx: Context) {
 async fn reconcile(ctx: &Context, name: String) -> Result<Wake> {
     let key = Key::new("", &name);
     let namespace = ctx.store::<Namespace>().get(&key);
-    let Some(namespace) = namespace.filter(|n| n.metadata.deletion_timestamp.is_some()) else { return Ok(Wake::OnChange) };
+    let Some(namespace) = namespace.filter(|n| n.metadata.deletion_timestamp.is_some()) else {
+        return Ok(Wake::OnChange);
+    };
     let held = namespace.spec.iter().flat_map(|s| s.finalizers.iter().flatten()).any(|f| f == FINALIZER);
     if !held {
         return Ok(Wake::OnChange);
@@ -104,9 +106,9 @@ async fn delete_content(ctx: &Context, namespace: &str) -> Left {
         }
     };
     let within = served.iter().filter(|served| served.namespaced);
-    let outcomes = futures::future::join_all(within.map(|served| async move {
-        (served, delete_all(ctx, namespace, served).await)
-    }));
+    let outcomes = futures::future::join_all(
+        within.map(|served| async move { (served, delete_all(ctx, namespace, served).await) }),
+    );
     for (served, outcome) in outcomes.await {
         match outcome {
             Ok(objects) if objects.is_empty() => {}

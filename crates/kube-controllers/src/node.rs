@@ -173,4 +173,3 @@ async fn mark_pods_not_ready(ctx: &Context, node: &str) -> Result<()> {
     }
     Ok(())
 }
-

@@ -92,9 +92,7 @@ mod tests {
 
     #[test]
     fn terms() {
-        let expression = |key: &str, operator: &str, values: &[&str]| {
-            json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]})
-        };
+        let expression = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
         check_term(expression("zone", "In", &["a", "b"]), true);
         check_term(expression("zone", "NotIn", &["a"]), false);
         check_term(expression("rack", "NotIn", &["a"]), true);

@@ -112,9 +112,8 @@ pub(crate) fn by_deletion_preference(a: &Pod, b: &Pod) -> std::cmp::Ordering {
         let cost: i32 = cost.and_then(|c| c.parse().ok()).unwrap_or(0);
         (assigned, phase, is_ready(pod), cost)
     };
-    let ready_since = |pod: &Pod| {
-        condition(pod, "Ready").filter(|c| c.status == "True").and_then(|c| c.last_transition_time.clone())
-    };
+    let ready_since =
+        |pod: &Pod| condition(pod, "Ready").filter(|c| c.status == "True").and_then(|c| c.last_transition_time.clone());
     rank(a)
         .cmp(&rank(b))
         .then_with(|| ready_since(b).cmp(&ready_since(a)))

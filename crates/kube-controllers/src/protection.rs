@@ -56,7 +56,8 @@ pub async fn run(ctx: Context) {
 /// The names of the claims a pod uses.
 pub(crate) fn claims_of(pod: &Pod) -> Vec<String> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    let name = |volume: &k8s_openapi::api::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+    let name = |volume: &k8s_openapi::api::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral)
+    {
         (Some(source), _) => Some(source.claim_name.clone()),
         (None, Some(_)) => Some(format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name)),
         (None, None) => None,
@@ -80,9 +81,9 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     }
     let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else { return Ok(Wake::OnChange) };
     let pods = ctx.store::<Pod>().in_namespace(&key.namespace);
-    let used = pods.iter().any(|pod| {
-        !pod::is_finished(pod) && pod::node_name(pod).is_some() && claims_of(pod).contains(&key.name)
-    });
+    let used = pods
+        .iter()
+        .any(|pod| !pod::is_finished(pod) && pod::node_name(pod).is_some() && claims_of(pod).contains(&key.name));
     if let Some(change) = change(claim.as_ref(), CLAIM, used) {
         ctx.merge::<PersistentVolumeClaim>("protect persistentvolumeclaim", &key, &change).await?;
     }

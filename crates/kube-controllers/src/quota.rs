@@ -112,7 +112,9 @@ fn in_scope(quota: &ResourceQuota, pod: &Pod) -> bool {
     let best_effort = spec.is_some_and(|s| {
         let none = |c: &Container| {
             let resources = c.resources.as_ref();
-            resources.is_none_or(|r| r.requests.as_ref().is_none_or(BTreeMap::is_empty) && r.limits.as_ref().is_none_or(BTreeMap::is_empty))
+            resources.is_none_or(|r| {
+                r.requests.as_ref().is_none_or(BTreeMap::is_empty) && r.limits.as_ref().is_none_or(BTreeMap::is_empty)
+            })
         };
         s.containers.iter().chain(s.init_containers.iter().flatten()).all(none)
     });

@@ -21,7 +21,11 @@ pub async fn run(ctx: Context) {
     roles.on_change({
         let (queue, roles) = (queue.clone(), roles.clone());
         move |old, new| {
-            if old.zip(new).is_some_and(|(old, new)| old.rules == new.rules && old.metadata.labels == new.metadata.labels && old.aggregation_rule == new.aggregation_rule) {
+            if old.zip(new).is_some_and(|(old, new)| {
+                old.rules == new.rules
+                    && old.metadata.labels == new.metadata.labels
+                    && old.aggregation_rule == new.aggregation_rule
+            }) {
                 return;
             }
             let touched = [old, new];
@@ -92,8 +96,12 @@ mod tests {
     #[test]
     fn rules_are_gathered_once() {
         let admin = role("admin", "to-nobody", &[], Some("to-admin"));
-        let roles = [admin.clone(), role("a", "to-admin", &["get", "list"], None), role("b", "to-admin", &["list"], None),
-            role("c", "to-view", &["watch"], None)];
+        let roles = [
+            admin.clone(),
+            role("a", "to-admin", &["get", "list"], None),
+            role("b", "to-admin", &["list"], None),
+            role("c", "to-view", &["watch"], None),
+        ];
         let verbs: Vec<_> = rules(&admin, &roles).into_iter().map(|rule| rule.verbs.concat()).collect();
         assert_eq!(verbs, ["get", "list"]);
     }

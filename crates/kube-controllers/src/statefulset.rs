@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
+};
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 
@@ -63,8 +65,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let current = revisions.iter().find(|r| Some(r.name_any()) == known).unwrap_or(&update).clone();
     let (update_hash, current_hash) = (revision::hash_of(&update).to_owned(), revision::hash_of(&current).to_owned());
     let now = clock::now();
-    let observed =
-        plan::Observed { set: &set, pods: &pods, update: &update_hash, current: &current_hash, now: &now };
+    let observed = plan::Observed { set: &set, pods: &pods, update: &update_hash, current: &current_hash, now: &now };
     let steps = plan::steps(&observed);
     let outcome = execute(ctx, &set, &steps, &current).await;
     let pods = ctx.store::<Pod>().owned_by(&set.uid().unwrap_or_default());
@@ -102,7 +103,11 @@ fn template_of(set: &StatefulSet, hash: &str, current: &ControllerRevision) -> O
         template.as_object_mut()?.remove("$patch");
         serde_json::from_value(template).ok()
     };
-    if revision::hash_of(current) == hash { stored().or_else(|| Some(spec.template.clone())) } else { Some(spec.template.clone()) }
+    if revision::hash_of(current) == hash {
+        stored().or_else(|| Some(spec.template.clone()))
+    } else {
+        Some(spec.template.clone())
+    }
 }
 
 async fn create(ctx: &Context, set: &StatefulSet, number: i32, hash: &str, current: &ControllerRevision) -> Result<()> {
@@ -159,11 +164,9 @@ async fn claim_for(ctx: &Context, set: &StatefulSet, template: &PersistentVolume
     claim.metadata.namespace = Some(namespace);
     let selector = set.spec.as_ref().and_then(|s| s.selector.match_labels.clone()).unwrap_or_default();
     claim.metadata.labels.get_or_insert_default().extend(selector);
-    let deleted_with_set = set
-        .spec
-        .as_ref()
-        .and_then(|s| s.persistent_volume_claim_retention_policy.as_ref()?.when_deleted.as_deref())
-        == Some("Delete");
+    let deleted_with_set =
+        set.spec.as_ref().and_then(|s| s.persistent_volume_claim_retention_policy.as_ref()?.when_deleted.as_deref())
+            == Some("Delete");
     if deleted_with_set {
         claim.metadata.owner_references = Some(vec![controlled_by(set)]);
     }

@@ -46,11 +46,7 @@ impl Key {
 
 impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.namespace.is_empty() {
-            f.write_str(&self.name)
-        } else {
-            write!(f, "{}/{}", self.namespace, self.name)
-        }
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
     }
 }
 
@@ -111,12 +107,7 @@ where
     K: Cached,
 {
     fn new() -> Self {
-        let state = State {
-            objects: BTreeMap::new(),
-            by_owner: HashMap::new(),
-            gone: HashSet::new(),
-            seen: None,
-        };
+        let state = State { objects: BTreeMap::new(), by_owner: HashMap::new(), gone: HashSet::new(), seen: None };
         Self { state: RwLock::new(state), listeners: Mutex::new(Vec::new()), ready: watch::Sender::new(false) }
     }
 
@@ -285,7 +276,11 @@ pub(crate) struct Stores {
 }
 
 impl Stores {
-    pub(crate) fn get<K>(&self, start: impl FnOnce(futures::future::BoxFuture<'static, ()>), client: &Client) -> Arc<Store<K>>
+    pub(crate) fn get<K>(
+        &self,
+        start: impl FnOnce(futures::future::BoxFuture<'static, ()>),
+        client: &Client,
+    ) -> Arc<Store<K>>
     where
         K: Cached + DeserializeOwned + Debug,
     {

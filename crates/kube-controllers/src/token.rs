@@ -54,14 +54,16 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let Some(name) = secret.annotations().get(ACCOUNT) else { return Ok(Wake::OnChange) };
     let account = ctx.store::<ServiceAccount>().get(&Key::new(&key.namespace, name));
     let named = secret.annotations().get(ACCOUNT_UID);
-    let Some(account) = account.filter(|account| named.is_none_or(|uid| Some(uid) == account.meta().uid.as_ref())) else {
+    let Some(account) = account.filter(|account| named.is_none_or(|uid| Some(uid) == account.meta().uid.as_ref()))
+    else {
         // A secret may be made a moment before its account; only one that had an account goes with it.
         if named.is_some() {
             ctx.delete("delete secret", secret.as_ref(), DeleteParams::default()).await?;
         }
         return Ok(Wake::OnChange);
     };
-    let has = |field: &str| secret.data.as_ref().is_some_and(|data| data.get(field).is_some_and(|value| !value.0.is_empty()));
+    let has =
+        |field: &str| secret.data.as_ref().is_some_and(|data| data.get(field).is_some_and(|value| !value.0.is_empty()));
     if has("token") && has("ca.crt") && has("namespace") && named.is_some() {
         return Ok(Wake::OnChange);
     }

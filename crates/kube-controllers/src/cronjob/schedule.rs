@@ -136,9 +136,8 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, zone: Option<&str>, after: &str, expect: &str) {
-        let next = Schedule::parse(text, zone).map(|schedule| {
-            schedule.next(after.parse().unwrap()).map_or("never".into(), |time| time.to_string())
-        });
+        let next = Schedule::parse(text, zone)
+            .map(|schedule| schedule.next(after.parse().unwrap()).map_or("never".into(), |time| time.to_string()));
         assert_eq!(next.unwrap_or_else(|error| error), expect, "{text}");
     }
 

@@ -131,7 +131,11 @@ fn rollout(set: &DaemonSet, wanted: usize) -> Option<Rollout> {
     let surge = rolling.and_then(|r| r.max_surge.as_ref()).map_or(0, |v| resolve(v, total, true));
     let one = IntOrString::Int(1);
     let unavailable = resolve(rolling.and_then(|r| r.max_unavailable.as_ref()).unwrap_or(&one), total, true);
-    Some(if surge == 0 && unavailable == 0 { Rollout { surge, unavailable: 1 } } else { Rollout { surge, unavailable } })
+    Some(if surge == 0 && unavailable == 0 {
+        Rollout { surge, unavailable: 1 }
+    } else {
+        Rollout { surge, unavailable }
+    })
 }
 
 /// The pods to create and delete now.

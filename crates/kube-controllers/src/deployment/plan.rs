@@ -344,7 +344,8 @@ fn scale_down_old(deployment: &Deployment, current: &ReplicaSet, old: &[&Replica
 /// Deletes the oldest idle sets beyond the limit.
 fn cut_history(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<Step> {
     let limit = deployment.spec.as_ref().and_then(|s| s.revision_history_limit).unwrap_or(10);
-    let mut idle: Vec<&ReplicaSet> = old.iter().copied().filter(|set| set.metadata.deletion_timestamp.is_none()).collect();
+    let mut idle: Vec<&ReplicaSet> =
+        old.iter().copied().filter(|set| set.metadata.deletion_timestamp.is_none()).collect();
     let surplus = idle.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
     idle.sort_by_key(|set| revision(set));
     idle.truncate(surplus);

@@ -106,9 +106,7 @@ fn progressing(
 ) -> (Option<DeploymentCondition>, Option<i64>) {
     let spec = deployment.spec.as_ref();
     let deadline = i64::from(spec.and_then(|s| s.progress_deadline_seconds).unwrap_or(600));
-    let set = |state, reason, message, touched| {
-        set_condition(old, "Progressing", state, reason, message, touched, now)
-    };
+    let set = |state, reason, message, touched| set_condition(old, "Progressing", state, reason, message, touched, now);
     let known = old.iter().find(|c| c.type_ == "Progressing");
     if spec.and_then(|s| s.paused).unwrap_or(false) {
         return (Some(set("Unknown", "DeploymentPaused", "Deployment is paused".into(), false)), None);
@@ -137,9 +135,7 @@ fn progressing(
         return (Some(condition), Some(deadline));
     };
     let before = deployment.status.as_ref();
-    let count = |of: fn(&DeploymentStatus) -> Option<i32>| {
-        (before.and_then(of).unwrap_or(0), of(status).unwrap_or(0))
-    };
+    let count = |of: fn(&DeploymentStatus) -> Option<i32>| (before.and_then(of).unwrap_or(0), of(status).unwrap_or(0));
     let (updated_before, updated) = count(|s| s.updated_replicas);
     let (total_before, total) = count(|s| s.replicas);
     let (ready_before, ready) = count(|s| s.ready_replicas);

@@ -55,7 +55,8 @@ fn target_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
         Some(IntOrString::String(name)) => {
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
             let spec = pod.spec.as_ref()?;
-            let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+            let sidecars =
+                spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
             let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
             let named = |p: &&k8s_openapi::api::core::v1::ContainerPort| {
                 p.name.as_deref() == Some(name) && p.protocol.as_deref().unwrap_or("TCP") == protocol
@@ -77,7 +78,8 @@ fn ports_in(service: &Service, pod: &Pod) -> Vec<Port> {
 fn addresses(pod: &Pod, family: &str) -> Vec<String> {
     let Some(status) = &pod.status else { return Vec::new() };
     let listed = status.pod_ips.iter().flatten().map(|ip| ip.ip.clone());
-    let all: Vec<String> = if status.pod_ips.is_some() { listed.collect() } else { status.pod_ip.clone().into_iter().collect() };
+    let all: Vec<String> =
+        if status.pod_ips.is_some() { listed.collect() } else { status.pod_ip.clone().into_iter().collect() };
     let fits = |text: &String| text.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6() == (family == "IPv6"));
     all.into_iter().filter(fits).take(1).collect()
 }
@@ -96,7 +98,9 @@ fn reference(pod: &Pod) -> ObjectReference {
 fn hostname(service: &Service, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let ours = spec.subdomain.as_deref()? == service.metadata.name.as_deref()?;
-    spec.hostname.clone().filter(|name| ours && !name.is_empty() && pod.metadata.namespace == service.metadata.namespace)
+    spec.hostname
+        .clone()
+        .filter(|name| ours && !name.is_empty() && pod.metadata.namespace == service.metadata.namespace)
 }
 
 fn endpoint(service: &Service, pod: &Pod, address: String, node: Option<&Node>) -> Endpoint {
@@ -280,7 +284,8 @@ mod tests {
             let ports: Vec<_> = content.ports.iter().map(|p| p.port.unwrap().to_string()).collect();
             let endpoint = |e: &Endpoint| {
                 let c = e.conditions.as_ref().unwrap();
-                let flag = |on: Option<bool>, letter: &str| if on == Some(true) { letter.to_owned() } else { String::new() };
+                let flag =
+                    |on: Option<bool>, letter: &str| if on == Some(true) { letter.to_owned() } else { String::new() };
                 format!("{}{}{}{}", e.addresses[0], flag(c.ready, "R"), flag(c.serving, "S"), flag(c.terminating, "T"))
             };
             let endpoints: Vec<_> = content.endpoints.iter().map(endpoint).collect();

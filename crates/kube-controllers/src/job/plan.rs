@@ -96,11 +96,8 @@ pub(crate) fn plan(job: &Job, pods: &[Arc<Pod>], now: &Time) -> Plan {
         return plan;
     }
     if suspended != was_suspended {
-        let (state, reason, message) = if suspended {
-            ("True", "JobSuspended", "Job suspended")
-        } else {
-            ("False", "JobResumed", "Job resumed")
-        };
+        let (state, reason, message) =
+            if suspended { ("True", "JobSuspended", "Job suspended") } else { ("False", "JobResumed", "Job resumed") };
         set(&mut plan.status, "Suspended", state, reason, message, now);
         plan.suspended = Some(suspended);
         plan.status.start_time = (!suspended).then(|| now.clone());
@@ -277,12 +274,17 @@ fn schedule(spec: &JobSpec, plan: &mut Plan, tally: Tally, pods: &[Arc<Pod>], no
 fn back_off(pods: &[Arc<Pod>], now: &Time) -> Option<i64> {
     let ended = |pod: &Pod| {
         let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
-        let times = statuses.into_iter().flatten().filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.clone());
-        times.max().or_else(|| pod.metadata.deletion_timestamp.clone()).or_else(|| pod.metadata.creation_timestamp.clone())
+        let times =
+            statuses.into_iter().flatten().filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.clone());
+        times
+            .max()
+            .or_else(|| pod.metadata.deletion_timestamp.clone())
+            .or_else(|| pod.metadata.creation_timestamp.clone())
     };
     let last_success = pods.iter().filter(|p| pod::phase(p) == "Succeeded").filter_map(|p| ended(p)).max();
     let failures = pods.iter().filter(|p| pod::phase(p) == "Failed").filter_map(|p| ended(p));
-    let failures: Vec<Time> = failures.filter(|time| last_success.as_ref().is_none_or(|success| time > success)).collect();
+    let failures: Vec<Time> =
+        failures.filter(|time| last_success.as_ref().is_none_or(|success| time > success)).collect();
     let last = failures.iter().max()?;
     let exponent = u32::try_from(failures.len() - 1).unwrap_or(u32::MAX).min(6);
     let delay = (10i64 << exponent).min(600);

@@ -52,7 +52,11 @@ pub(crate) fn conditions(old: &[NamespaceCondition], left: &Left, now: &Time) ->
             let text = "All content successfully deleted, may be waiting on finalization";
             ("NamespaceDeletionContentFailure", "False", "ContentDeleted", text.into())
         } else {
-            let text = format!("Failed to delete all resource types, {} remaining: {}", left.failures.len(), left.failures.join(", "));
+            let text = format!(
+                "Failed to delete all resource types, {} remaining: {}",
+                left.failures.len(),
+                left.failures.join(", ")
+            );
             ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", text)
         },
         if left.objects.is_empty() {
@@ -65,7 +69,8 @@ pub(crate) fn conditions(old: &[NamespaceCondition], left: &Left, now: &Time) ->
             let text = "All content-preserving finalizers finished";
             ("NamespaceFinalizersRemaining", "False", "ContentHasNoFinalizers", text.into())
         } else {
-            let text = format!("Some content in the namespace has finalizers remaining: {}", list(&left.finalizers, "in"));
+            let text =
+                format!("Some content in the namespace has finalizers remaining: {}", list(&left.finalizers, "in"));
             ("NamespaceFinalizersRemaining", state(true), "SomeFinalizersRemain", text)
         },
     ];
@@ -101,7 +106,10 @@ mod tests {
             let c = conditions.iter().find(|c| c.type_ == type_).unwrap();
             format!("{} {}", c.status, c.message.clone().unwrap())
         };
-        assert_eq!(text("NamespaceContentRemaining"), "True Some resources are remaining: pods has 2 resource instances");
+        assert_eq!(
+            text("NamespaceContentRemaining"),
+            "True Some resources are remaining: pods has 2 resource instances"
+        );
         assert_eq!(
             text("NamespaceFinalizersRemaining"),
             "True Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances"

@@ -54,7 +54,9 @@ pub(crate) fn taints(node: &Node, now: &Time) -> Option<Vec<Taint>> {
         ("PIDPressure", "pid-pressure"),
         ("NetworkUnavailable", "network-unavailable"),
     ];
-    wanted.extend(pressures.iter().filter(|(type_, _)| state(node, type_) == "True").map(|(_, key)| (*key, "NoSchedule")));
+    wanted.extend(
+        pressures.iter().filter(|(type_, _)| state(node, type_) == "True").map(|(_, key)| (*key, "NoSchedule")),
+    );
     if node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false) {
         wanted.push(("unschedulable", "NoSchedule"));
     }

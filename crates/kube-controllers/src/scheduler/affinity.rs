@@ -42,7 +42,9 @@ impl<'a> Rules<'a> {
         let attract = affinity.and_then(|a| a.pod_affinity.as_ref());
         let repel = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
         let namespace = this.metadata.namespace.as_deref().unwrap_or_default();
-        let count = |term: &'a PodAffinityTerm| domains(cluster, &term.topology_key, |p| term_selects(term, namespace, p, cluster));
+        let count = |term: &'a PodAffinityTerm| {
+            domains(cluster, &term.topology_key, |p| term_selects(term, namespace, p, cluster))
+        };
         let required = attract.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
         let required: Vec<_> = required.into_iter().flatten().collect();
         let first_of_its_kind = required.iter().all(|term| term_selects(term, namespace, this, cluster));

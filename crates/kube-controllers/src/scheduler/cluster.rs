@@ -161,10 +161,16 @@ mod tests {
     #[test]
     fn requests_of_pods() {
         check(json!({"containers": [container("1"), container("500m")]}), &[("cpu", 1500)]);
-        check(json!({"containers": [container("1")], "initContainers": [container("3"), container("2")]}), &[("cpu", 3000)]);
+        check(
+            json!({"containers": [container("1")], "initContainers": [container("3"), container("2")]}),
+            &[("cpu", 3000)],
+        );
         let mut sidecar = container("1");
         sidecar["restartPolicy"] = json!("Always");
-        check(json!({"containers": [container("1")], "initContainers": [sidecar.clone(), container("2")]}), &[("cpu", 3000)]);
+        check(
+            json!({"containers": [container("1")], "initContainers": [sidecar.clone(), container("2")]}),
+            &[("cpu", 3000)],
+        );
         check(json!({"containers": [container("3")], "initContainers": [container("2"), sidecar]}), &[("cpu", 4000)]);
         check(json!({"containers": [container("1")], "overhead": {"cpu": "250m"}}), &[("cpu", 1250)]);
     }

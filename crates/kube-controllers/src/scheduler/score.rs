@@ -8,9 +8,8 @@ use crate::placement;
 
 /// The score of a node, to be compared between nodes: the larger the better.
 pub(crate) fn score(wanted: &Wanted<'_>, node: &Node, place: &Place) -> f64 {
-    let free = ["cpu", "memory", "pods"].map(|resource| {
-        1.0 - share(place, resource, wanted.requests.get(resource).copied().unwrap_or(0))
-    });
+    let free = ["cpu", "memory", "pods"]
+        .map(|resource| 1.0 - share(place, resource, wanted.requests.get(resource).copied().unwrap_or(0)));
     let least_used = 100.0 * free.iter().sum::<f64>() / 3.0;
     let imbalance = 10.0 * (free[0] - free[1]).abs();
     let tolerations = wanted.spec.tolerations.as_deref().unwrap_or_default();

@@ -124,7 +124,8 @@ pub(crate) fn status(observed: &Observed<'_>, revisions: (&str, &str)) -> (State
     let old = set.status.clone().unwrap_or_default();
     let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
     let alive: Vec<_> = observed.pods.iter().filter(|p| !pod::is_finished(p)).collect();
-    let count = |predicate: &dyn Fn(&Pod) -> bool| i32::try_from(alive.iter().filter(|p| predicate(p)).count()).unwrap_or(0);
+    let count =
+        |predicate: &dyn Fn(&Pod) -> bool| i32::try_from(alive.iter().filter(|p| predicate(p)).count()).unwrap_or(0);
     let staying = |p: &Pod| !pod::is_terminating(p);
     let waits: Vec<i64> =
         alive.iter().filter(|p| staying(p)).filter_map(|p| pod::available_in(p, min_ready, observed.now)).collect();

@@ -71,7 +71,8 @@ async fn indexed_jobs_number_their_pods() {
     let done = cluster.until(cluster.api::<Job>(), "j", ended("Complete")).await.unwrap();
     assert_eq!(done.status.unwrap().completed_indexes.as_deref(), Some("0-2"));
     let pods = cluster.until_all::<Pod>(|pods| pods.len() == 3).await;
-    let mut numbers: Vec<_> = pods.iter().map(|p| p.annotations()["batch.kubernetes.io/job-completion-index"].clone()).collect();
+    let mut numbers: Vec<_> =
+        pods.iter().map(|p| p.annotations()["batch.kubernetes.io/job-completion-index"].clone()).collect();
     numbers.sort();
     assert_eq!(numbers, ["0", "1", "2"]);
 }
@@ -86,9 +87,13 @@ async fn a_missed_time_is_made_up_once() {
     cluster.api::<CronJob>().patch_status("c", &PatchParams::default(), &Patch::Merge(long_ago)).await.unwrap();
     let jobs = cluster.until_all::<Job>(|jobs| jobs.len() == 1).await;
     assert!(jobs[0].name_any().starts_with("c-"));
-    cluster.until(cluster.api::<CronJob>(), "c", |cron| {
-        cron.is_some_and(|cron| cron.status.as_ref().is_some_and(|s| s.last_successful_time.is_some() && s.active.is_none()))
-    }).await;
+    cluster
+        .until(cluster.api::<CronJob>(), "c", |cron| {
+            cron.is_some_and(|cron| {
+                cron.status.as_ref().is_some_and(|s| s.last_successful_time.is_some() && s.active.is_none())
+            })
+        })
+        .await;
     assert_eq!(cluster.until_all::<Job>(|_| true).await.len(), 1);
 }
 
@@ -97,15 +102,21 @@ async fn a_statefulset_counts_up_updates_down_and_keeps_its_claims() {
     let cluster = cluster().await;
     cluster.start(protection::run);
     let template = |image: &str| json!({"metadata": {"labels": {"app": "s"}}, "spec": {"containers": [{"name": "c", "image": image}]}});
-    cluster.create::<StatefulSet>(json!({"metadata": {"name": "s"}, "spec": {"replicas": 2, "serviceName": "s",
-        "selector": {"matchLabels": {"app": "s"}}, "template": template("one")}})).await;
-    let at = |count: i32| move |set: Option<&StatefulSet>| {
-        set.is_some_and(|set| {
-            let status = set.status.clone().unwrap_or_default();
-            status.observed_generation == set.metadata.generation && status.replicas == count
-                && status.available_replicas == Some(count) && status.updated_replicas == Some(count).filter(|n| *n > 0)
-                && status.current_revision == status.update_revision
-        })
+    cluster
+        .create::<StatefulSet>(json!({"metadata": {"name": "s"}, "spec": {"replicas": 2, "serviceName": "s",
+        "selector": {"matchLabels": {"app": "s"}}, "template": template("one")}}))
+        .await;
+    let at = |count: i32| {
+        move |set: Option<&StatefulSet>| {
+            set.is_some_and(|set| {
+                let status = set.status.clone().unwrap_or_default();
+                status.observed_generation == set.metadata.generation
+                    && status.replicas == count
+                    && status.available_replicas == Some(count)
+                    && status.updated_replicas == Some(count).filter(|n| *n > 0)
+                    && status.current_revision == status.update_revision
+            })
+        }
     };
     cluster.until(cluster.api::<StatefulSet>(), "s", at(2)).await;
     let names = |pods: &[Pod]| pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
@@ -120,12 +131,15 @@ async fn a_statefulset_counts_up_updates_down_and_keeps_its_claims() {
     cluster.until(cluster.api::<StatefulSet>(), "s", at(1)).await;
     assert_eq!(names(&cluster.until_all::<Pod>(|pods| pods.len() == 1).await), ["s-0"]);
 
-    cluster.create::<StatefulSet>(json!({"metadata": {"name": "c"}, "spec": {"replicas": 1, "serviceName": "c",
+    cluster
+        .create::<StatefulSet>(json!({"metadata": {"name": "c"}, "spec": {"replicas": 1, "serviceName": "c",
         "selector": {"matchLabels": {"app": "c"}},
         "template": {"metadata": {"labels": {"app": "c"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
         "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Gi"}}}}]}})).await;
-    let claims = cluster.until_all::<PersistentVolumeClaim>(|claims| claims.iter().any(|c| !c.finalizers().is_empty())).await;
+            "resources": {"requests": {"storage": "1Gi"}}}}]}}))
+        .await;
+    let claims =
+        cluster.until_all::<PersistentVolumeClaim>(|claims| claims.iter().any(|c| !c.finalizers().is_empty())).await;
     assert_eq!(claims[0].name_any(), "data-c-0");
     let pod = cluster.until(cluster.api::<Pod>(), "c-0", |pod| pod.is_some()).await.unwrap();
     assert!(pod.spec.unwrap().volumes.unwrap().iter().any(|v| v.persistent_volume_claim.is_some()));

@@ -63,7 +63,11 @@ impl Cluster {
     /// Creates an object in namespace default from JSON.
     pub(crate) async fn create<K>(&self, object: Value) -> K
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Serialize + Clone + std::fmt::Debug,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Serialize
+            + Clone
+            + std::fmt::Debug,
     {
         let object: K = serde_json::from_value(object).unwrap();
         self.api().create(&PostParams::default(), &object).await.unwrap()
@@ -107,7 +111,8 @@ impl Cluster {
                     continue;
                 }
                 let exit = pod.annotations().get("test/exit");
-                let ready = if exit.is_some() || pod.annotations().contains_key("test/unready") { "False" } else { "True" };
+                let ready =
+                    if exit.is_some() || pod.annotations().contains_key("test/unready") { "False" } else { "True" };
                 let ip = format!("10.244.0.{number}");
                 number += 1;
                 let status = json!({"status": {"phase": exit.map_or("Running", String::as_str), "podIP": ip,
@@ -120,7 +125,12 @@ impl Cluster {
 
     /// Waits until `condition` holds for the named object.
     #[track_caller]
-    pub(crate) fn until<K>(&self, api: Api<K>, name: &str, condition: impl Fn(Option<&K>) -> bool) -> impl Future<Output = Option<K>>
+    pub(crate) fn until<K>(
+        &self,
+        api: Api<K>,
+        name: &str,
+        condition: impl Fn(Option<&K>) -> bool,
+    ) -> impl Future<Output = Option<K>>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
@@ -157,7 +167,9 @@ impl Cluster {
             };
             match tokio::time::timeout(PATIENCE, wait).await {
                 Ok(items) => items,
-                Err(_) => panic!("{caller}: condition never held: {:#?}", api.list(&Default::default()).await.unwrap().items),
+                Err(_) => {
+                    panic!("{caller}: condition never held: {:#?}", api.list(&Default::default()).await.unwrap().items)
+                }
             }
         }
     }

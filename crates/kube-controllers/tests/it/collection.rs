@@ -78,8 +78,13 @@ async fn custom_resources_are_collected_too() {
     thing["kind"] = json!("Thing");
     things.create(&PostParams::default(), &serde_json::from_value(thing).unwrap()).await.unwrap();
     parents.delete("parent", &DeleteParams::default()).await.unwrap();
-    let gone = kube::runtime::wait::await_condition(things.clone(), "thing", |t: Option<&kube::core::DynamicObject>| t.is_none());
-    tokio::time::timeout(std::time::Duration::from_secs(20), gone).await.unwrap().unwrap();
+    let gone =
+        kube::runtime::wait::await_condition(things.clone(), "thing", |t: Option<&kube::core::DynamicObject>| {
+            t.is_none()
+        });
+    if tokio::time::timeout(std::time::Duration::from_secs(20), gone).await.is_err() {
+        panic!("not collected: {:?}", things.get_opt("thing").await);
+    }
 }
 
 #[tokio::test]
@@ -96,13 +101,15 @@ async fn a_namespace_ends_with_its_content() {
     let free = json!({"metadata": {"name": "free"}});
     maps.create(&PostParams::default(), &serde_json::from_value(free).unwrap()).await.unwrap();
     namespaces.delete("going", &DeleteParams::default()).await.unwrap();
-    cluster.until(namespaces.clone(), "going", |n| {
-        n.is_some_and(|n| {
-            let conditions = n.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
-            let text = "Some content in the namespace has finalizers remaining: test/hold in 1 resource instances";
-            conditions.iter().any(|c| c.message.as_deref() == Some(text))
+    cluster
+        .until(namespaces.clone(), "going", |n| {
+            n.is_some_and(|n| {
+                let conditions = n.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+                let text = "Some content in the namespace has finalizers remaining: test/hold in 1 resource instances";
+                conditions.iter().any(|c| c.message.as_deref() == Some(text))
+            })
         })
-    }).await;
+        .await;
     assert!(maps.get_opt("free").await.unwrap().is_none());
     let release = json!({"metadata": {"finalizers": null}});
     maps.patch("held", &PatchParams::default(), &Patch::Merge(release)).await.unwrap();

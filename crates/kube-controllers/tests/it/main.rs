@@ -4,6 +4,6 @@ mod batch;
 mod cluster;
 mod collection;
 mod nodes;
-mod services;
 mod scheduling;
+mod services;
 mod workloads;

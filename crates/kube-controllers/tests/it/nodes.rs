@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube::ResourceExt;
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube_controllers::{disruption, eviction, node, podgc, quota, roles, scheduler, token};
 use serde_json::json;
 
@@ -16,10 +16,14 @@ async fn nodes_get_cidrs_and_taints() {
     cluster.start(node::run);
     cluster.node("n1", json!({})).await;
     cluster.node("n2", json!({})).await;
-    let nodes = cluster.until_all::<Node>(|nodes| {
-        nodes.len() == 2 && nodes.iter().all(|n| n.spec.as_ref().is_some_and(|s| s.pod_cidrs.is_some() && s.taints.is_none()))
-    }).await;
-    let mut cidrs: Vec<_> = nodes.iter().map(|n| n.spec.as_ref().unwrap().pod_cidrs.clone().unwrap().join(" ")).collect();
+    let nodes = cluster
+        .until_all::<Node>(|nodes| {
+            nodes.len() == 2
+                && nodes.iter().all(|n| n.spec.as_ref().is_some_and(|s| s.pod_cidrs.is_some() && s.taints.is_none()))
+        })
+        .await;
+    let mut cidrs: Vec<_> =
+        nodes.iter().map(|n| n.spec.as_ref().unwrap().pod_cidrs.clone().unwrap().join(" ")).collect();
     cidrs.sort();
     assert_eq!(cidrs, ["10.244.0.0/24 fd00:10:244::/64", "10.244.1.0/24 fd00:10:244:1::/64"]);
     let broken = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
@@ -28,9 +32,11 @@ async fn nodes_get_cidrs_and_taints() {
         let taints = node.and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default();
         taints.iter().map(|t| format!("{}:{}", t.key, t.effect)).collect::<Vec<_>>().join(" ")
     };
-    cluster.until(cluster.all::<Node>(), "n1", |n| {
-        keys(n) == "node.kubernetes.io/not-ready:NoSchedule node.kubernetes.io/not-ready:NoExecute"
-    }).await;
+    cluster
+        .until(cluster.all::<Node>(), "n1", |n| {
+            keys(n) == "node.kubernetes.io/not-ready:NoSchedule node.kubernetes.io/not-ready:NoExecute"
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -61,8 +67,12 @@ async fn a_silent_node_loses_its_pods() {
         conditions.iter().any(|c| c.type_ == "Ready" && c.status == "Unknown")
     };
     kube::runtime::wait::await_condition(cluster.all::<Node>(), "n1", unknown).await.unwrap();
-    kube::runtime::wait::await_condition(cluster.api::<Pod>(), "impatient", |p: Option<&Pod>| p.is_none()).await.unwrap();
-    kube::runtime::wait::await_condition(cluster.api::<Pod>(), "patient", |p: Option<&Pod>| ready(p, "False")).await.unwrap();
+    kube::runtime::wait::await_condition(cluster.api::<Pod>(), "impatient", |p: Option<&Pod>| p.is_none())
+        .await
+        .unwrap();
+    kube::runtime::wait::await_condition(cluster.api::<Pod>(), "patient", |p: Option<&Pod>| ready(p, "False"))
+        .await
+        .unwrap();
     assert!(cluster.api::<Pod>().get("patient").await.unwrap().metadata.deletion_timestamp.is_none());
 }
 
@@ -72,7 +82,9 @@ async fn pods_of_a_removed_node_are_given_up() {
     cluster.node("n1", json!({})).await;
     cluster.start(scheduler::run);
     cluster.start(podgc::run);
-    cluster.create::<Pod>(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})).await;
+    cluster
+        .create::<Pod>(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}))
+        .await;
     cluster.until(cluster.api::<Pod>(), "p", |p| p.is_some_and(|p| p.spec.as_ref().unwrap().node_name.is_some())).await;
     cluster.all::<Node>().delete("n1", &DeleteParams::default()).await.unwrap();
     tokio::time::pause();
@@ -88,13 +100,19 @@ async fn evictions_keep_to_the_budget() {
     cluster.start(disruption::run);
     cluster.run_pods();
     for name in ["p1", "p2"] {
-        cluster.create::<Pod>(json!({"metadata": {"name": name, "labels": {"app": "a"}},
-            "spec": {"containers": [{"name": "c", "image": "i"}]}})).await;
+        cluster
+            .create::<Pod>(json!({"metadata": {"name": name, "labels": {"app": "a"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}))
+            .await;
     }
-    cluster.create::<PodDisruptionBudget>(json!({"metadata": {"name": "b"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}})).await;
-    let allows = |count: i32| move |b: Option<&PodDisruptionBudget>| {
-        b.is_some_and(|b| b.status.as_ref().is_some_and(|s| s.disruptions_allowed == count && s.expected_pods > 0))
+    cluster
+        .create::<PodDisruptionBudget>(json!({"metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}}))
+        .await;
+    let allows = |count: i32| {
+        move |b: Option<&PodDisruptionBudget>| {
+            b.is_some_and(|b| b.status.as_ref().is_some_and(|s| s.disruptions_allowed == count && s.expected_pods > 0))
+        }
     };
     let budgets = || cluster.api::<PodDisruptionBudget>();
     cluster.until(budgets(), "b", allows(1)).await;
@@ -113,7 +131,8 @@ async fn roles_are_aggregated() {
     cluster.start(roles::run);
     let part: ClusterRole = serde_json::from_value(json!({"metadata": {"name": "things-viewer",
             "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-        "rules": [{"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]}]})).unwrap();
+        "rules": [{"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]}]}))
+    .unwrap();
     cluster.all::<ClusterRole>().create(&PostParams::default(), &part).await.unwrap();
     let has = |role: Option<&ClusterRole>| {
         let rules = role.and_then(|r| r.rules.clone()).unwrap_or_default();
@@ -128,13 +147,20 @@ async fn roles_are_aggregated() {
 async fn quotas_say_what_is_used() {
     let cluster = Cluster::new().await;
     cluster.start(quota::run);
-    cluster.create::<Pod>(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i",
-        "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]}})).await;
-    cluster.create::<ResourceQuota>(json!({"metadata": {"name": "q"}, "spec": {"hard":
-        {"pods": "5", "requests.cpu": "1", "requests.memory": "1Gi", "count/secrets": "9"}}})).await;
-    let quota = cluster.until(cluster.api::<ResourceQuota>(), "q", |q| {
-        q.is_some_and(|q| q.status.as_ref().is_some_and(|s| s.used.as_ref().is_some_and(|u| u.len() == 4)))
-    }).await.unwrap();
+    cluster
+        .create::<Pod>(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i",
+        "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]}}))
+        .await;
+    cluster
+        .create::<ResourceQuota>(json!({"metadata": {"name": "q"}, "spec": {"hard":
+        {"pods": "5", "requests.cpu": "1", "requests.memory": "1Gi", "count/secrets": "9"}}}))
+        .await;
+    let quota = cluster
+        .until(cluster.api::<ResourceQuota>(), "q", |q| {
+            q.is_some_and(|q| q.status.as_ref().is_some_and(|s| s.used.as_ref().is_some_and(|u| u.len() == 4)))
+        })
+        .await
+        .unwrap();
     let used = quota.status.unwrap().used.unwrap();
     let text: Vec<_> = used.iter().map(|(name, q)| format!("{name}={}", q.0)).collect();
     assert_eq!(text, ["count/secrets=0", "pods=1", "requests.cpu=250m", "requests.memory=64Mi"]);
@@ -144,8 +170,12 @@ async fn quotas_say_what_is_used() {
 async fn token_secrets_are_filled() {
     let cluster = Cluster::new().await;
     cluster.start(token::run);
-    cluster.create::<Secret>(json!({"metadata": {"name": "t", "annotations": {"kubernetes.io/service-account.name": "default"}},
-        "type": "kubernetes.io/service-account-token"})).await;
+    cluster
+        .create::<Secret>(
+            json!({"metadata": {"name": "t", "annotations": {"kubernetes.io/service-account.name": "default"}},
+        "type": "kubernetes.io/service-account-token"}),
+        )
+        .await;
     let secret = cluster.until(cluster.api::<Secret>(), "t", |s| s.is_some_and(|s| s.data.is_some())).await.unwrap();
     let token = String::from_utf8(secret.data.as_ref().unwrap()["token"].0.clone()).unwrap();
     assert_eq!(token.split('.').count(), 3);

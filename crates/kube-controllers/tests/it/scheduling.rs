@@ -34,7 +34,8 @@ async fn pods_are_bound_and_said_so() {
     let bound = cluster.until(cluster.api::<Pod>(), "p", |p| node_of(p).is_some()).await.unwrap();
     let scheduled = bound.status.unwrap().conditions.unwrap();
     assert!(scheduled.iter().any(|c| c.type_ == "PodScheduled" && c.status == "True"), "{scheduled:?}");
-    let events = cluster.until_all::<Event>(|events| events.iter().any(|e| e.reason.as_deref() == Some("Scheduled"))).await;
+    let events =
+        cluster.until_all::<Event>(|events| events.iter().any(|e| e.reason.as_deref() == Some("Scheduled"))).await;
     assert!(events.iter().any(|e| e.message.as_deref() == Some("Successfully assigned default/p to n1")));
 }
 
@@ -71,15 +72,18 @@ async fn extended_resources_and_selectors() {
     cluster.node("special", json!({"kind": "special"})).await;
     let offer = json!({"status": {"allocatable": {"example.com/device": "1"}}});
     cluster.all::<Node>().patch_status("special", &PatchParams::default(), &Patch::Merge(offer)).await.unwrap();
-    let device = json!({"containers": [{"name": "c", "image": "i", "resources": {"limits": {"example.com/device": "1"}}}]});
+    let device =
+        json!({"containers": [{"name": "c", "image": "i", "resources": {"limits": {"example.com/device": "1"}}}]});
     cluster.create::<Pod>(pod("first", device.clone())).await;
     let first = cluster.until(cluster.api::<Pod>(), "first", |p| node_of(p).is_some()).await;
     assert_eq!(node_of(first.as_ref()).as_deref(), Some("special"));
     cluster.create::<Pod>(pod("second", device)).await;
-    cluster.until(cluster.api::<Pod>(), "second", |p| {
-        p.and_then(|p| p.status.as_ref()?.conditions.as_ref()?.first()?.message.clone()).as_deref()
-            == Some("0/2 nodes are available: 2 Insufficient example.com/device.")
-    }).await;
+    cluster
+        .until(cluster.api::<Pod>(), "second", |p| {
+            p.and_then(|p| p.status.as_ref()?.conditions.as_ref()?.first()?.message.clone()).as_deref()
+                == Some("0/2 nodes are available: 2 Insufficient example.com/device.")
+        })
+        .await;
     cluster.create::<Pod>(pod("picky", json!({"nodeSelector": {"kind": "plain"}}))).await;
     let picky = cluster.until(cluster.api::<Pod>(), "picky", |p| node_of(p).is_some()).await;
     assert_eq!(node_of(picky.as_ref()).as_deref(), Some("plain"));
@@ -102,10 +106,12 @@ async fn pods_spread_and_keep_apart() {
     }
     assert_eq!(used.len(), 3);
     cluster.create::<Pod>(pod("p4", apart)).await;
-    cluster.until(cluster.api::<Pod>(), "p4", |p| {
-        p.and_then(|p| p.status.as_ref()?.conditions.as_ref()?.first()?.message.clone()).as_deref()
-            == Some("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.")
-    }).await;
+    cluster
+        .until(cluster.api::<Pod>(), "p4", |p| {
+            p.and_then(|p| p.status.as_ref()?.conditions.as_ref()?.first()?.message.clone()).as_deref()
+                == Some("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.")
+        })
+        .await;
 }
 
 /// Not a benchmark, but a bound: a hundred pods are bound in well under 5 ms each.

@@ -15,23 +15,35 @@ async fn a_service_shows_its_ready_pods() {
     cluster.start(endpoints::run);
     cluster.start(scheduler::run);
     cluster.node("n1", json!({})).await;
-    cluster.create::<Service>(json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "a"},
-        "ports": [{"port": 80, "targetPort": "http"}]}})).await;
-    let ours = |slices: &[EndpointSlice]| slices.iter().find(|s| s.labels().get("kubernetes.io/service-name").is_some_and(|n| n == "web")).cloned();
+    cluster
+        .create::<Service>(json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "a"},
+        "ports": [{"port": 80, "targetPort": "http"}]}}))
+        .await;
+    let ours = |slices: &[EndpointSlice]| {
+        slices.iter().find(|s| s.labels().get("kubernetes.io/service-name").is_some_and(|n| n == "web")).cloned()
+    };
     cluster.until_all::<EndpointSlice>(|slices| ours(slices).is_some_and(|s| s.endpoints.is_empty())).await;
     cluster.run_pods();
     for (name, annotations) in [("p1", json!({})), ("p2", json!({"test/unready": ""}))] {
-        cluster.create::<Pod>(json!({"metadata": {"name": name, "labels": {"app": "a"}, "annotations": annotations},
-            "spec": {"containers": [{"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": 8080}]}]}})).await;
+        cluster
+            .create::<Pod>(json!({"metadata": {"name": name, "labels": {"app": "a"}, "annotations": annotations},
+            "spec": {"containers": [{"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": 8080}]}]}}))
+            .await;
     }
-    let slices = cluster.until_all::<EndpointSlice>(|slices| ours(slices).is_some_and(|s| s.endpoints.len() == 2)).await;
+    let slices =
+        cluster.until_all::<EndpointSlice>(|slices| ours(slices).is_some_and(|s| s.endpoints.len() == 2)).await;
     let slice = ours(&slices).unwrap();
     assert_eq!(slice.ports.unwrap()[0].port, Some(8080));
     let ready = slice.endpoints.iter().filter(|e| e.conditions.as_ref().unwrap().ready == Some(true));
     assert_eq!(ready.map(|e| e.target_ref.as_ref().unwrap().name.as_deref()).collect::<Vec<_>>(), [Some("p1")]);
-    let classic = cluster.until(cluster.api::<Endpoints>(), "web", |e| {
-        e.is_some_and(|e| e.subsets.as_ref().is_some_and(|s| s[0].addresses.is_some() && s[0].not_ready_addresses.is_some()))
-    }).await.unwrap();
+    let classic = cluster
+        .until(cluster.api::<Endpoints>(), "web", |e| {
+            e.is_some_and(|e| {
+                e.subsets.as_ref().is_some_and(|s| s[0].addresses.is_some() && s[0].not_ready_addresses.is_some())
+            })
+        })
+        .await
+        .unwrap();
     assert_eq!(classic.subsets.unwrap()[0].addresses.as_ref().unwrap().len(), 1);
 
     cluster.api::<Pod>().delete("p1", &DeleteParams::default()).await.unwrap();
@@ -49,7 +61,9 @@ async fn every_namespace_has_an_account_and_the_ca() {
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), "new");
     let bundles: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), "new");
     cluster.until(accounts.clone(), "default", |a| a.is_some()).await;
-    let has_ca = |b: Option<&ConfigMap>| b.is_some_and(|b| b.data.as_ref().is_some_and(|d| d["ca.crt"].starts_with("-----BEGIN")));
+    let has_ca = |b: Option<&ConfigMap>| {
+        b.is_some_and(|b| b.data.as_ref().is_some_and(|d| d["ca.crt"].starts_with("-----BEGIN")))
+    };
     cluster.until(bundles.clone(), "kube-root-ca.crt", has_ca).await;
     let uid = accounts.get("default").await.unwrap().uid();
     accounts.delete("default", &DeleteParams::default()).await.unwrap();

@@ -55,25 +55,34 @@ async fn a_deployment_rolls_out_and_over() {
 
     let change = json!({"spec": {"template": template("two")}});
     cluster.api::<Deployment>().patch("d", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
-    cluster.until(cluster.api::<Deployment>(), "d", |d| {
-        rolled_out(d) && d.unwrap().annotations()["deployment.kubernetes.io/revision"] == "2"
-            && condition(d.unwrap(), "Progressing") == "True:NewReplicaSetAvailable"
-    }).await;
+    cluster
+        .until(cluster.api::<Deployment>(), "d", |d| {
+            rolled_out(d)
+                && d.unwrap().annotations()["deployment.kubernetes.io/revision"] == "2"
+                && condition(d.unwrap(), "Progressing") == "True:NewReplicaSetAvailable"
+        })
+        .await;
     let pods = cluster.until_all::<Pod>(|pods| pods.len() == 3).await;
     assert!(pods.iter().all(|p| p.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("two")));
     let sets = cluster.until_all::<ReplicaSet>(|sets| sets.len() == 2).await;
     let sizes: Vec<_> = sets.iter().map(|s| s.spec.as_ref().unwrap().replicas).collect();
     assert!(sizes.contains(&Some(0)) && sizes.contains(&Some(3)), "{sizes:?}");
-    cluster.until_all::<Event>(|events| {
-        events.iter().any(|e| e.reason.as_deref() == Some("ScalingReplicaSet") && e.involved_object.name.as_deref() == Some("d"))
-    }).await;
+    cluster
+        .until_all::<Event>(|events| {
+            events.iter().any(|e| {
+                e.reason.as_deref() == Some("ScalingReplicaSet") && e.involved_object.name.as_deref() == Some("d")
+            })
+        })
+        .await;
 
     // Back to the first template: the first set gets a new revision, no third one appears.
     let change = json!({"spec": {"template": template("one")}});
     cluster.api::<Deployment>().patch("d", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
-    cluster.until(cluster.api::<Deployment>(), "d", |d| {
-        rolled_out(d) && d.unwrap().annotations()["deployment.kubernetes.io/revision"] == "3"
-    }).await;
+    cluster
+        .until(cluster.api::<Deployment>(), "d", |d| {
+            rolled_out(d) && d.unwrap().annotations()["deployment.kubernetes.io/revision"] == "3"
+        })
+        .await;
     assert_eq!(cluster.until_all::<ReplicaSet>(|_| true).await.len(), 2);
 }
 
@@ -85,11 +94,13 @@ async fn recreate_never_runs_both() {
     let change = json!({"spec": {"template": template("two")}});
     cluster.api::<Deployment>().patch("d", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
     let image = |p: &Pod| p.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
-    cluster.until_all::<Pod>(|pods| {
-        let new = pods.iter().filter(|p| image(p) == "two").count();
-        assert!(new == 0 || new == pods.len(), "old and new pods at once");
-        new == 2
-    }).await;
+    cluster
+        .until_all::<Pod>(|pods| {
+            let new = pods.iter().filter(|p| image(p) == "two").count();
+            assert!(new == 0 || new == pods.len(), "old and new pods at once");
+            new == 2
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -112,17 +123,24 @@ async fn scaling_and_lost_pods() {
 #[tokio::test]
 async fn a_replicaset_adopts_and_releases() {
     let cluster = cluster().await;
-    cluster.create::<Pod>(json!({"metadata": {"name": "orphan", "labels": {"app": "a"}},
-        "spec": {"containers": [{"name": "c", "image": "one"}]}})).await;
-    cluster.create::<ReplicaSet>(json!({"metadata": {"name": "s"}, "spec": {"replicas": 2,
-        "selector": {"matchLabels": {"app": "a"}}, "template": template("one")}})).await;
-    let pods = cluster.until_all::<Pod>(|pods| pods.len() == 2 && pods.iter().all(|p| p.owner_references().len() == 1)).await;
+    cluster
+        .create::<Pod>(json!({"metadata": {"name": "orphan", "labels": {"app": "a"}},
+        "spec": {"containers": [{"name": "c", "image": "one"}]}}))
+        .await;
+    cluster
+        .create::<ReplicaSet>(json!({"metadata": {"name": "s"}, "spec": {"replicas": 2,
+        "selector": {"matchLabels": {"app": "a"}}, "template": template("one")}}))
+        .await;
+    let pods =
+        cluster.until_all::<Pod>(|pods| pods.len() == 2 && pods.iter().all(|p| p.owner_references().len() == 1)).await;
     assert!(pods.iter().any(|p| p.name_any() == "orphan"));
     let change = json!({"metadata": {"labels": {"app": "other"}}});
     cluster.api::<Pod>().patch("orphan", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
-    cluster.until_all::<Pod>(|pods| {
-        pods.len() == 3 && pods.iter().any(|p| p.name_any() == "orphan" && p.owner_references().is_empty())
-    }).await;
+    cluster
+        .until_all::<Pod>(|pods| {
+            pods.len() == 3 && pods.iter().any(|p| p.name_any() == "orphan" && p.owner_references().is_empty())
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -139,15 +157,19 @@ async fn a_pod_nobody_admits_is_a_condition() {
 #[tokio::test]
 async fn a_daemonset_covers_and_updates_the_nodes() {
     let cluster = cluster().await;
-    cluster.create::<DaemonSet>(json!({"metadata": {"name": "ds"}, "spec": {
-        "selector": {"matchLabels": {"app": "a"}}, "template": template("one")}})).await;
-    let covers = |count: i32| move |set: Option<&DaemonSet>| {
-        set.is_some_and(|set| {
-            let status = set.status.clone().unwrap_or_default();
-            status.observed_generation == set.metadata.generation
-                && status.number_available == Some(count)
-                && status.updated_number_scheduled == Some(count)
-        })
+    cluster
+        .create::<DaemonSet>(json!({"metadata": {"name": "ds"}, "spec": {
+        "selector": {"matchLabels": {"app": "a"}}, "template": template("one")}}))
+        .await;
+    let covers = |count: i32| {
+        move |set: Option<&DaemonSet>| {
+            set.is_some_and(|set| {
+                let status = set.status.clone().unwrap_or_default();
+                status.observed_generation == set.metadata.generation
+                    && status.number_available == Some(count)
+                    && status.updated_number_scheduled == Some(count)
+            })
+        }
     };
     cluster.until(cluster.api::<DaemonSet>(), "ds", covers(1)).await;
     cluster.node("n2", json!({})).await;
@@ -156,7 +178,8 @@ async fn a_daemonset_covers_and_updates_the_nodes() {
     cluster.api::<DaemonSet>().patch("ds", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
     cluster.until(cluster.api::<DaemonSet>(), "ds", covers(2)).await;
     let pods = cluster.until_all::<Pod>(|pods| pods.len() == 2).await;
-    let on: std::collections::BTreeSet<_> = pods.iter().map(|p| p.spec.as_ref().unwrap().node_name.clone().unwrap()).collect();
+    let on: std::collections::BTreeSet<_> =
+        pods.iter().map(|p| p.spec.as_ref().unwrap().node_name.clone().unwrap()).collect();
     assert_eq!(on.len(), 2);
     assert!(pods.iter().all(|p| p.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("two")));
     cluster.until_all::<ControllerRevision>(|revisions| revisions.len() == 2).await;

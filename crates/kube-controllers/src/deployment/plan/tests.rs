@@ -111,7 +111,10 @@ fn conditions_follow_the_rollout() {
     let mut deployment = deployment("1/0", 1, "new");
     let reasons = |status: &k8s_openapi::api::apps::v1::DeploymentStatus| {
         let conditions = status.conditions.as_ref().unwrap().iter();
-        conditions.map(|c| format!("{}={}:{}", c.type_, c.status, c.reason.clone().unwrap())).collect::<Vec<_>>().join(" ")
+        conditions
+            .map(|c| format!("{}={}:{}", c.type_, c.status, c.reason.clone().unwrap()))
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     let (first, wake) = status::status(&deployment, &sets("new:1/0", 1), &now(0));
     assert_eq!(reasons(&first), "Available=False:MinimumReplicasUnavailable Progressing=True:NewReplicaSetCreated");

@@ -108,7 +108,8 @@ fn deadlines_and_lifetimes() {
     check(limited.clone(), started("2026-01-01T00:59:30Z"), "running", "active 1; in 30");
     check(limited.clone(), started("2026-01-01T00:58:00Z"), "running", "active 1; delete a");
     check(limited, started("2026-01-01T00:58:00Z"), "", "DeadlineExceeded");
-    let over = json!({"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:59:50Z"}]});
+    let over =
+        json!({"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:59:50Z"}]});
     check(json!({"ttlSecondsAfterFinished": 30}), over, "ok", "release a; in 20");
 }
 
