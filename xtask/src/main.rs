@@ -2,6 +2,7 @@
 
 mod codegen_api;
 mod codegen_crds;
+mod codegen_manifests;
 mod codegen_rpc;
 mod codegen_schemas;
 mod tidy;
@@ -34,6 +35,12 @@ enum Codegen {
         #[arg(long)]
         check: bool,
     },
+    /// deploy/kubevirt-operator.yaml and deploy/kubevirt-cr.yaml.
+    Manifests {
+        /// Only check that the committed files are up to date.
+        #[arg(long)]
+        check: bool,
+    },
     /// crates/rpc/src/generated from crates/rpc/proto.
     Rpc {
         /// Only check that the committed files are up to date.
@@ -54,6 +61,7 @@ fn main() -> Result<()> {
         Task::Tidy => tidy::run(&root),
         Task::Codegen(Codegen::Api { check }) => codegen_api::run(&root, check),
         Task::Codegen(Codegen::Crds { check }) => codegen_crds::run(&root, check),
+        Task::Codegen(Codegen::Manifests { check }) => codegen_manifests::run(&root, check),
         Task::Codegen(Codegen::Rpc { check }) => codegen_rpc::run(&root, check),
         Task::Codegen(Codegen::Schemas { check }) => codegen_schemas::run(&root, check),
     }

@@ -79,7 +79,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let pods_api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     for step in &steps {
         match step {
-            Step::OpenGate(name) => open_gate(context, &pods_api, name).await?,
+            Step::Gate { name, open } => gate(context, &pods_api, name, *open).await?,
             Step::DeletePod { name, grace } => delete_pod(context, &pods_api, &vmi, name, *grace).await?,
             Step::CreatePod | Step::Release => {}
         }
@@ -90,6 +90,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         status::creation_failed(&mut wanted, Chain(error).to_string(), now);
     }
     write_status(context, &vmi, &plan, wanted).await?;
+    if plan.phase == Some(phase::FAILED) {
+        context.recorder.warning(&reference(&vmi), "Failed", plan.reason.clone().unwrap_or_default());
+    }
     if let Some(error) = creation_error {
         return Err(error);
     }
@@ -130,10 +133,14 @@ async fn create_pod(
     Ok(created)
 }
 
-async fn open_gate(context: &Context, api: &Api<Pod>, name: &str) -> Result<(), Error> {
+async fn gate(context: &Context, api: &Api<Pod>, name: &str, open: bool) -> Result<(), Error> {
+    let (status, reason, message) = match open {
+        true => ("True", "NotPaused", "the virtual machine is not paused"),
+        false => ("False", "Paused", "the virtual machine is paused"),
+    };
     let condition = json!({
-        "type": UNPAUSED_GATE, "status": "True", "reason": "NotPaused",
-        "message": "the virtual machine is not paused", "lastTransitionTime": clock::time(),
+        "type": UNPAUSED_GATE, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": clock::time(),
     });
     let patch = json!({ "status": { "conditions": [condition] } });
     let result = api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;

@@ -103,7 +103,7 @@ async fn one(client: &Client, address: &str, body: Vec<u8>) -> Result<(), Error>
     let request = Request::builder()
         .method(Method::PATCH)
         .uri(format!("{address}?fieldManager={MANAGER}&force=true"))
-        .header(header::ACCEPT, "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+        .header(header::ACCEPT, "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json")
         .header(header::CONTENT_TYPE, "application/apply-patch+yaml")
         .body(body)
         .map_err(|error| failed()(kube::Error::HttpError(error)))?;

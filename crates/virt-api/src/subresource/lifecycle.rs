@@ -4,7 +4,11 @@ use api::kubevirt::{
     v1::{VirtualMachine, VirtualMachineInstance},
     words::{phase, run_strategy},
 };
-use axum::{body::Bytes, response::Response};
+use axum::{
+    body::Bytes,
+    http::StatusCode,
+    response::Response,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,6 +19,8 @@ use crate::{
 };
 
 const KIND: &str = "virtualmachine";
+/// How often a decision is taken again when the machine changes meanwhile.
+const ATTEMPTS: u32 = 5;
 
 /// Bodies of start, stop and restart; each uses its own fields.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -159,27 +165,49 @@ pub(super) async fn restart(context: &Context, object: &Object, body: &Bytes) ->
 
 async fn change<F>(context: &Context, object: &Object, options: &Options, plan: F) -> Result<Response, Refusal>
 where
-    F: FnOnce(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, &'static str>,
+    F: Fn(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, &'static str>,
 {
     let client = &context.client;
-    let vm = cluster::vm(client, &object.namespace, &object.name).await?;
-    let vmi = cluster::find_vmi(client, &object.namespace, &object.name).await?;
-    let change = plan(&vm, vmi.as_ref()).map_err(|message| Refusal::conflict(KIND, &object.name, message))?;
     let dry_run = options.dry_run.iter().any(|word| word == "All");
-    if let (Some(seconds), Some(vmi)) = (change.grace, &vmi) {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let vm = cluster::vm(client, &object.namespace, &object.name).await?;
+        let vmi = cluster::find_vmi(client, &object.namespace, &object.name).await?;
+        let change = plan(&vm, vmi.as_ref()).map_err(|message| Refusal::conflict(KIND, &object.name, message))?;
+        match write(context, &vm, vmi.as_ref(), change, dry_run).await {
+            Ok(()) => break,
+            // The controller wrote the status in between: the decision is taken again on what it wrote.
+            Err(refusal) if refusal.code == StatusCode::CONFLICT && attempt < ATTEMPTS => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    let mut response = done();
+    *response.status_mut() = StatusCode::ACCEPTED;
+    Ok(response)
+}
+
+async fn write(
+    context: &Context,
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    change: Change,
+    dry_run: bool,
+) -> Result<(), Refusal> {
+    let client = &context.client;
+    // The grace period first: the instance may be deleted as soon as the request is there.
+    if let (Some(seconds), Some(vmi)) = (change.grace, vmi) {
         let patch = json!({ "spec": { "terminationGracePeriodSeconds": seconds } });
         cluster::patch_vmi(client, vmi, patch, dry_run).await?;
     }
     if let Some(requests) = change.requests {
         let patch = json!({ "status": { "stateChangeRequests": requests } });
-        cluster::patch_vm_status(client, &vm, patch, dry_run).await?;
+        cluster::patch_vm_status(client, vm, patch, dry_run).await?;
     }
     if let Some(spec) = change.spec {
-        cluster::patch_vm(client, &vm, spec, dry_run).await?;
+        cluster::patch_vm(client, vm, spec, dry_run).await?;
     }
-    let mut response = done();
-    *response.status_mut() = http::StatusCode::ACCEPTED;
-    Ok(response)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use api::kubevirt::{
     v1::VirtualMachineInstance,
-    words::{finalizer, phase},
+    words::{condition, finalizer, phase},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -23,8 +23,13 @@ const REPORT: SignedDuration = SignedDuration::from_secs(10);
 pub enum Step {
     /// Create the launcher pod.
     CreatePod,
-    /// Say that the guest is not paused, which the pod's readiness waits for.
-    OpenGate(String),
+    /// Say whether the guest is paused, which the pod's readiness follows.
+    Gate {
+        /// The pod's name.
+        name: String,
+        /// Open: not paused.
+        open: bool,
+    },
     /// Delete this pod; the grace period replaces the pod's own.
     DeletePod {
         /// Its name.
@@ -74,7 +79,7 @@ pub fn plan(vmi: &VirtualMachineInstance, pods: &[Pod], now: Timestamp) -> Plan 
         (phase::UNSET | phase::PENDING | phase::SCHEDULING, Some(pod)) => starting(vmi, pod),
         (phase::SCHEDULING, None) => failed("the launcher pod was deleted before the guest was started"),
         (_, None) => failed("the launcher pod is gone"),
-        (now_phase, Some(pod)) => running(now_phase, pod, now),
+        (_, Some(pod)) => running(vmi, pod, now),
     }
 }
 
@@ -86,7 +91,12 @@ fn deleting(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Plan {
     let grace = vmi.spec.termination_grace_period_seconds;
     let mut steps: Vec<Step> = pods
         .iter()
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .filter(|pod| {
+            // A pod on its way out is hurried when the VMI's grace period was cut meanwhile.
+            let left = pod.metadata.deletion_grace_period_seconds;
+            let hurry = shorter(pod, grace).is_some_and(|asked| left.is_some_and(|left| asked < left));
+            pod.metadata.deletion_timestamp.is_none() || hurry
+        })
         .map(|pod| Step::DeletePod { name: pod.metadata.name.clone().unwrap_or_default(), grace: shorter(pod, grace) })
         .collect();
     let ours = vmi.metadata.finalizers.iter().flatten().any(|name| name == finalizer::VMI);
@@ -124,10 +134,7 @@ fn starting(vmi: &VirtualMachineInstance, pod: &Pod) -> Plan {
     if let Some(reason) = broken(pod) {
         return Plan { reason: Some(reason), phase: Some(phase::FAILED), ..Default::default() };
     }
-    let mut plan = Plan::default();
-    if !gate_open(pod) {
-        plan.steps.push(Step::OpenGate(pod.metadata.name.clone().unwrap_or_default()));
-    }
+    let mut plan = Plan { steps: gate(vmi, pod), ..Default::default() };
     let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
     if bound && compute_runs(pod) {
         plan.phase = Some(phase::SCHEDULED);
@@ -137,14 +144,14 @@ fn starting(vmi: &VirtualMachineInstance, pod: &Pod) -> Plan {
     plan
 }
 
-fn running(now_phase: &str, pod: &Pod, now: Timestamp) -> Plan {
-    if now_phase == phase::SCHEDULED
+fn running(vmi: &VirtualMachineInstance, pod: &Pod, now: Timestamp) -> Plan {
+    if phase_of(vmi) == phase::SCHEDULED
         && let Some(reason) = broken_disk(pod)
     {
         return Plan { reason: Some(reason), phase: Some(phase::FAILED), ..Default::default() };
     }
     let Some(at) = compute_ended(pod).or_else(|| ended(pod).then_some(Timestamp::UNIX_EPOCH)) else {
-        return Plan::default();
+        return Plan { steps: gate(vmi, pod), ..Default::default() };
     };
     let waited = now.duration_since(at);
     if waited >= REPORT {
@@ -203,9 +210,20 @@ fn broken_disk(pod: &Pod) -> Option<String> {
     })
 }
 
-fn gate_open(pod: &Pod) -> bool {
+/// Turns the pod's gate when it does not say what the guest is.
+fn gate(vmi: &VirtualMachineInstance, pod: &Pod) -> Vec<Step> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Vec::new();
+    }
+    let guest = vmi.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let paused = guest.iter().any(|c| c.type_ == condition::PAUSED && c.status == "True");
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|c| c.type_ == super::UNPAUSED_GATE && c.status == "True")
+    let held = conditions.into_iter().flatten().find(|c| c.type_ == super::UNPAUSED_GATE);
+    let said = held.map(|c| c.status == "True");
+    if said == Some(!paused) {
+        return Vec::new();
+    }
+    vec![Step::Gate { name: pod.metadata.name.clone().unwrap_or_default(), open: !paused }]
 }
 
 #[cfg(test)]
@@ -292,6 +310,18 @@ mod tests {
     }
 
     #[test]
+    fn a_paused_guest_is_not_ready() {
+        let mut paused = in_phase(phase::RUNNING);
+        paused["status"]["conditions"] = json!([{ "type": "Paused", "status": "True" }]);
+        let close = Step::Gate { name: "p".into(), open: false };
+        check(paused, &[pod(json!({ "running": {} }))], Plan { steps: vec![close], ..Default::default() });
+        let mut closed = pod(json!({ "running": {} }));
+        closed["status"]["conditions"][0]["status"] = json!("False");
+        let open = Step::Gate { name: "p".into(), open: true };
+        check(in_phase(phase::RUNNING), &[closed], Plan { steps: vec![open], ..Default::default() });
+    }
+
+    #[test]
     fn virt_handler_may_report_the_end_first() {
         let recent = pod(ended_at("2026-01-01T00:00:57Z", 0));
         check(in_phase(phase::RUNNING), &[recent], Plan {
@@ -316,7 +346,11 @@ mod tests {
         check(forced, &[pod(json!({ "running": {} }))], delete(Some(1)));
         let mut terminating = pod(json!({ "running": {} }));
         terminating["metadata"]["deletionTimestamp"] = json!(NOW);
-        check(gone.clone(), &[terminating], Plan::default());
+        check(gone.clone(), &[terminating.clone()], Plan::default());
+        terminating["metadata"]["deletionGracePeriodSeconds"] = json!(60);
+        let mut hurried = gone.clone();
+        hurried["spec"] = json!({ "terminationGracePeriodSeconds": 0 });
+        check(hurried, &[terminating], delete(Some(1)));
         check(gone, &[], Plan { steps: vec![Step::Release], ..Default::default() });
     }
 }

@@ -114,8 +114,18 @@ pub fn render(input: &Input) -> Vec<Value> {
     out
 }
 
+/// Our own components write a machine's status many times; what they write is not defaulted or judged.
+fn not_ours(namespace: &str) -> Value {
+    let accounts = ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"];
+    let users = accounts.map(|name| format!("'system:serviceaccount:{namespace}:{name}'")).join(", ");
+    let expression = format!("request.operation != 'UPDATE' || !(request.userInfo.username in [{users}])");
+    json!([{ "name": "not-our-components", "expression": expression }])
+}
+
 fn webhook(hook: &Hook, service: &str, namespace: &str, ca: &str) -> Value {
+    let conditions = if hook.operations.contains(&"UPDATE") { not_ours(namespace) } else { json!([]) };
     json!({
+        "matchConditions": conditions,
         "name": hook.name,
         "admissionReviewVersions": ["v1", "v1beta1"],
         "clientConfig": {

@@ -71,6 +71,8 @@ fn environment(extra: &[(&str, &str)]) -> Vec<Value> {
         field("POD_NAMESPACE", "metadata.namespace"),
         field("POD_IP", "status.podIP"),
         field("NODE_NAME", "spec.nodeName"),
+        // Small processes that mostly wait: more allocation arenas would only hold memory.
+        json!({ "name": "MALLOC_ARENA_MAX", "value": "1" }),
     ];
     out.extend(extra.iter().map(|(name, value)| json!({ "name": name, "value": value })));
     out

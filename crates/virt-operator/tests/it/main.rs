@@ -1,0 +1,137 @@
+//! The operator on the real API server in this process; the controllers of workloads are played by the test.
+
+mod node_agent;
+
+use std::{fmt::Debug, time::Duration};
+
+use api::kubevirt::v1::KubeVirt;
+use k8s_openapi::{
+    api::{
+        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+        apps::v1::{DaemonSet, Deployment},
+        core::v1::{ConfigMap, Namespace, Node, Secret, ServiceAccount},
+        rbac::v1::ClusterRole,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kit::{shutdown::CancellationToken, tls::Material};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    runtime::wait::{Condition, await_condition},
+};
+use kube_apiserver::ApiServer;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use virt_operator::{Operator, deploy::Images, manifests::crds};
+
+const NAMESPACE: &str = "kubevirt";
+
+async fn wait<K>(api: &Api<K>, name: &str, what: &str, condition: impl Condition<K>) -> Option<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    match tokio::time::timeout(Duration::from_secs(60), await_condition(api.clone(), name, condition)).await {
+        Ok(found) => found.unwrap(),
+        Err(_) => panic!("never {what}: {:#?}", api.get_opt(name).await),
+    }
+}
+
+fn exists<K>(object: Option<&K>) -> bool {
+    object.is_some()
+}
+
+fn gone<K>(object: Option<&K>) -> bool {
+    object.is_none()
+}
+
+async fn ready(client: &Client) {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    for name in ["virt-api", "virt-controller"] {
+        let found = wait(&deployments, name, "deployed", exists).await.unwrap();
+        let status = json!({ "status": {
+            "observedGeneration": found.metadata.generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
+            "availableReplicas": 1,
+        } });
+        deployments.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    }
+    let sets: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
+    let found = wait(&sets, "virt-handler", "deployed", exists).await.unwrap();
+    let status = json!({ "status": {
+        "observedGeneration": found.metadata.generation, "currentNumberScheduled": 1, "numberMisscheduled": 0,
+        "desiredNumberScheduled": 1, "numberReady": 1, "updatedNumberScheduled": 1, "numberAvailable": 1,
+    } });
+    sets.patch_status("virt-handler", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_product_is_deployed_and_removed() {
+    let server = ApiServer::in_memory().await.unwrap();
+    let client = server.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let own: CustomResourceDefinition = serde_saphyr::from_str(crds::KUBEVIRT).unwrap();
+    definitions.create(&PostParams::default(), &own).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = json!({ "metadata": { "name": NAMESPACE } });
+    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = serde_json::from_value(json!({ "metadata": { "name": "node1" } })).unwrap();
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+
+    let images = Images { component: "r/component:v1".into(), launcher: "r/launcher:v1".into(), version: "v1".into() };
+    let stop = CancellationToken::new();
+    let material = Material::new();
+    let _running = Operator::new(client.clone(), images, material.clone()).start(&stop);
+
+    let kubevirts: Api<KubeVirt> = Api::namespaced(client.clone(), NAMESPACE);
+    let wanted = json!({ "metadata": { "name": "kubevirt", "namespace": NAMESPACE }, "spec": {} });
+    kubevirts.create(&PostParams::default(), &serde_json::from_value(wanted).unwrap()).await.unwrap();
+    ready(&client).await;
+    let found = wait(&kubevirts, "kubevirt", "deployed", |kv: Option<&KubeVirt>| {
+        let status = kv.and_then(|kv| kv.status.as_ref());
+        let available = |status: &api::kubevirt::v1::KubeVirtStatus| {
+            status.conditions.iter().any(|c| c.type_ == "Available" && c.status == "True")
+        };
+        status.is_some_and(|status| available(status) && status.phase.as_deref() == Some("Deployed"))
+    })
+    .await
+    .unwrap();
+    let status = found.status.unwrap();
+    assert_eq!(status.observed_kube_virt_version.as_deref(), Some("v1"));
+    assert_eq!(found.metadata.finalizers.unwrap(), ["foregroundDeleteKubeVirt"]);
+    for kind in ["Created", "Available"] {
+        assert!(status.conditions.iter().any(|c| c.type_ == kind && c.status == "True"), "{kind}");
+    }
+
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    for name in ["kubevirt-ca", "kubevirt-virt-api-certs", "kubevirt-virt-handler-certs", "kubevirt-controller-certs"] {
+        assert!(secrets.get(name).await.unwrap().data.unwrap().contains_key("tls.crt"), "{name}");
+    }
+    assert!(maps.get("kubevirt-ca").await.unwrap().data.unwrap()["ca-bundle"].contains("BEGIN CERTIFICATE"));
+    assert!(material.is_set());
+    assert_eq!(definitions.list_metadata(&ListParams::default()).await.unwrap().items.len(), crds::ALL.len() + 1);
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let hooks = mutating.get("virt-api-mutator").await.unwrap().webhooks.unwrap();
+    assert!(hooks.iter().all(|hook| hook.client_config.ca_bundle.is_some()));
+
+    // Nobody serves the operator's webhook in this test; it would refuse the deletion.
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    validating.delete("virt-operator-validator", &DeleteParams::default()).await.unwrap();
+    kubevirts.delete("kubevirt", &DeleteParams::default()).await.unwrap();
+    wait(&kubevirts, "kubevirt", "gone", gone).await;
+    let left = definitions.list_metadata(&ListParams::default()).await.unwrap().items.len();
+    assert_eq!(left, 1, "only KubeVirt's own CRD stays");
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    assert!(accounts.get_opt("kubevirt-handler").await.unwrap().is_none());
+    assert!(roles.get_opt("kubevirt.io:admin").await.unwrap().is_none());
+    assert!(secrets.get_opt("kubevirt-ca").await.unwrap().is_none());
+    assert!(mutating.get_opt("virt-api-mutator").await.unwrap().is_none());
+    wait(&deployments, "virt-api", "gone", |found: Option<&Deployment>| {
+        // Garbage collection is not part of this server; being told to go is enough.
+        found.is_none_or(|found| found.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+}

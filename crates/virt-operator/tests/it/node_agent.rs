@@ -1,0 +1,112 @@
+//! The token on a node reaches its own node and its own machines, and nothing else.
+
+use api::kubevirt::v1::VirtualMachineInstance;
+use k8s_openapi::{
+    api::core::v1::{Namespace, Node, Secret},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, Error,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use kube_apiserver::{ApiServer, request::User};
+use serde_json::json;
+use virt_operator::{
+    apply::{self, Applied},
+    manifests::{self, Input, crds},
+};
+
+/// The HTTP code of a refusal; 200 when there was none.
+fn code<T>(result: Result<T, Error>) -> u16 {
+    match result {
+        Ok(_) => 200,
+        Err(Error::Api(status)) => status.code,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+async fn cluster() -> (ApiServer, Client) {
+    let server = ApiServer::in_memory().await.unwrap();
+    let admin = server.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(admin.clone());
+    for (name, yaml) in crds::ALL.iter().filter(|(name, _)| *name == "virtualmachineinstances.kubevirt.io") {
+        let crd: CustomResourceDefinition = serde_saphyr::from_str(yaml).unwrap();
+        assert_eq!(crd.metadata.name.as_deref(), Some(*name));
+        definitions.create(&PostParams::default(), &crd).await.unwrap();
+    }
+    let namespaces: Api<Namespace> = Api::all(admin.clone());
+    let namespace = json!({ "metadata": { "name": "kubevirt" } });
+    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
+    let nodes: Api<Node> = Api::all(admin.clone());
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(admin.clone(), "default");
+    for node in ["node1", "node2"] {
+        let object = serde_json::from_value(json!({ "metadata": { "name": node } })).unwrap();
+        nodes.create(&PostParams::default(), &object).await.unwrap();
+        let object = json!({
+            "metadata": { "name": format!("on-{node}"), "labels": { "kubevirt.io/nodeName": node } },
+            "spec": { "domain": { "devices": {} } },
+        });
+        vmis.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    }
+    let input = Input { namespace: "kubevirt".into(), replicas: 1, ..Default::default() };
+    // Webhooks and workloads have nobody behind them here.
+    let manifests: Vec<_> = manifests::render(&input)
+        .into_iter()
+        .filter(|m| {
+            let kind = m["kind"].as_str().unwrap_or_default();
+            kind.contains("Role") || kind.starts_with("ValidatingAdmissionPolicy") || kind == "ServiceAccount"
+        })
+        .collect();
+    apply::all(&admin, &mut Applied::default(), &manifests).await.unwrap();
+    (server, admin)
+}
+
+fn agent(server: &ApiServer, node: Option<&str>) -> Client {
+    let extra = node.map(|node| ("authentication.kubernetes.io/node-name".to_owned(), vec![node.to_owned()]));
+    server.client_as(User {
+        name: "system:serviceaccount:kubevirt:kubevirt-handler".into(),
+        groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
+        extra: extra.into_iter().collect(),
+        ..Default::default()
+    })
+}
+
+#[tokio::test]
+async fn only_its_own_node() {
+    let (server, _) = cluster().await;
+    let patch = Patch::Merge(json!({ "metadata": { "labels": { "kubevirt.io/schedulable": "true" } } }));
+    let write = async |client: Client, name: &str| {
+        let nodes: Api<Node> = Api::all(client);
+        code(nodes.patch(name, &PatchParams::default(), &patch).await)
+    };
+    assert_eq!(write(agent(&server, Some("node1")), "node1").await, 200);
+    assert_ne!(write(agent(&server, Some("node1")), "node2").await, 200);
+    assert_ne!(write(agent(&server, None), "node1").await, 200);
+}
+
+#[tokio::test]
+async fn only_its_own_machines() {
+    let (server, admin) = cluster().await;
+    let patch = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+    let write = async |client: Client, name: &str| {
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(client, "default");
+        code(vmis.patch(name, &PatchParams::default(), &patch).await)
+    };
+    assert_eq!(write(agent(&server, Some("node1")), "on-node1").await, 200);
+    assert_ne!(write(agent(&server, Some("node1")), "on-node2").await, 200);
+    // Nor by giving itself the machine first.
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(agent(&server, Some("node1")), "default");
+    let steal = Patch::Merge(json!({ "metadata": { "labels": { "kubevirt.io/nodeName": "node1" } } }));
+    assert_ne!(code(vmis.patch("on-node2", &PatchParams::default(), &steal).await), 200);
+    let other: Api<VirtualMachineInstance> = Api::namespaced(admin, "default");
+    assert_eq!(other.get("on-node2").await.unwrap().metadata.labels.unwrap()["kubevirt.io/nodeName"], "node2");
+}
+
+#[tokio::test]
+async fn no_secrets() {
+    let (server, _) = cluster().await;
+    let secrets: Api<Secret> = Api::all(agent(&server, Some("node1")));
+    assert_eq!(code(secrets.list(&ListParams::default()).await), 403);
+    let own: Api<Secret> = Api::namespaced(agent(&server, Some("node1")), "kubevirt");
+    assert_eq!(code(own.get("kubevirt-ca").await), 403);
+}

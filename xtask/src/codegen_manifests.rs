@@ -1,0 +1,19 @@
+//! deploy/kubevirt-operator.yaml and deploy/kubevirt-cr.yaml: rendered by virt-operator itself, so that this program need
+//! not be built with it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// Writes the manifests, or only compares them when `check`.
+pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).args(["test", "--quiet", "-p", "virt-operator", "--lib", "install"]);
+    if !check {
+        cargo.env("UPDATE_EXPECT", "1");
+    }
+    let status = cargo.status().context("cannot run cargo")?;
+    ensure!(status.success(), "deploy/*.yaml differ from what virt-operator renders: run `cargo xtask codegen manifests`");
+    Ok(())
+}
