@@ -90,8 +90,8 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     if has(Image::Pause) {
         say("making pause");
         let mut layer = Layer::default();
-        layer.file("bin/busybox", component.root.join("bin/busybox"), 0o755, 0);
-        let start = Start { entrypoint: words(&["/bin/busybox", "sleep", "infinity"]), user: "65535:65535".into(), ..Start::default() };
+        layer.file("usr/bin/busybox", component.root.join("bin/busybox"), 0o755, 0);
+        let start = Start { entrypoint: words(&["/usr/bin/busybox", "sleep", "infinity"]), user: "65535:65535".into(), ..Start::default() };
         layout.add(&Image::Pause.name(), &[layer.write(&blobs)?], &start, &inputs(Image::Pause))?;
     }
     let path = vec!["PATH=/usr/sbin:/usr/bin".to_owned()];
