@@ -13,6 +13,7 @@ use kube_apiserver::ApiServer;
 use kube_apiserver::aggregation::availability;
 use kube_apiserver::authn;
 use kube_apiserver::serve::{self, fairness, tls::Tls};
+use kubelet::dns;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -74,6 +75,7 @@ async fn run(state: &State) -> anyhow::Result<()> {
     let options = kube_controllers::Options { root_ca: edges.pki.ca_pem().to_owned(), pod_cidrs: pod_ranges(&node) };
     let controllers = kit::spawn("controllers", kube_controllers::run(server.client(), options, stop.clone()));
     let _availability = kit::spawn("availability", availability::run(server.clone(), stop.clone()));
+    let _resolver = kit::spawn("resolver", pass_names_on(node));
     let closing = server.clone();
     let signal = stop.clone();
     let _closer = kit::spawn("close-watches", async move {
@@ -109,6 +111,21 @@ async fn ensure_dns_service(client: &kube::Client, node: &kubelet::node::Config)
     match services.create(&PostParams::default(), &service).await {
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
         other => other.map(|_| ()).context("cannot create the DNS Service"),
+    }
+}
+
+/// On a host whose name servers listen on loopback only, answers the node's queries by asking them.
+async fn pass_names_on(node: kubelet::node::Config) {
+    let own: Vec<_> = node.gateways.iter().map(ipnet::IpNet::addr).collect();
+    let resolvers = kubelet::node::config::loopback_resolvers();
+    if resolvers.is_empty() || !node.resolvers.iter().any(|resolver| own.contains(resolver)) {
+        return;
+    }
+    let settings = dns::Settings { addresses: node.resolvers, domain: node.domain, own_ranges: Vec::new(), resolvers };
+    // The cluster's own names are the node's to answer; here they stay unknown.
+    let (_keep, services) = tokio::sync::watch::channel(None);
+    if let Err(error) = dns::run(settings, services).await {
+        tracing::warn!(%error, "names outside the cluster cannot be passed on to the host's name servers");
     }
 }
 

@@ -78,7 +78,8 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
                 .map(|path| std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display())))
                 .transpose()?;
             let auth = username.zip(password.map(|text| text.trim_end().to_owned()));
-            let push = images::push(&shop, &registry, auth, plain_http, &mut |line| terminal::say(line));
+            let mut say = |line: &str| terminal::say(line);
+            let push = images::push(&shop, &registry, auth, plain_http, &mut say);
             let pushed = cluster::runtime()?.block_on(push)?;
             terminal::say(&format!("pushed {} images to {registry}", pushed.len()));
             Ok(())

@@ -64,6 +64,7 @@ impl Started {
 pub(crate) async fn start(state: &State) -> anyhow::Result<Started> {
     let config = state.node()?;
     cluster::write_node_secrets(state, &config)?;
+    state.rotate("node")?;
     let child = node::start::start(&config, &state.log("node")).await?;
     let process = sys::process::Handle::open(child.id())?.context("the node's init ended at once; see its log")?;
     Ok(Started { process })

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Parser;
+use ipnet::IpNet;
 use kubelet::node;
 use sys::lock;
 
@@ -64,6 +65,17 @@ impl State {
         self.dir.join("log").join(format!("{part}.log"))
     }
 
+    /// Puts a log that has grown large aside; the one put aside before goes.
+    pub(crate) fn rotate(&self, part: &str) -> anyhow::Result<()> {
+        const LARGE: u64 = 16 << 20;
+        let path = self.log(part);
+        if path.metadata().is_ok_and(|metadata| metadata.len() > LARGE) {
+            std::fs::rename(&path, path.with_extension("log.1"))
+                .with_context(|| format!("cannot put {} aside", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// Host settings as they were before the cluster changed them.
     pub(crate) fn host_settings(&self) -> PathBuf {
         self.dir.join("host-settings.json")
@@ -115,11 +127,17 @@ impl State {
     pub(crate) fn node(&self) -> anyhow::Result<node::Config> {
         let nets = |texts: [&str; 2]| texts.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>();
         let ips = |texts: [&str; 2]| texts.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>();
+        let gateways = nets(["10.88.0.1/24", "fd00:10:88::1/64"])?;
+        let mut resolvers = node::config::host_resolvers();
+        if resolvers.is_empty() {
+            // The control plane passes queries on to name servers that only the host reaches.
+            resolvers = gateways.iter().take(1).map(IpNet::addr).collect();
+        }
         let config = node::Config {
             name: NODE.into(),
             dir: self.dir.join("nodes").join(NODE),
             bridge: "fv0".into(),
-            gateways: nets(["10.88.0.1/24", "fd00:10:88::1/64"])?,
+            gateways,
             addresses: nets(["10.88.0.11/24", "fd00:10:88::11/64"])?,
             pod_cidrs: nets(["10.244.0.0/24", "fd00:10:244::/64"])?,
             cluster_cidrs: nets(["10.244.0.0/16", "fd00:10:244::/48"])?,
@@ -127,8 +145,8 @@ impl State {
             dns: ips(["10.96.0.10", "fd00:10:96::a"])?,
             domain: "cluster.local".into(),
             api_server: format!("https://10.88.0.1:{API_PORT}"),
-            resolvers: node::config::host_resolvers(),
-            mtu: 1500,
+            resolvers,
+            mtu: node::config::host_mtu(),
             sandbox_image: format!("ferrovirt.local/pause:{VERSION}"),
         };
         Ok(if has_ipv6() { config } else { config.without_ipv6() })

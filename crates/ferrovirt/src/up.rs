@@ -18,7 +18,7 @@ use kubelet::node::host_network;
 
 use crate::failure::{advise, parse};
 use crate::state::{NODE, State, StateArgs, need_root};
-use crate::{cluster, deploy, down, images, node, terminal};
+use crate::{cluster, deploy, down, images, node, status, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -94,6 +94,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     } else {
         terminal::say("already up");
     }
+    terminal::say(&format!("guests run on {}", status::virtualization(&sys::kvm::verdict())));
     if !arguments.cluster_only {
         virtual_machines(state, &client).await?;
     }
@@ -166,6 +167,7 @@ fn is_this_program(pid: u32) -> bool {
 }
 
 fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
+    state.rotate("control-plane")?;
     let path = state.log("control-plane");
     let log = OpenOptions::new().create(true).append(true).open(&path);
     let log = log.with_context(|| format!("cannot open {}", path.display()))?;
