@@ -1,0 +1,14 @@
+//! Text on standard output: a reader that went away is no failure.
+
+use std::io::{self, Write};
+
+use crate::fault::Fault;
+
+/// Prints `text` and a line end.
+pub(crate) fn say(text: &str) -> Result<(), Fault> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Fault::new("cannot print").because(error)),
+        _ => Ok(()),
+    }
+}
