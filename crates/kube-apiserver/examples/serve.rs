@@ -13,8 +13,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = PathBuf::from(arguments.next().ok_or("usage: serve DIR [PORT]")?);
     let port: u16 = arguments.next().map_or(Ok(0), |p| p.parse())?;
     let pki_dir = dir.join("pki");
-    let server =
-        ApiServer::open(Config { data_dir: Some(dir.join("data")), pki_dir: Some(pki_dir.clone()), ..Config::default() }).await?;
+    let server = ApiServer::open(Config {
+        data_dir: Some(dir.join("data")),
+        pki_dir: Some(pki_dir.clone()),
+        ..Config::default()
+    })
+    .await?;
     let pki = &server.edges().pki;
     pki.api_server(&["127.0.0.1".into(), "localhost".into()])?;
     let tls = Tls::from_files(pki_dir.join("apiserver.crt"), pki_dir.join("apiserver.key"), pki_dir.join("ca.crt"))?;

@@ -151,6 +151,10 @@ impl Admission {
     /// A refusal of a plugin, policy or webhook.
     pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
         let mut warnings = Vec::new();
+        if attributes.operation == Operation::Delete {
+            // A deletion has nothing to mutate, so the chain begins here.
+            plugins::lifecycle(&*self.view, attributes)?;
+        }
         if let (Some(object), Operation::Create | Operation::Update) = (&attributes.object, attributes.operation) {
             let old = attributes.old.as_ref();
             crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;

@@ -66,7 +66,9 @@ impl Delegation {
     fn config(&self, target: &Aggregated) -> Result<Arc<rustls::ClientConfig>, dial::DialError> {
         let key = target.ca_bundle.clone().filter(|_| !target.insecure_skip_tls_verify);
         if key.is_none() && !target.insecure_skip_tls_verify {
-            return Err(dial::DialError::Tls("certificate signed by unknown authority (the APIService has no caBundle)".into()));
+            return Err(dial::DialError::Tls(
+                "certificate signed by unknown authority (the APIService has no caBundle)".into(),
+            ));
         }
         let mut configs = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = configs.get(&key) {
@@ -85,7 +87,10 @@ impl Delegation {
     ///
     /// # Errors
     /// When none is ready or it cannot be reached.
-    pub async fn connect(&self, target: &Aggregated) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, dial::DialError> {
+    pub async fn connect(
+        &self,
+        target: &Aggregated,
+    ) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, dial::DialError> {
         let (namespace, name, port) = &target.service;
         let config = self.config(target)?;
         let address = dial::resolve(&*self.view, namespace, name, *port)?;
@@ -140,7 +145,12 @@ fn identify(headers: &mut HeaderMap, user: &User) {
 ///
 /// # Errors
 /// When the backend breaks off before its answer's head.
-pub async fn pass<S>(stream: S, host: &str, adjust: impl FnOnce(&mut HeaderMap), mut request: Request) -> Result<Response, dial::DialError>
+pub async fn pass<S>(
+    stream: S,
+    host: &str,
+    adjust: impl FnOnce(&mut HeaderMap),
+    mut request: Request,
+) -> Result<Response, dial::DialError>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {

@@ -43,11 +43,7 @@ impl Authenticator {
                 ApiError::new(401, "Unauthorized", "Unauthorized")
             });
         }
-        Ok(User {
-            name: "system:anonymous".into(),
-            groups: vec!["system:unauthenticated".into()],
-            ..User::default()
-        })
+        Ok(User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() })
     }
 }
 

@@ -36,7 +36,12 @@ impl Edges {
     ///
     /// # Errors
     /// When keys cannot be made or read.
-    pub fn open(pki_dir: Option<&PathBuf>, view: &Arc<dyn View>, authorizer: &Authorizer, controllers: bool) -> Result<Self, PkiError> {
+    pub fn open(
+        pki_dir: Option<&PathBuf>,
+        view: &Arc<dyn View>,
+        authorizer: &Authorizer,
+        controllers: bool,
+    ) -> Result<Self, PkiError> {
         let pki = Pki::open(pki_dir.map(PathBuf::as_path))?;
         let tokens = Tokens::new(pki.token_signer()?, view.clone());
         let authenticator = Authenticator { tokens: Arc::new(tokens), authorizer: authorizer.clone() };

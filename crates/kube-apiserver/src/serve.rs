@@ -136,7 +136,8 @@ impl Edge {
             .max_concurrent_streams(250)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(20));
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection =
+            builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
         tokio::pin!(connection);
         let outcome = tokio::select! {
             outcome = connection.as_mut() => outcome,

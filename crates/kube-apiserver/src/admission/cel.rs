@@ -38,7 +38,9 @@ impl Expression {
     /// When it does not compile or evaluate.
     pub fn evaluate(&self, environment: &Environment<'_>) -> Result<Cel, String> {
         let program = self.program.as_ref().map_err(Clone::clone)?;
-        program.execute(&environment.context).map_err(|e| format!("expression '{}' resulted in error: {e}", self.source))
+        program
+            .execute(&environment.context)
+            .map_err(|e| format!("expression '{}' resulted in error: {e}", self.source))
     }
 
     /// The value, which must be a boolean.

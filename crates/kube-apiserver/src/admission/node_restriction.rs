@@ -32,7 +32,11 @@ pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
     };
     let object = attributes.object.as_ref();
     let current = attributes.old.as_ref();
-    match (attributes.resource.group.as_str(), attributes.resource.plural.as_str(), attributes.info.subresource.as_str()) {
+    match (
+        attributes.resource.group.as_str(),
+        attributes.resource.plural.as_str(),
+        attributes.info.subresource.as_str(),
+    ) {
         ("", "nodes", _) => {
             let name = object.map_or(attributes.name.as_str(), |o| text(o, "/metadata/name"));
             if name != node {
@@ -54,7 +58,9 @@ pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
             Operation::Create => {
                 let pod = object.unwrap_or(&Value::Null);
                 if pod.pointer("/metadata/annotations/kubernetes.io~1config.mirror").is_none() {
-                    return refuse(format!("pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods"));
+                    return refuse(format!(
+                        "pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods"
+                    ));
                 }
                 if text(pod, "/spec/nodeName") != node {
                     return refuse(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
@@ -62,7 +68,10 @@ pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
                 Ok(())
             }
             Operation::Delete => on_own_node(current, node, "delete").or_else(refuse),
-            _ => refuse(format!("unexpected operation {:?}, node {node:?} can only create and delete mirror pods", attributes.operation.word())),
+            _ => refuse(format!(
+                "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
+                attributes.operation.word()
+            )),
         },
         ("", "pods", "status") => on_own_node(current, node, "update status for").or_else(refuse),
         ("", "pods", "eviction") => {
@@ -120,7 +129,10 @@ fn forbidden_label(key: &str) -> bool {
     if key.starts_with(PROTECTED) || prefix.ends_with(&format!(".{}", PROTECTED.trim_end_matches('/'))) {
         return true;
     }
-    let kubernetes = prefix == "kubernetes.io" || prefix.ends_with(".kubernetes.io") || prefix == "k8s.io" || prefix.ends_with(".k8s.io");
+    let kubernetes = prefix == "kubernetes.io"
+        || prefix.ends_with(".kubernetes.io")
+        || prefix == "k8s.io"
+        || prefix.ends_with(".k8s.io");
     let kubelet_own = prefix == "kubelet.kubernetes.io"
         || prefix.ends_with(".kubelet.kubernetes.io")
         || prefix == "node.kubernetes.io"

@@ -33,10 +33,13 @@ pub fn lifecycle(view: &dyn View, attributes: &Attributes) -> Result<(), ApiErro
     let Some(namespace) = view.get("", "namespaces", "", &attributes.namespace) else {
         return Err(ApiError::not_found("", "namespaces", &attributes.namespace));
     };
-    if namespace.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null) || !attributes.info.subresource.is_empty() {
+    if namespace.pointer("/metadata/deletionTimestamp").is_none_or(Value::is_null)
+        || !attributes.info.subresource.is_empty()
+    {
         return Ok(());
     }
-    let why = format!("unable to create new content in namespace {} because it is being terminated", attributes.namespace);
+    let why =
+        format!("unable to create new content in namespace {} because it is being terminated", attributes.namespace);
     let mut error = refuse(attributes, &why);
     error.causes.push(crate::error::Cause {
         reason: "NamespaceTerminating".into(),
@@ -51,7 +54,9 @@ pub fn lifecycle(view: &dyn View, attributes: &Attributes) -> Result<(), ApiErro
 /// # Errors
 /// 403 for a priority class that does not exist.
 pub fn mutate(view: &dyn View, attributes: &mut Attributes) -> Result<(), ApiError> {
-    let is_pod = attributes.resource.group.is_empty() && attributes.resource.plural == "pods" && attributes.info.subresource.is_empty();
+    let is_pod = attributes.resource.group.is_empty()
+        && attributes.resource.plural == "pods"
+        && attributes.info.subresource.is_empty();
     if !is_pod || attributes.operation != Operation::Create {
         return Ok(());
     }
@@ -78,7 +83,9 @@ fn priority(view: &dyn View, attributes: &Attributes, pod: &mut Value) -> Result
     let value = class.as_ref().and_then(|c| c.get("value").and_then(Value::as_i64)).unwrap_or(0);
     if pod.pointer("/spec/priority").and_then(Value::as_i64).is_some_and(|given| given != value) {
         let given = &pod["spec"]["priority"];
-        let why = format!("the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name");
+        let why = format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+        );
         return Err(refuse(attributes, &why));
     }
     pod["spec"]["priority"] = value.into();

@@ -71,13 +71,19 @@ fn template<'a>(attributes: &Attributes, object: &'a Value) -> Option<(&'a Value
 /// 403 listing every violation.
 pub fn check(view: &dyn View, attributes: &Attributes, warnings: &mut Vec<String>) -> Result<(), ApiError> {
     let ephemeral = attributes.info.subresource == "ephemeralcontainers";
-    if !matches!(attributes.operation, Operation::Create | Operation::Update) || !(attributes.info.subresource.is_empty() || ephemeral) {
+    if !matches!(attributes.operation, Operation::Create | Operation::Update)
+        || !(attributes.info.subresource.is_empty() || ephemeral)
+    {
         return Ok(());
     }
     let Some(object) = &attributes.object else { return Ok(()) };
     let Some((pod, is_pod)) = template(attributes, object) else { return Ok(()) };
     // Updates that leave the specification alone (labels, finalizers, annotations) cannot make it worse.
-    if attributes.old.as_ref().is_some_and(|old| template(attributes, old).is_some_and(|(before, _)| before.get("spec") == pod.get("spec"))) {
+    if attributes
+        .old
+        .as_ref()
+        .is_some_and(|old| template(attributes, old).is_some_and(|(before, _)| before.get("spec") == pod.get("spec")))
+    {
         return Ok(());
     }
     let Some(namespace) = view.get("", "namespaces", "", &attributes.namespace) else { return Ok(()) };

@@ -66,7 +66,10 @@ impl Policy {
         };
         Self {
             name: text(&document, "/metadata/name").to_owned(),
-            conditions: items(&document, "/spec/matchConditions").iter().map(|c| Expression::new(text(c, "/expression"))).collect(),
+            conditions: items(&document, "/spec/matchConditions")
+                .iter()
+                .map(|c| Expression::new(text(c, "/expression")))
+                .collect(),
             variables: items(&document, "/spec/variables")
                 .iter()
                 .map(|v| (text(v, "/name").to_owned(), Expression::new(text(v, "/expression"))))
@@ -86,7 +89,8 @@ impl Policies {
     }
 
     fn current(&self) -> Arc<Compiled> {
-        let revisions = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"].map(|r| self.view.revision(GROUP, r));
+        let revisions =
+            ["validatingadmissionpolicies", "validatingadmissionpolicybindings"].map(|r| self.view.revision(GROUP, r));
         let compiled = self.compiled.load_full();
         if compiled.revisions == revisions {
             return compiled;
@@ -108,7 +112,13 @@ impl Policies {
     ///
     /// # Errors
     /// A refusal of a binding that denies.
-    pub fn check(&self, attributes: &Attributes, registry: &Registry, _authorizer: &Authorizer, warnings: &mut Vec<String>) -> Result<(), ApiError> {
+    pub fn check(
+        &self,
+        attributes: &Attributes,
+        registry: &Registry,
+        _authorizer: &Authorizer,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), ApiError> {
         for (policy, binding) in &self.current().bound {
             if !self.concerns(policy, binding, attributes, registry) {
                 continue;
@@ -121,7 +131,8 @@ impl Policies {
                     tracing::info!(policy = %policy.name, user = %attributes.user.name, message = %failure.message, "policy violation");
                 }
                 if has("Warn") {
-                    warnings.push(format!("Validation failed for ValidatingAdmissionPolicy {bound}: {}", failure.message));
+                    warnings
+                        .push(format!("Validation failed for ValidatingAdmissionPolicy {bound}: {}", failure.message));
                 }
                 if has("Deny") {
                     let message = format!("ValidatingAdmissionPolicy {bound} denied request: {}", failure.message);
@@ -149,9 +160,19 @@ impl Policies {
     }
 
     /// Documents of the parameter resource; `[None]` when the policy takes none. Err when they are missing and must not be.
-    fn parameters(&self, policy: &Policy, binding: &Value, attributes: &Attributes, registry: &Registry) -> Result<Vec<Option<Arc<Value>>>, String> {
-        let Some(kind) = policy.document.pointer("/spec/paramKind").filter(|k| k.is_object()) else { return Ok(vec![None]) };
-        let Some(reference) = binding.pointer("/spec/paramRef").filter(|r| r.is_object()) else { return Ok(vec![None]) };
+    fn parameters(
+        &self,
+        policy: &Policy,
+        binding: &Value,
+        attributes: &Attributes,
+        registry: &Registry,
+    ) -> Result<Vec<Option<Arc<Value>>>, String> {
+        let Some(kind) = policy.document.pointer("/spec/paramKind").filter(|k| k.is_object()) else {
+            return Ok(vec![None]);
+        };
+        let Some(reference) = binding.pointer("/spec/paramRef").filter(|r| r.is_object()) else {
+            return Ok(vec![None]);
+        };
         let (group, version) = text(kind, "/apiVersion").split_once('/').unwrap_or(("", text(kind, "/apiVersion")));
         let resource = registry
             .find_kind(group, version, text(kind, "/kind"))
@@ -164,7 +185,9 @@ impl Policies {
         let name = text(reference, "/name");
         let found: Vec<Arc<Value>> = if name.is_empty() {
             let all = self.view.list(group, &resource.plural, namespace);
-            all.into_iter().filter(|o| rules::selects(reference.get("selector"), o.pointer("/metadata/labels"))).collect()
+            all.into_iter()
+                .filter(|o| rules::selects(reference.get("selector"), o.pointer("/metadata/labels")))
+                .collect()
         } else {
             self.view.get(group, &resource.plural, namespace, name).into_iter().collect()
         };
@@ -222,10 +245,8 @@ impl Policies {
         for validation in &policy.validations {
             match validation.expression.is_true(environment) {
                 Ok(true) => {}
-                Ok(false) => failures.push(Failed {
-                    message: message_of(validation, environment),
-                    reason: validation.reason.clone(),
-                }),
+                Ok(false) => failures
+                    .push(Failed { message: message_of(validation, environment), reason: validation.reason.clone() }),
                 Err(error) => return Err(broken.unwrap_or(error)),
             }
         }
@@ -251,7 +272,8 @@ fn message_of(validation: &Validation, environment: &Environment<'_>) -> String 
 }
 
 fn refusal(attributes: &Attributes, message: &str, reason: &str) -> ApiError {
-    let mut error = ApiError::forbidden(&attributes.resource.group, &attributes.resource.plural, &attributes.name, message);
+    let mut error =
+        ApiError::forbidden(&attributes.resource.group, &attributes.resource.plural, &attributes.name, message);
     (error.code, error.reason) = match reason {
         "Forbidden" => (403, "Forbidden"),
         "Unauthorized" => (401, "Unauthorized"),

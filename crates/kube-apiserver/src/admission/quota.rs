@@ -43,7 +43,10 @@ pub fn default_limits(view: &dyn View, attributes: &mut Attributes) {
 /// # Errors
 /// 403 naming the bound.
 pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
-    if attributes.operation != Operation::Create || !attributes.info.subresource.is_empty() || attributes.namespace.is_empty() {
+    if attributes.operation != Operation::Create
+        || !attributes.info.subresource.is_empty()
+        || attributes.namespace.is_empty()
+    {
         return Ok(());
     }
     let Some(object) = &attributes.object else { return Ok(()) };
@@ -71,12 +74,21 @@ fn limits(view: &dyn View, attributes: &Attributes, pod: &Value) -> Result<(), A
                         let allowed = amount(quantity).unwrap_or(0.0);
                         let text_of = |v: &Value| v.as_str().map_or_else(|| v.to_string(), ToOwned::to_owned);
                         let Some(used) = used else {
-                            let why = format!("{word} {name} usage per Container is {}.  No {} is specified", text_of(quantity), field.trim_end_matches('s'));
+                            let why = format!(
+                                "{word} {name} usage per Container is {}.  No {} is specified",
+                                text_of(quantity),
+                                field.trim_end_matches('s')
+                            );
                             return Err(refuse(attributes, &why));
                         };
                         let given = amount(used).unwrap_or(0.0);
                         if (wrong < 0 && given < allowed) || (wrong > 0 && given > allowed) {
-                            let why = format!("{word} {name} usage per Container is {}, but {} is {}", text_of(quantity), field.trim_end_matches('s'), text_of(used));
+                            let why = format!(
+                                "{word} {name} usage per Container is {}, but {} is {}",
+                                text_of(quantity),
+                                field.trim_end_matches('s'),
+                                text_of(used)
+                            );
                             return Err(refuse(attributes, &why));
                         }
                     }
@@ -96,9 +108,20 @@ pub fn amount(value: &Value) -> Option<f64> {
         _ => return None,
     };
     const UNITS: [(&str, f64); 14] = [
-        ("Ki", 1024.0), ("Mi", 1_048_576.0), ("Gi", 1_073_741_824.0), ("Ti", 1_099_511_627_776.0),
-        ("Pi", 1_125_899_906_842_624.0), ("Ei", 1_152_921_504_606_846_976.0), ("n", 1e-9), ("u", 1e-6), ("m", 1e-3),
-        ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15),
+        ("Ki", 1024.0),
+        ("Mi", 1_048_576.0),
+        ("Gi", 1_073_741_824.0),
+        ("Ti", 1_099_511_627_776.0),
+        ("Pi", 1_125_899_906_842_624.0),
+        ("Ei", 1_152_921_504_606_846_976.0),
+        ("n", 1e-9),
+        ("u", 1e-6),
+        ("m", 1e-3),
+        ("k", 1e3),
+        ("M", 1e6),
+        ("G", 1e9),
+        ("T", 1e12),
+        ("P", 1e15),
     ];
     for (unit, factor) in UNITS {
         if let Some(number) = text.strip_suffix(unit) {
@@ -118,7 +141,11 @@ fn requested(pod: &Value, field: &str, name: &str) -> f64 {
 fn within(view: &dyn View, attributes: &Attributes, object: &Value, quota: &Value) -> Result<(), ApiError> {
     let resource = &attributes.resource;
     let counted = [
-        if resource.group.is_empty() { format!("count/{}", resource.plural) } else { format!("count/{}.{}", resource.plural, resource.group) },
+        if resource.group.is_empty() {
+            format!("count/{}", resource.plural)
+        } else {
+            format!("count/{}.{}", resource.plural, resource.group)
+        },
         if resource.group.is_empty() { resource.plural.clone() } else { String::new() },
     ];
     for (name, hard) in quota.pointer("/spec/hard").and_then(Value::as_object).into_iter().flatten() {
@@ -136,7 +163,9 @@ fn within(view: &dyn View, attributes: &Attributes, object: &Value, quota: &Valu
             let live = live.iter().filter(|p| !matches!(text(p, "/status/phase"), "Succeeded" | "Failed"));
             let asked = requested(object, field, what);
             let pointer = format!("/resources/{field}/{what}");
-            if matches!(what, "cpu" | "memory") && items(object, "/spec/containers").iter().any(|c| c.pointer(&pointer).is_none()) {
+            if matches!(what, "cpu" | "memory")
+                && items(object, "/spec/containers").iter().any(|c| c.pointer(&pointer).is_none())
+            {
                 let why = format!("failed quota: {}: must specify {name}", text(quota, "/metadata/name"));
                 return Err(refuse(attributes, &why));
             }
@@ -166,7 +195,8 @@ mod tests {
 
     #[test]
     fn amounts() {
-        let check = |text: &str, expect: f64| assert!((amount(&Value::from(text)).unwrap() - expect).abs() < 1e-6, "{text}");
+        let check =
+            |text: &str, expect: f64| assert!((amount(&Value::from(text)).unwrap() - expect).abs() < 1e-6, "{text}");
         check("1", 1.0);
         check("500m", 0.5);
         check("1Ki", 1024.0);

@@ -30,7 +30,12 @@ pub fn selects(selector: Option<&Value>, labels: Option<&Value>) -> bool {
 
 /// The version through which a rule list wants to see the request: None when it does not match.
 #[must_use]
-pub fn matched_version(rules: &[Value], attributes: &Attributes, equivalent: bool, registry: &Registry) -> Option<String> {
+pub fn matched_version(
+    rules: &[Value],
+    attributes: &Attributes,
+    equivalent: bool,
+    registry: &Registry,
+) -> Option<String> {
     let own = &attributes.info.version;
     if rules.iter().any(|r| rule_matches(r, attributes, own)) {
         return Some(own.clone());
@@ -75,7 +80,8 @@ fn rule_matches(rule: &Value, attributes: &Attributes, version: &str) -> bool {
 /// Whether the namespace and object selectors let the request through.
 #[must_use]
 pub fn selectors_match(view: &dyn View, holder: &Value, attributes: &Attributes) -> bool {
-    namespace_matches(view, holder.get("namespaceSelector"), attributes) && object_matches(holder.get("objectSelector"), attributes)
+    namespace_matches(view, holder.get("namespaceSelector"), attributes)
+        && object_matches(holder.get("objectSelector"), attributes)
 }
 
 fn trivial(selector: Option<&Value>) -> bool {
@@ -86,7 +92,10 @@ fn namespace_matches(view: &dyn View, selector: Option<&Value>, attributes: &Att
     if trivial(selector) {
         return true;
     }
-    if attributes.resource.group.is_empty() && attributes.resource.plural == "namespaces" && attributes.info.subresource.is_empty() {
+    if attributes.resource.group.is_empty()
+        && attributes.resource.plural == "namespaces"
+        && attributes.info.subresource.is_empty()
+    {
         let object = attributes.object.as_ref().or(attributes.old.as_ref());
         return selects(selector, object.and_then(|o| o.pointer("/metadata/labels")));
     }
@@ -116,7 +125,8 @@ mod tests {
     #[test]
     fn selectors() {
         let labels = json!({"a": "1", "b": "2"});
-        let check = |selector: Value, expect: bool| assert_eq!(selects(Some(&selector), Some(&labels)), expect, "{selector}");
+        let check =
+            |selector: Value, expect: bool| assert_eq!(selects(Some(&selector), Some(&labels)), expect, "{selector}");
         check(json!({}), true);
         check(json!({"matchLabels": {"a": "1"}}), true);
         check(json!({"matchLabels": {"a": "2"}}), false);

@@ -81,7 +81,8 @@ fn fill(view: &dyn View, attributes: &Attributes, pod: &mut Value, required: boo
 
 fn mount(pod: &mut Value) {
     // A pod that brings its own token volume (a copy of another pod) keeps it.
-    let existing = items(pod, "/spec/volumes").iter().map(|v| text(v, "/name")).find(|n| n.starts_with("kube-api-access-"));
+    let existing =
+        items(pod, "/spec/volumes").iter().map(|v| text(v, "/name")).find(|n| n.starts_with("kube-api-access-"));
     let volume = existing.map_or_else(|| format!("kube-api-access-{}", suffix()), ToOwned::to_owned);
     let brought = existing.is_some();
     let mut used = false;

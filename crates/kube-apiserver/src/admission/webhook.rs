@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::cel::{Environment, Expression};
 use super::{Attributes, rules};
-use crate::authz::view::{View, items, strings, text};
 use crate::aggregation::dial::{self, Backend};
+use crate::authz::view::{View, items, strings, text};
 use crate::error::ApiError;
 use crate::registry::Registry;
 
@@ -90,9 +90,16 @@ impl Hook {
     }
 
     /// The version the hook wants to see, None when the request is none of its business.
-    fn concerns(&self, view: &dyn View, attributes: &Attributes, registry: &Registry) -> Result<Option<String>, ApiError> {
+    fn concerns(
+        &self,
+        view: &dyn View,
+        attributes: &Attributes,
+        registry: &Registry,
+    ) -> Result<Option<String>, ApiError> {
         let listed = items(&self.document, "/rules");
-        let Some(version) = rules::matched_version(listed, attributes, self.equivalent, registry) else { return Ok(None) };
+        let Some(version) = rules::matched_version(listed, attributes, self.equivalent, registry) else {
+            return Ok(None);
+        };
         if !rules::selectors_match(view, &self.document, attributes) {
             return Ok(None);
         }
@@ -143,9 +150,12 @@ fn backend(client: &Value, server_name: &str) -> Result<Backend, String> {
     use base64::Engine;
     let bundle = text(client, "/caBundle");
     if bundle.is_empty() {
-        return Err("tls: failed to verify certificate: x509: certificate signed by unknown authority (no caBundle)".into());
+        return Err(
+            "tls: failed to verify certificate: x509: certificate signed by unknown authority (no caBundle)".into()
+        );
     }
-    let pem = base64::engine::general_purpose::STANDARD.decode(bundle).map_err(|_| "caBundle is not base64".to_owned())?;
+    let pem =
+        base64::engine::general_purpose::STANDARD.decode(bundle).map_err(|_| "caBundle is not base64".to_owned())?;
     let config = dial::tls_config(Some(&pem), None).map_err(|e| format!("unable to load root certificates: {e}"))?;
     Ok(Backend::new(server_name, config))
 }
@@ -166,7 +176,8 @@ impl Webhooks {
         }
         let mut configurations = self.view.list(GROUP, resource, "");
         configurations.sort_by(|a, b| text(a, "/metadata/name").cmp(text(b, "/metadata/name")));
-        let hooks = configurations.iter().flat_map(|c| items(c, "/webhooks")).map(|d| Arc::new(Hook::compile(d))).collect();
+        let hooks =
+            configurations.iter().flat_map(|c| items(c, "/webhooks")).map(|d| Arc::new(Hook::compile(d))).collect();
         let fresh = Arc::new(Compiled { revision, hooks });
         cache.store(fresh.clone());
         fresh
@@ -176,7 +187,12 @@ impl Webhooks {
     ///
     /// # Errors
     /// A refusal, or a failure of a hook that must not fail.
-    pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry, warnings: &mut Vec<String>) -> Result<bool, ApiError> {
+    pub async fn mutate(
+        &self,
+        attributes: &mut Attributes,
+        registry: &Registry,
+        warnings: &mut Vec<String>,
+    ) -> Result<bool, ApiError> {
         let compiled = self.current(&self.mutating, "mutatingwebhookconfigurations");
         let mut changed = false;
         // Hooks that ran, with the number of changes made until then.
@@ -201,7 +217,13 @@ impl Webhooks {
         Ok(changed)
     }
 
-    async fn mutate_by(&self, hook: &Hook, version: &str, attributes: &mut Attributes, warnings: &mut Vec<String>) -> Result<bool, ApiError> {
+    async fn mutate_by(
+        &self,
+        hook: &Hook,
+        version: &str,
+        attributes: &mut Attributes,
+        warnings: &mut Vec<String>,
+    ) -> Result<bool, ApiError> {
         let answer = match call::review(&*self.view, hook, version, attributes).await {
             Ok(answer) => answer,
             Err(failure) => return failure.settle(hook, warnings).map(|()| false),
@@ -223,7 +245,12 @@ impl Webhooks {
     ///
     /// # Errors
     /// A refusal, or a failure of a hook that must not fail.
-    pub async fn validate(&self, attributes: &Attributes, registry: &Registry, warnings: &mut Vec<String>) -> Result<(), ApiError> {
+    pub async fn validate(
+        &self,
+        attributes: &Attributes,
+        registry: &Registry,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), ApiError> {
         let compiled = self.current(&self.validating, "validatingwebhookconfigurations");
         let mut calls = Vec::new();
         for hook in &compiled.hooks {

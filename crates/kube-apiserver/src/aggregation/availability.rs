@@ -93,7 +93,12 @@ async fn probe(server: &ApiServer, target: &Aggregated) -> Result<Value, (&'stat
     let response = sender.send_request(request).await.map_err(|e| failing(&e))?;
     let status = response.status();
     if !status.is_success() {
-        return Err(failing(&format!("bad status from /apis/{}/{}: {}", target.group, target.version, status.as_u16())));
+        return Err(failing(&format!(
+            "bad status from /apis/{}/{}: {}",
+            target.group,
+            target.version,
+            status.as_u16()
+        )));
     }
     let body = Limited::new(response.into_body(), 4 << 20).collect().await.map_err(|e| failing(&e))?;
     let document: Value = serde_json::from_slice(&body.to_bytes()).map_err(|e| failing(&e))?;
@@ -108,7 +113,9 @@ async fn record(server: &ApiServer, name: &str, available: bool, reason: &str, m
     let Some(object) = View::get(&**server.store(), GROUP, "apiservices", "", name) else { return true };
     let status = if available { "True" } else { "False" };
     let current = items(&object, "/status/conditions").iter().find(|c| text(c, "/type") == "Available");
-    if current.is_some_and(|c| text(c, "/status") == status && text(c, "/reason") == reason && text(c, "/message") == message) {
+    if current
+        .is_some_and(|c| text(c, "/status") == status && text(c, "/reason") == reason && text(c, "/message") == message)
+    {
         return true;
     }
     let since = current

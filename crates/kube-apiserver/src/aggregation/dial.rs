@@ -69,7 +69,13 @@ pub fn resolve(view: &dyn View, namespace: &str, name: &str, port: u16) -> Resul
 }
 
 /// Ready pods are read directly: endpoints follow them with a delay that a webhook call would notice.
-fn from_pods(view: &dyn View, namespace: &str, selector: &serde_json::Map<String, Value>, entry: &Value, port: u16) -> Vec<SocketAddr> {
+fn from_pods(
+    view: &dyn View,
+    namespace: &str,
+    selector: &serde_json::Map<String, Value>,
+    entry: &Value,
+    port: u16,
+) -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for pod in view.list("", "pods", namespace) {
         let labels = pod.pointer("/metadata/labels");
@@ -91,7 +97,9 @@ fn from_pods(view: &dyn View, namespace: &str, selector: &serde_json::Map<String
                 .and_then(|n| u16::try_from(n).ok()),
             _ => Some(port),
         };
-        found.extend(target.or_else(|| entry.get("targetPort").is_none().then_some(port)).map(|p| SocketAddr::new(ip, p)));
+        found.extend(
+            target.or_else(|| entry.get("targetPort").is_none().then_some(port)).map(|p| SocketAddr::new(ip, p)),
+        );
     }
     found
 }
@@ -192,7 +200,11 @@ impl rustls::client::danger::ServerCertVerifier for Unverified {
 ///
 /// # Errors
 /// When TCP or TLS fail or take longer than five seconds.
-pub async fn connect(address: SocketAddr, name: &str, config: Arc<rustls::ClientConfig>) -> Result<TlsStream<TcpStream>, DialError> {
+pub async fn connect(
+    address: SocketAddr,
+    name: &str,
+    config: Arc<rustls::ClientConfig>,
+) -> Result<TlsStream<TcpStream>, DialError> {
     let name = ServerName::try_from(name.to_owned()).map_err(|e| DialError::Tls(e.to_string()))?;
     let open = async {
         let stream = TcpStream::connect(address).await.map_err(|e| DialError::Connect(address, e))?;
@@ -243,11 +255,20 @@ impl Backend {
     ///
     /// # Errors
     /// When the backend cannot be reached, fails, or takes longer than `timeout`.
-    pub async fn send(&self, address: SocketAddr, request: http::Request<Bytes>, timeout: Duration) -> Result<http::Response<Bytes>, DialError> {
+    pub async fn send(
+        &self,
+        address: SocketAddr,
+        request: http::Request<Bytes>,
+        timeout: Duration,
+    ) -> Result<http::Response<Bytes>, DialError> {
         tokio::time::timeout(timeout, self.exchange(address, request)).await.unwrap_or(Err(DialError::Timeout))
     }
 
-    async fn exchange(&self, address: SocketAddr, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, DialError> {
+    async fn exchange(
+        &self,
+        address: SocketAddr,
+        request: http::Request<Bytes>,
+    ) -> Result<http::Response<Bytes>, DialError> {
         // An idle connection may have been closed by the other side at this moment: then a fresh one decides.
         if let Some(sender) = self.take(address) {
             if let Ok(response) = self.on(address, sender, request.clone()).await {
@@ -262,7 +283,12 @@ impl Backend {
         self.on(address, sender, request).await
     }
 
-    async fn on(&self, address: SocketAddr, mut sender: Sender, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, DialError> {
+    async fn on(
+        &self,
+        address: SocketAddr,
+        mut sender: Sender,
+        request: http::Request<Bytes>,
+    ) -> Result<http::Response<Bytes>, DialError> {
         let response = sender.send_request(request.map(Full::new)).await.map_err(|e| DialError::Http(e.to_string()))?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, ANSWER).collect().await.map_err(|e| DialError::Http(e.to_string()))?;

@@ -6,7 +6,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, UnparsedPublicKey,
+};
 use serde_json::{Value, json};
 
 /// Why a token was not accepted.
@@ -58,7 +60,8 @@ impl Signer {
     /// When the document is not a P-256 key.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, TokenError> {
         let random = SystemRandom::new();
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der, &random).map_err(|_| TokenError::Key)?;
+        let pair =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der, &random).map_err(|_| TokenError::Key)?;
         let digest = ring::digest::digest(&ring::digest::SHA256, pair.public_key().as_ref());
         Ok(Self { key_id: URL_SAFE_NO_PAD.encode(digest.as_ref()), pair, random })
     }
@@ -80,11 +83,8 @@ impl Signer {
     /// When signing fails.
     pub fn sign(&self, claims: &Value) -> Result<String, TokenError> {
         let header = json!({"alg": "ES256", "kid": self.key_id});
-        let text = format!(
-            "{}.{}",
-            URL_SAFE_NO_PAD.encode(header.to_string()),
-            URL_SAFE_NO_PAD.encode(claims.to_string())
-        );
+        let text =
+            format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(claims.to_string()));
         let signature = self.pair.sign(&self.random, text.as_bytes()).map_err(|_| TokenError::Key)?;
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
     }

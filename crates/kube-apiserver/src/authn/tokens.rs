@@ -71,7 +71,8 @@ impl Tokens {
         if !id.is_empty() {
             extra.insert("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("JTI={id}")]);
         }
-        for (field, resource, prefix) in [("pod", "pods", "pod"), ("secret", "secrets", ""), ("node", "nodes", "node")] {
+        for (field, resource, prefix) in [("pod", "pods", "pod"), ("secret", "secrets", ""), ("node", "nodes", "node")]
+        {
             let Some(reference) = bound.get(field) else { continue };
             let (name, uid) = (text(reference, "/name"), text(reference, "/uid"));
             let in_namespace = if field == "node" { "" } else { namespace };
@@ -125,8 +126,7 @@ impl Tokens {
             } else {
                 format!("Invalid value: {seconds}: may not specify a duration larger than 2^32 seconds")
             };
-            let cause =
-                Cause { reason: "FieldValueInvalid".into(), message, field: "spec.expirationSeconds".into() };
+            let cause = Cause { reason: "FieldValueInvalid".into(), message, field: "spec.expirationSeconds".into() };
             return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", name, vec![cause]));
         }
         let mut audiences = strings(&body, "/spec/audiences");
@@ -175,7 +175,9 @@ impl Tokens {
         bound[field] = json!({"name": name, "uid": actual});
         if field == "pod" {
             if text(&object, "/spec/serviceAccountName") != account {
-                let why = format!("cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name.");
+                let why = format!(
+                    "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+                );
                 return Err(ApiError::bad_request(why));
             }
             let node = text(&object, "/spec/nodeName");

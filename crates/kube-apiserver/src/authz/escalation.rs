@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
+use super::Authorizer;
 use super::rbac::{Rule, compact, uncovered};
 use super::view::{items, text};
-use super::Authorizer;
 use crate::error::ApiError;
 use crate::request::{RequestInfo, User};
 
@@ -15,7 +15,13 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 ///
 /// # Errors
 /// 403 naming the rules that the user would grant without holding them.
-pub fn check(authorizer: &Authorizer, user: &User, info: &RequestInfo, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+pub fn check(
+    authorizer: &Authorizer,
+    user: &User,
+    info: &RequestInfo,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), ApiError> {
     if info.group != GROUP || !info.subresource.is_empty() || user.groups.iter().any(|g| g == "system:masters") {
         return Ok(());
     }

@@ -33,7 +33,9 @@ pub fn explain(info: &RequestInfo) -> Option<String> {
         ("", "pods") if matches!(info.verb.as_str(), "list" | "watch") => {
             Some("can only list/watch pods with spec.nodeName field selector".to_owned())
         }
-        ("", "nodes") | ("coordination.k8s.io", "leases") => Some("can only access node with the same name as the requester".to_owned()),
+        ("", "nodes") | ("coordination.k8s.io", "leases") => {
+            Some("can only access node with the same name as the requester".to_owned())
+        }
         _ => None,
     }
 }
@@ -85,7 +87,9 @@ impl NodeAuthorizer {
                 info.namespace == "kube-node-lease"
                     && (verb == "create" || (own && matches!(verb, "get" | "update" | "patch" | "delete")))
             }
-            ("storage.k8s.io", "csinodes") => own && matches!(verb, "get" | "update" | "patch" | "delete") || verb == "create",
+            ("storage.k8s.io", "csinodes") => {
+                own && matches!(verb, "get" | "update" | "patch" | "delete") || verb == "create"
+            }
             ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
             ("node.k8s.io", "runtimeclasses") => read,
             ("authentication.k8s.io", "tokenreviews") => verb == "create",

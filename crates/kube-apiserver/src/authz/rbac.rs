@@ -236,7 +236,9 @@ pub fn uncovered(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
             for url in &rule.non_resource_urls {
                 let covered = owned.iter().any(|o| {
                     any(&o.verbs, verb)
-                        && o.non_resource_urls.iter().any(|p| p == url || p == "*" || path_matches(p, url.trim_end_matches('*')) && p.ends_with('*'))
+                        && o.non_resource_urls.iter().any(|p| {
+                            p == url || p == "*" || path_matches(p, url.trim_end_matches('*')) && p.ends_with('*')
+                        })
                 });
                 if !covered {
                     missing.push(Rule {

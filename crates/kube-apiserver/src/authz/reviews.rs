@@ -41,7 +41,11 @@ pub fn create(authorizer: &Authorizer, user: &User, info: &RequestInfo, mut body
     };
     body["kind"] = kind.into();
     let wanted = wanted(&body).ok_or_else(|| {
-        invalid(kind, "spec.resourceAttributes", "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be specified")
+        invalid(
+            kind,
+            "spec.resourceAttributes",
+            "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        )
     })?;
     body["status"] = if authorizer.allows(&subject, &wanted) {
         json!({"allowed": true})
@@ -81,7 +85,10 @@ pub fn extra_of(value: Option<&Value>) -> std::collections::BTreeMap<String, Vec
 fn wanted(body: &Value) -> Option<RequestInfo> {
     let spec = body.get("spec")?;
     let one = |p: &str| text(spec, p).to_owned();
-    match (spec.get("resourceAttributes").filter(|v| v.is_object()), spec.get("nonResourceAttributes").filter(|v| v.is_object())) {
+    match (
+        spec.get("resourceAttributes").filter(|v| v.is_object()),
+        spec.get("nonResourceAttributes").filter(|v| v.is_object()),
+    ) {
         (Some(_), None) => Some(RequestInfo {
             verb: one("/resourceAttributes/verb"),
             group: one("/resourceAttributes/group"),

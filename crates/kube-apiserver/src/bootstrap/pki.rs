@@ -74,15 +74,21 @@ impl Pki {
             std::fs::create_dir_all(dir).map_err(|source| PkiError::File { path: dir.to_owned(), source })?;
         }
         let authority = |stem: &str, name: &str| {
-            kept(dir, stem, |_| true, || {
-                let mut params = base(stem, name, "", 3650)?;
-                params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-                params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-                let issue = |source| PkiError::Issue { name: stem.to_owned(), source };
-                let key = KeyPair::generate().map_err(issue)?;
-                let certificate = params.self_signed(&key).map_err(issue)?;
-                Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
-            })
+            kept(
+                dir,
+                stem,
+                |_| true,
+                || {
+                    let mut params = base(stem, name, "", 3650)?;
+                    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+                    params.key_usages =
+                        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+                    let issue = |source| PkiError::Issue { name: stem.to_owned(), source };
+                    let key = KeyPair::generate().map_err(issue)?;
+                    let certificate = params.self_signed(&key).map_err(issue)?;
+                    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+                },
+            )
         };
         Ok(Self {
             ca: authority("ca", "ferrovirt-ca")?,
@@ -193,14 +199,23 @@ impl Pki {
         Signer::from_pkcs8(key.serialized_der()).map_err(|_| unusable())
     }
 
-    fn issue(&self, by: &Pair, stem: &str, common_name: &str, organization: &str, usage: &Usage<'_>) -> Result<Pair, PkiError> {
+    fn issue(
+        &self,
+        by: &Pair,
+        stem: &str,
+        common_name: &str,
+        organization: &str,
+        usage: &Usage<'_>,
+    ) -> Result<Pair, PkiError> {
         let wanted: &[String] = match usage {
             Usage::Server(sans) => sans,
             Usage::Client => &[],
         };
-        let fits = |pair: &Pair| names_of(&pair.certificate).is_some_and(|(cn, names)| {
-            cn == common_name && wanted.iter().all(|w| names.contains(w))
-        }) && chains(&by.certificate, &pair.certificate);
+        let fits = |pair: &Pair| {
+            names_of(&pair.certificate)
+                .is_some_and(|(cn, names)| cn == common_name && wanted.iter().all(|w| names.contains(w)))
+                && chains(&by.certificate, &pair.certificate)
+        };
         kept(self.dir.as_deref(), stem, fits, || {
             let issue_error = |source| PkiError::Issue { name: stem.to_owned(), source };
             let mut params = base(stem, common_name, organization, 365)?;
@@ -265,8 +280,7 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     let fail = |source| PkiError::File { path: path.to_owned(), source };
     let partial = path.with_extension("partial");
     let _ = std::fs::remove_file(&partial);
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&partial).map_err(fail)?;
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&partial).map_err(fail)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
     std::fs::rename(&partial, path).map_err(fail)
 }

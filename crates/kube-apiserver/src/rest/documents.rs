@@ -32,6 +32,8 @@ fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::
             json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
         }
         ["version"] => version(),
+        [".well-known", "openid-configuration"] => openid(),
+        ["openid", "v1", "jwks"] => server.edges().authenticator.tokens.key_set(),
         ["openapi", rest @ ..] => return super::specification::serve(server, rest, parts),
         [root @ ("api" | "apis")] => match discovery::aggregated_form(accept) {
             Some(form) => {
@@ -54,6 +56,13 @@ fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::
         _ => return None,
     };
     Some(json_bytes(StatusCode::OK, found.to_string()))
+}
+
+/// How to check service-account tokens without asking the server.
+fn openid() -> Value {
+    use crate::authn::tokens::ISSUER;
+    json!({"issuer": ISSUER, "jwks_uri": format!("{ISSUER}/openid/v1/jwks"), "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": ["ES256"]})
 }
 
 fn version() -> Value {

@@ -26,14 +26,50 @@ static MESSAGES: LazyLock<HashMap<String, HashMap<String, Field>>> =
 
 /// Fields whose zero or false differs from their absence (pointers in Go).
 const POINTERS: [&str; 45] = [
-    "replicas", "runAsUser", "runAsGroup", "fsGroup", "terminationGracePeriodSeconds", "activeDeadlineSeconds",
-    "parallelism", "completions", "backoffLimit", "ttlSecondsAfterFinished", "revisionHistoryLimit",
-    "progressDeadlineSeconds", "expirationSeconds", "defaultMode", "mode", "priority", "tolerationSeconds",
-    "gracePeriodSeconds", "startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit",
-    "minAvailable", "maxUnavailable", "maxSurge", "partition", "backoffLimitPerIndex", "maxFailedIndexes",
-    "automountServiceAccountToken", "allowPrivilegeEscalation", "runAsNonRoot", "readOnlyRootFilesystem", "privileged",
-    "shareProcessNamespace", "enableServiceLinks", "immutable", "blockOwnerDeletion", "controller", "optional",
-    "suspend", "hostUsers", "allocateLoadBalancerNodePorts", "setHostnameAsFQDN", "orphanDependents", "minReplicas",
+    "replicas",
+    "runAsUser",
+    "runAsGroup",
+    "fsGroup",
+    "terminationGracePeriodSeconds",
+    "activeDeadlineSeconds",
+    "parallelism",
+    "completions",
+    "backoffLimit",
+    "ttlSecondsAfterFinished",
+    "revisionHistoryLimit",
+    "progressDeadlineSeconds",
+    "expirationSeconds",
+    "defaultMode",
+    "mode",
+    "priority",
+    "tolerationSeconds",
+    "gracePeriodSeconds",
+    "startingDeadlineSeconds",
+    "successfulJobsHistoryLimit",
+    "failedJobsHistoryLimit",
+    "minAvailable",
+    "maxUnavailable",
+    "maxSurge",
+    "partition",
+    "backoffLimitPerIndex",
+    "maxFailedIndexes",
+    "automountServiceAccountToken",
+    "allowPrivilegeEscalation",
+    "runAsNonRoot",
+    "readOnlyRootFilesystem",
+    "privileged",
+    "shareProcessNamespace",
+    "enableServiceLinks",
+    "immutable",
+    "blockOwnerDeletion",
+    "controller",
+    "optional",
+    "suspend",
+    "hostUsers",
+    "allocateLoadBalancerNodePorts",
+    "setHostnameAsFQDN",
+    "orphanDependents",
+    "minReplicas",
     "manualSelector",
 ];
 /// Fields that are written in JSON even when they are zero.
@@ -68,7 +104,11 @@ pub(super) fn document(bytes: &[u8]) -> Result<Value, ApiError> {
         .or_else(|| builtin::schema("meta.k8s.io", "v1", &kind).map(|schema| schema.type_name.clone()))
         .filter(|name| MESSAGES.contains_key(name))
         .ok_or_else(|| {
-            ApiError::new(415, "UnsupportedMediaType", format!("{kind} of {api_version} is accepted as application/json or application/yaml only"))
+            ApiError::new(
+                415,
+                "UnsupportedMediaType",
+                format!("{kind} of {api_version} is accepted as application/json or application/yaml only"),
+            )
         })?;
     let mut object = message(raw, &name, DEPTH)?;
     object.insert("apiVersion".into(), api_version.into());
@@ -182,7 +222,9 @@ fn absent(name: &str, value: &Value) -> bool {
         Value::String(text) => text.is_empty(),
         Value::Number(number) => number.as_i64() == Some(0),
         Value::Bool(on) => !on,
-        Value::Object(map) => map.is_empty() && matches!(name, "status" | "strategy" | "resources" | "updateStrategy" | "loadBalancer"),
+        Value::Object(map) => {
+            map.is_empty() && matches!(name, "status" | "strategy" | "resources" | "updateStrategy" | "loadBalancer")
+        }
         Value::Array(_) => false,
     };
     let scalar = !matches!(value, Value::Null | Value::String(_));
@@ -313,10 +355,7 @@ mod tests {
                 "spec": {"resourceAttributes": {"namespace": "default", "verb": "list", "resource": "pods"}}}),
         );
         let data = field(2, &[field(1, b"k"), field(2, b"v")].concat());
-        check(
-            &body("v1", "ConfigMap", &data),
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}}),
-        );
+        check(&body("v1", "ConfigMap", &data), json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}}));
         check(
             &body("apps/v1", "Deployment", &field(2, &[0x08, 0x00])),
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 0}}),

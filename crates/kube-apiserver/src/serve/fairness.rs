@@ -90,6 +90,10 @@ pub async fn layer(State(fairness): State<Fairness>, request: Request, next: Nex
     };
     match tokio::time::timeout(fairness.limits.request, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout").into_response(),
+        Err(_) => ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout")
+            .into_response(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -120,9 +120,7 @@ impl Files {
         [&self.certificate, &self.key, &self.client_ca].into_iter().filter_map(time).max()
     }
     fn load(&self) -> Result<Loaded, TlsError> {
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|source| TlsError::File { path: path.clone(), source })
-        };
+        let read = |path: &PathBuf| std::fs::read(path).map_err(|source| TlsError::File { path: path.clone(), source });
         let stamp = self.stamp();
         let config = config(&read(&self.certificate)?, &read(&self.key)?, &read(&self.client_ca)?)?;
         Ok(Loaded { config: Arc::new(config), stamp, checked: Instant::now() })

@@ -54,7 +54,9 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
     let pod = streams.pod(info)?;
     let phase = crate::authz::view::text(&pod, "/status/phase");
     if phase != "Running" {
-        return Err(ApiError::bad_request(format!("unable to forward port because pod is not running. Current status={phase}")));
+        return Err(ApiError::bad_request(format!(
+            "unable to forward port because pod is not running. Current status={phase}"
+        )));
     }
     let dialer = Dialer {
         streams: Arc::new(streams.clone()),
@@ -71,19 +73,27 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
     match offer {
         Offer::Spdy { protocols } => {
             if !protocols.iter().any(|p| p == PORTFORWARD) {
-                return Err(ApiError::new(403, "Forbidden", format!("unable to upgrade: unable to negotiate protocol: client supports {protocols:?}, server accepts [{PORTFORWARD}]")));
+                return Err(ApiError::new(
+                    403,
+                    "Forbidden",
+                    format!(
+                        "unable to upgrade: unable to negotiate protocol: client supports {protocols:?}, server accepts [{PORTFORWARD}]"
+                    ),
+                ));
             }
             tokio::spawn(async move {
                 let Ok(upgraded) = upgrade.await else { return };
                 let (read, write) = tokio::io::split(TokioIo::new(upgraded));
-                forward(Session::start(ReaderStream::new(read), FramedWrite::new(write, BytesCodec::new())), dialer).await;
+                forward(Session::start(ReaderStream::new(read), FramedWrite::new(write, BytesCodec::new())), dialer)
+                    .await;
             });
             Ok(accept_spdy(PORTFORWARD))
         }
         Offer::WebSocket { key, protocols } if protocols.iter().any(|p| p == TUNNEL) => {
             tokio::spawn(async move {
                 let Ok(upgraded) = upgrade.await else { return };
-                let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(bounds())).await;
+                let socket =
+                    WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(bounds())).await;
                 let (sink, source) = socket.split();
                 let read = source.filter_map(|message| {
                     std::future::ready(match message {
@@ -102,14 +112,18 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
         }
         Offer::WebSocket { key, protocols } => {
             let chosen = CHANNELS.into_iter().find(|c| protocols.iter().any(|p| p == c)).ok_or_else(|| {
-                ApiError::bad_request(format!("unable to negotiate a subprotocol, supported are {TUNNEL} and {}", CHANNELS[0]))
+                ApiError::bad_request(format!(
+                    "unable to negotiate a subprotocol, supported are {TUNNEL} and {}",
+                    CHANNELS[0]
+                ))
             })?;
             if ports.is_empty() {
                 return Err(ApiError::bad_request("query parameter \"ports\" is required"));
             }
             tokio::spawn(async move {
                 let Ok(upgraded) = upgrade.await else { return };
-                let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(bounds())).await;
+                let socket =
+                    WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(bounds())).await;
                 channels(socket, ports, dialer).await;
             });
             Ok(accept_websocket(&key, chosen))

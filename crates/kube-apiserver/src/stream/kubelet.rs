@@ -23,7 +23,9 @@ pub(super) struct Kubelet {
 impl Streams {
     /// The pod of a request.
     pub(super) fn pod(&self, info: &RequestInfo) -> Result<Arc<Value>, ApiError> {
-        self.view.get("", "pods", &info.namespace, &info.name).ok_or_else(|| ApiError::not_found("", "pods", &info.name))
+        self.view
+            .get("", "pods", &info.namespace, &info.name)
+            .ok_or_else(|| ApiError::not_found("", "pods", &info.name))
     }
 
     /// The kubelet of a node.
@@ -33,7 +35,9 @@ impl Streams {
             .iter()
             .filter(|a| text(a, "/type") == "InternalIP")
             .find_map(|a| text(a, "/address").parse::<IpAddr>().ok())
-            .ok_or_else(|| ApiError::internal(format!("no preferred addresses found; known addresses: [] of node {name:?}")))?;
+            .ok_or_else(|| {
+                ApiError::internal(format!("no preferred addresses found; known addresses: [] of node {name:?}"))
+            })?;
         let port = node
             .pointer("/status/daemonEndpoints/kubeletEndpoint/Port")
             .and_then(Value::as_u64)
@@ -83,7 +87,8 @@ pub(super) fn container(pod: &Value, named: &str) -> Result<String, ApiError> {
     }
     let names: Vec<&str> = containers.iter().map(|c| text(c, "/name")).collect();
     let init: Vec<&str> = items(pod, "/spec/initContainers").iter().map(|c| text(c, "/name")).collect();
-    let mut message = format!("a container name must be specified for pod {pod_name}, choose one of: [{}]", names.join(" "));
+    let mut message =
+        format!("a container name must be specified for pod {pod_name}, choose one of: [{}]", names.join(" "));
     if !init.is_empty() {
         message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
     }
@@ -142,7 +147,9 @@ mod tests {
         check(
             two,
             "",
-            Err("a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]"),
+            Err(
+                "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]",
+            ),
         );
     }
 }

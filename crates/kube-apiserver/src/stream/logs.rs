@@ -30,7 +30,8 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, request: Reques
     };
     let path = format!("/containerLogs/{}/{}/{container}?{query}", info.namespace, info.name);
     let stream = streams.open(&target).await?;
-    let failed = |e: &dyn std::fmt::Display| ApiError::internal(format!("Internal error occurred: error reading logs: {e}"));
+    let failed =
+        |e: &dyn std::fmt::Display| ApiError::internal(format!("Internal error occurred: error reading logs: {e}"));
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
     tokio::spawn(connection);

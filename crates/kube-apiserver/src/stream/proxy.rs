@@ -35,7 +35,8 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
         let stream = streams.open(&kubelet).await?;
         return pass(stream, &kubelet.address.to_string(), |_| {}, request).await.map_err(|e| failed(&e));
     }
-    let address = if info.resource == "pods" { pod(streams, info, name, port)? } else { service(streams, info, name, port)? };
+    let address =
+        if info.resource == "pods" { pod(streams, info, name, port)? } else { service(streams, info, name, port)? };
     if scheme == "https" {
         let config = dial::tls_config(None, None).map_err(|e| failed(&e))?;
         let stream = dial::connect(address, &address.ip().to_string(), config).await.map_err(|e| failed(&e))?;
@@ -60,22 +61,28 @@ fn rewrite(request: &mut Request, info: &RequestInfo) -> Result<(), ()> {
 }
 
 fn pod(streams: &Streams, info: &RequestInfo, name: &str, port: &str) -> Result<SocketAddr, ApiError> {
-    let pod = streams.view.get("", "pods", &info.namespace, name).ok_or_else(|| ApiError::not_found("", "pods", name))?;
+    let pod =
+        streams.view.get("", "pods", &info.namespace, name).ok_or_else(|| ApiError::not_found("", "pods", name))?;
     let unavailable = |why: &str| ApiError::new(503, "ServiceUnavailable", why.to_owned());
-    let ip: IpAddr = text(&pod, "/status/podIP").parse().map_err(|_| unavailable("address not allowed: the pod has no IP"))?;
+    let ip: IpAddr =
+        text(&pod, "/status/podIP").parse().map_err(|_| unavailable("address not allowed: the pod has no IP"))?;
     let ports = || items(&pod, "/spec/containers").iter().flat_map(|c| items(c, "/ports"));
     let number = |p: &Value| p.get("containerPort").and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok());
     let port = match port.parse::<u16>() {
         Ok(port) => port,
         Err(_) if port.is_empty() => ports().find_map(number).unwrap_or(80),
-        Err(_) => ports().filter(|p| text(p, "/name") == port).find_map(number).ok_or_else(|| unavailable("no such port"))?,
+        Err(_) => {
+            ports().filter(|p| text(p, "/name") == port).find_map(number).ok_or_else(|| unavailable("no such port"))?
+        }
     };
     Ok(SocketAddr::new(ip, port))
 }
 
 fn service(streams: &Streams, info: &RequestInfo, name: &str, port: &str) -> Result<SocketAddr, ApiError> {
-    let service =
-        streams.view.get("", "services", &info.namespace, name).ok_or_else(|| ApiError::not_found("", "services", name))?;
+    let service = streams
+        .view
+        .get("", "services", &info.namespace, name)
+        .ok_or_else(|| ApiError::not_found("", "services", name))?;
     let ports = items(&service, "/spec/ports");
     let chosen = ports.iter().find(|p| {
         let number = p.get("port").and_then(Value::as_u64).map(|n| n.to_string()).unwrap_or_default();

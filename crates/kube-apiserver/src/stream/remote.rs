@@ -37,7 +37,12 @@ struct Wanted {
     tty: bool,
 }
 
-pub(super) async fn serve(streams: &Streams, info: &RequestInfo, what: &str, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn serve(
+    streams: &Streams,
+    info: &RequestInfo,
+    what: &str,
+    request: Request,
+) -> Result<Response, ApiError> {
     let offer = Offer::of(&request)?;
     let pod = streams.pod(info)?;
     let pairs = kubelet::query(&request);
@@ -55,7 +60,8 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, what: &str, req
     let path = {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(pairs.iter().filter(|(k, _)| k == "command"));
-        for (name, on) in [("stdin", wanted.stdin), ("stdout", wanted.stdout), ("stderr", wanted.stderr), ("tty", tty)] {
+        for (name, on) in [("stdin", wanted.stdin), ("stdout", wanted.stdout), ("stderr", wanted.stderr), ("tty", tty)]
+        {
             if on {
                 query.append_pair(name, "true");
             }
@@ -82,10 +88,15 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, what: &str, req
 }
 
 /// Passes a WebSocket on; both sides use the same frames, v4 merely lacks the signal that closes a channel.
-async fn through(streams: &Streams, target: &kubelet::Kubelet, path: &str, chosen: &'static str, mut request: Request) -> Result<Response, ApiError> {
-    let failed = |e: &dyn std::fmt::Display| {
-        ApiError::internal(format!("Internal error occurred: error dialing backend: {e}"))
-    };
+async fn through(
+    streams: &Streams,
+    target: &kubelet::Kubelet,
+    path: &str,
+    chosen: &'static str,
+    mut request: Request,
+) -> Result<Response, ApiError> {
+    let failed =
+        |e: &dyn std::fmt::Display| ApiError::internal(format!("Internal error occurred: error dialing backend: {e}"));
     *request.uri_mut() = path.parse().map_err(|e| failed(&e))?;
     *request.method_mut() = http::Method::GET;
     let stream = streams.open(target).await?;
@@ -94,7 +105,8 @@ async fn through(streams: &Streams, target: &kubelet::Kubelet, path: &str, chose
         headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         headers.remove(header::ORIGIN);
     };
-    let mut response = crate::aggregation::pass(stream, &target.address.to_string(), adjust, request).await.map_err(|e| failed(&e))?;
+    let mut response =
+        crate::aggregation::pass(stream, &target.address.to_string(), adjust, request).await.map_err(|e| failed(&e))?;
     if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(chosen));
         return Ok(response);

@@ -24,7 +24,12 @@ pub(super) fn bounds() -> WebSocketConfig {
 
 impl Streams {
     /// Opens a WebSocket to a kubelet.
-    pub(super) async fn leg(&self, kubelet: &Kubelet, path: &str, protocol: Option<&'static str>) -> Result<Leg, ApiError> {
+    pub(super) async fn leg(
+        &self,
+        kubelet: &Kubelet,
+        path: &str,
+        protocol: Option<&'static str>,
+    ) -> Result<Leg, ApiError> {
         let stream = self.open(kubelet).await?;
         let failed = |e: &dyn std::fmt::Display| {
             ApiError::internal(format!("Internal error occurred: error dialing backend: {e}"))

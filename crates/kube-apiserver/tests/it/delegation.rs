@@ -34,7 +34,8 @@ async fn extension(mut request: Request) -> Response {
             "resources": [{"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get"]}]}))
         .into_response();
     }
-    let header = |name: &str| request.headers().get_all(name).iter().map(|v| v.to_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let header =
+        |name: &str| request.headers().get_all(name).iter().map(|v| v.to_str().unwrap().to_owned()).collect::<Vec<_>>();
     axum::Json(json!({"kind": "Seen", "path": request.uri().path(), "user": header("x-remote-user"), "groups": header("x-remote-group"),
         "authorization": header("authorization")}))
     .into_response()

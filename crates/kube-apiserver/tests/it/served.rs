@@ -50,10 +50,8 @@ impl Served {
 
     pub(crate) async fn with_token(&self, token: Option<&str>) -> Client {
         let mut config = kube::config::Kubeconfig::from_yaml(&self.kubeconfig()).unwrap();
-        config.auth_infos[0].auth_info = Some(kube::config::AuthInfo {
-            token: token.map(|t| t.to_owned().into()),
-            ..Default::default()
-        });
+        config.auth_infos[0].auth_info =
+            Some(kube::config::AuthInfo { token: token.map(|t| t.to_owned().into()), ..Default::default() });
         self.with(config).await
     }
 
@@ -90,13 +88,22 @@ async fn certificates_name_users_and_groups() {
         403,
         "pods is forbidden: User \"bob\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\"",
     );
-    refused(raw(&bob, "GET", "/metrics", Value::Null).await, 403, "forbidden: User \"bob\" cannot get path \"/metrics\"");
+    refused(
+        raw(&bob, "GET", "/metrics", Value::Null).await,
+        403,
+        "forbidden: User \"bob\" cannot get path \"/metrics\"",
+    );
     let nobody = served.with_token(None).await;
     assert!(nobody.apiserver_version().await.is_ok());
     refused(
         Api::<Namespace>::all(nobody).get("default").await,
         403,
         "namespaces \"default\" is forbidden: User \"system:anonymous\" cannot get resource \"namespaces\" in API group \"\" in the namespace \"default\"",
+    );
+    refused(
+        Api::<Namespace>::all(served.server.client()).delete("default", &DeleteParams::default()).await.map(drop),
+        403,
+        "namespaces \"default\" is forbidden: this namespace may not be deleted",
     );
     let stranger = served.with_token(Some("a.b.c")).await;
     refused(Api::<Namespace>::all(stranger).get("default").await, 401, "Unauthorized");
@@ -148,7 +155,8 @@ async fn bindings_take_effect_at_once_and_reviews_agree() {
     let binding = json!({"metadata": {"name": "r"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
         "subjects": [{"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"}]});
     raw(&admin, "POST", bindings, binding).await.unwrap();
-    let greedy = json!({"metadata": {"name": "g"}, "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]});
+    let greedy =
+        json!({"metadata": {"name": "g"}, "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]});
     refused(
         raw(&bob, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles", greedy).await,
         403,

@@ -130,7 +130,8 @@ async fn start() -> (Served, CancellationToken, tempfile::TempDir) {
     send("POST", "/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await;
     let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}], "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
     send("PATCH", "/api/v1/nodes/n1/status", status).await;
-    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}});
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}});
     send("POST", "/api/v1/namespaces/default/pods", pod).await;
     let status = json!({"status": {"phase": "Running", "containerStatuses": [{"name": "c", "ready": true, "restartCount": 0,
         "image": "i", "imageID": "", "state": {"running": {}}}]}});
@@ -142,7 +143,11 @@ async fn start() -> (Served, CancellationToken, tempfile::TempDir) {
 
 fn kubectl(dir: &tempfile::TempDir) -> Option<Command> {
     let program = std::env::var("FERROVIRT_KUBECTL").unwrap_or_else(|_| "kubectl".into());
-    let found = std::process::Command::new(&program).args(["version", "--client"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let found = std::process::Command::new(&program)
+        .args(["version", "--client"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     found.ok()?;
     let mut command = Command::new(program);
     command.env("KUBECONFIG", dir.path().join("kubeconfig")).env("HOME", dir.path()).kill_on_drop(true);
@@ -156,7 +161,8 @@ async fn output(mut command: Command, input: &[u8]) -> (Option<i32>, String, Str
     tokio::spawn(async move {
         let _ = stdin.write_all(&input).await;
     });
-    let done = tokio::time::timeout(std::time::Duration::from_secs(60), child.wait_with_output()).await.unwrap().unwrap();
+    let done =
+        tokio::time::timeout(std::time::Duration::from_secs(60), child.wait_with_output()).await.unwrap().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (done.status.code(), text(done.stdout), text(done.stderr))
 }
@@ -250,7 +256,8 @@ async fn can_i_and_tokens_work_from_the_command_line() {
     check(&["create", "token", "robot"], 0, "eyJ").await;
     check(&["create", "configmap", "m", "--from-literal=a=b"], 0, "configmap/m created").await;
     check(&["create", "deployment", "d", "--image=i", "--replicas=0"], 0, "deployment.apps/d created").await;
-    check(&["create", "role", "r", "--verb=get", "--resource=pods"], 0, "role.rbac.authorization.k8s.io/r created").await;
+    check(&["create", "role", "r", "--verb=get", "--resource=pods"], 0, "role.rbac.authorization.k8s.io/r created")
+        .await;
     check(&["get", "deployment", "d", "-o", "jsonpath={.spec.replicas}"], 0, "0").await;
     check(&["get", "pods", "--as=bob"], 1, "pods is forbidden: User \"bob\" cannot list resource \"pods\"").await;
 }

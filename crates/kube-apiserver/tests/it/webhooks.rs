@@ -39,7 +39,8 @@ async fn label(Json(review): Json<Value>) -> Json<Value> {
     } else {
         json!([{"op": "add", "path": "/metadata/labels", "value": {"by": "hook"}}])
     };
-    let response = json!({"uid": request["uid"], "allowed": true, "patchType": "JSONPatch", "patch": encode(patch.to_string())});
+    let response =
+        json!({"uid": request["uid"], "allowed": true, "patchType": "JSONPatch", "patch": encode(patch.to_string())});
     Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
@@ -50,9 +51,8 @@ async fn hooks(shutdown: CancellationToken) -> (u16, String) {
     let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let router = axum::Router::new()
-        .route("/judge", axum::routing::post(judge))
-        .route("/label", axum::routing::post(label));
+    let router =
+        axum::Router::new().route("/judge", axum::routing::post(judge)).route("/label", axum::routing::post(label));
     tokio::spawn(serve(vec![listener], Arc::new(tls), router, shutdown));
     (port, encode(pki.ca_pem()))
 }
@@ -67,7 +67,8 @@ async fn configure(client: &Client, kind: &str, name: &str, hook: Value) {
         hook["rules"] = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE", "UPDATE"]}]);
     }
     let body = json!({"metadata": {"name": name}, "webhooks": [hook]});
-    let request = http::Request::post(path).header("content-type", "application/json").body(body.to_string().into_bytes());
+    let request =
+        http::Request::post(path).header("content-type", "application/json").body(body.to_string().into_bytes());
     client.request::<Value>(request.unwrap()).await.unwrap();
 }
 
@@ -94,7 +95,11 @@ async fn hooks_change_refuse_and_warn() {
     configure(&client, VALIDATING, "judge", json!({"clientConfig": url("judge")})).await;
     let made = create(&client, "good").await.unwrap();
     assert_eq!(made.metadata.labels.unwrap()["by"], "hook");
-    refused(create(&client, "bad").await, 403, "admission webhook \"judge.example.com\" denied the request: no bad ones");
+    refused(
+        create(&client, "bad").await,
+        403,
+        "admission webhook \"judge.example.com\" denied the request: no bad ones",
+    );
     let request = http::Request::post("/api/v1/namespaces/default/configmaps")
         .header("content-type", "application/json")
         .body(kube::client::Body::from(json!({"metadata": {"name": "odd"}}).to_string().into_bytes()))
@@ -115,21 +120,34 @@ async fn a_service_is_reached_at_its_ready_pod() {
     let failed = "Internal error occurred: failed calling webhook \"judge.example.com\": failed to call webhook: Post \"https://hook.default.svc:443/judge?timeout=10s\": ";
     refused(create(&client, "bad").await, 500, &format!("{failed}service \"hook\" not found"));
     expose(&client, "hook", 443, port).await;
-    refused(create(&client, "bad").await, 403, "admission webhook \"judge.example.com\" denied the request: no bad ones");
+    refused(
+        create(&client, "bad").await,
+        403,
+        "admission webhook \"judge.example.com\" denied the request: no bad ones",
+    );
     create(&client, "good").await.unwrap();
 }
 
 /// A Service with one ready pod at 127.0.0.1.
 pub(crate) async fn expose(client: &Client, name: &str, port: u16, target: u16) {
     let post = |path: String, body: Value| {
-        let request = http::Request::post(path).header("content-type", "application/json").body(body.to_string().into_bytes());
+        let request =
+            http::Request::post(path).header("content-type", "application/json").body(body.to_string().into_bytes());
         let client = client.clone();
         async move { client.request::<Value>(request.unwrap()).await.unwrap() }
     };
-    post("/api/v1/namespaces/default/services".into(), json!({"metadata": {"name": name},
-        "spec": {"selector": {"app": name}, "ports": [{"port": port, "targetPort": target}]}})).await;
-    post("/api/v1/namespaces/default/pods".into(), json!({"metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"containers": [{"name": "c", "image": "i"}]}})).await;
+    post(
+        "/api/v1/namespaces/default/services".into(),
+        json!({"metadata": {"name": name},
+        "spec": {"selector": {"app": name}, "ports": [{"port": port, "targetPort": target}]}}),
+    )
+    .await;
+    post(
+        "/api/v1/namespaces/default/pods".into(),
+        json!({"metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}),
+    )
+    .await;
     let status = json!({"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
         "conditions": [{"type": "Ready", "status": "True"}]}});
     let request = http::Request::patch(format!("/api/v1/namespaces/default/pods/{name}/status"))
@@ -148,7 +166,13 @@ async fn failures_follow_the_policy_and_conditions_select() {
     configure(&client, VALIDATING, "ignored", json!({"clientConfig": dead, "failurePolicy": "Ignore"})).await;
     create(&client, "a").await.unwrap();
     let conditions = json!([{"name": "only-b", "expression": "object.metadata.name == 'b'"}]);
-    configure(&client, VALIDATING, "strict", json!({"clientConfig": dead, "failurePolicy": "Fail", "matchConditions": conditions})).await;
+    configure(
+        &client,
+        VALIDATING,
+        "strict",
+        json!({"clientConfig": dead, "failurePolicy": "Fail", "matchConditions": conditions}),
+    )
+    .await;
     create(&client, "c").await.unwrap();
     let outcome = create(&client, "b").await;
     let Err(Error::Api(status)) = outcome else { panic!("{outcome:?}") };

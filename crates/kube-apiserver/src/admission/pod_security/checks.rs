@@ -21,17 +21,8 @@ const BASELINE: [Check; 11] = [
     windows_host_process,
 ];
 /// Baseline without the two checks that have a restricted form.
-const SHARED: [Check; 9] = [
-    host_namespaces,
-    privileged,
-    host_path,
-    host_ports,
-    app_armor,
-    selinux,
-    proc_mount,
-    sysctls,
-    windows_host_process,
-];
+const SHARED: [Check; 9] =
+    [host_namespaces, privileged, host_path, host_ports, app_armor, selinux, proc_mount, sysctls, windows_host_process];
 const RESTRICTED: [Check; 6] =
     [privilege_escalation, capabilities_restricted, volume_types, run_as_non_root, run_as_user, seccomp_restricted];
 
@@ -86,13 +77,29 @@ fn host_namespaces(pod: &Value) -> Option<String> {
 fn privileged(pod: &Value) -> Option<String> {
     let bad = offending(pod, |c| c.pointer("/securityContext/privileged").and_then(Value::as_bool) == Some(true));
     (!bad.is_empty()).then(|| {
-        format!("privileged ({} {} must not set securityContext.privileged=true)", plural("container", bad.len()), bad.join(", "))
+        format!(
+            "privileged ({} {} must not set securityContext.privileged=true)",
+            plural("container", bad.len()),
+            bad.join(", ")
+        )
     })
 }
 
 const BASELINE_CAPABILITIES: [&str; 14] = [
-    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
-    "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT", "",
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+    "",
 ];
 
 fn added(container: &Value) -> Vec<String> {
@@ -106,7 +113,8 @@ fn sorted_set(mut list: Vec<String>) -> Vec<String> {
 }
 
 fn capabilities_baseline(pod: &Value) -> Option<String> {
-    let outside = |c: &Value| added(c).into_iter().filter(|a| !BASELINE_CAPABILITIES.contains(&a.as_str())).collect::<Vec<_>>();
+    let outside =
+        |c: &Value| added(c).into_iter().filter(|a| !BASELINE_CAPABILITIES.contains(&a.as_str())).collect::<Vec<_>>();
     let bad = offending(pod, |c| !outside(c).is_empty());
     if bad.is_empty() {
         return None;
@@ -127,7 +135,11 @@ fn host_path(pod: &Value) -> Option<String> {
 
 fn host_ports(pod: &Value) -> Option<String> {
     let of = |c: &Value| {
-        items(c, "/ports").iter().filter_map(|p| p.get("hostPort").and_then(Value::as_i64)).filter(|p| *p != 0).collect::<Vec<_>>()
+        items(c, "/ports")
+            .iter()
+            .filter_map(|p| p.get("hostPort").and_then(Value::as_i64))
+            .filter(|p| *p != 0)
+            .collect::<Vec<_>>()
     };
     let bad = offending(pod, |c| !of(c).is_empty());
     if bad.is_empty() {
@@ -203,7 +215,11 @@ fn selinux(pod: &Value) -> Option<String> {
     if all.iter().any(|o| !text(o, "/role").is_empty()) {
         facts.push("role may not be set".to_owned());
     }
-    Some(format!("seLinuxOptions ({} set forbidden securityContext.seLinuxOptions: {})", who.join(" and "), facts.join("; ")))
+    Some(format!(
+        "seLinuxOptions ({} set forbidden securityContext.seLinuxOptions: {})",
+        who.join(" and "),
+        facts.join("; ")
+    ))
 }
 
 fn proc_mount(pod: &Value) -> Option<String> {
@@ -237,7 +253,10 @@ fn seccomp_baseline(pod: &Value) -> Option<String> {
         who.push(format!("{} {}", plural("container", bad.len()), bad.join(", ")));
     }
     (!who.is_empty()).then(|| {
-        format!("seccompProfile ({} must not set securityContext.seccompProfile.type to \"Unconfined\")", who.join(" and "))
+        format!(
+            "seccompProfile ({} must not set securityContext.seccompProfile.type to \"Unconfined\")",
+            who.join(" and ")
+        )
     })
 }
 
@@ -260,7 +279,8 @@ fn sysctls(pod: &Value) -> Option<String> {
 }
 
 fn windows_host_process(pod: &Value) -> Option<String> {
-    let set = |v: &Value| v.pointer("/securityContext/windowsOptions/hostProcess").and_then(Value::as_bool) == Some(true);
+    let set =
+        |v: &Value| v.pointer("/securityContext/windowsOptions/hostProcess").and_then(Value::as_bool) == Some(true);
     let mut who = Vec::new();
     if pod.get("spec").is_some_and(set) {
         who.push("pod".to_owned());
@@ -269,15 +289,18 @@ fn windows_host_process(pod: &Value) -> Option<String> {
     if !bad.is_empty() {
         who.push(format!("{} {}", plural("container", bad.len()), bad.join(", ")));
     }
-    (!who.is_empty())
-        .then(|| format!("hostProcess ({} must not set securityContext.windowsOptions.hostProcess=true)", who.join(" and ")))
+    (!who.is_empty()).then(|| {
+        format!("hostProcess ({} must not set securityContext.windowsOptions.hostProcess=true)", who.join(" and "))
+    })
 }
 
 fn privilege_escalation(pod: &Value) -> Option<String> {
     if windows(pod) {
         return None;
     }
-    let bad = offending(pod, |c| c.pointer("/securityContext/allowPrivilegeEscalation").and_then(Value::as_bool) != Some(false));
+    let bad = offending(pod, |c| {
+        c.pointer("/securityContext/allowPrivilegeEscalation").and_then(Value::as_bool) != Some(false)
+    });
     (!bad.is_empty()).then(|| {
         format!(
             "allowPrivilegeEscalation != false ({} {} must set securityContext.allowPrivilegeEscalation=false)",
@@ -321,8 +344,10 @@ fn volume_types(pod: &Value) -> Option<String> {
         let fields = v.as_object().into_iter().flatten();
         fields.filter(|(k, x)| *k != "name" && !x.is_null()).map(|(k, _)| k.clone()).next()
     };
-    let bad: Vec<&Value> =
-        items(pod, "/spec/volumes").iter().filter(|v| kind(v).is_some_and(|k| !ALLOWED.contains(&k.as_str()))).collect();
+    let bad: Vec<&Value> = items(pod, "/spec/volumes")
+        .iter()
+        .filter(|v| kind(v).is_some_and(|k| !ALLOWED.contains(&k.as_str())))
+        .collect();
     if bad.is_empty() {
         return None;
     }
@@ -350,7 +375,10 @@ fn run_as_non_root(pod: &Value) -> Option<String> {
         who.push(format!("{} {}", plural("container", explicit.len()), explicit.join(", ")));
     }
     if !who.is_empty() {
-        return Some(format!("runAsNonRoot != true ({} must not set securityContext.runAsNonRoot=false)", who.join(" and ")));
+        return Some(format!(
+            "runAsNonRoot != true ({} must not set securityContext.runAsNonRoot=false)",
+            who.join(" and ")
+        ));
     }
     (!implicit.is_empty()).then(|| {
         format!(
@@ -390,8 +418,15 @@ fn seccomp_restricted(pod: &Value) -> Option<String> {
         who.push(format!("{} {}", plural("container", explicit.len()), explicit.join(", ")));
     }
     if !who.is_empty() {
-        let kind = containers(pod).map(seccomp_type).chain([pod_level]).find(|t| !t.is_empty() && !good(t)).unwrap_or_default();
-        return Some(format!("seccompProfile ({} must not set securityContext.seccompProfile.type to {kind:?})", who.join(" and ")));
+        let kind = containers(pod)
+            .map(seccomp_type)
+            .chain([pod_level])
+            .find(|t| !t.is_empty() && !good(t))
+            .unwrap_or_default();
+        return Some(format!(
+            "seccompProfile ({} must not set securityContext.seccompProfile.type to {kind:?})",
+            who.join(" and ")
+        ));
     }
     let implicit = offending(pod, |c| seccomp_type(c).is_empty() && !good(pod_level));
     (!implicit.is_empty()).then(|| {

@@ -66,8 +66,9 @@ fn check(spec: Value, action: &str, node: &str, expect: Result<&[&str], &str>) {
     let view: Arc<dyn View> = Arc::new(view);
     let authorizer = Authorizer::new(view.clone());
     let mut warnings = Vec::new();
-    let outcome =
-        Policies::new(view).check(&attributes(node), &Registry::default(), &authorizer, &mut warnings).map_err(|e| e.message);
+    let outcome = Policies::new(view)
+        .check(&attributes(node), &Registry::default(), &authorizer, &mut warnings)
+        .map_err(|e| e.message);
     match expect {
         Ok(expected) => {
             assert_eq!(outcome, Ok(()), "{spec}");
@@ -90,9 +91,16 @@ fn an_agent_reaches_only_its_own_node() {
         spec.clone(),
         "Deny",
         "n2",
-        Err("virtualmachineinstances.kubevirt.io \"vm\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: not your node"),
+        Err(
+            "virtualmachineinstances.kubevirt.io \"vm\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: not your node",
+        ),
     );
-    check(spec, "Warn", "n2", Ok(&["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': not your node"]));
+    check(
+        spec,
+        "Warn",
+        "n2",
+        Ok(&["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': not your node"]),
+    );
 }
 
 #[test]

@@ -58,7 +58,11 @@ fn document(uid: &str, version: &str, attributes: &Attributes) -> Value {
         _ => (resource.group.clone(), version.to_owned(), resource.kind.clone()),
     };
     let gvk = json!({"group": group, "version": kind_version, "kind": kind});
-    let own_gvk = if carried.is_some() { gvk.clone() } else { json!({"group": resource.group, "version": own, "kind": resource.kind}) };
+    let own_gvk = if carried.is_some() {
+        gvk.clone()
+    } else {
+        json!({"group": resource.group, "version": own, "kind": resource.kind})
+    };
     let mut request = json!({
         "uid": uid,
         "kind": gvk,
@@ -86,7 +90,12 @@ fn document(uid: &str, version: &str, attributes: &Attributes) -> Value {
 }
 
 /// Sends the review; yields the checked `response`.
-pub(super) async fn review(view: &dyn View, hook: &Hook, version: &str, attributes: &Attributes) -> Result<Value, Failure> {
+pub(super) async fn review(
+    view: &dyn View,
+    hook: &Hook,
+    version: &str,
+    attributes: &Attributes,
+) -> Result<Value, Failure> {
     if attributes.dry_run && !hook.dry_run_safe {
         let why = format!("admission webhook {:?} does not support dry run", hook.name);
         return Err(Failure::Refused(ApiError::bad_request(why)));
@@ -126,7 +135,8 @@ pub(super) async fn review(view: &dyn View, hook: &Hook, version: &str, attribut
         .header(http::header::ACCEPT, "application/json")
         .body(Bytes::from(body))
         .map_err(|e| failed(&e))?;
-    let backend = hook.backend.as_ref().ok_or_else(|| Failure::Call("webhook has no usable client configuration".into()))?;
+    let backend =
+        hook.backend.as_ref().ok_or_else(|| Failure::Call("webhook has no usable client configuration".into()))?;
     let response = backend.send(address, request, hook.timeout).await.map_err(|e| failed(&e))?;
     if !response.status().is_success() {
         let text = String::from_utf8_lossy(response.body());
@@ -141,7 +151,9 @@ pub(super) async fn review(view: &dyn View, hook: &Hook, version: &str, attribut
     }
     if text(&answer, "/uid") != uid {
         let got = text(&answer, "/uid");
-        return Err(Failure::Call(format!("received invalid webhook response: expected response.uid={uid:?}, got {got:?}")));
+        return Err(Failure::Call(format!(
+            "received invalid webhook response: expected response.uid={uid:?}, got {got:?}"
+        )));
     }
     Ok(answer)
 }
@@ -181,21 +193,39 @@ pub(super) fn verdict(name: &str, answer: &Value) -> Result<(), ApiError> {
 /// Reasons are words of the API; a hook's own word becomes the general one.
 fn word(reason: &str) -> &'static str {
     const WORDS: [&str; 12] = [
-        "Unauthorized", "Forbidden", "NotFound", "AlreadyExists", "Conflict", "Gone", "Invalid", "Timeout",
-        "TooManyRequests", "BadRequest", "MethodNotAllowed", "InternalError",
+        "Unauthorized",
+        "Forbidden",
+        "NotFound",
+        "AlreadyExists",
+        "Conflict",
+        "Gone",
+        "Invalid",
+        "Timeout",
+        "TooManyRequests",
+        "BadRequest",
+        "MethodNotAllowed",
+        "InternalError",
     ];
     WORDS.into_iter().find(|w| *w == reason).unwrap_or("")
 }
 
 /// The object after the hook's JSON patch; None when there is none.
-pub(super) fn patched(hook: &Hook, version: &str, answer: &Value, attributes: &Attributes) -> Result<Option<Value>, Failure> {
+pub(super) fn patched(
+    hook: &Hook,
+    version: &str,
+    answer: &Value,
+    attributes: &Attributes,
+) -> Result<Option<Value>, Failure> {
     use base64::Engine;
     let encoded = text(answer, "/patch");
     if encoded.is_empty() {
         return Ok(None);
     }
     if text(answer, "/patchType") != "JSONPatch" {
-        return Err(Failure::Call(format!("received invalid webhook response: unknown patchType {:?}", text(answer, "/patchType"))));
+        return Err(Failure::Call(format!(
+            "received invalid webhook response: unknown patchType {:?}",
+            text(answer, "/patchType")
+        )));
     }
     if attributes.operation == Operation::Delete {
         return Err(Failure::Call("received invalid webhook response: a DELETE cannot be patched".into()));

@@ -20,7 +20,12 @@ fn node() -> Value {
 }
 
 fn info() -> RequestInfo {
-    RequestInfo { namespace: "ns".into(), name: "sa".into(), resource: "serviceaccounts".into(), ..RequestInfo::default() }
+    RequestInfo {
+        namespace: "ns".into(),
+        name: "sa".into(),
+        resource: "serviceaccounts".into(),
+        ..RequestInfo::default()
+    }
 }
 
 #[test]
@@ -56,5 +61,8 @@ fn requests_are_validated() {
     };
     check(json!({"spec": {"expirationSeconds": 5}}), "may not specify a duration less than 10 minutes");
     check(json!({"spec": {"boundObjectRef": {"kind": "Pod", "name": "q"}}}), "pods \"q\" not found");
-    check(json!({"spec": {"boundObjectRef": {"kind": "Pod", "name": "p", "uid": "x"}}}), "does not match the UID in record");
+    check(
+        json!({"spec": {"boundObjectRef": {"kind": "Pod", "name": "p", "uid": "x"}}}),
+        "does not match the UID in record",
+    );
 }

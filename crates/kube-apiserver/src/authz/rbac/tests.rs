@@ -8,22 +8,50 @@ use crate::authz::view::Fixed;
 fn cluster() -> Arc<dyn View> {
     Arc::new(
         Fixed::default()
-            .with(GROUP, "clusterroles", json!({"metadata": {"name": "reader"}, "rules": [
+            .with(
+                GROUP,
+                "clusterroles",
+                json!({"metadata": {"name": "reader"}, "rules": [
                 {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]},
                 {"apiGroups": ["apps"], "resources": ["*/scale"], "verbs": ["update"]},
-                {"nonResourceURLs": ["/metrics", "/api/*"], "verbs": ["get"]}]}))
-            .with(GROUP, "clusterroles", json!({"metadata": {"name": "all"}, "rules": [
-                {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}))
-            .with(GROUP, "roles", json!({"metadata": {"name": "one", "namespace": "a"}, "rules": [
-                {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s1"], "verbs": ["get"]}]}))
-            .with(GROUP, "clusterrolebindings", json!({"metadata": {"name": "b"},
-                "roleRef": {"kind": "ClusterRole", "name": "reader"}, "subjects": [{"kind": "User", "name": "ann"}]}))
-            .with(GROUP, "clusterrolebindings", json!({"metadata": {"name": "dangling"},
-                "roleRef": {"kind": "ClusterRole", "name": "missing"}, "subjects": [{"kind": "User", "name": "bob"}]}))
-            .with(GROUP, "rolebindings", json!({"metadata": {"name": "r", "namespace": "a"},
-                "roleRef": {"kind": "ClusterRole", "name": "all"}, "subjects": [{"kind": "Group", "name": "devs"}]}))
-            .with(GROUP, "rolebindings", json!({"metadata": {"name": "s", "namespace": "a"},
-                "roleRef": {"kind": "Role", "name": "one"}, "subjects": [{"kind": "ServiceAccount", "name": "sa"}]})),
+                {"nonResourceURLs": ["/metrics", "/api/*"], "verbs": ["get"]}]}),
+            )
+            .with(
+                GROUP,
+                "clusterroles",
+                json!({"metadata": {"name": "all"}, "rules": [
+                {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}),
+            )
+            .with(
+                GROUP,
+                "roles",
+                json!({"metadata": {"name": "one", "namespace": "a"}, "rules": [
+                {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s1"], "verbs": ["get"]}]}),
+            )
+            .with(
+                GROUP,
+                "clusterrolebindings",
+                json!({"metadata": {"name": "b"},
+                "roleRef": {"kind": "ClusterRole", "name": "reader"}, "subjects": [{"kind": "User", "name": "ann"}]}),
+            )
+            .with(
+                GROUP,
+                "clusterrolebindings",
+                json!({"metadata": {"name": "dangling"},
+                "roleRef": {"kind": "ClusterRole", "name": "missing"}, "subjects": [{"kind": "User", "name": "bob"}]}),
+            )
+            .with(
+                GROUP,
+                "rolebindings",
+                json!({"metadata": {"name": "r", "namespace": "a"},
+                "roleRef": {"kind": "ClusterRole", "name": "all"}, "subjects": [{"kind": "Group", "name": "devs"}]}),
+            )
+            .with(
+                GROUP,
+                "rolebindings",
+                json!({"metadata": {"name": "s", "namespace": "a"},
+                "roleRef": {"kind": "Role", "name": "one"}, "subjects": [{"kind": "ServiceAccount", "name": "sa"}]}),
+            ),
     )
 }
 

@@ -9,7 +9,11 @@ use super::*;
 fn frames() -> Vec<Frame> {
     vec![
         Frame::SynStream { id: 1, fin: false, headers: vec![("streamtype".into(), "error".into())] },
-        Frame::SynStream { id: 3, fin: true, headers: vec![("streamtype".into(), "data".into()), ("port".into(), "80".into())] },
+        Frame::SynStream {
+            id: 3,
+            fin: true,
+            headers: vec![("streamtype".into(), "data".into()), ("port".into(), "80".into())],
+        },
         Frame::SynReply { id: 1, fin: false, headers: Vec::new() },
         Frame::Data { id: 1, fin: false, data: Bytes::from_static(b"hello") },
         Frame::Data { id: 1, fin: true, data: Bytes::new() },
