@@ -160,7 +160,10 @@ fn structure(out: &mut String, group: &str, name: &str, definition: &Value, plur
     let required: Vec<&str> =
         definition["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let derives = if plural.is_some() { "Deserialize" } else { "Serialize, serde::Deserialize" };
-    write!(out, "#[derive(Clone, Debug, Default, PartialEq, serde::{derives})]\n#[serde(rename_all = \"camelCase\")]\n")?;
+    write!(
+        out,
+        "#[derive(Clone, Debug, Default, PartialEq, serde::{derives})]\n#[serde(rename_all = \"camelCase\")]\n"
+    )?;
     writeln!(out, "pub struct {name} {{")?;
     let mut fields = Vec::new();
     for (json, schema) in properties {

@@ -14,6 +14,9 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         cargo.env("UPDATE_EXPECT", "1");
     }
     let status = cargo.status().context("cannot run cargo")?;
-    ensure!(status.success(), "deploy/*.yaml differ from what virt-operator renders: run `cargo xtask codegen manifests`");
+    ensure!(
+        status.success(),
+        "deploy/*.yaml differ from what virt-operator renders: run `cargo xtask codegen manifests`"
+    );
     Ok(())
 }

@@ -90,7 +90,9 @@ fn dependencies(metadata: &Value) -> Vec<String> {
             }
             let Some(theirs) = layer(other).filter(|_| edges.contains_key(other)) else { continue };
             if theirs > own || (theirs == own && own == Layer::Component) {
-                found.push(format!("{name} depends on {other}: dependencies point from programs to components to libraries"));
+                found.push(format!(
+                    "{name} depends on {other}: dependencies point from programs to components to libraries"
+                ));
             }
         }
     }
@@ -104,7 +106,8 @@ fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn is_generated(path: &Path) -> bool {
-    path.components().any(|part| matches!(part.as_os_str().to_str(), Some("generated" | "testdata" | "data" | "deploy")))
+    path.components()
+        .any(|part| matches!(part.as_os_str().to_str(), Some("generated" | "testdata" | "data" | "deploy")))
 }
 
 fn sizes(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
@@ -129,16 +132,22 @@ fn sizes(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
 /// Words that have their place.
 fn words(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for path in files.iter().filter(|p| p.extension().is_some_and(|e| e == "rs") && p.starts_with("crates") && !is_generated(p)) {
+    for path in
+        files.iter().filter(|p| p.extension().is_some_and(|e| e == "rs") && p.starts_with("crates") && !is_generated(p))
+    {
         let text = read(root, path)?;
         let of = |names: &[&str]| names.iter().any(|name| path.starts_with(Path::new("crates").join(name)));
-        if !of(&["sys", "libvirt", "container-disk"]) && text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains("unsafe {")) {
+        if !of(&["sys", "libvirt", "container-disk"])
+            && text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains("unsafe {"))
+        {
             found.push(format!("{}: unsafe code belongs into crates/sys or crates/libvirt", path.display()));
         }
         let prints = ["println!(", "eprintln!(", "process::exit("];
         let production = text.split("#[cfg(test)]").next().unwrap_or_default();
-        let example = path.components().any(|p| matches!(p.as_os_str().to_str(), Some("tests" | "examples" | "benches")));
-        if !example && !of(&["ferrovirt", "virtctl", "container-disk"]) && prints.iter().any(|p| production.contains(p)) {
+        let example =
+            path.components().any(|p| matches!(p.as_os_str().to_str(), Some("tests" | "examples" | "benches")));
+        if !example && !of(&["ferrovirt", "virtctl", "container-disk"]) && prints.iter().any(|p| production.contains(p))
+        {
             found.push(format!("{}: only the programs print and exit", path.display()));
         }
     }
@@ -157,7 +166,8 @@ mod tests {
     #[track_caller]
     fn check(name: &str, needs: &[&str], expect: usize) {
         let all = ["api", "kit", "sys", "virt-api", "virt-handler", "ferrovirt", "kubelet"];
-        let list = |n: &str| if n == name { needs.iter().map(|d| json!({"name": d, "kind": null})).collect() } else { vec![] };
+        let list =
+            |n: &str| if n == name { needs.iter().map(|d| json!({"name": d, "kind": null})).collect() } else { vec![] };
         let packages: Vec<_> = all.iter().map(|n| json!({"name": n, "dependencies": list(n)})).collect();
         assert_eq!(dependencies(&json!({"packages": packages})).len(), expect);
     }

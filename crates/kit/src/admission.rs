@@ -128,10 +128,8 @@ pub fn response(uid: &str, verdict: Verdict) -> Value {
         }
         Verdict::Invalid(causes) => {
             let message = causes.iter().map(|c| c.message.as_str()).collect::<Vec<_>>().join(", ");
-            let causes: Vec<Value> = causes
-                .iter()
-                .map(|c| json!({ "reason": c.reason, "field": c.field, "message": c.message }))
-                .collect();
+            let causes: Vec<Value> =
+                causes.iter().map(|c| json!({ "reason": c.reason, "field": c.field, "message": c.message })).collect();
             response["allowed"] = json!(false);
             response["status"] = json!({
                 "status": "Failure", "message": message, "reason": "Invalid", "code": 422,
@@ -140,8 +138,7 @@ pub fn response(uid: &str, verdict: Verdict) -> Value {
         }
         Verdict::Deny { code, reason, message } => {
             response["allowed"] = json!(false);
-            response["status"] =
-                json!({ "status": "Failure", "message": message, "reason": reason, "code": code });
+            response["status"] = json!({ "status": "Failure", "message": message, "reason": reason, "code": code });
         }
     }
     json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })

@@ -112,8 +112,7 @@ impl Authority {
     pub fn from_pair(pair: Pair) -> Result<Self, Error> {
         let read = |what| move |source: rcgen::Error| Error::Read { what, source: source.into() };
         let key = KeyPair::from_pem(&pair.key).map_err(read("key of the authority"))?;
-        let issuer =
-            Issuer::from_ca_cert_pem(&pair.certificate, key).map_err(read("certificate of the authority"))?;
+        let issuer = Issuer::from_ca_cert_pem(&pair.certificate, key).map_err(read("certificate of the authority"))?;
         Ok(Authority { issuer, pair })
     }
 
@@ -210,7 +209,8 @@ pub fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).ok()?;
     let name =
         parsed.subject().iter_common_name().next().and_then(|cn| cn.as_str().ok()).unwrap_or_default().to_owned();
-    let organizations = parsed.subject().iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+    let organizations =
+        parsed.subject().iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
     let mut identity = Identity { name, organizations, ..Default::default() };
     if let Ok(Some(names)) = parsed.subject_alternative_name() {
         for name in &names.value.general_names {
@@ -246,7 +246,12 @@ mod tests {
         };
         let pair = authority.issue(&leaf, start(), HOUR).unwrap();
         let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
-        let expect = Identity { name: "handler".into(), role: "virt-handler".into(), node: Some("node1".into()), ..Default::default() };
+        let expect = Identity {
+            name: "handler".into(),
+            role: "virt-handler".into(),
+            node: Some("node1".into()),
+            ..Default::default()
+        };
         assert_eq!(identity(&der), Some(expect));
     }
 

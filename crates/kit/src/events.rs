@@ -64,8 +64,7 @@ impl Recorder {
     }
 
     fn record(&self, object: &ObjectReference, warning: bool, reason: &str, message: String) {
-        let record =
-            Record { object: object.clone(), warning, reason: reason.to_owned(), message, at: clock::now() };
+        let record = Record { object: object.clone(), warning, reason: reason.to_owned(), message, at: clock::now() };
         // A full channel means the API server is away; an event lost is better than a reconcile blocked.
         if self.send.try_send(record).is_err() {
             tracing::debug!(reason, "event dropped");

@@ -6,7 +6,10 @@ use axum::Router;
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::{GracefulShutdown, Watcher}},
+    server::{
+        conn::auto,
+        graceful::{GracefulShutdown, Watcher},
+    },
 };
 use rustls::{ServerConfig, pki_types::CertificateDer};
 use tokio::{
@@ -69,13 +72,7 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, router:
     let _ = timeout(DRAIN, graceful.shutdown()).await;
 }
 
-async fn connection(
-    stream: TcpStream,
-    address: SocketAddr,
-    acceptor: TlsAcceptor,
-    router: Router,
-    watcher: Watcher,
-) {
+async fn connection(stream: TcpStream, address: SocketAddr, acceptor: TlsAcceptor, router: Router, watcher: Watcher) {
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,

@@ -201,13 +201,10 @@ impl ClientCertVerifier for ClientVerifier {
 /// # Errors
 /// When the provider lacks a protocol version.
 pub fn server(material: Arc<Material>, clients: Option<Clients>) -> Result<Arc<ServerConfig>, Error> {
-    let builder = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(Error::Rustls)?;
+    let builder =
+        ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(Error::Rustls)?;
     let builder = match clients {
-        Some(clients) => {
-            builder.with_client_cert_verifier(Arc::new(ClientVerifier { clients, provider: provider() }))
-        }
+        Some(clients) => builder.with_client_cert_verifier(Arc::new(ClientVerifier { clients, provider: provider() })),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(material);
@@ -285,8 +282,7 @@ pub fn client(
     role: &str,
     node: Option<&str>,
 ) -> Result<Arc<ClientConfig>, Error> {
-    let verifier =
-        RoleVerifier { trust, role: role.to_owned(), node: node.map(str::to_owned), provider: provider() };
+    let verifier = RoleVerifier { trust, role: role.to_owned(), node: node.map(str::to_owned), provider: provider() };
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(Error::Rustls)?

@@ -127,11 +127,7 @@ pub fn instance(mut vmi: Value, defaults: &Defaults, now: &str) -> Value {
     }
     let status = object(&mut vmi, "status");
     default(status, "phase", json!(phase::PENDING));
-    default(
-        status,
-        "phaseTransitionTimestamps",
-        json!([{ "phase": phase::PENDING, "phaseTransitionTimestamp": now }]),
-    );
+    default(status, "phaseTransitionTimestamps", json!([{ "phase": phase::PENDING, "phaseTransitionTimestamp": now }]));
     let spec = object(&mut vmi, "spec");
     default(spec, "architecture", json!(defaults.architecture));
     default(spec, "evictionStrategy", json!(defaults.eviction));
@@ -214,7 +210,8 @@ fn disks(spec: &mut Value) {
         disks.push(json!({ "name": name }));
     }
     for disk in disks {
-        let kind = ["disk", "cdrom", "lun"].into_iter().find(|kind| disk.get(kind).is_some_and(|value| !value.is_null()));
+        let kind =
+            ["disk", "cdrom", "lun"].into_iter().find(|kind| disk.get(kind).is_some_and(|value| !value.is_null()));
         default(object(disk, kind.unwrap_or("disk")), "bus", json!("sata"));
     }
 }
@@ -298,9 +295,7 @@ mod tests {
 
     #[test]
     fn cpu_follows_what_is_asked() {
-        let cpu = |sockets: i64, cores: i64, max: i64| {
-            json!({ "sockets": sockets, "cores": cores, "threads": 1, "model": "host-model", "maxSockets": max })
-        };
+        let cpu = |sockets: i64, cores: i64, max: i64| json!({ "sockets": sockets, "cores": cores, "threads": 1, "model": "host-model", "maxSockets": max });
         check(json!({ "domain": {} }), "/domain/cpu", cpu(1, 1, 4));
         check(json!({ "domain": { "cpu": { "cores": 2 } } }), "/domain/cpu", cpu(1, 2, 4));
         check(json!({ "domain": { "resources": { "requests": { "cpu": "3" } } } }), "/domain/cpu", cpu(3, 1, 12));
@@ -313,11 +308,15 @@ mod tests {
             "domain": { "devices": { "disks": [{ "name": "a", "disk": { "bus": "virtio" } }, { "name": "c", "cdrom": {} }] } },
             "volumes": [{ "name": "a" }, { "name": "b", "containerDisk": { "image": "x/y:latest" } }, { "name": "c" }],
         });
-        check(spec.clone(), "/domain/devices/disks", json!([
-            { "name": "a", "disk": { "bus": "virtio" } },
-            { "name": "c", "cdrom": { "bus": "sata" } },
-            { "name": "b", "disk": { "bus": "sata" } },
-        ]));
+        check(
+            spec.clone(),
+            "/domain/devices/disks",
+            json!([
+                { "name": "a", "disk": { "bus": "virtio" } },
+                { "name": "c", "cdrom": { "bus": "sata" } },
+                { "name": "b", "disk": { "bus": "sata" } },
+            ]),
+        );
         check(spec, "/volumes/1/containerDisk/imagePullPolicy", json!("Always"));
         let pinned = json!({ "volumes": [{ "name": "b", "containerDisk": { "image": "r:5000/x:v1" } }] });
         check(pinned, "/volumes/0/containerDisk/imagePullPolicy", json!("IfNotPresent"));

@@ -4,13 +4,8 @@ use serde_json::{Value, json};
 
 use crate::path::{GROUP, VERSIONS};
 
-const MACHINE: &[(&str, &str)] = &[
-    ("start", "update"),
-    ("stop", "update"),
-    ("restart", "update"),
-    ("expand-spec", "get"),
-    ("portforward", "get"),
-];
+const MACHINE: &[(&str, &str)] =
+    &[("start", "update"), ("stop", "update"), ("restart", "update"), ("expand-spec", "get"), ("portforward", "get")];
 
 const INSTANCE: &[(&str, &str)] = &[
     ("console", "get"),
@@ -44,9 +39,7 @@ pub fn groups() -> Value {
 
 /// `/apis/subresources.kubevirt.io/VERSION`.
 pub fn resources(version: &str) -> Value {
-    let one = |name: String, namespaced: bool, verb: &str| {
-        json!({ "name": name, "singularName": "", "namespaced": namespaced, "kind": "", "verbs": [verb] })
-    };
+    let one = |name: String, namespaced: bool, verb: &str| json!({ "name": name, "singularName": "", "namespaced": namespaced, "kind": "", "verbs": [verb] });
     let machines = MACHINE.iter().map(|(name, verb)| one(format!("virtualmachines/{name}"), true, verb));
     let instances = INSTANCE.iter().map(|(name, verb)| one(format!("virtualmachineinstances/{name}"), true, verb));
     let rest = [

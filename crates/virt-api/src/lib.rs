@@ -76,9 +76,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let files = tls::Files { pair: args.cert_dir.clone(), bundle: args.ca_bundle.clone() };
     let _reload = tls::load(files, material.clone(), trust.clone()).await.map_err(setup("load the certificate"))?;
     let front = tls::Trust::new();
-    let listener = tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, args.port))
-        .await
-        .map_err(setup("listen"))?;
+    let listener =
+        tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, args.port)).await.map_err(setup("listen"))?;
     let server = Server::start(client, &args.namespace, material.clone(), trust, front.clone()).await?;
     let config = tls::server(material, Some(tls::Clients::Optional(front))).map_err(setup("configure TLS"))?;
     serve(listener, config, server, stop).await;
@@ -134,7 +133,6 @@ impl Server {
 
     /// Webhooks, discovery, subresources and health.
     pub fn router(&self) -> Router {
-        let namespace = self.context.namespace.clone();
         let subresources = Router::new()
             .route("/apis", get(|| async { Json(discovery::groups()) }))
             .route("/apis/subresources.kubevirt.io", get(|| async { Json(discovery::group()) }))
@@ -143,7 +141,7 @@ impl Server {
             .route("/apis/subresources.kubevirt.io/v1/healthz", get(|| async { "ok" }))
             .route("/apis/subresources.kubevirt.io/{*rest}", any(subresource::serve))
             .with_state(self.context.clone());
-        webhooks(self.kubevirts.clone(), namespace)
+        webhooks(&self.kubevirts, &self.context.namespace)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
             .merge(health::router(self.ready.clone()))
@@ -154,8 +152,10 @@ fn configuration(kubevirts: &Store<KubeVirt>) -> KubeVirtConfiguration {
     kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration).unwrap_or_default()
 }
 
+type Check = fn(&admission::Request, &Rules) -> admission::Verdict;
+
 /// The admission webhooks under `kubevirts`' configuration.
-pub fn webhooks(kubevirts: Store<KubeVirt>, namespace: String) -> Router {
+pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let mut router = Router::new();
     let held = kubevirts.clone();
     router = admission::route(router, "/virtualmachines-mutate", move |request| {
@@ -166,14 +166,14 @@ pub fn webhooks(kubevirts: Store<KubeVirt>, namespace: String) -> Router {
         let now = clock::seconds(clock::now()).to_string();
         defaults::mutate_instance(request, &Defaults::of(&configuration(&held)), &now)
     });
-    let validators: [(&str, fn(&admission::Request, &Rules) -> admission::Verdict); 4] = [
+    let validators: [(&str, Check); 4] = [
         ("/virtualmachines-validate", validate::vm),
         ("/virtualmachineinstances-validate-create", validate::vmi_create),
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
     ];
     for (path, check) in validators {
-        let (held, namespace) = (kubevirts.clone(), namespace.clone());
+        let (held, namespace) = (kubevirts.clone(), namespace.to_owned());
         router = admission::route(router, path, move |request| {
             check(request, &Rules::of(&configuration(&held), &namespace))
         });

@@ -141,20 +141,16 @@ mod tests {
     #[track_caller]
     fn check(rest: &str, verb: Method, expect: Option<[&str; 5]>) {
         let found = parse(&format!("{BASE}{rest}")).and_then(|parsed| parsed.question(&verb));
-        let found = found.as_ref().map(|q| {
-            [q.verb, q.namespace.as_str(), q.resource.as_str(), q.name.as_str(), q.subresource.as_str()]
-        });
+        let found = found
+            .as_ref()
+            .map(|q| [q.verb, q.namespace.as_str(), q.resource.as_str(), q.name.as_str(), q.subresource.as_str()]);
         assert_eq!(found, expect, "{rest}");
     }
 
     #[test]
     fn what_is_asked_is_what_is_served() {
         let vmi = "virtualmachineinstances";
-        check(
-            "/namespaces/a/virtualmachineinstances/x/console",
-            Method::GET,
-            Some(["get", "a", vmi, "x", "console"]),
-        );
+        check("/namespaces/a/virtualmachineinstances/x/console", Method::GET, Some(["get", "a", vmi, "x", "console"]));
         check(
             "/namespaces/a/virtualmachineinstances/x/vnc/screenshot",
             Method::GET,
@@ -165,7 +161,11 @@ mod tests {
             Method::GET,
             Some(["get", "a", "virtualmachines", "x", "portforward"]),
         );
-        check("/namespaces/a/virtualmachines/x/stop", Method::PUT, Some(["update", "a", "virtualmachines", "x", "stop"]));
+        check(
+            "/namespaces/a/virtualmachines/x/stop",
+            Method::PUT,
+            Some(["update", "a", "virtualmachines", "x", "stop"]),
+        );
         check("/version", Method::GET, Some(["get", "", "version", "", ""]));
         check("/namespaces/a/expand-vm-spec", Method::PUT, Some(["update", "a", "expand-vm-spec", "", ""]));
     }

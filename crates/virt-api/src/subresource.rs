@@ -51,7 +51,8 @@ pub(crate) async fn serve(State(context): State<Arc<Context>>, request: Request)
 
 async fn route(context: &Context, request: Request) -> Result<Response, Refusal> {
     let uri = request.uri().path().to_owned();
-    let parsed = path::parse(&uri).ok_or_else(|| Refusal::not_found("the server could not find the requested resource"))?;
+    let parsed =
+        path::parse(&uri).ok_or_else(|| Refusal::not_found("the server could not find the requested resource"))?;
     if let Some(question) = parsed.question(request.method()) {
         let user = context.gate.user(request.extensions().get::<Peer>(), request.headers())?;
         context.gate.allow(&user, &question).await?;
@@ -112,10 +113,9 @@ async fn dispatch(
         ("virtualmachineinstances", "guestosinfo" | "userlist" | "filesystemlist" | "vnc/screenshot") if get => {
             guest::read(context, object, subresource, request.uri().query()).await
         }
-        (
-            "virtualmachineinstances",
-            "pause" | "unpause" | "reset" | "softreboot" | "freeze" | "unfreeze",
-        ) if put => guest::act(context, object, subresource, body(request).await?).await,
+        ("virtualmachineinstances", "pause" | "unpause" | "reset" | "softreboot" | "freeze" | "unfreeze") if put => {
+            guest::act(context, object, subresource, body(request).await?).await
+        }
         _ => Err(unknown(subresource)),
     }
 }

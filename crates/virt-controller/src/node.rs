@@ -22,7 +22,7 @@ use crate::{
 
 /// Looks at one node.
 pub async fn reconcile(context: Context, key: Key) -> Next {
-    match sync(&context, &key).await {
+    match Box::pin(sync(&context, &key)).await {
         Ok(next) => next,
         Err(error) => {
             tracing::warn!(node = %key, error = %Chain(&error), "node not reconciled");
@@ -70,7 +70,7 @@ async fn give_up(context: &Context, node: &str, vmi: &VirtualMachineInstance) ->
     let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
     let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
-    let patch = patch::status(vmi.metadata.resource_version.as_deref(), changed);
+    let patch = patch::status(vmi.metadata.resource_version.as_deref(), &changed);
     let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
     written.map(|_| ()).map_err(Error::api("patch", "virtualmachineinstance", &namespace, &name))
 }

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 /// The top-level fields of `new` that differ from `old`, and null for those that are gone; none when nothing differs.
 pub fn changed<T: Serialize>(old: &T, new: &T) -> Option<Value> {
-    let (Ok(Value::Object(old)), Ok(Value::Object(new))) = (serde_json::to_value(old), serde_json::to_value(new)) else {
+    let (Ok(Value::Object(old)), Ok(Value::Object(new))) = (serde_json::to_value(old), serde_json::to_value(new))
+    else {
         return None;
     };
     let mut patch = Map::new();
@@ -32,7 +33,7 @@ pub fn changed<T: Serialize>(old: &T, new: &T) -> Option<Value> {
 }
 
 /// A merge patch of `status` that fails with a conflict when the object has changed since `version`.
-pub fn status(version: Option<&str>, status: Value) -> Value {
+pub fn status(version: Option<&str>, status: &Value) -> Value {
     json!({ "metadata": { "resourceVersion": version }, "status": status })
 }
 

@@ -26,7 +26,7 @@ use crate::{
 
 /// Brings one VM a step further.
 pub async fn reconcile(context: Context, key: Key) -> Next {
-    match sync(&context, &key).await {
+    match Box::pin(sync(&context, &key)).await {
         Ok(next) => next,
         Err(error) if error.is_conflict() => {
             tracing::debug!(vm = %key, error = %Chain(&error), "conflict, again with the newer object");
@@ -115,11 +115,21 @@ async fn execute(
         (Step::Hold, _) => {
             let mut finalizers = vm.finalizers().to_vec();
             finalizers.push(finalizer::VM.to_owned());
-            finalizers_patch(&vms, vm, finalizers).await.map_err(Error::api("hold", "virtualmachine", &namespace, &name))?;
+            finalizers_patch(&vms, vm, finalizers).await.map_err(Error::api(
+                "hold",
+                "virtualmachine",
+                &namespace,
+                &name,
+            ))?;
         }
         (Step::Release, _) => {
             let kept = vm.finalizers().iter().filter(|held| *held != finalizer::VM).cloned().collect();
-            finalizers_patch(&vms, vm, kept).await.map_err(Error::api("release", "virtualmachine", &namespace, &name))?;
+            finalizers_patch(&vms, vm, kept).await.map_err(Error::api(
+                "release",
+                "virtualmachine",
+                &namespace,
+                &name,
+            ))?;
             return Ok(Outcome::Released);
         }
         (Step::ReleaseInstance, Some(vmi)) => {
@@ -250,7 +260,7 @@ async fn write_status(
     // What this pass changed of the metadata (a finalizer) moved the version; requests are what must not be lost.
     let locked = changed.get("stateChangeRequests").is_some();
     let version = vm.metadata.resource_version.as_deref().filter(|_| locked);
-    let mut patch = patch::status(version, changed);
+    let mut patch = patch::status(version, &changed);
     if !locked {
         patch["metadata"] = json!({});
     }

@@ -10,11 +10,7 @@ use api::kubevirt::{
     words::{finalizer, label, phase},
 };
 use k8s_openapi::api::core::v1::Pod;
-use kit::{
-    Chain, clock,
-    queue::Next,
-    store::Key,
-};
+use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -37,7 +33,7 @@ fn pod_slack() -> i64 {
 
 /// Brings one VMI a step further.
 pub async fn reconcile(context: Context, key: Key) -> Next {
-    match sync(&context, &key).await {
+    match Box::pin(sync(&context, &key)).await {
         Ok(next) => next,
         Err(error) if error.is_conflict() => {
             tracing::debug!(vmi = %key, error = %Chain(&error), "conflict, again with the newer object");
@@ -164,8 +160,8 @@ async fn delete_pod(
     name: &str,
     grace: Option<i64>,
 ) -> Result<(), Error> {
-    let mut params = DeleteParams::default();
-    params.grace_period_seconds = grace.and_then(|seconds| u32::try_from(seconds).ok());
+    let grace_period_seconds = grace.and_then(|seconds| u32::try_from(seconds).ok());
+    let params = DeleteParams { grace_period_seconds, ..Default::default() };
     match api.delete(name, &params).await {
         Ok(_) => {
             let message = format!("Deleted virtual machine pod {name}");
@@ -185,7 +181,7 @@ async fn write_status(
 ) -> Result<(), Error> {
     let old = vmi.status.clone().unwrap_or_default();
     let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
-    let mut patch = patch::status(vmi.metadata.resource_version.as_deref(), changed);
+    let mut patch = patch::status(vmi.metadata.resource_version.as_deref(), &changed);
     if plan.phase == Some(phase::SCHEDULED) {
         // The label is what virt-handler's watch selects by: it hands the VMI over.
         let node = wanted.node_name.clone().unwrap_or_default();

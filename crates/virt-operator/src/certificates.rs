@@ -100,9 +100,10 @@ pub struct Wanted {
 /// The leaves of the components, by Secret.
 pub fn leaves(namespace: &str) -> Vec<(String, Leaf)> {
     let service = |name: &str| {
-        ["", ".cluster.local"].map(|domain| format!("{name}.{namespace}.svc{domain}")).into_iter().chain([
-            format!("{name}.{namespace}"),
-        ])
+        ["", ".cluster.local"]
+            .map(|domain| format!("{name}.{namespace}.svc{domain}"))
+            .into_iter()
+            .chain([format!("{name}.{namespace}")])
     };
     let leaf = |role: &str, services: &[&str]| Leaf {
         name: format!("kubevirt.io:system:{role}"),
@@ -126,9 +127,10 @@ pub fn leaves(namespace: &str) -> Vec<(String, Leaf)> {
 /// # Errors
 /// When a certificate cannot be made.
 pub fn plan(namespace: &str, held: &Held, lifetimes: Lifetimes, now: Timestamp) -> Result<Wanted, Error> {
-    let kept = held.authority.clone().filter(|pair| {
-        matches!(certs::rotation(&pair.certificate, now, lifetimes.ca_renew), Rotation::Keep(_))
-    });
+    let kept = held
+        .authority
+        .clone()
+        .filter(|pair| matches!(certs::rotation(&pair.certificate, now, lifetimes.ca_renew), Rotation::Keep(_)));
     let kept = kept.and_then(|pair| Authority::from_pair(pair).ok());
     let renewed = kept.is_none();
     let authority = match kept {
@@ -145,10 +147,7 @@ pub fn plan(namespace: &str, held: &Held, lifetimes: Lifetimes, now: Timestamp) 
         Rotation::Renew => again = Duration::ZERO,
     };
     look(&authority.pair().certificate, lifetimes.ca_renew);
-    let mut manifests = vec![
-        config_map(namespace, &bundle),
-        secret(namespace, AUTHORITY, authority.pair(), "Opaque"),
-    ];
+    let mut manifests = vec![config_map(namespace, &bundle), secret(namespace, AUTHORITY, authority.pair(), "Opaque")];
     // No leaf outlives its authority.
     let end = certs::lifetime(&authority.pair().certificate).map_or(now, |(_, until)| until);
     let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
@@ -229,9 +228,8 @@ mod tests {
     use super::*;
 
     fn held(wanted: &Wanted) -> Held {
-        let decode = |value: &Value| {
-            String::from_utf8(BASE64_STANDARD.decode(value.as_str().unwrap()).unwrap()).unwrap()
-        };
+        let decode =
+            |value: &Value| String::from_utf8(BASE64_STANDARD.decode(value.as_str().unwrap()).unwrap()).unwrap();
         let mut held = Held { bundle: wanted.bundle.clone(), ..Default::default() };
         for manifest in wanted.manifests.iter().filter(|m| m["kind"] == "Secret") {
             let data = &manifest["data"];

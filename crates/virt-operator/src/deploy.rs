@@ -143,20 +143,20 @@ fn seen(context: &Context, key: &Key) -> Seen {
 async fn install(context: &Context, kubevirt: &KubeVirt) -> Result<Next, Error> {
     let namespace = kubevirt.namespace().unwrap_or_default();
     let held = certificates::read(&context.client, &namespace).await?;
-    let wanted =
-        certificates::plan(&namespace, &held, certificates::lifetimes(&kubevirt.spec), clock::now())?;
+    let wanted = certificates::plan(&namespace, &held, certificates::lifetimes(&kubevirt.spec), clock::now())?;
     if let Err(error) = context.material.set(&wanted.own) {
         tracing::warn!(error = %Chain(&error), "own certificate not used");
     }
     let input = input(context, kubevirt, wanted.bundle.clone()).await?;
     let mut applied = context.applied.lock().await;
     // Pods mount certificates and start from accounts: what they need goes first, or they wait for a retry.
-    let (first, rest): (Vec<Value>, Vec<Value>) =
-        manifests::render(&input).into_iter().partition(|m| !matches!(m["kind"].as_str(), Some("Deployment" | "DaemonSet")));
+    let (first, rest): (Vec<Value>, Vec<Value>) = manifests::render(&input)
+        .into_iter()
+        .partition(|m| !matches!(m["kind"].as_str(), Some("Deployment" | "DaemonSet")));
     let mut early = wanted.manifests;
-    let (accounts, others): (Vec<Value>, Vec<Value>) = first.into_iter().partition(|m| {
-        matches!(m["kind"].as_str(), Some("ServiceAccount" | "PriorityClass" | "ClusterRole" | "Role"))
-    });
+    let (accounts, others): (Vec<Value>, Vec<Value>) = first
+        .into_iter()
+        .partition(|m| matches!(m["kind"].as_str(), Some("ServiceAccount" | "PriorityClass" | "ClusterRole" | "Role")));
     early.extend(accounts);
     apply::all(&context.client, &mut applied, &early).await?;
     let mut fixed = std::mem::take(&mut *applied);
@@ -184,9 +184,9 @@ async fn installed(client: &Client) -> bool {
         Api::all(client.clone());
     let Ok(list) = api.list_metadata(&ListParams::default().labels("operator.kubevirt.io")).await else { return false };
     crds::ALL.iter().all(|(name, _)| {
-        list.items.iter().any(|found| {
-            found.metadata.name.as_deref() == Some(*name) && found.metadata.deletion_timestamp.is_none()
-        })
+        list.items
+            .iter()
+            .any(|found| found.metadata.name.as_deref() == Some(*name) && found.metadata.deletion_timestamp.is_none())
     })
 }
 
@@ -194,7 +194,7 @@ async fn input(context: &Context, kubevirt: &KubeVirt, ca_bundle: String) -> Res
     let spec = &kubevirt.spec;
     let infra = spec.infra.clone().unwrap_or_default();
     let replicas = match infra.replicas {
-        Some(replicas) => i32::from(replicas),
+        Some(replicas) => replicas,
         None => replicas(context).await?,
     };
     let placement = |config: Option<&api::kubevirt::v1::ComponentConfig>| {

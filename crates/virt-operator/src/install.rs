@@ -86,7 +86,11 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 fn rights() -> Vec<Value> {
     const APPLY: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
     let mut rules = vec![
-        rule("kubevirt.io", &["kubevirts", "kubevirts/status", "kubevirts/finalizers"], &["get", "list", "watch", "patch", "update"]),
+        rule(
+            "kubevirt.io",
+            &["kubevirts", "kubevirts/status", "kubevirts/finalizers"],
+            &["get", "list", "watch", "patch", "update"],
+        ),
         rule("", &["serviceaccounts", "services"], APPLY),
         rule("", &["nodes"], &["list"]),
         rule("apps", &["deployments", "daemonsets"], APPLY),
@@ -165,9 +169,7 @@ fn rights() -> Vec<Value> {
 }
 
 fn deployment() -> Value {
-    let probe = |path: &str, period: i64| {
-        json!({ "httpGet": { "path": path, "port": 8443, "scheme": "HTTPS" }, "periodSeconds": period, "timeoutSeconds": 5 })
-    };
+    let probe = |path: &str, period: i64| json!({ "httpGet": { "path": path, "port": 8443, "scheme": "HTTPS" }, "periodSeconds": period, "timeoutSeconds": 5 });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": { "name": "virt-operator", "namespace": NAMESPACE, "labels": labels() },

@@ -8,8 +8,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 use std::time::Duration;
 
 use crate::{
-    apply,
-    certificates,
+    apply, certificates,
     deploy::{Context, patch_finalizers, write},
     error::Error,
     manifests::{self, Input, crds, workloads},
@@ -41,8 +40,7 @@ pub(crate) async fn sync(context: &Context, kubevirt: &KubeVirt) -> Result<Next,
     everything_else(context, &kubevirt.namespace().unwrap_or_default()).await?;
     context.applied.lock().await.forget();
     write(context, kubevirt, status::deleting(kubevirt, true, now)).await?;
-    let kept: Vec<String> =
-        kubevirt.finalizers().iter().filter(|name| *name != finalizer::KUBEVIRT).cloned().collect();
+    let kept: Vec<String> = kubevirt.finalizers().iter().filter(|name| *name != finalizer::KUBEVIRT).cloned().collect();
     patch_finalizers(context, kubevirt, &kept).await?;
     Ok(Next::Wait)
 }

@@ -22,10 +22,9 @@ const BLOCK: &str = "BlockUninstallIfWorkloadsExist";
 
 /// Serves the three paths.
 pub fn router(kubevirts: Store<KubeVirt>, client: Client) -> Router {
-    let router = admission::route(Router::new(), "/kubevirt-validate-create", move |request| {
-        create(request, kubevirts.keys())
-    });
-    let router = admission::route(router, "/kubevirt-validate-update", |request| update(request));
+    let router =
+        admission::route(Router::new(), "/kubevirt-validate-create", move |request| create(request, &kubevirts.keys()));
+    let router = admission::route(router, "/kubevirt-validate-update", update);
     router.route("/kubevirt-validate-delete", post(move |body: Bytes| answer_delete(client, body)))
 }
 
@@ -40,7 +39,7 @@ async fn answer_delete(client: Client, body: Bytes) -> Response {
     Json(admission::response(&request.uid, delete(&request, machines))).into_response()
 }
 
-fn create(request: &Request, held: Vec<Key>) -> Verdict {
+fn create(request: &Request, held: &[Key]) -> Verdict {
     if let Some(other) = held.iter().find(|key| **key != Key::new(&request.namespace, &request.name)) {
         return Verdict::Deny {
             code: 422,
@@ -106,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_bad_duration_is_named() {
-        let object = json!({ "spec": { "certificateRotateStrategy": { "selfSigned": { "ca": { "duration": "5d" } } } } });
+        let object =
+            json!({ "spec": { "certificateRotateStrategy": { "selfSigned": { "ca": { "duration": "5d" } } } } });
         let Verdict::Invalid(causes) = update(&Request { object, ..Default::default() }) else { panic!() };
         assert_eq!(causes[0].field, "spec.certificateRotateStrategy.selfSigned.ca.duration");
     }

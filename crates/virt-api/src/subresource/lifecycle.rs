@@ -4,11 +4,7 @@ use api::kubevirt::{
     v1::{VirtualMachine, VirtualMachineInstance},
     words::{phase, run_strategy},
 };
-use axum::{
-    body::Bytes,
-    http::StatusCode,
-    response::Response,
-};
+use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -36,7 +32,8 @@ fn options(body: &Bytes) -> Result<Options, Refusal> {
     if body.is_empty() {
         return Ok(Options::default());
     }
-    serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("Can not unmarshal Request body: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| Refusal::bad_request(format!("Can not unmarshal Request body: {error}")))
 }
 
 /// What a request comes to.

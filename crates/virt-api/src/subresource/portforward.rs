@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use api::kubevirt::{v1::VirtualMachineInstance, words::phase};
 use axum::{
     extract::{
         WebSocketUpgrade,
@@ -12,7 +13,6 @@ use axum::{
     },
     response::Response,
 };
-use api::kubevirt::{v1::VirtualMachineInstance, words::phase};
 use futures::{SinkExt, StreamExt};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -59,7 +59,8 @@ fn disks(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>)
                 let message = format!("{field}.serial must be less than or equal to 256 in length, if specified");
                 causes.push(invalid(format!("{field}.serial"), message));
             } else if !serial.chars().all(good) {
-                let message = format!("{field}.serial must be made up of the following characters [A-Za-z0-9_.+-], if specified");
+                let message =
+                    format!("{field}.serial must be made up of the following characters [A-Za-z0-9_.+-], if specified");
                 causes.push(invalid(format!("{field}.serial"), message));
             }
         }
@@ -68,10 +69,13 @@ fn disks(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>)
             causes.push(invalid(format!("{field}.cache"), message));
         }
         if let Some(io) = disk.io.as_deref().filter(|io| !["", "native", "default", "threads"].contains(io)) {
-            let message = format!("Disk IO mode for {field} is not supported. Supported modes are: native, threads, default.");
+            let message =
+                format!("Disk IO mode for {field} is not supported. Supported modes are: native, threads, default.");
             causes.push(invalid(format!("{field}.io"), format!("{message} Found {io}.")));
         }
-        if disk.io.as_deref() == Some("native") && disk.cache.as_deref().is_some_and(|cache| !["", "none"].contains(&cache)) {
+        if disk.io.as_deref() == Some("native")
+            && disk.cache.as_deref().is_some_and(|cache| !["", "none"].contains(&cache))
+        {
             let message = format!("{field}.io native needs {field}.cache none");
             causes.push(invalid(format!("{field}.io"), message));
         }
@@ -92,7 +96,8 @@ fn target(field: &str, disk: &Disk, causes: &mut Vec<Cause>) {
         let Some(bus) = bus.filter(|bus| !bus.is_empty()) else { continue };
         let place = format!("{field}.{kind}.bus");
         if !BUSES.contains(&bus) {
-            let message = format!("{place} is set with an unrecognized bus {bus}, must be one of: [{}]", BUSES.join(" "));
+            let message =
+                format!("{place} is set with an unrecognized bus {bus}, must be one of: [{}]", BUSES.join(" "));
             causes.push(invalid(place, message));
         } else if kind == "cdrom" && bus == "virtio" {
             causes.push(invalid(place, "Bus type virtio is invalid for CD-ROM device: use sata or scsi".to_owned()));
@@ -106,7 +111,8 @@ fn boot_order(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Ca
     let devices = &spec.domain.devices;
     let base = format!("{path}.domain.devices");
     let disks = devices.disks.iter().enumerate().map(|(i, disk)| (format!("{base}.disks[{i}]"), disk.boot_order));
-    let nics = devices.interfaces.iter().enumerate().map(|(i, nic)| (format!("{base}.interfaces[{i}]"), nic.boot_order));
+    let nics =
+        devices.interfaces.iter().enumerate().map(|(i, nic)| (format!("{base}.interfaces[{i}]"), nic.boot_order));
     let mut seen: BTreeMap<i64, String> = BTreeMap::new();
     for (field, order) in disks.chain(nics) {
         let Some(order) = order.map(i64::from) else { continue };
@@ -156,7 +162,10 @@ fn firmware(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Caus
     let paths = [("kernelPath", &container.kernel_path), ("initrdPath", &container.initrd_path)];
     if paths.iter().all(|(_, path)| path.as_ref().is_none_or(String::is_empty)) {
         let place = format!("{field}.container");
-        causes.push(required(place.clone(), format!("{place} must have at least one of the following: kernelPath, initrdPath")));
+        causes.push(required(
+            place.clone(),
+            format!("{place} must have at least one of the following: kernelPath, initrdPath"),
+        ));
     }
     for (name, value) in paths {
         if let Some(value) = value.as_deref().filter(|value| !value.is_empty()) {

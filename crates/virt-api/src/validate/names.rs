@@ -29,11 +29,7 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
             &["None", "LiveMigrate", "LiveMigrateIfPossible", "External"],
         ),
         ("startStrategy", spec.start_strategy.as_deref(), &["Paused"]),
-        (
-            "dnsPolicy",
-            spec.dns_policy.as_deref(),
-            &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
-        ),
+        ("dnsPolicy", spec.dns_policy.as_deref(), &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]),
     ];
     for (name, value, known) in words {
         if let Some(value) = value.filter(|value| !value.is_empty() && !known.contains(value)) {
@@ -58,12 +54,8 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
 
 fn probe(field: &str, probe: Option<&Probe>, causes: &mut Vec<Cause>) {
     let Some(probe) = probe else { return };
-    let kinds = [
-        probe.tcp_socket.is_some(),
-        probe.exec.is_some(),
-        probe.http_get.is_some(),
-        probe.guest_agent_ping.is_some(),
-    ];
+    let kinds =
+        [probe.tcp_socket.is_some(), probe.exec.is_some(), probe.http_get.is_some(), probe.guest_agent_ping.is_some()];
     match kinds.iter().filter(|set| **set).count() {
         1 => {}
         0 => causes.push(required(

@@ -13,7 +13,8 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
     for (index, network) in spec.networks.iter().enumerate() {
         let field = format!("{networks}[{index}]");
         if let Some(other) = spec.networks[..index].iter().position(|held| held.name == network.name) {
-            let message = format!("Network with name {:?} already exists, every network must have a unique name", network.name);
+            let message =
+                format!("Network with name {:?} already exists, every network must have a unique name", network.name);
             causes.push(duplicate(format!("{field}.name"), format!("{message}: {networks}[{other}] has it")));
         }
         match (network.pod.is_some(), network.multus.is_some()) {
@@ -37,12 +38,18 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
         }
     }
     if pods > 1 {
-        causes.push(duplicate(networks, format!("more than one interface is connected to a pod network in {path}.interfaces")));
+        causes.push(duplicate(
+            networks,
+            format!("more than one interface is connected to a pod network in {path}.interfaces"),
+        ));
     }
     let attach = spec.domain.devices.autoattach_pod_interface;
     if attach == Some(false) && pods > 0 {
         let field = format!("{path}.domain.devices.autoattachPodInterface");
-        causes.push(invalid(field.clone(), format!("{field} is false, but {path}.networks has the pod network: remove one of them")));
+        causes.push(invalid(
+            field.clone(),
+            format!("{field} is false, but {path}.networks has the pod network: remove one of them"),
+        ));
     }
     for (index, interface) in spec.domain.devices.interfaces.iter().enumerate() {
         one(path, index, interface, spec, rules, causes);
@@ -61,14 +68,13 @@ fn one(
     let field = format!("{base}[{index}]");
     let all = &spec.domain.devices.interfaces;
     if let Some(other) = all[..index].iter().position(|held| held.name == interface.name) {
-        let message = format!("Only one interface can be connected to one specific network: {base}[{other}] has this name");
+        let message =
+            format!("Only one interface can be connected to one specific network: {base}[{other}] has this name");
         causes.push(duplicate(format!("{field}.name"), message));
     }
     let Some(network) = spec.networks.iter().find(|network| network.name == interface.name) else {
-        let message = format!(
-            "{field}.name '{}' not found: add a network of this name to {path}.networks",
-            interface.name
-        );
+        let message =
+            format!("{field}.name '{}' not found: add a network of this name to {path}.networks", interface.name);
         causes.push(invalid(format!("{field}.name"), message));
         return;
     };
@@ -83,21 +89,31 @@ fn one(
     ] {
         if set {
             let place = format!("{field}.{name}");
-            causes.push(invalid(place.clone(), format!("{place} cannot be used in this version: use masquerade: {{}} or bridge: {{}}")));
+            causes.push(invalid(
+                place.clone(),
+                format!("{place} cannot be used in this version: use masquerade: {{}} or bridge: {{}}"),
+            ));
         }
     }
     if bindings > 1 {
-        causes.push(invalid(field.clone(), format!("{field} should have only one binding method: masquerade or bridge")));
+        causes
+            .push(invalid(field.clone(), format!("{field} should have only one binding method: masquerade or bridge")));
     }
     if interface.masquerade.is_some() && network.pod.is_none() {
-        causes.push(invalid(format!("{field}.name"), "Masquerade interface only implemented with pod network".to_owned()));
+        causes.push(invalid(
+            format!("{field}.name"),
+            "Masquerade interface only implemented with pod network".to_owned(),
+        ));
     }
     if interface.bridge.is_some() && network.pod.is_some() && !rules.bridge_on_pod_network {
         let message = "Bridge on pod network configuration is not enabled under kubevirt-config: use masquerade: {}, or set permitBridgeInterfaceOnPodNetwork in the KubeVirt object";
         causes.push(invalid(format!("{field}.name"), message.to_owned()));
     }
     if let Some(model) = interface.model.as_deref().filter(|m| !m.is_empty() && *m != "virtio" && !MODELS.contains(m)) {
-        let message = format!("interface {field}.name uses model {model} that is not supported: use virtio or one of {}", MODELS.join(", "));
+        let message = format!(
+            "interface {field}.name uses model {model} that is not supported: use virtio or one of {}",
+            MODELS.join(", ")
+        );
         causes.push(invalid(format!("{field}.model"), message));
     }
     mac(&field, interface, spec, index, causes);
@@ -112,14 +128,21 @@ fn mac(field: &str, interface: &Interface, spec: &VirtualMachineInstanceSpec, in
         .collect();
     let place = format!("{field}.macAddress");
     if bytes.len() != 6 || bytes.iter().any(Option::is_none) {
-        let message = format!("interface {field}.name has malformed MAC address ({mac}): write it like 02:00:00:00:00:01.");
+        let message =
+            format!("interface {field}.name has malformed MAC address ({mac}): write it like 02:00:00:00:00:01.");
         causes.push(invalid(place, message));
     } else if bytes[0].is_some_and(|first| first & 1 == 1) {
-        causes.push(invalid(place, format!("interface {field}.name has the multicast MAC address ({mac}): its first byte must be even.")));
+        causes.push(invalid(
+            place,
+            format!("interface {field}.name has the multicast MAC address ({mac}): its first byte must be even."),
+        ));
     } else {
         let same = |other: &Interface| other.mac_address.as_deref().is_some_and(|held| held.eq_ignore_ascii_case(mac));
         if spec.domain.devices.interfaces[..index].iter().any(same) {
-            causes.push(duplicate(place, format!("{field} has the MAC address {mac} of another interface of this machine")));
+            causes.push(duplicate(
+                place,
+                format!("{field} has the MAC address {mac} of another interface of this machine"),
+            ));
         }
     }
 }

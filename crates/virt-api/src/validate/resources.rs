@@ -83,7 +83,7 @@ fn memory(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>
     match Amount::try_from(quantity) {
         Ok(amount) if amount.bytes() < MINIMUM => {
             let message = format!("{field} '{}': must be greater than or equal to 16Mi", quantity.0);
-            causes.push(invalid(field.clone(), message));
+            causes.push(invalid(field, message));
         }
         Ok(_) => {}
         Err(error) => causes.push(invalid(field.clone(), format!("{field} '{}': {error}", quantity.0))),
@@ -93,7 +93,9 @@ fn memory(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>
     {
         let limit = resources.limits.get("memory").map(|q| q.0.clone()).unwrap_or_default();
         let field = format!("{path}.domain.memory.guest");
-        let message = format!("{field} must be equal to or less than the memory limit {path}.domain.resources.limits.memory '{limit}'");
+        let message = format!(
+            "{field} must be equal to or less than the memory limit {path}.domain.resources.limits.memory '{limit}'"
+        );
         causes.push(invalid(field, message));
     }
     if let Some(size) = hugepages.and_then(|h| h.page_size.as_ref()) {
@@ -101,10 +103,14 @@ fn memory(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>
         match (size.parse::<Amount>(), amount(Some(quantity))) {
             (Ok(page), Some(all)) if page.bytes() > 0 => {
                 if page > all {
-                    let message = format!("{field} '{size}' must be equal to or less than requested memory '{}'", quantity.0);
+                    let message =
+                        format!("{field} '{size}' must be equal to or less than requested memory '{}'", quantity.0);
                     causes.push(invalid(field, message));
                 } else if all.bytes() % page.bytes() != 0 {
-                    let message = format!("requested memory '{}' is not a multiple of the page size {field} '{size}'", quantity.0);
+                    let message = format!(
+                        "requested memory '{}' is not a multiple of the page size {field} '{size}'",
+                        quantity.0
+                    );
                     causes.push(invalid(field, message));
                 }
             }
@@ -159,7 +165,9 @@ fn topology(field: &str, path: &str, spec: &VirtualMachineInstanceSpec, cpu: &CP
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if !model.chars().all(good) || model.len() > 63 {
             let place = format!("{field}.model");
-            let message = format!("{place} {model:?} is not a CPU model: use host-model, host-passthrough or a name such as Skylake-Client");
+            let message = format!(
+                "{place} {model:?} is not a CPU model: use host-model, host-passthrough or a name such as Skylake-Client"
+            );
             causes.push(invalid(place, message));
         }
     }

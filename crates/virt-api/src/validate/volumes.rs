@@ -42,12 +42,14 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
         let field = format!("{base}[{index}]");
         let name = volume.name.as_str();
         if let Some(other) = seen.iter().position(|held| *held == name) {
-            let message = format!("{field}.name and {base}[{other}].name must not have the same Name: {name:?} names one volume");
+            let message =
+                format!("{field}.name and {base}[{other}].name must not have the same Name: {name:?} names one volume");
             causes.push(super::duplicate(format!("{field}.name"), message));
         }
         seen.push(name);
         if !names::is_label(name) {
-            let message = format!("{field}.name {name:?} is not a name for a volume: use lower-case letters, digits and '-'");
+            let message =
+                format!("{field}.name {name:?} is not a name for a volume: use lower-case letters, digits and '-'");
             causes.push(invalid(format!("{field}.name"), message));
         }
         source(&field, volume, rules, causes);
@@ -101,7 +103,10 @@ fn source(field: &str, volume: &Volume, rules: &Rules, causes: &mut Vec<Cause>) 
     if let Some(disk) = &volume.container_disk {
         if disk.image.trim().is_empty() {
             let place = format!("{field}.containerDisk.image");
-            causes.push(required(place.clone(), format!("{place} is a required field: name the image that holds the disk")));
+            causes.push(required(
+                place.clone(),
+                format!("{place} is a required field: name the image that holds the disk"),
+            ));
         }
         if let Some(path) = disk.path.as_deref().filter(|path| !path.is_empty()) {
             let place = format!("{field}.containerDisk.path");
@@ -112,7 +117,10 @@ fn source(field: &str, volume: &Volume, rules: &Rules, causes: &mut Vec<Cause>) 
         let place = format!("{field}.emptyDisk.capacity");
         match Amount::try_from(&disk.capacity) {
             Ok(amount) if amount.bytes() >= 512 => {}
-            _ => causes.push(invalid(place.clone(), format!("{place} '{}' must be at least 512 bytes: for example 1Gi", disk.capacity.0))),
+            _ => causes.push(invalid(
+                place.clone(),
+                format!("{place} '{}' must be at least 512 bytes: for example 1Gi", disk.capacity.0),
+            )),
         }
     }
     if volume.host_disk.is_some() && !rules.gates.iter().any(|gate| gate == "HostDisk") {
@@ -159,7 +167,9 @@ fn cloud_init(field: &str, source: &Value, causes: &mut Vec<Cause>) {
                 }
             }
         }
-        let sources = usize::from(text(plain).is_some()) + usize::from(text(encoded).is_some()) + usize::from(reference.is_some());
+        let sources = usize::from(text(plain).is_some())
+            + usize::from(text(encoded).is_some())
+            + usize::from(reference.is_some());
         if sources > 1 {
             causes.push(invalid(field.to_owned(), format!("{field} must have only one {what} source set.")));
         }

@@ -5,8 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use api::kubevirt::v1::VirtualMachine;
 use axum::{Router, body::Body, http::Request};
 use k8s_openapi::{
-    api::core::v1::ConfigMap,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::core::v1::ConfigMap, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kit::{
     certs::{Authority, Leaf},

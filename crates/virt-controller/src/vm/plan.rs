@@ -12,9 +12,7 @@
 use std::time::Duration;
 
 use api::kubevirt::{
-    v1::{
-        VirtualMachine, VirtualMachineInstance, VirtualMachineStartFailure, VirtualMachineStateChangeRequest,
-    },
+    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineStartFailure, VirtualMachineStateChangeRequest},
     words::{finalizer, phase, run_strategy},
 };
 use jiff::{SignedDuration, Timestamp};

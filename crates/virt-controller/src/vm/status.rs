@@ -1,9 +1,7 @@
 //! The status of a virtual machine, from its instance and its plan. Pure.
 
 use api::kubevirt::{
-    v1::{
-        VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus,
-    },
+    v1::{VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus},
     words::{condition, phase, printable},
 };
 use jiff::Timestamp;
@@ -81,7 +79,8 @@ fn conditions(
     facts: &Facts,
     now: Timestamp,
 ) {
-    let instance = vmi.and_then(|vmi| vmi.status.as_ref()).map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let instance =
+        vmi.and_then(|vmi| vmi.status.as_ref()).map(|status| status.conditions.as_slice()).unwrap_or_default();
     match instance.iter().find(|c| c.type_ == condition::READY) {
         Some(ready) => {
             set(held, condition::READY, &ready.status, ready.reason.clone(), ready.message.clone(), now);
@@ -143,12 +142,7 @@ fn set(
 }
 
 /// The one word for people. The first that fits, in this order.
-fn printable(
-    vm: &VirtualMachine,
-    vmi: Option<&VirtualMachineInstance>,
-    plan: &Plan,
-    facts: &Facts,
-) -> &'static str {
+fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &Plan, facts: &Facts) -> &'static str {
     if vm.metadata.deletion_timestamp.is_some() {
         return printable::TERMINATING;
     }
@@ -163,9 +157,11 @@ fn printable(
     if !is_final(vmi) && (vmi.metadata.deletion_timestamp.is_some() || stopping) {
         return printable::STOPPING;
     }
-    let migrating = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref()).is_some_and(|state| {
-        !state.completed.unwrap_or(false) && !state.failed.unwrap_or(false)
-    });
+    let migrating = vmi
+        .status
+        .as_ref()
+        .and_then(|status| status.migration_state.as_ref())
+        .is_some_and(|state| !state.completed.unwrap_or(false) && !state.failed.unwrap_or(false));
     if phase_of(vmi) == phase::RUNNING {
         if migrating {
             return printable::MIGRATING;

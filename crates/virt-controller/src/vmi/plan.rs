@@ -205,7 +205,8 @@ fn broken_disk(pod: &Pod) -> Option<String> {
         if ended.exit_code == 0 {
             return None;
         }
-        let word = ended.message.as_deref().filter(|m| !m.is_empty()).or(ended.reason.as_deref()).unwrap_or("no message");
+        let word =
+            ended.message.as_deref().filter(|m| !m.is_empty()).or(ended.reason.as_deref()).unwrap_or("no message");
         Some(format!("container {} of the launcher pod failed: {}", container.name, word.trim()))
     })
 }
@@ -324,10 +325,7 @@ mod tests {
     #[test]
     fn virt_handler_may_report_the_end_first() {
         let recent = pod(ended_at("2026-01-01T00:00:57Z", 0));
-        check(in_phase(phase::RUNNING), &[recent], Plan {
-            again: Some(Duration::from_secs(7)),
-            ..Default::default()
-        });
+        check(in_phase(phase::RUNNING), &[recent], Plan { again: Some(Duration::from_secs(7)), ..Default::default() });
         let silent = pod(ended_at("2026-01-01T00:00:40Z", 0));
         check(in_phase(phase::RUNNING), &[silent], failed("the launcher ended without a word about the guest"));
         check(in_phase(phase::RUNNING), &[], failed("the launcher pod is gone"));
@@ -336,10 +334,7 @@ mod tests {
     #[test]
     fn deletion_takes_the_pod_first_and_never_by_force() {
         let gone = json!({ "metadata": { "deletionTimestamp": NOW } });
-        let delete = |grace| Plan {
-            steps: vec![Step::DeletePod { name: "p".into(), grace }],
-            ..Default::default()
-        };
+        let delete = |grace| Plan { steps: vec![Step::DeletePod { name: "p".into(), grace }], ..Default::default() };
         check(gone.clone(), &[pod(json!({ "running": {} }))], delete(None));
         let mut forced = gone.clone();
         forced["spec"] = json!({ "terminationGracePeriodSeconds": 0 });

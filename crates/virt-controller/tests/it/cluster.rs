@@ -79,7 +79,12 @@ pub(crate) fn machine(strategy: &str) -> VirtualMachine {
 
 /// Waits until `name` fulfils `condition`; the object as it then is, none when it is gone.
 #[track_caller]
-pub(crate) fn wait<K>(api: &Api<K>, name: &str, what: &str, condition: impl Condition<K>) -> impl Future<Output = Option<K>>
+pub(crate) fn wait<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    condition: impl Condition<K>,
+) -> impl Future<Output = Option<K>>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {

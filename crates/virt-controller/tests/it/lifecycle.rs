@@ -20,7 +20,10 @@ async fn a_machine_runs_and_is_deleted() {
     assert_eq!(pod.labels()["app"], "x");
     let gate = |pod: Option<&Pod>| {
         let conditions = pod.and_then(|pod| pod.status.as_ref()).and_then(|status| status.conditions.as_ref());
-        conditions.into_iter().flatten().any(|c| c.type_ == "kubevirt.io/virtual-machine-unpaused" && c.status == "True")
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|c| c.type_ == "kubevirt.io/virtual-machine-unpaused" && c.status == "True")
     };
     wait(&cluster.pods, &name, "open", gate).await;
     wait(&cluster.vms, "vm", "starting", printed("Starting")).await;

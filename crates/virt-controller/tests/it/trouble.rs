@@ -44,9 +44,8 @@ async fn a_launcher_that_dies_is_tried_again_after_a_while() {
     let ended = json!({ "terminated": { "exitCode": 1, "message": "no disk" } });
     cluster.run(&pod, ended).await;
     let name = pod.name_any();
-    let gone = |pod: Option<&k8s_openapi::api::core::v1::Pod>| {
-        pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
-    };
+    let gone =
+        |pod: Option<&k8s_openapi::api::core::v1::Pod>| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
     wait(&cluster.pods, &name, "told to end", gone).await;
     cluster.end(&name).await;
     let vm = wait(&cluster.vms, "vm", "backed off", printed("CrashLoopBackOff")).await.unwrap();

@@ -94,7 +94,11 @@ const READ: &[&str] = &["get", "list", "watch"];
 
 fn api_cluster() -> Value {
     json!([
-        rule("kubevirt.io", &["virtualmachines", "virtualmachineinstances"], &["get", "list", "watch", "patch", "update"]),
+        rule(
+            "kubevirt.io",
+            &["virtualmachines", "virtualmachineinstances"],
+            &["get", "list", "watch", "patch", "update"]
+        ),
         rule("kubevirt.io", &["virtualmachines/status"], &["patch"]),
         rule("kubevirt.io", &["virtualmachineinstancemigrations"], &["create", "get", "list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),

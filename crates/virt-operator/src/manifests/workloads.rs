@@ -26,12 +26,17 @@ pub fn render(input: &Input) -> Vec<Value> {
             "value": 1_000_000_000, "globalDefault": false,
             "description": "For the components of virtualization: they must keep running for guests to be managed.",
         }),
-        service(input, admission::API_SERVICE, "virt-api", json!([{ "name": "https", "port": 443, "targetPort": PORT }])),
+        service(
+            input,
+            admission::API_SERVICE,
+            "virt-api",
+            &json!([{ "name": "https", "port": 443, "targetPort": PORT }]),
+        ),
         service(
             input,
             admission::OPERATOR_SERVICE,
             "virt-operator",
-            json!([{ "name": "webhooks", "port": 443, "targetPort": PORT }]),
+            &json!([{ "name": "webhooks", "port": 443, "targetPort": PORT }]),
         ),
         metrics_service(input),
         deployment(input, "virt-api", "kubevirt-apiserver", &[]),
@@ -40,7 +45,7 @@ pub fn render(input: &Input) -> Vec<Value> {
     ]
 }
 
-fn service(input: &Input, name: &str, component: &str, ports: Value) -> Value {
+fn service(input: &Input, name: &str, component: &str, ports: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": input.namespace },
         "spec": { "selector": { "kubevirt.io": component }, "ports": ports, "type": "ClusterIP" },

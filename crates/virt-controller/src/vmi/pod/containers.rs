@@ -130,9 +130,12 @@ fn disk_container(name: &str, image: &str, policy: Option<&str>, arguments: &[St
 /// Every pull secret the images name, once.
 pub(super) fn pull_secrets(vmi: &VirtualMachineInstance) -> Vec<Value> {
     let disks = vmi.spec.volumes.iter().filter_map(|volume| volume.container_disk.as_ref()?.image_pull_secret.clone());
-    let kernel = vmi.spec.domain.firmware.as_ref().and_then(|firmware| {
-        firmware.kernel_boot.as_ref()?.container.as_ref()?.image_pull_secret.clone()
-    });
+    let kernel = vmi
+        .spec
+        .domain
+        .firmware
+        .as_ref()
+        .and_then(|firmware| firmware.kernel_boot.as_ref()?.container.as_ref()?.image_pull_secret.clone());
     let names: BTreeSet<String> = disks.chain(kernel).filter(|name| !name.is_empty()).collect();
     names.into_iter().map(|name| json!({ "name": name })).collect()
 }

@@ -25,7 +25,7 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
-    fn mount(&mut self, mut volume: Value, name: &str, path: String, read_only: bool) {
+    fn mount(&mut self, mut volume: Value, name: &str, path: &str, read_only: bool) {
         volume["name"] = json!(name);
         self.volumes.push(volume);
         let mut mount = json!({ "name": name, "mountPath": path });
@@ -47,7 +47,7 @@ pub(super) fn of(vmi: &VirtualMachineInstance) -> Mounts {
         ("container-disks", "/var/run/kubevirt/container-disks"),
         ("hotplug-disks", "/var/run/kubevirt/hotplug-disks"),
     ] {
-        out.mount(json!({ "emptyDir": {} }), name, path.to_owned(), false);
+        out.mount(json!({ "emptyDir": {} }), name, path, false);
     }
     out.volumes.push(json!({ "name": "virt-bin-share-dir", "emptyDir": {} }));
     for volume in &vmi.spec.volumes {
@@ -58,7 +58,7 @@ pub(super) fn of(vmi: &VirtualMachineInstance) -> Mounts {
         if seen.insert(secret.clone()) {
             let name = format!("{secret}-access-cred");
             let path = format!("{PRIVATE}/secret/{name}");
-            out.mount(json!({ "secret": { "secretName": secret } }), &name, path, true);
+            out.mount(json!({ "secret": { "secretName": secret } }), &name, &path, true);
         }
     }
     out
@@ -77,19 +77,19 @@ fn add(out: &mut Mounts, volume: &Volume) {
         });
     if let Some((claim, read_only)) = claim {
         let source = json!({ "persistentVolumeClaim": { "claimName": claim, "readOnly": read_only } });
-        out.mount(source, name, format!("{PRIVATE}/vmi-disks/{name}"), read_only);
+        out.mount(source, name, &format!("{PRIVATE}/vmi-disks/{name}"), read_only);
     }
     if let Some(map) = &volume.config_map {
         let source = json!({ "configMap": { "name": map.name, "optional": map.optional } });
-        out.mount(source, name, format!("{PRIVATE}/config-map/{name}"), true);
+        out.mount(source, name, &format!("{PRIVATE}/config-map/{name}"), true);
     }
     if let Some(secret) = &volume.secret {
         let source = json!({ "secret": { "secretName": secret.secret_name, "optional": secret.optional } });
-        out.mount(source, name, format!("{PRIVATE}/secret/{name}"), true);
+        out.mount(source, name, &format!("{PRIVATE}/secret/{name}"), true);
     }
     if let Some(downward) = &volume.downward_api {
         let source = json!({ "downwardAPI": { "items": downward.fields } });
-        out.mount(source, name, format!("{PRIVATE}/downwardapi/{name}"), true);
+        out.mount(source, name, &format!("{PRIVATE}/downwardapi/{name}"), true);
     }
     if let Some(sysprep) = &volume.sysprep {
         let source = match (&sysprep.config_map, &sysprep.secret) {
@@ -97,7 +97,7 @@ fn add(out: &mut Mounts, volume: &Volume) {
             (None, Some(secret)) => json!({ "secret": { "secretName": secret.name } }),
             (None, None) => return,
         };
-        out.mount(source, name, format!("{PRIVATE}/sysprep/{name}"), true);
+        out.mount(source, name, &format!("{PRIVATE}/sysprep/{name}"), true);
     }
     if let Some(account) = &volume.service_account {
         out.service_account.clone_from(&account.service_account_name);
@@ -106,7 +106,7 @@ fn add(out: &mut Mounts, volume: &Volume) {
     if !secrets.is_empty() {
         let sources: Vec<Value> = secrets.iter().map(|secret| json!({ "secret": { "name": secret } })).collect();
         let source = json!({ "projected": { "sources": sources } });
-        out.mount(source, &format!("{name}-cloudinit"), format!("{PRIVATE}/secret/{name}"), true);
+        out.mount(source, &format!("{name}-cloudinit"), &format!("{PRIVATE}/secret/{name}"), true);
     }
 }
 
@@ -114,7 +114,8 @@ fn cloud_init_secrets(volume: &Volume) -> Vec<String> {
     let no_cloud = volume.cloud_init_no_cloud.as_ref().map(|c| (&c.secret_ref, &c.network_data_secret_ref));
     let drive = volume.cloud_init_config_drive.as_ref().map(|c| (&c.secret_ref, &c.network_data_secret_ref));
     let Some((user, network)) = no_cloud.or(drive) else { return Vec::new() };
-    let mut names: Vec<String> = [user, network].into_iter().flatten().map(|reference| reference.name.clone()).collect();
+    let mut names: Vec<String> =
+        [user, network].into_iter().flatten().map(|reference| reference.name.clone()).collect();
     names.dedup();
     names
 }
