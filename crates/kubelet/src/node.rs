@@ -75,6 +75,16 @@ pub enum Error {
     /// The kubelet.
     #[error("the kubelet failed")]
     Kubelet(#[source] Box<crate::Error>),
+    /// A range of the cluster is in use on the host.
+    #[error("the cluster's range {range} overlaps {taken} of the host's interface {link}")]
+    Overlap {
+        /// The cluster's range.
+        range: ipnet::IpNet,
+        /// The host's.
+        taken: ipnet::IpNet,
+        /// Where.
+        link: String,
+    },
     /// Another init of the same node is running.
     #[error("node {0} is already running")]
     Running(String),

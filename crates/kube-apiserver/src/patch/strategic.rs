@@ -115,7 +115,9 @@ fn merge_list(schema: &Schema, current: &mut Vec<Value>, patch: &[Value]) -> Res
     let items = schema.items.as_deref();
     let replaced = patch.iter().any(|p| p[DIRECTIVE] == "replace" && p.get(key).is_none());
     if replaced {
-        current.clear();
+        // Taken as it is: only so can a list hold two items with the same key, such as a node's two internal addresses.
+        *current = patch.iter().filter(|item| item.get(DIRECTIVE).is_none()).cloned().collect();
+        return Ok(());
     }
     for item in patch {
         let Value::Object(map) = item else {

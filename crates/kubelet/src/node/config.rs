@@ -99,23 +99,47 @@ pub const CGROUP: &str = "ferrovirt-nodes";
 /// The configuration as the node itself sees it.
 pub const IN_NODE: &str = "/etc/ferrovirt/node.json";
 
-/// Name servers of a resolv.conf that can be reached from another network namespace.
-pub fn reachable_resolvers(resolv_conf: &str) -> Vec<IpAddr> {
-    resolv_conf
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok())
-        .filter(|address| !address.is_loopback())
-        .collect()
+/// Name servers of a resolv.conf.
+pub fn resolvers(resolv_conf: &str) -> Vec<IpAddr> {
+    let servers = resolv_conf.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    servers.filter_map(|address| address.trim().parse().ok()).collect()
 }
 
-/// The host's name servers: of /etc/resolv.conf, or behind it when that names a local cache.
+/// The host's name servers that can be reached from another network namespace: those of /etc/resolv.conf, or what is
+/// behind it when that names a local cache.
 pub fn host_resolvers() -> Vec<IpAddr> {
-    ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf"]
-        .iter()
-        .filter_map(|path| std::fs::read_to_string(path).ok())
-        .map(|text| reachable_resolvers(&text))
-        .find(|found| !found.is_empty())
-        .unwrap_or_default()
+    let files = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/NetworkManager/resolv.conf"];
+    let lists = files.iter().map(|path| read_resolvers(path, |address| !address.is_loopback()));
+    lists.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
+}
+
+/// The host's name servers that only the host itself can reach.
+pub fn loopback_resolvers() -> Vec<IpAddr> {
+    read_resolvers("/etc/resolv.conf", IpAddr::is_loopback)
+}
+
+fn read_resolvers(path: &str, wanted: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
+    resolvers(&std::fs::read_to_string(path).unwrap_or_default()).into_iter().filter(wanted).collect()
+}
+
+/// The largest packet that leaves the host by its default route in one piece: a larger one on the pod network would
+/// rely on every peer to learn that by being refused.
+pub fn host_mtu() -> u32 {
+    let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let mtu = default_link(&routes)
+        .and_then(|link| std::fs::read_to_string(format!("/sys/class/net/{link}/mtu")).ok())
+        .and_then(|text| text.trim().parse().ok());
+    // 1280 is the least that IPv6 works with.
+    mtu.unwrap_or(1500u32).clamp(1280, 9000)
+}
+
+/// The interface of the default route in `/proc/net/route`.
+fn default_link(routes: &str) -> Option<&str> {
+    routes.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (link, destination) = (fields.next()?, fields.next()?);
+        (destination == "00000000").then_some(link)
+    })
 }
 
 #[cfg(test)]
@@ -145,15 +169,23 @@ mod tests {
 
     #[track_caller]
     fn check(resolv_conf: &str, expect: &[&str]) {
-        let found: Vec<_> = reachable_resolvers(resolv_conf).iter().map(IpAddr::to_string).collect();
+        let found: Vec<_> = super::resolvers(resolv_conf).iter().map(IpAddr::to_string).collect();
         assert_eq!(found, expect);
     }
 
     #[test]
     fn resolvers() {
         check("# x\nsearch a\nnameserver 192.0.2.1\nnameserver 2001:db8::1\n", &["192.0.2.1", "2001:db8::1"]);
-        check("nameserver 127.0.0.53\n  nameserver ::1\n", &[]);
+        check("nameserver 127.0.0.53\n  nameserver ::1\n", &["127.0.0.53", "::1"]);
         check("nameserver fe80::1%eth0\nnameserver\tnot-an-address\n", &[]);
+    }
+
+    #[test]
+    fn the_default_link() {
+        let table = "Iface\tDestination\tGateway\nfv0\t0000580A\t0\neth0\t00000000\t010200C0\n";
+        assert_eq!(default_link(table), Some("eth0"));
+        assert_eq!(default_link("Iface\tDestination\n"), None);
+        assert!((1280..=9000).contains(&host_mtu()));
     }
 
     #[test]

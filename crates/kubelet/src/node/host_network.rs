@@ -14,7 +14,14 @@ pub const TABLE: &str = "ferrovirt";
 /// Sets up the bridge, forwarding and translation. `saved` receives the settings as they were before, once; an
 /// existing file is kept, because it holds the values from before the first of several runs.
 pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
-    let links: Vec<_> = Netlink::open()?.links().await?.into_iter().map(|link| link.name).collect();
+    let host = Netlink::open()?;
+    let mut links = Vec::new();
+    for link in host.links().await? {
+        if link.name != config.bridge {
+            refuse_overlap(config, &link.name, &host.addresses(&link).await?)?;
+        }
+        links.push(link.name);
+    }
     let wanted = settings(&links, |name| std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok());
     if !saved.exists() {
         let before: BTreeMap<&str, &str> = wanted.iter().map(|s| (s.name.as_str(), s.before.as_str())).collect();
@@ -25,7 +32,6 @@ pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
     for setting in &wanted {
         super::write(&Path::new("/proc/sys").join(&setting.name), &setting.wanted)?;
     }
-    let host = Netlink::open()?;
     host.ensure_bridge(&config.bridge).await?;
     host.set_mtu(&config.bridge, config.mtu).await?;
     for address in &config.gateways {
@@ -49,6 +55,17 @@ pub async fn tear_down(config: &Config, saved: &Path) -> Result<()> {
         let _ = std::fs::write(Path::new("/proc/sys").join(name), value);
     }
     std::fs::remove_file(saved).map_err(file("remove", saved))
+}
+
+/// Traffic for the cluster would go astray if the host had the same addresses elsewhere.
+fn refuse_overlap(config: &Config, link: &str, addresses: &[ipnet::IpNet]) -> Result<()> {
+    let ranges: Vec<_> = config.gateways.iter().chain(&config.cluster_cidrs).chain(&config.service_cidrs).collect();
+    for taken in addresses {
+        if let Some(range) = ranges.iter().find(|range| range.contains(taken) || taken.contains(**range)) {
+            return Err(super::Error::Overlap { range: range.trunc(), taken: taken.trunc(), link: link.to_owned() });
+        }
+    }
+    Ok(())
 }
 
 /// A kernel setting to change.
@@ -126,6 +143,21 @@ mod tests {
             &["net/ipv6/conf/eth0/accept_ra: 1 -> 2", "net/ipv6/conf/all/forwarding: 0 -> 1"],
         );
         check(&[("fs/inotify/max_user_instances", "128")], &["fs/inotify/max_user_instances: 128 -> 8192"]);
+    }
+
+    #[test]
+    fn ranges_in_use_are_refused() {
+        let check = |address: &str| {
+            let config = crate::node::config::example();
+            refuse_overlap(&config, "docker0", &[address.parse().unwrap()]).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("192.0.2.7/24"), Ok(()));
+        assert_eq!(
+            check("10.244.3.1/24"),
+            Err("the cluster's range 10.244.0.0/16 overlaps 10.244.3.0/24 of the host's interface docker0".into())
+        );
+        assert!(check("10.0.0.5/8").is_err());
+        assert!(check("fd00:10:88::7/64").is_err());
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub fn run(config: &Path) -> Result<std::convert::Infallible> {
 }
 
 /// Settings of the node's network namespace. A kernel may lack some of them, and then what they govern as well.
-const SYSCTLS: [(&str, &str); 9] = [
+const SYSCTLS: [(&str, &str); 14] = [
     ("net/ipv4/ip_forward", "1"),
     ("net/ipv6/conf/all/forwarding", "1"),
     ("net/ipv6/conf/default/forwarding", "1"),
@@ -47,6 +47,13 @@ const SYSCTLS: [(&str, &str); 9] = [
     // Pods on one bridge that talk through a Service must pass the translation both ways.
     ("net/bridge/bridge-nf-call-iptables", "1"),
     ("net/bridge/bridge-nf-call-ip6tables", "1"),
+    // A node refuses on behalf of Services and routes back where packets came from: neither calls for advice to the
+    // sender, and the limit on such advice would swallow refusals.
+    ("net/ipv4/conf/all/send_redirects", "0"),
+    ("net/ipv4/conf/default/send_redirects", "0"),
+    ("net/ipv4/conf/eth0/send_redirects", "0"),
+    ("net/ipv4/icmp_ratelimit", "0"),
+    ("net/ipv6/icmp/ratelimit", "0"),
     ("net/ipv4/conf/all/rp_filter", "0"),
     ("net/ipv4/conf/default/rp_filter", "0"),
 ];

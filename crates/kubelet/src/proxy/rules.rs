@@ -270,7 +270,8 @@ fn base(settings: &Settings) -> Ruleset {
     chain("services", services);
     chain("refuse", [refuse, unknown].concat());
     chain("refuse_node_ports", refuse_node_ports);
-    chain("reject_it", vec!["reject with icmpx port-unreachable".into()]);
+    let reset = "meta l4proto tcp reject with tcp reset";
+    chain("reject_it", vec![reset.into(), "reject with icmpx port-unreachable".into()]);
     rules
 }
 
