@@ -1,8 +1,8 @@
 //! Collecting what nobody needs: dead containers beyond the newest, unused images when the disk fills, large logs.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::{BTreeMap, BTreeSet}, sync::Arc, time::Duration};
 
-use rpc::cri::{self, ContainerState};
+use rpc::cri::{self, ContainerState, PodSandboxState};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -29,6 +29,7 @@ pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: Cancellat
         }
         for (what, result) in [
             ("containers", containers(&context).await),
+            ("sandboxes", sandboxes(&context).await),
             ("images", images(&context).await),
             ("logs", rotation::rotate(&context, &known).await),
         ] {
@@ -56,6 +57,31 @@ async fn containers(context: &Context) -> Result<()> {
         // The newest dead one may be the container's present state: one more is kept for the one before.
         for (_, id) in list.iter().skip(KEEP_DEAD + 1) {
             context.runtime.remove_container(id).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Dead sandboxes that have a successor and no containers any more.
+async fn sandboxes(context: &Context) -> Result<()> {
+    let used: BTreeSet<String> =
+        context.runtime.list_containers(None).await?.into_iter().map(|container| container.pod_sandbox_id).collect();
+    let mut newest: BTreeMap<String, u32> = BTreeMap::new();
+    let all = context.runtime.sandboxes(None).await?;
+    let identity = |sandbox: &cri::PodSandbox| {
+        let metadata = sandbox.metadata.clone().unwrap_or_default();
+        (metadata.uid, metadata.attempt)
+    };
+    for sandbox in &all {
+        let (uid, attempt) = identity(sandbox);
+        let known = newest.entry(uid).or_default();
+        *known = attempt.max(*known);
+    }
+    for sandbox in all {
+        let (uid, attempt) = identity(&sandbox);
+        let succeeded = newest.get(&uid).is_some_and(|newest| *newest > attempt);
+        if succeeded && sandbox.state == PodSandboxState::SandboxNotready as i32 && !used.contains(&sandbox.id) {
+            context.runtime.remove_sandbox(&sandbox.id).await?;
         }
     }
     Ok(())

@@ -144,7 +144,7 @@ impl Dispatcher {
             }
         }
         let keep: BTreeSet<String> = listed.iter().chain(self.workers.keys()).cloned().collect();
-        kit::spawn("orphans", remove_orphans(self.context.clone(), keep)).detach();
+        kit::spawn("orphans", remove_orphans(self.context.clone(), keep, self.known.subscribe())).detach();
     }
 
     fn ended(&mut self, uid: &str) {
@@ -162,13 +162,13 @@ impl Dispatcher {
 }
 
 /// Removes containers, files and cgroups of pods that no longer exist.
-async fn remove_orphans(context: Arc<Context>, keep: BTreeSet<String>) {
-    if let Err(error) = orphans(&context, &keep).await {
+async fn remove_orphans(context: Arc<Context>, keep: BTreeSet<String>, known: Known) {
+    if let Err(error) = orphans(&context, &keep, &known).await {
         tracing::warn!(error = %kit::Chain(&error), "leftovers of deleted pods were not removed");
     }
 }
 
-async fn orphans(context: &Context, keep: &BTreeSet<String>) -> Result<()> {
+async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> Result<()> {
     let sandboxes = context.runtime.sandboxes(None).await?;
     let containers = context.runtime.list_containers(None).await?;
     let labels = sandboxes.into_iter().map(|s| s.labels).chain(containers.into_iter().map(|c| c.labels));
@@ -177,19 +177,21 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>) -> Result<()> {
     if let Ok(entries) = std::fs::read_dir(&pods) {
         uids.extend(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
     }
-    for uid in uids.difference(keep) {
+    let logs = std::fs::read_dir(&context.config.log_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let logs: Vec<_> = logs.collect();
+    // A pod is known before anything is made for it: what was listed above and is still unknown belongs to nobody.
+    let known = known.borrow().clone();
+    let wanted = |uid: &str| keep.contains(uid) || known.contains_key(uid);
+    for uid in uids.iter().filter(|uid| !wanted(uid)) {
         tracing::info!(pod = uid, "removing what is left of a deleted pod");
         steps::remove_from_runtime(context, uid).await?;
         volumes::tear_down(&context.pod_dir(uid))?;
         steps::remove_cgroups(context, &format!("/ferrovirt/{}/pod{uid}", context.config.node_name))?;
     }
-    if let Ok(entries) = std::fs::read_dir(&context.config.log_dir) {
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let uid = name.rsplit('_').next().unwrap_or_default();
-            if !keep.contains(uid) {
-                steps::remove_dir(&entry.path())?;
-            }
+    for dir in logs {
+        let uid = dir.file_name().and_then(|name| name.to_str()?.rsplit('_').next()).unwrap_or_default();
+        if !wanted(uid) {
+            steps::remove_dir(&dir)?;
         }
     }
     Ok(())

@@ -48,13 +48,10 @@ pub(crate) fn stream(
     let (send, receive) = mpsc::channel(8);
     let task = kit::spawn("log", async move {
         let ended = async {
-            match running {
-                Some(container_id) => {
-                    let request = WaitRequest { container_id, exec_id: String::new() };
-                    // An error means that the task is gone, which is an end too.
-                    let _ = runtime.tasks().wait(request).await;
-                }
-                None => {}
+            if let Some(container_id) = running {
+                let request = WaitRequest { container_id, exec_id: String::new() };
+                // An error means that the task is gone, which is an end too.
+                let _ = runtime.tasks().wait(request).await;
             }
         };
         read(&path, &query, ended, &send).await

@@ -78,6 +78,8 @@ pub(crate) struct Facts {
     pub(crate) stopping: Option<Stopping>,
     /// The pod ended in an earlier life of this process.
     pub(crate) was_terminal: bool,
+    /// Sandboxes that are dead and have given back what they held, such as their addresses.
+    pub(crate) released: BTreeSet<String>,
     /// CleanUp was done, and with `all`.
     pub(crate) cleaned: Option<bool>,
 }
@@ -115,8 +117,11 @@ pub(crate) fn plan(pod: &Pod, observed: &Observed, facts: &Facts, now: Timestamp
     if let Some(stopping) = &facts.stopping {
         stop(spec, observed, stopping, facts, now, &mut plan);
     } else if facts.was_terminal || is_terminal(spec, observed) {
-        let over = Stopping { deadline: now, deleted: false };
+        // What still runs are sidecars: they get the pod's grace, which the runtime measures.
+        let grace = Duration::from_secs(u64::try_from(grace_period(spec)).unwrap_or(0));
+        let over = Stopping { deadline: now.checked_add(grace).unwrap_or(now), deleted: false };
         stop(spec, observed, &over, facts, now, &mut plan);
+        plan.wake = None;
     } else {
         run(spec, observed, facts, now, &mut plan);
     }
@@ -200,6 +205,8 @@ fn run(spec: &PodSpec, observed: &Observed, facts: &Facts, now: Timestamp, plan:
         let attempt = observed.sandboxes.first().map_or(0, |last| last.attempt + 1);
         plan.steps.push(Step::CreateSandbox { attempt });
     }
+    let dead = observed.sandboxes.iter().filter(|other| !other.ready && !facts.released.contains(&other.id));
+    plan.steps.extend(dead.map(|sandbox| Step::StopSandbox { id: sandbox.id.clone() }));
     let own = |name: &str| {
         observed.latest(name).filter(|instance| sandbox.is_none_or(|sandbox| sandbox.id == instance.sandbox))
     };

@@ -159,8 +159,11 @@ fn a_container_that_fails_its_liveness_is_stopped() {
 #[test]
 fn a_dead_sandbox_is_replaced() {
     check(two(), &observed(&["a", "b=0@9999"], Some(false)), &ready(), &["kill:a0"]);
-    let plan = check(two(), &observed(&["a=255@9999", "b=255@9999"], Some(false)), &ready(), &["sandbox"]);
-    assert_eq!(plan.steps, [Step::CreateSandbox { attempt: 1 }]);
+    let dead = observed(&["a=255@9999", "b=255@9999"], Some(false));
+    let plan = check(two(), &dead, &ready(), &["sandbox", "stop-sandbox:s0"]);
+    assert!(plan.steps.contains(&Step::CreateSandbox { attempt: 1 }));
+    let released = Facts { released: ["s0".to_owned()].into(), ..ready() };
+    check(two(), &dead, &released, &["sandbox"]);
 }
 
 #[test]

@@ -44,10 +44,9 @@ pub(crate) fn wanted(container: &Container) -> bool {
 pub(crate) async fn run(target: Target, reports: Reports) {
     if let Some(probe) = &target.container.startup_probe
         && !target.started
+        && !startup(&target, probe, &reports).await
     {
-        if !startup(&target, probe, &reports).await {
-            return;
-        }
+        return;
     }
     let liveness = async {
         if let Some(probe) = &target.container.liveness_probe {

@@ -37,7 +37,7 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
         Waiting { reason: reason.to_owned(), message }
     };
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let (id, config) = async {
+    let id = async {
         if let Some(refusal) = container::root_refusal(spec, wanted, start.image.uid, &start.image.user) {
             return Err(("CreateContainerConfigError", format!("{refusal} (pod: \"{}\", container: {})", full_name(&pod), start.name)));
         }
@@ -67,18 +67,17 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
         own_user(&mut config, spec, wanted, &start.image);
         let request = cri::CreateContainerRequest {
             pod_sandbox_id: start.sandbox.clone(),
-            config: Some(config.clone()),
+            config: Some(config),
             sandbox_config: Some(sandbox::config(&pod, start.sandbox_attempt, &context.surroundings())),
         };
         let created = context.runtime.cri().create_container(request).await;
         let created = created
             .map_err(Error::runtime("create container"))
             .map_err(|error| ("CreateContainerError", kit::Chain(&error).to_string()))?;
-        Ok((created.into_inner().container_id, config))
+        Ok(created.into_inner().container_id)
     }
     .await
     .map_err(|(reason, message): (&str, String)| fail(reason, message))?;
-    drop(config);
     context.runtime.own(&id, uid);
     context.events.normal(&about, "Created", format!("Created container: {}", start.name));
     let request = cri::StartContainerRequest { container_id: id.clone() };

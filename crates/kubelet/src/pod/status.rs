@@ -168,7 +168,6 @@ fn container_status(
             started = instance.as_ref().is_some_and(|(started, _)| *started);
             let probed = instance.and_then(|(_, probed)| probed);
             ready = started && (container.readiness_probe.is_none() || probed.is_some_and(|probed| probed.ready));
-            ready &= inputs.facts.stopping.is_none() || container.readiness_probe.is_none() || ready;
         }
         Some(State::Exited(exit)) => {
             let ended = instance.and_then(terminated);

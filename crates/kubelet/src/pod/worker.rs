@@ -32,6 +32,7 @@ use crate::{
 
 /// Retries of what failed: quick at first, because the cause is often an object not yet there.
 const RETRY: Backoff = Backoff { base: Duration::from_millis(200), max: Duration::from_secs(120) };
+const START_RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
 const PULL_RETRY: Backoff = Backoff { base: Duration::from_secs(10), max: Duration::from_secs(300) };
 /// How long a status may wait for steps under way, so that a quick start is one write.
 const SETTLE: Duration = Duration::from_millis(400);
@@ -251,7 +252,11 @@ impl Worker {
             } else {
                 self.pod.metadata.deletion_grace_period_seconds.unwrap_or_else(|| plan::grace_period(self.spec()))
             };
-            let deadline = now.checked_add(Duration::from_secs(u64::try_from(grace).unwrap_or(0))).unwrap_or(now);
+            let mut deadline = now.checked_add(Duration::from_secs(u64::try_from(grace).unwrap_or(0))).unwrap_or(now);
+            if let Some(promised) = &self.pod.metadata.deletion_timestamp {
+                // Whole seconds, cut: a kubelet that starts in the middle does not begin the grace again.
+                deadline = deadline.min(promised.0.checked_add(Duration::from_secs(1)).unwrap_or(deadline));
+            }
             match &mut self.facts.stopping {
                 Some(stopping) => {
                     stopping.deadline = stopping.deadline.min(deadline);
@@ -421,6 +426,8 @@ impl Worker {
             Outcome::Sandbox(result) | Outcome::Other(result) => {
                 if let Err(error) = &result {
                     failed(error);
+                } else if let Some(id) = key.strip_prefix("stop-sandbox:") {
+                    self.facts.released.insert(id.to_owned());
                 }
                 (result.is_ok(), true)
             }
@@ -457,8 +464,11 @@ impl Worker {
         } else {
             let failures = self.failures.entry(key.to_owned()).or_default();
             *failures += 1;
-            let slow = key.starts_with("pull:") || key.starts_with("start:");
-            let delay = if slow { PULL_RETRY.delay(*failures) } else { RETRY.jittered(*failures) };
+            let delay = match key.split(':').next() {
+                Some("pull") => PULL_RETRY.delay(*failures),
+                Some("start") => START_RETRY.delay(*failures),
+                _ => RETRY.jittered(*failures),
+            };
             let now = kit::clock::now();
             self.facts.hold.insert(key.to_owned(), now.checked_add(delay).unwrap_or(now));
         }

@@ -15,7 +15,7 @@ use kube::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::image;
+use crate::{image, streams::Tls};
 
 pub(crate) const NODE: &str = "kubelet-test";
 
@@ -23,6 +23,7 @@ pub(crate) struct Machine {
     pub(crate) dir: PathBuf,
     pub(crate) client: Client,
     containerd: Child,
+    pub(crate) tls: Tls,
     bridge: String,
     stop: CancellationToken,
     kubelet: Option<tokio::task::JoinHandle<kubelet::Result<()>>>,
@@ -81,6 +82,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
             client: fresh_cluster().await,
             dir,
             containerd,
+            tls: Tls::new(),
             bridge,
             stop: CancellationToken::new(),
             kubelet: None,
@@ -108,7 +110,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
             pod_cidrs: vec![],
             labels: Default::default(),
             max_pods: 110,
-            server: None,
+            server: Some(self.tls.server.clone()),
         };
         self.kubelet = Some(tokio::spawn(Box::pin(kubelet::run(config, self.client.clone(), self.stop.clone()))));
     }

@@ -5,3 +5,4 @@
 mod image;
 mod machine;
 mod pods;
+mod streams;

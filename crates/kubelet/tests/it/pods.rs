@@ -25,6 +25,7 @@ async fn pods_run_on_containerd() {
         probes(&machine),
         terminal(&machine),
         resources(&machine),
+        crate::streams::streams(&machine, &machine.tls),
     );
     restart_of_the_kubelet(&mut machine).await;
 }
