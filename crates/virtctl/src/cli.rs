@@ -21,20 +21,42 @@ pub(crate) enum Command {
     Completion(commands::completion::Args),
     /// Connect to the serial console of a virtual machine instance.
     Console(commands::console::Args),
+    /// Print the manifest of a new object.
+    Create(commands::create::Args),
+    /// Say why a virtual machine is not running, and what to do about it.
+    Explain(commands::explain::Args),
+    /// Expose a virtual machine's ports as a Service.
+    Expose(commands::expose::Args),
+    /// List the guest's file systems.
+    Fslist(commands::guest::Args),
+    /// Show what the guest says of its operating system.
+    Guestosinfo(commands::guest::Args),
+    /// Pause a virtual machine.
+    Pause(commands::pause::Args),
     /// Forward local ports to a virtual machine.
     PortForward(commands::port_forward::Args),
+    /// Reset a virtual machine instance, like its reset button.
+    Reset(commands::reset::Args),
     /// Restart a virtual machine.
     Restart(commands::restart::Args),
     /// Copy files from or to a virtual machine.
     Scp(commands::scp::Args),
+    /// Ask the guest to reboot.
+    SoftReboot(commands::soft_reboot::Args),
     /// Open an SSH connection to a virtual machine.
     Ssh(commands::ssh::Args),
     /// Start a virtual machine.
     Start(commands::start::Args),
     /// Stop a virtual machine.
     Stop(commands::stop::Args),
+    /// Continue a paused virtual machine.
+    Unpause(commands::unpause::Args),
+    /// List the users logged in to the guest.
+    Userlist(commands::guest::Args),
     /// Print the versions of client and server.
     Version(commands::version::Args),
+    /// Open the screen of a virtual machine instance.
+    Vnc(commands::vnc::Args),
 }
 
 #[cfg(test)]

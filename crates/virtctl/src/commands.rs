@@ -2,14 +2,24 @@
 
 pub(crate) mod completion;
 pub(crate) mod console;
+pub(crate) mod create;
+pub(crate) mod create_vm;
+pub(crate) mod explain;
+pub(crate) mod expose;
+pub(crate) mod guest;
+pub(crate) mod pause;
 pub(crate) mod port_forward;
 mod request;
+pub(crate) mod reset;
 pub(crate) mod restart;
 pub(crate) mod scp;
+pub(crate) mod soft_reboot;
 pub(crate) mod ssh;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod unpause;
 pub(crate) mod version;
+pub(crate) mod vnc;
 
 use crate::{
     cli::{Cli, Command},
@@ -22,12 +32,23 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Completion(args) => completion::run(&args),
         Command::Console(args) => Box::pin(console::run(globals, args)).await,
+        Command::Create(args) => create::run(globals, args),
+        Command::Explain(args) => explain::run(globals, args).await,
+        Command::Expose(args) => expose::run(globals, args).await,
+        Command::Fslist(args) => guest::run(globals, args, "filesystemlist").await,
+        Command::Guestosinfo(args) => guest::run(globals, args, "guestosinfo").await,
+        Command::Pause(args) => pause::run(globals, args).await,
         Command::PortForward(args) => port_forward::run(globals, args).await,
+        Command::Reset(args) => reset::run(globals, args).await,
         Command::Restart(args) => restart::run(globals, args).await,
         Command::Scp(args) => scp::run(globals, &args).await,
+        Command::SoftReboot(args) => soft_reboot::run(globals, args).await,
         Command::Ssh(args) => ssh::run(globals, &args).await,
         Command::Start(args) => start::run(globals, args).await,
         Command::Stop(args) => stop::run(globals, args).await,
+        Command::Unpause(args) => unpause::run(globals, args).await,
+        Command::Userlist(args) => guest::run(globals, args, "userlist").await,
         Command::Version(args) => version::run(globals, &args).await,
+        Command::Vnc(args) => Box::pin(vnc::run(globals, args)).await,
     }
 }

@@ -64,7 +64,7 @@ pub(crate) async fn open(client: &Client, path: &str, what: &str) -> Result<Sock
     Ok(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await)
 }
 
-fn refused(fault: Fault, status: StatusCode, body: &[u8]) -> Fault {
+pub(crate) fn refused(fault: Fault, status: StatusCode, body: &[u8]) -> Fault {
     let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let field = |name: &str| answer.get(name).and_then(serde_json::Value::as_str).map(str::to_owned);
     let message = field("message").unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());

@@ -1,0 +1,32 @@
+//! `virtctl create`: manifests of new objects, for `kubectl create -f -`.
+
+use super::create_vm;
+use crate::{connect::Globals, fault::Outcome};
+
+/// Print the manifest of a new object.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Print the manifest of a virtual machine.
+    Vm(Box<create_vm::Args>),
+}
+
+pub(crate) fn run(globals: &Globals, args: Args) -> Outcome {
+    match args.what {
+        What::Vm(args) => create_vm::run(globals, &args),
+    }
+}
+
+#[cfg(test)]
+impl Args {
+    pub(super) fn into_vm(self) -> create_vm::Args {
+        match self.what {
+            What::Vm(args) => *args,
+        }
+    }
+}
