@@ -213,7 +213,7 @@ fn nat(family: &str, pod: &str, bridge: &str, guest: IpAddr, gateway: IpAddr, in
     format!(
         "table {family} ferrovirt\ndelete table {family} ferrovirt\ntable {family} ferrovirt {{\n  \
          chain prerouting {{\n    type nat hook prerouting priority dstnat; policy accept;\n{inbound}  }}\n  \
-         chain output {{\n    type nat hook output priority dstnat; policy accept;\n{own}  }}\n  \
+         chain output {{\n    type nat hook output priority -100; policy accept;\n{own}  }}\n  \
          chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
          {family} saddr {guest} oifname \"{pod}\" masquerade\n    \
          oifname \"{bridge}\" {family} saddr {local} snat to {gateway}\n  }}\n}}\n"

@@ -73,7 +73,7 @@ pub(super) fn init(settings: &Settings) -> Vec<Value> {
         "command": ["/usr/bin/container-disk", "--copy-to", "/init/usr/bin/container-disk"],
         "resources": {
             "requests": { "cpu": "10m", "memory": "1M" },
-            "limits": { "cpu": "100m", "memory": "40M" },
+            "limits": { "memory": "40M" },
         },
         "securityContext": security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -105,6 +105,7 @@ pub(super) fn disks(vmi: &VirtualMachineInstance) -> Vec<Value> {
     out
 }
 
+/// No CPU limit: the container runtime's own start counts against it, and a hundredth of a CPU makes seconds of it.
 fn disk_container(name: &str, image: &str, policy: Option<&str>, arguments: &[String]) -> Value {
     let mut container = json!({
         "name": name,
@@ -113,7 +114,7 @@ fn disk_container(name: &str, image: &str, policy: Option<&str>, arguments: &[St
         "args": arguments,
         "resources": {
             "requests": { "cpu": "1m", "memory": "1M", "ephemeral-storage": "50M" },
-            "limits": { "cpu": "10m", "memory": "40M" },
+            "limits": { "memory": "40M" },
         },
         "securityContext": security(),
         "volumeMounts": [
