@@ -285,10 +285,11 @@ mod tests {
             if goodbye.is_none() {
                 drop(server);
             }
-            drop(keys);
+            // Kept until the session ended: the end of the keys would be another reason to.
+            keys
         };
         let mut shown = Vec::new();
-        let (end, ()) = tokio::join!(pump(&mut client, &mut receiver, &mut shown), guest);
+        let (end, _keys) = tokio::join!(pump(&mut client, &mut receiver, &mut shown), guest);
         (end, got, shown)
     }
 

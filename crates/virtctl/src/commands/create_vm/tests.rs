@@ -38,12 +38,55 @@ fn refused(options: &str, expect: &str) {
 
 #[test]
 fn nothing_asked() {
-    assert_snapshot!(yaml(""), @"");
+    assert_snapshot!(yaml(""), @r"
+    apiVersion: kubevirt.io/v1
+    kind: VirtualMachine
+    metadata:
+      name: vm-abcde
+    spec:
+      runStrategy: Always
+      template:
+        metadata: {}
+        spec:
+          domain:
+            devices: {}
+            memory:
+              guest: 512Mi
+            resources: {}
+          terminationGracePeriodSeconds: 180
+    ");
 }
 
 #[test]
 fn a_containerdisk_and_a_user() {
-    assert_snapshot!(yaml("--name=web --memory=1Gi --volume-containerdisk=src:quay.io/a/b:c --user=me --ssh-key='ssh-ed25519 AAAA me@x'"), @"");
+    assert_snapshot!(yaml("--name=web --memory=1Gi --volume-containerdisk=src:quay.io/a/b:c --user=me --ssh-key='ssh-ed25519 AAAA me@x'"), @r"
+    apiVersion: kubevirt.io/v1
+    kind: VirtualMachine
+    metadata:
+      name: web
+    spec:
+      runStrategy: Always
+      template:
+        metadata: {}
+        spec:
+          domain:
+            devices: {}
+            memory:
+              guest: 1Gi
+            resources: {}
+          terminationGracePeriodSeconds: 180
+          volumes:
+          - containerDisk:
+              image: quay.io/a/b:c
+            name: web-containerdisk-0
+          - cloudInitNoCloud:
+              userData: |-
+                #cloud-config
+                user: me
+                ssh_authorized_keys:
+                  - ssh-ed25519 AAAA me@x
+            name: cloudinitdisk
+    ");
 }
 
 #[test]
@@ -52,7 +95,65 @@ fn volumes_in_their_order() {
         "--name=v --volume-import=type:blank,size:1Gi,name:scratch --volume-pvc=src:data,bootorder:2 \
          --volume-import=type:ds,src:images/fedora,size:30Gi,name:root,bootorder:1 --run-strategy=manual",
     );
-    assert_snapshot!(text, @"");
+    assert_snapshot!(text, @r"
+    apiVersion: kubevirt.io/v1
+    kind: VirtualMachine
+    metadata:
+      name: v
+    spec:
+      dataVolumeTemplates:
+      - metadata:
+          name: scratch
+        spec:
+          source:
+            blank: {}
+          storage:
+            resources:
+              requests:
+                storage: 1Gi
+      - metadata:
+          name: root
+        spec:
+          sourceRef:
+            kind: DataSource
+            name: fedora
+            namespace: images
+          storage:
+            resources:
+              requests:
+                storage: 30Gi
+      instancetype:
+        inferFromVolume: root
+        inferFromVolumeFailurePolicy: Ignore
+      preference:
+        inferFromVolume: root
+        inferFromVolumeFailurePolicy: Ignore
+      runStrategy: Manual
+      template:
+        metadata: {}
+        spec:
+          domain:
+            devices:
+              disks:
+              - bootOrder: 2
+                name: data
+              - bootOrder: 1
+                name: root
+            memory:
+              guest: 512Mi
+            resources: {}
+          terminationGracePeriodSeconds: 180
+          volumes:
+          - name: data
+            persistentVolumeClaim:
+              claimName: data
+          - dataVolume:
+              name: scratch
+            name: scratch
+          - dataVolume:
+              name: root
+            name: root
+    ");
 }
 
 #[test]
@@ -115,7 +216,31 @@ fn types_and_preferences() {
 fn credentials() {
     let instance = |options: &str| build(options).unwrap()["spec"]["template"]["spec"].clone();
     let found = instance("--user=me --access-cred=src:keys");
-    assert_snapshot!(serde_saphyr::to_string(&found).unwrap(), @"");
+    assert_snapshot!(serde_saphyr::to_string(&found).unwrap(), @r"
+    accessCredentials:
+    - sshPublicKey:
+        propagationMethod:
+          qemuGuestAgent:
+            users:
+            - me
+        source:
+          secret:
+            secretName: keys
+    domain:
+      devices: {}
+      memory:
+        guest: 512Mi
+      resources: {}
+    terminationGracePeriodSeconds: 180
+    volumes:
+    - cloudInitNoCloud:
+        userData: |-
+          #cloud-config
+          user: me
+          runcmd:
+            - [ setsebool, -P, 'virt_qemu_ga_manage_ssh', 'on' ]
+      name: cloudinitdisk
+    ");
     let found = instance("--access-cred=src:keys,method:configdrive");
     assert_eq!(found["accessCredentials"][0]["sshPublicKey"]["propagationMethod"], json!({ "configDrive": {} }));
     assert_eq!(found["volumes"][0]["cloudInitConfigDrive"], json!({ "userData": "#cloud-config" }));

@@ -42,9 +42,16 @@ impl Picture {
         });
     }
 
-    /// `namespace/name`.
+    /// `VM namespace/name`.
     pub(super) fn full_name(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
+        let kind = if self.vm.is_none() && self.vmi.is_some() { "VMI" } else { "VM" };
+        format!("{kind} {}/{}", self.namespace, self.name)
+    }
+
+    /// The command that corrects the machine. An instance of its own cannot be changed, only made anew.
+    pub(super) fn edit(&self) -> String {
+        let verb = if self.vm.is_none() && self.vmi.is_some() { "delete vmi" } else { "edit vm" };
+        format!("kubectl {verb} {} {}", self.name, self.flag())
     }
 
     /// `-n namespace`, as commands need it.

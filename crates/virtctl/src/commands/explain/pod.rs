@@ -26,6 +26,7 @@ pub(super) fn progress(pod: &Pod) -> String {
     let late: Vec<&str> = containers(pod).filter(|(status, _)| !status.ready).map(|(status, _)| status.name.as_str()).collect();
     match late.as_slice() {
         [] => format!("pod {name} is being started"),
+        [one] => format!("pod {name} is being started, waiting for its container {one}"),
         late => format!("pod {name} is being started, waiting for its containers {}", late.join(", ")),
     }
 }
@@ -46,9 +47,12 @@ fn describe(picture: &Picture, pod: &str) -> String {
     format!("kubectl describe pod {pod} {}", picture.flag())
 }
 
+/// How our components begin what this sentence says already.
+const FAILED: &str = "The VirtualMachineInstance failed: ";
+
 /// A message as the end of a sentence.
 pub(super) fn said(text: &str) -> String {
-    let text = text.trim().trim_end_matches('.');
+    let text = text.trim().trim_start_matches(FAILED).trim_end_matches('.');
     if text.is_empty() { "no message was left".to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
 }
 
@@ -120,6 +124,11 @@ fn first(names: &str) -> &str {
     names.split(',').next().unwrap_or(names)
 }
 
+/// Whether the VM names the image of `container`; the others are the installation's.
+fn of_the_vm(container: &str) -> bool {
+    container.starts_with(VOLUME) || container == "kernel-boot-volume"
+}
+
 /// What a container is for, in the words of the VM.
 fn role(container: &str, image: Option<&str>) -> String {
     let image = image.map(|image| format!(" {image}")).unwrap_or_default();
@@ -137,8 +146,13 @@ fn waiting(picture: &Picture, pod: &str, status: &ContainerStatus, image: Option
     match waiting.reason.as_deref()? {
         "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" => {
             let what = format!("the {role} cannot be pulled: {message}");
-            let edit = format!("kubectl edit vm {} {}", picture.name, picture.flag());
-            Some(Verdict::new(what, edit).remark("Correct the image, or make it available; the pull is tried again by itself"))
+            Some(if of_the_vm(&status.name) {
+                let remark = "Correct the image, or make it available; the pull is tried again by itself";
+                Verdict::new(what, picture.edit()).remark(remark)
+            } else {
+                let remark = "It belongs to the installation and not to the VM: make it available to the node";
+                Verdict::new(what, describe(picture, pod)).remark(remark)
+            })
         }
         "ErrImageNeverPull" => {
             let what = format!("the {role} is not on the node and its pull policy is Never");
@@ -146,7 +160,7 @@ fn waiting(picture: &Picture, pod: &str, status: &ContainerStatus, image: Option
         }
         "InvalidImageName" => {
             let what = format!("the {role} has a name that cannot be one: {message}");
-            Some(Verdict::new(what, format!("kubectl edit vm {} {}", picture.name, picture.flag())))
+            Some(Verdict::new(what, picture.edit()))
         }
         "CrashLoopBackOff" => {
             let last = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());

@@ -52,7 +52,7 @@ pub(super) fn explain(picture: &Picture) -> String {
         .or_else(|| not_asked(picture))
         .or_else(|| instance(picture))
         .unwrap_or_else(|| silent(picture));
-    format!("VM {name} is not running: {verdict}")
+    format!("{name} is not running: {verdict}")
 }
 
 fn leaving(picture: &Picture) -> bool {
@@ -67,18 +67,18 @@ fn running(picture: &Picture) -> Verdict {
         let reason = picture.condition(condition::PAUSED).and_then(|paused| paused.reason.as_deref()).unwrap_or_default();
         let why = if reason == "PausedIOError" { "because one of its disks failed" } else { "because it was asked to pause" };
         return Verdict::new(
-            format!("VM {name} is on node {node} but paused, {why}"),
+            format!("{name} is on node {node} but paused, {why}"),
             format!("virtctl unpause vm {} {}", picture.name, picture.flag()),
         );
     }
     if let Some(ready) = picture.condition(condition::READY).filter(|ready| ready.status == "False") {
         let message = said(ready.message.as_deref().or(ready.reason.as_deref()).unwrap_or_default());
         return Verdict::new(
-            format!("VM {name} runs on node {node} but is not ready: {message}"),
+            format!("{name} runs on node {node} but is not ready: {message}"),
             format!("virtctl console {} {}", picture.name, picture.flag()),
         );
     }
-    Verdict::new(format!("VM {name} runs on node {node}"), format!("virtctl console {} {}", picture.name, picture.flag()))
+    Verdict::new(format!("{name} runs on node {node}"), format!("virtctl console {} {}", picture.name, picture.flag()))
 }
 
 /// The components that would run it are missing or unwell.
@@ -285,7 +285,10 @@ fn failed(picture: &Picture) -> Verdict {
         return verdict;
     }
     let told = picture.warning("VirtualMachineInstance").and_then(|event| event.message.as_deref());
-    let why = told.map_or_else(|| "its guest or its pod failed, and nothing says why".to_owned(), said);
+    let why = match told {
+        Some(message) => format!("it failed: {}", said(message)),
+        None => "its guest or its pod failed, and nothing says why".to_owned(),
+    };
     Verdict::new(why, format!("kubectl describe vmi {} {}", picture.name, picture.flag()))
 }
 

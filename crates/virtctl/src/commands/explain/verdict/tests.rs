@@ -94,37 +94,37 @@ fn scheduling(pod: Value) -> String {
 fn it_runs() {
     let mut on = vmi("Running");
     on["status"]["nodeName"] = json!("node1");
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo runs on node node1. Next: `virtctl console demo -n default`");
     on["status"]["conditions"] = json!([{ "type": "Paused", "status": "True", "reason": "PausedByUser" }]);
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo is on node node1 but paused, because it was asked to pause. Next: `virtctl unpause vm demo -n default`");
     on["status"]["conditions"] = json!([{ "type": "Paused", "status": "True", "reason": "PausedIOError" }]);
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo is on node node1 but paused, because one of its disks failed. Next: `virtctl unpause vm demo -n default`");
     on["status"]["conditions"] =
         json!([{ "type": "Ready", "status": "False", "message": "readiness probe failed: connection refused" }]);
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo runs on node node1 but is not ready: readiness probe failed: connection refused. Next: `virtctl console demo -n default`");
 }
 
 #[test]
 fn nobody_wants_it_to_run() {
-    assert_snapshot!(explained(json!({ "vm": vm("Halted") })), @"");
-    assert_snapshot!(explained(json!({ "vm": { "spec": { "running": false } } })), @"");
-    assert_snapshot!(explained(json!({ "vm": vm("Manual") })), @"");
-    assert_snapshot!(explained(json!({ "vm": vm("Manual"), "vmi": vmi("Succeeded") })), @"");
-    assert_snapshot!(explained(json!({ "vm": vm("RerunOnFailure"), "vmi": vmi("Succeeded") })), @"");
-    assert_snapshot!(explained(json!({ "vm": vm("Once"), "vmi": vmi("Failed") })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Halted") })), @"VM default/demo is not running: it is stopped, and its run strategy Halted keeps it so. Next: `virtctl start demo -n default`");
+    assert_snapshot!(explained(json!({ "vm": { "spec": { "running": false } } })), @"VM default/demo is not running: it is stopped, and its run strategy Halted keeps it so. Next: `virtctl start demo -n default`");
+    assert_snapshot!(explained(json!({ "vm": vm("Manual") })), @"VM default/demo is not running: its run strategy is Manual, and nobody has asked for it to start. Next: `virtctl start demo -n default`");
+    assert_snapshot!(explained(json!({ "vm": vm("Manual"), "vmi": vmi("Succeeded") })), @"VM default/demo is not running: its guest shut down, and its run strategy Manual starts it only when asked. Next: `virtctl start demo -n default`");
+    assert_snapshot!(explained(json!({ "vm": vm("RerunOnFailure"), "vmi": vmi("Succeeded") })), @"VM default/demo is not running: its guest shut down by itself, and its run strategy RerunOnFailure starts it again only after a failure. Next: `virtctl start demo -n default`");
+    assert_snapshot!(explained(json!({ "vm": vm("Once"), "vmi": vmi("Failed") })), @r#"VM default/demo is not running: its guest failed, and its run strategy Once starts it a single time. Next: `kubectl patch vm demo -n default --type=merge -p '{"spec":{"runStrategy":"Always"}}'`"#);
 }
 
 #[test]
 fn the_installation() {
-    assert_snapshot!(explained(json!({ "kubevirt": null })), @"");
+    assert_snapshot!(explained(json!({ "kubevirt": null })), @"VM default/demo is not running: this cluster has no KubeVirt object, so nothing runs virtual machines. Next: `ferrovirt install`");
     let mut deploying = deployed();
     deploying["status"] = json!({ "phase": "Deploying", "conditions": [
         { "type": "Available", "status": "False", "message": "DaemonSet virt-handler has no ready pod." },
     ] });
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "kubevirt": deploying })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "kubevirt": deploying })), @"VM default/demo is not running: the components that run virtual machines are not ready, KubeVirt kubevirt/kubevirt is Deploying: DaemonSet virt-handler has no ready pod. Next: `kubectl get pods -n kubevirt`");
     let mut untouched = deployed();
     untouched["status"] = Value::Null;
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "kubevirt": untouched })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "kubevirt": untouched })), @"VM default/demo is not running: the components that run virtual machines are not ready, KubeVirt kubevirt/kubevirt is Unknown. Next: `kubectl get pods -A -l kubevirt.io=virt-operator`");
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn it_goes_away() {
     let mut leaving = vmi("Running");
     leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     leaving["spec"] = json!({ "terminationGracePeriodSeconds": 180, "domain": {} });
-    assert_snapshot!(explained(json!({ "vm": vm("Halted"), "vmi": leaving })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Halted"), "vmi": leaving })), @"VM default/demo is not running: its guest is shutting down, for which it has up to 180 seconds. Next: `kubectl get vmi demo -n default -w`");
     let mut deleted = vm("Always");
     deleted["metadata"] = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/hold"] });
-    assert_snapshot!(explained(json!({ "vm": deleted, "vmi": leaving })), @"");
-    assert_snapshot!(explained(json!({ "vm": deleted })), @"");
+    assert_snapshot!(explained(json!({ "vm": deleted, "vmi": leaving })), @"VM default/demo is not running: it is being deleted, and its guest has up to 180 seconds to shut down. `virtctl stop demo -n default --force --grace-period=0` ends it at once. Next: `kubectl get vmi demo -n default -w`");
+    assert_snapshot!(explained(json!({ "vm": deleted })), @"VM default/demo is not running: it is being deleted and waits for who holds its finalizers (example.com/hold). Next: `kubectl get vm demo -n default -o yaml`");
 }
 
 #[test]
@@ -146,15 +146,15 @@ fn it_could_not_be_created() {
         "type": "Failure", "status": "True", "reason": "FailedCreate",
         "message": "admission webhook denied the request: spec.domain.cpu.cores must be greater than or equal to 0",
     }] });
-    assert_snapshot!(explained(json!({ "vm": refused })), @"");
+    assert_snapshot!(explained(json!({ "vm": refused })), @"VM default/demo is not running: its instance could not be created: admission webhook denied the request: spec.domain.cpu.cores must be greater than or equal to 0. Next: `kubectl describe vm demo -n default`");
     let mut crashing = vm("Always");
     crashing["status"] = json!({ "startFailure": { "consecutiveFailCount": 3, "retryAfterTimestamp": "2026-01-01T00:01:20Z" } });
     let events = warning("VirtualMachineInstance", "demo", "The VirtualMachineInstance failed: no bootable device.");
-    assert_snapshot!(explained(json!({ "vm": crashing, "vmi": vmi("Failed"), "events": events })), @"");
-    assert_snapshot!(explained(json!({ "vm": crashing })), @"");
-    assert_snapshot!(explained(json!({ "vm": vm("Always") })), @"");
+    assert_snapshot!(explained(json!({ "vm": crashing, "vmi": vmi("Failed"), "events": events })), @"VM default/demo is not running: it failed to start 3 times in a row, the last time because no bootable device; the next start is in 80 seconds. Next: `kubectl get events -n default --field-selector involvedObject.name=demo`");
+    assert_snapshot!(explained(json!({ "vm": crashing })), @"VM default/demo is not running: it failed to start 3 times in a row; the next start is in 80 seconds. Next: `kubectl get events -n default --field-selector involvedObject.name=demo`");
+    assert_snapshot!(explained(json!({ "vm": vm("Always") })), @"VM default/demo is not running: it is to run, but virt-controller has not created an instance of it. Next: `kubectl get pods -A -l kubevirt.io=virt-controller`");
     let events = warning("VirtualMachine", "demo", "Error creating instance: quota exceeded");
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "events": events })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "events": events })), @"VM default/demo is not running: Error creating instance: quota exceeded. Next: `kubectl describe vm demo -n default`");
 }
 
 #[test]
@@ -162,54 +162,54 @@ fn its_volumes() {
     let mut pending = vmi("Pending");
     pending["status"]["conditions"] =
         json!([{ "type": "Provisioning", "status": "False", "reason": "FailedPvcNotFound", "message": "PVC default/data not found" }]);
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": pending })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": pending })), @"VM default/demo is not running: a volume claim it uses does not exist: PVC default/data not found. Next: `kubectl get pvc -n default`");
     pending["status"]["conditions"] =
         json!([{ "type": "Synchronized", "status": "False", "reason": "FailedCreate", "message": "pods is forbidden: exceeded quota" }]);
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": pending })), @"");
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": vmi("Pending") })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": pending })), @"VM default/demo is not running: its pod could not be created: pods is forbidden: exceeded quota. Next: `kubectl describe vmi demo -n default`");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": vmi("Pending") })), @"VM default/demo is not running: its instance was created, but virt-controller has not made a pod for it. Next: `kubectl get pods -A -l kubevirt.io=virt-controller`");
 }
 
 #[test]
 fn no_node() {
     let kvm = unschedulable("0/1 nodes are available: 1 Insufficient devices.kubevirt.io/kvm.");
-    assert_snapshot!(scheduling(kvm), @"");
+    assert_snapshot!(scheduling(kvm), @r"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient devices.kubevirt.io/kvm. No node offers /dev/kvm; without it guests run only when emulation is allowed. Next: `kubectl get nodes -o custom-columns=NAME:.metadata.name,KVM:.status.allocatable.devices\.kubevirt\.io/kvm`");
     let memory = unschedulable("0/1 nodes are available: 1 Insufficient memory.");
-    assert_snapshot!(scheduling(memory.clone()), @"");
+    assert_snapshot!(scheduling(memory.clone()), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. The guest asks for more than the nodes have left: make it smaller, or stop another. Next: `kubectl describe nodes`");
     let parts = |nodes: Value| json!({ "vm": vm("Always"), "vmi": vmi("Scheduling"), "pods": [memory], "nodes": nodes });
-    assert_snapshot!(explained(parts(json!([]))), @"");
-    assert_snapshot!(explained(parts(json!([node(json!({}), "False")]))), @"");
-    assert_snapshot!(explained(parts(json!([node(json!({}), "True")]))), @"");
+    assert_snapshot!(explained(parts(json!([]))), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. The cluster has no node. Next: `kubectl get nodes`");
+    assert_snapshot!(explained(parts(json!([node(json!({}), "False")]))), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. No node is ready (node1). Next: `kubectl describe node node1`");
+    assert_snapshot!(explained(parts(json!([node(json!({}), "True")]))), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. No node carries the label kubevirt.io/schedulable=true, which virt-handler sets when it is healthy. Next: `kubectl get pods -A -l kubevirt.io=virt-handler`");
     let mut cordoned = healthy();
     cordoned["spec"] = json!({ "unschedulable": true });
-    assert_snapshot!(explained(parts(json!([cordoned]))), @"");
-    assert_snapshot!(explained(parts(Value::Null)), @"");
+    assert_snapshot!(explained(parts(json!([cordoned]))), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. Every node is cordoned (node1). Next: `kubectl uncordon node1`");
+    assert_snapshot!(explained(parts(Value::Null)), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. Next: `kubectl describe pod virt-launcher-demo-x -n default`");
     let gated = pod(json!({ "conditions": [
         { "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "waiting for gates" },
     ] }));
-    assert_snapshot!(scheduling(gated), @"");
+    assert_snapshot!(scheduling(gated), @"VM default/demo is not running: pod virt-launcher-demo-x is held back by a scheduling gate: waiting for gates. Next: `kubectl get pod virt-launcher-demo-x -n default -o jsonpath={.spec.schedulingGates}`");
 }
 
 #[test]
 fn its_images() {
     let pull = "failed to resolve reference \"quay.io/none:1\": not found";
-    assert_snapshot!(scheduling(waiting("volumeroot", "ImagePullBackOff", pull)), @"");
-    assert_snapshot!(scheduling(waiting("compute", "ErrImagePull", pull)), @"");
-    assert_snapshot!(scheduling(waiting("volumeroot", "InvalidImageName", "couldn't parse image name")), @"");
-    assert_snapshot!(scheduling(waiting("volumeroot", "ErrImageNeverPull", "")), @"");
+    assert_snapshot!(scheduling(waiting("volumeroot", "ImagePullBackOff", pull)), @r#"VM default/demo is not running: the image quay.io/none:1 of volume root cannot be pulled: failed to resolve reference "quay.io/none:1": not found. Correct the image, or make it available; the pull is tried again by itself. Next: `kubectl edit vm demo -n default`"#);
+    assert_snapshot!(scheduling(waiting("compute", "ErrImagePull", pull)), @r#"VM default/demo is not running: the image launcher:1 of container compute cannot be pulled: failed to resolve reference "quay.io/none:1": not found. It belongs to the installation and not to the VM: make it available to the node. Next: `kubectl describe pod virt-launcher-demo-x -n default`"#);
+    assert_snapshot!(scheduling(waiting("volumeroot", "InvalidImageName", "couldn't parse image name")), @"VM default/demo is not running: the image quay.io/none:1 of volume root has a name that cannot be one: couldn't parse image name. Next: `kubectl edit vm demo -n default`");
+    assert_snapshot!(scheduling(waiting("volumeroot", "ErrImageNeverPull", "")), @"VM default/demo is not running: the image quay.io/none:1 of volume root is not on the node and its pull policy is Never. Next: `kubectl describe pod virt-launcher-demo-x -n default`");
 }
 
 #[test]
 fn its_containers() {
-    assert_snapshot!(scheduling(waiting("volumeroot", "CrashLoopBackOff", "back-off 10s restarting failed container")), @"");
-    assert_snapshot!(scheduling(waiting("compute", "CreateContainerConfigError", "secret \"a\" not found")), @"");
-    assert_snapshot!(scheduling(ended(1, "Error")), @"");
-    assert_snapshot!(scheduling(ended(137, "OOMKilled")), @"");
-    assert_snapshot!(scheduling(waiting("compute", "ContainerCreating", "")), @"");
+    assert_snapshot!(scheduling(waiting("volumeroot", "CrashLoopBackOff", "back-off 10s restarting failed container")), @"VM default/demo is not running: container volumeroot of pod virt-launcher-demo-x keeps ending: back-off 10s restarting failed container. Next: `kubectl logs virt-launcher-demo-x -c volumeroot --previous -n default`");
+    assert_snapshot!(scheduling(waiting("compute", "CreateContainerConfigError", "secret \"a\" not found")), @r#"VM default/demo is not running: container compute of pod virt-launcher-demo-x cannot be created (CreateContainerConfigError): secret "a" not found. Next: `kubectl describe pod virt-launcher-demo-x -n default`"#);
+    assert_snapshot!(scheduling(ended(1, "Error")), @"VM default/demo is not running: container compute of pod virt-launcher-demo-x ended with exit code 1: Error. Next: `kubectl logs virt-launcher-demo-x -c compute -n default`");
+    assert_snapshot!(scheduling(ended(137, "OOMKilled")), @"VM default/demo is not running: container compute of pod virt-launcher-demo-x was killed because it used more memory than its limit. Next: `kubectl get pod virt-launcher-demo-x -n default -o jsonpath={.spec.containers[*].resources}`");
+    assert_snapshot!(scheduling(waiting("compute", "ContainerCreating", "")), @"VM default/demo is not running: pod virt-launcher-demo-x is being started, waiting for its container compute. Next: `kubectl get vmi demo -n default -w`");
     let parts = json!({
         "vm": vm("Always"), "vmi": vmi("Scheduling"), "pods": [waiting("compute", "ContainerCreating", "")],
         "events": warning("Pod", "virt-launcher-demo-x", "MountVolume.SetUp failed for volume \"a\""),
     });
-    assert_snapshot!(explained(parts), @"");
+    assert_snapshot!(explained(parts), @r#"VM default/demo is not running: pod virt-launcher-demo-x is not ready: MountVolume.SetUp failed for volume "a". Next: `kubectl describe pod virt-launcher-demo-x -n default`"#);
 }
 
 #[test]
@@ -217,12 +217,12 @@ fn its_guest() {
     let mut scheduled = vmi("Scheduled");
     scheduled["status"]["nodeName"] = json!("node1");
     let parts = |events: Value| json!({ "vm": vm("Always"), "vmi": scheduled, "pods": [pod(json!({}))], "events": events });
-    assert_snapshot!(explained(parts(json!([]))), @"");
+    assert_snapshot!(explained(parts(json!([]))), @"VM default/demo is not running: its pod is ready, and virt-handler on node node1 is about to start the guest. If this stays so, virt-handler there is not well. Next: `kubectl get pods -A -l kubevirt.io=virt-handler --field-selector spec.nodeName=node1`");
     let why = "disk root is not one: it has a backing file";
-    assert_snapshot!(explained(parts(warning("VirtualMachineInstance", "demo", why))), @"");
+    assert_snapshot!(explained(parts(warning("VirtualMachineInstance", "demo", why))), @"VM default/demo is not running: node node1 cannot start its guest: disk root is not one: it has a backing file. Next: `kubectl describe vmi demo -n default`");
     let events = warning("VirtualMachineInstance", "demo", "The VirtualMachineInstance failed: node node1 was lost.");
-    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": vmi("Failed"), "events": events })), @"");
-    assert_snapshot!(explained(json!({ "vmi": vmi("Failed") })), @"");
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": vmi("Failed"), "events": events })), @"VM default/demo is not running: it failed: node node1 was lost. Next: `kubectl describe vmi demo -n default`");
+    assert_snapshot!(explained(json!({ "vmi": vmi("Failed") })), @"VMI default/demo is not running: its guest or its pod failed, and nothing says why. Next: `kubectl describe vmi demo -n default`");
 }
 
 #[test]

@@ -1,0 +1,7 @@
+//! The program as its users run it: exit codes and words, and the console on a real pseudo terminal against a server that
+//! speaks the stream's protocol.
+
+mod cluster;
+mod commands;
+mod console;
+mod forward;
