@@ -95,11 +95,9 @@ pub fn denial_reason(user: &User, info: &RequestInfo) -> String {
         "User {:?} cannot {} resource {resource:?} in API group {:?} {place}",
         user.name, info.verb, info.group
     );
-    if user.groups.iter().any(|g| g == "system:nodes") && user.name.starts_with("system:node:") {
-        if let Some(reason) = node::explain(info) {
-            text.push_str(": ");
-            text.push_str(&reason);
-        }
+    if let Some(reason) = node::node_of(user).and_then(|_| node::explain(info)) {
+        text.push_str(": ");
+        text.push_str(&reason);
     }
     text
 }

@@ -208,10 +208,11 @@ impl Webhooks {
             }
         }
         for (hook, seen) in ran {
-            if hook.reinvoke && seen < changes {
-                if let Some(version) = hook.concerns(&*self.view, attributes, registry)? {
-                    changed |= self.mutate_by(&hook, &version, attributes, warnings).await?;
-                }
+            if hook.reinvoke
+                && seen < changes
+                && let Some(version) = hook.concerns(&*self.view, attributes, registry)?
+            {
+                changed |= self.mutate_by(&hook, &version, attributes, warnings).await?;
             }
         }
         Ok(changed)

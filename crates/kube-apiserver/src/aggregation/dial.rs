@@ -270,10 +270,10 @@ impl Backend {
         request: http::Request<Bytes>,
     ) -> Result<http::Response<Bytes>, DialError> {
         // An idle connection may have been closed by the other side at this moment: then a fresh one decides.
-        if let Some(sender) = self.take(address) {
-            if let Ok(response) = self.on(address, sender, request.clone()).await {
-                return Ok(response);
-            }
+        if let Some(sender) = self.take(address)
+            && let Ok(response) = self.on(address, sender, request.clone()).await
+        {
+            return Ok(response);
         }
         let stream = connect(address, &self.name, self.config.clone()).await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))

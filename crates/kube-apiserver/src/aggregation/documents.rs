@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// Documents by path, `/apis/<group>/<version>` and `/openapi/v3/...`.
+type GroupVersion = (String, String);
+
+/// Documents by group and version.
 #[derive(Clone, Debug, Default)]
 pub struct Documents {
-    kept: Arc<Mutex<HashMap<(String, String), Arc<Value>>>>,
+    kept: Arc<Mutex<HashMap<GroupVersion, Arc<Value>>>>,
 }
 
 impl Documents {

@@ -113,7 +113,7 @@ impl Tokens {
     ///
     /// # Errors
     /// 404 without the account, 409 when a bound object is missing or has another uid, 422 for a bad request.
-    pub fn request(&self, info: &RequestInfo, body: Value) -> Result<Value, ApiError> {
+    pub fn request(&self, info: &RequestInfo, body: &Value) -> Result<Value, ApiError> {
         let (namespace, name) = (info.namespace.as_str(), info.name.as_str());
         let account = self
             .view
@@ -129,7 +129,7 @@ impl Tokens {
             let cause = Cause { reason: "FieldValueInvalid".into(), message, field: "spec.expirationSeconds".into() };
             return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", name, vec![cause]));
         }
-        let mut audiences = strings(&body, "/spec/audiences");
+        let mut audiences = strings(body, "/spec/audiences");
         if audiences.is_empty() {
             audiences.push(ISSUER.to_owned());
         }

@@ -12,12 +12,12 @@ use crate::error::ApiError;
 
 /// Whether the request is one of them.
 pub(super) fn concerns(call: &Call) -> bool {
-    match (call.info.group.as_str(), call.info.resource.as_str(), call.info.subresource.as_str()) {
-        ("authorization.k8s.io", _, "") => true,
-        ("authentication.k8s.io", "tokenreviews" | "selfsubjectreviews", "") => true,
-        ("", "serviceaccounts", "token") => true,
-        _ => false,
-    }
+    matches!(
+        (call.info.group.as_str(), call.info.resource.as_str(), call.info.subresource.as_str()),
+        ("authorization.k8s.io", _, "")
+            | ("authentication.k8s.io", "tokenreviews" | "selfsubjectreviews", "")
+            | ("", "serviceaccounts", "token")
+    )
 }
 
 pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError> {
@@ -31,12 +31,12 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
         ("authorization.k8s.io", _) => reviews::create(call.server.authorizer(), &call.user, &call.info, document)?,
         (_, "tokenreviews") => edges.authenticator.tokens.review(document),
         (_, "selfsubjectreviews") => reviews::self_subject(&call.user),
-        _ => token(call, document)?,
+        _ => token(call, &document)?,
     };
     respond::encode(call, StatusCode::CREATED, &answer)
 }
 
-fn token(call: &Call, document: Value) -> Result<Value, ApiError> {
+fn token(call: &Call, document: &Value) -> Result<Value, ApiError> {
     // A node asks for tokens of its own pods only.
     let attributes = Attributes {
         info: call.info.clone(),

@@ -206,10 +206,10 @@ fn message(bytes: &[u8], name: &str, depth: usize) -> Result<Map<String, Value>,
                 }
             }
             object.entry(json_name).or_insert_with(|| json!({}))[&key] = entry;
-        } else if let Some(value) = value(&item, code, nested, depth)? {
-            if !absent(json_name, &value) {
-                object.insert(json_name.clone(), value);
-            }
+        } else if let Some(value) = value(&item, code, nested, depth)?
+            && !absent(json_name, &value)
+        {
+            object.insert(json_name.clone(), value);
         }
     }
     Ok(object)
@@ -273,10 +273,10 @@ fn value(item: &Item<'_>, code: &str, nested: &str, depth: usize) -> Result<Opti
 fn numbers(bytes: &[u8]) -> Result<[i64; 4], ApiError> {
     let mut found = [0; 4];
     for part in Wire(bytes) {
-        if let (field @ 1..=4, Item::Number(number)) = part? {
-            if let Some(slot) = usize::try_from(field - 1).ok().and_then(|i| found.get_mut(i)) {
-                *slot = number.cast_signed();
-            }
+        if let (field @ 1..=4, Item::Number(number)) = part?
+            && let Some(slot) = usize::try_from(field - 1).ok().and_then(|i| found.get_mut(i))
+        {
+            *slot = number.cast_signed();
         }
     }
     Ok(found)
@@ -337,8 +337,8 @@ mod tests {
         [MAGIC.to_vec(), field(1, &meta), field(2, raw), field(3, b""), field(4, b"")].concat()
     }
 
-    fn check(bytes: &[u8], expect: Value) {
-        assert_eq!(document(bytes).unwrap(), expect);
+    fn check(bytes: &[u8], expect: &Value) {
+        assert_eq!(document(bytes).unwrap(), *expect);
     }
 
     #[test]
@@ -346,19 +346,19 @@ mod tests {
         let meta = [field(1, b"foo"), field(2, b""), field(8, b"")].concat();
         check(
             &body("v1", "ServiceAccount", &field(1, &meta)),
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "foo"}}),
+            &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "foo"}}),
         );
         let attributes = [field(1, b"default"), field(2, b"list"), field(3, b""), field(5, b"pods")].concat();
         check(
             &body("authorization.k8s.io/v1", "SelfSubjectAccessReview", &field(2, &field(1, &attributes))),
-            json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            &json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                 "spec": {"resourceAttributes": {"namespace": "default", "verb": "list", "resource": "pods"}}}),
         );
         let data = field(2, &[field(1, b"k"), field(2, b"v")].concat());
-        check(&body("v1", "ConfigMap", &data), json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}}));
+        check(&body("v1", "ConfigMap", &data), &json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}}));
         check(
             &body("apps/v1", "Deployment", &field(2, &[0x08, 0x00])),
-            json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 0}}),
+            &json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 0}}),
         );
     }
 

@@ -84,10 +84,10 @@ impl Tls {
     #[must_use]
     pub fn current(&self) -> Arc<rustls::ServerConfig> {
         let loaded = self.loaded.load();
-        if let Some(files) = &self.files {
-            if loaded.checked.elapsed() > Duration::from_secs(5) {
-                return self.refresh(files, &loaded);
-            }
+        if let Some(files) = &self.files
+            && loaded.checked.elapsed() > Duration::from_secs(5)
+        {
+            return self.refresh(files, &loaded);
         }
         loaded.config.clone()
     }

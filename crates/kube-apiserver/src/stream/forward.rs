@@ -150,10 +150,10 @@ async fn forward(mut session: Session, dialer: Dialer) {
             "data" => pair.1 = Some(stream),
             _ => continue,
         }
-        if let (Some(_), Some(_)) = pair {
-            if let Some((Some(error), Some(data))) = waiting.remove(&id) {
-                connections.spawn(connection(error, data, dialer.clone()));
-            }
+        if let (Some(_), Some(_)) = pair
+            && let Some((Some(error), Some(data))) = waiting.remove(&id)
+        {
+            connections.spawn(connection(error, data, dialer.clone()));
         }
     }
     // The client is gone: its connections end with it.
@@ -198,15 +198,16 @@ where
         std::future::pending::<()>().await;
     };
     let down = async {
+        let mut alive = true;
         while let Some(Ok(message)) = source.next().await {
             match message {
-                Message::Binary(data) if !data.is_empty() => {
-                    if !deliver(data).await {
-                        return;
-                    }
-                }
+                Message::Binary(data) if data.is_empty() => {}
+                Message::Binary(data) => alive = deliver(data).await,
                 Message::Close(_) => return,
                 _ => {}
+            }
+            if !alive {
+                return;
             }
         }
     };

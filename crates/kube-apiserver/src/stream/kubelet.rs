@@ -109,10 +109,10 @@ pub(super) fn parameter<'a>(pairs: &'a [(String, String)], name: &str) -> &'a st
 /// An answer of the kubelet that is not the stream asked for, as an API error.
 pub(super) async fn refusal(status: http::StatusCode, body: axum::body::Body) -> ApiError {
     let bytes = axum::body::to_bytes(body, 64 * 1024).await.unwrap_or_default();
-    if let Ok(document) = serde_json::from_slice::<Value>(&bytes) {
-        if text(&document, "/kind") == "Status" {
-            return worded(status, text(&document, "/message"));
-        }
+    if let Ok(document) = serde_json::from_slice::<Value>(&bytes)
+        && text(&document, "/kind") == "Status"
+    {
+        return worded(status, text(&document, "/message"));
     }
     worded(status, String::from_utf8_lossy(&bytes).trim())
 }

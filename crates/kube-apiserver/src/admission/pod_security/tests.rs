@@ -5,14 +5,14 @@ use serde_json::json;
 use super::checks::violations;
 use super::*;
 
-fn check(spec: Value, level: Level, expect: &[&str]) {
+fn check(spec: &Value, level: Level, expect: &[&str]) {
     assert_eq!(violations(&json!({"metadata": {"name": "p"}, "spec": spec}), level), expect);
 }
 
 #[test]
 fn a_plain_pod_violates_restricted_as_upstream_words_it() {
     check(
-        json!({"containers": [{"name": "c"}]}),
+        &json!({"containers": [{"name": "c"}]}),
         Level::Restricted,
         &[
             "allowPrivilegeEscalation != false (container \"c\" must set securityContext.allowPrivilegeEscalation=false)",
@@ -21,13 +21,13 @@ fn a_plain_pod_violates_restricted_as_upstream_words_it() {
             "seccompProfile (pod or container \"c\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")",
         ],
     );
-    check(json!({"containers": [{"name": "c"}]}), Level::Baseline, &[]);
+    check(&json!({"containers": [{"name": "c"}]}), Level::Baseline, &[]);
 }
 
 #[test]
 fn a_hardened_pod_passes() {
     check(
-        json!({"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": 107},
+        &json!({"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": 107},
             "volumes": [{"name": "v", "emptyDir": {}}],
             "containers": [{"name": "c", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}),
         Level::Restricted,
@@ -38,7 +38,7 @@ fn a_hardened_pod_passes() {
 #[test]
 fn baseline_violations() {
     check(
-        json!({"hostNetwork": true, "hostPID": true, "volumes": [{"name": "h", "hostPath": {"path": "/"}}],
+        &json!({"hostNetwork": true, "hostPID": true, "volumes": [{"name": "h", "hostPath": {"path": "/"}}],
             "containers": [
                 {"name": "a", "securityContext": {"privileged": true}, "ports": [{"hostPort": 80}]},
                 {"name": "b", "securityContext": {"privileged": true, "capabilities": {"add": ["SYS_ADMIN", "CHOWN"]}, "procMount": "Unmasked"}}]}),
@@ -57,7 +57,7 @@ fn baseline_violations() {
 #[test]
 fn restricted_volumes_and_root() {
     check(
-        json!({"securityContext": {"runAsNonRoot": true, "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+        &json!({"securityContext": {"runAsNonRoot": true, "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}},
             "volumes": [{"name": "n", "nfs": {}}],
             "containers": [{"name": "c", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]}}}]}),
         Level::Restricted,

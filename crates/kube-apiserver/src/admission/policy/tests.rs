@@ -52,7 +52,7 @@ fn attributes(node: &str) -> Attributes {
     }
 }
 
-fn check(spec: Value, action: &str, node: &str, expect: Result<&[&str], &str>) {
+fn check(spec: &Value, action: &str, node: &str, expect: Result<&[&str], &str>) {
     let mut policy = json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": [{"apiGroups": ["kubevirt.io"],
         "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["*"]}]}}});
     for (key, value) in spec.as_object().unwrap() {
@@ -86,9 +86,9 @@ const OWN_NODE: &str = "object.metadata.labels['kubevirt.io/nodeName'] == reques
 #[test]
 fn an_agent_reaches_only_its_own_node() {
     let spec = json!({"validations": [{"expression": OWN_NODE, "message": "not your node"}]});
-    check(spec.clone(), "Deny", "n1", Ok(&[]));
+    check(&spec, "Deny", "n1", Ok(&[]));
     check(
-        spec.clone(),
+        &spec,
         "Deny",
         "n2",
         Err(
@@ -96,7 +96,7 @@ fn an_agent_reaches_only_its_own_node() {
         ),
     );
     check(
-        spec,
+        &spec,
         "Warn",
         "n2",
         Ok(&["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': not your node"]),
@@ -106,32 +106,32 @@ fn an_agent_reaches_only_its_own_node() {
 #[test]
 fn variables_conditions_and_failures() {
     check(
-        json!({"variables": [{"name": "n", "expression": "object.spec.n"}], "validations": [{"expression": "variables.n < 3"}]}),
+        &json!({"variables": [{"name": "n", "expression": "object.spec.n"}], "validations": [{"expression": "variables.n < 3"}]}),
         "Deny",
         "n1",
         Err("failed expression: variables.n < 3"),
     );
     check(
-        json!({"matchConditions": [{"name": "c", "expression": "object.spec.n > 5"}], "validations": [{"expression": "false"}]}),
+        &json!({"matchConditions": [{"name": "c", "expression": "object.spec.n > 5"}], "validations": [{"expression": "false"}]}),
         "Deny",
         "n1",
         Ok(&[]),
     );
-    check(json!({"validations": [{"expression": "object.spec.missing == 1"}]}), "Deny", "n1", Err("resulted in error"));
+    check(&json!({"validations": [{"expression": "object.spec.missing == 1"}]}), "Deny", "n1", Err("resulted in error"));
     check(
-        json!({"failurePolicy": "Ignore", "validations": [{"expression": "object.spec.missing == 1"}]}),
+        &json!({"failurePolicy": "Ignore", "validations": [{"expression": "object.spec.missing == 1"}]}),
         "Deny",
         "n1",
         Ok(&[]),
     );
     check(
-        json!({"validations": [{"expression": "object.spec.n < 3", "messageExpression": "'n is ' + string(object.spec.n)"}]}),
+        &json!({"validations": [{"expression": "object.spec.n < 3", "messageExpression": "'n is ' + string(object.spec.n)"}]}),
         "Deny",
         "n1",
         Err("denied request: n is 3"),
     );
     check(
-        json!({"validations": [{"expression": "has(object.spec.n) && request.operation == 'UPDATE' && oldObject.spec.n == 3"}]}),
+        &json!({"validations": [{"expression": "has(object.spec.n) && request.operation == 'UPDATE' && oldObject.spec.n == 3"}]}),
         "Deny",
         "n1",
         Ok(&[]),

@@ -32,7 +32,7 @@ fn info() -> RequestInfo {
 fn a_pod_token_carries_its_pod_and_node_and_dies_with_the_pod() {
     let (_, key) = Signer::generate().unwrap();
     let issued = tokens(account().with("", "pods", pod("p1")).with("", "nodes", node()), &key)
-        .request(&info(), json!({"spec": {"boundObjectRef": {"kind": "Pod", "name": "p", "uid": "p1"}}}))
+        .request(&info(), &json!({"spec": {"boundObjectRef": {"kind": "Pod", "name": "p", "uid": "p1"}}}))
         .unwrap();
     let token = text(&issued, "/status/token").to_owned();
     let check = |view: Fixed, audiences: &[&str], expect: Result<&str, TokenError>| {
@@ -56,7 +56,7 @@ fn a_pod_token_carries_its_pod_and_node_and_dies_with_the_pod() {
 fn requests_are_validated() {
     let (_, key) = Signer::generate().unwrap();
     let check = |body: Value, expect: &str| {
-        let error = tokens(account().with("", "pods", pod("p1")), &key).request(&info(), body).unwrap_err();
+        let error = tokens(account().with("", "pods", pod("p1")), &key).request(&info(), &body).unwrap_err();
         assert!(error.message.contains(expect), "{}", error.message);
     };
     check(json!({"spec": {"expirationSeconds": 5}}), "may not specify a duration less than 10 minutes");
