@@ -1,3 +1,5 @@
+//! OpenAPI documents by data.
+
 use super::*;
 use crate::schema::{Schema, builtin};
 

@@ -1,3 +1,5 @@
+//! Tables by data.
+
 use super::*;
 use crate::schema::builtin;
 

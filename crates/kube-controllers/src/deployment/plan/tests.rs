@@ -1,3 +1,5 @@
+//! Plans of a rollout by data.
+
 use serde_json::{Value, json};
 
 use super::*;

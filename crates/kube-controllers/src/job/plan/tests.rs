@@ -1,3 +1,5 @@
+//! Plans of a job by data.
+
 use serde_json::{Value, json};
 
 use super::*;
