@@ -92,9 +92,8 @@ impl Globals {
             Some(kubeconfig) => self.chosen(kubeconfig).await?,
             None => match &self.server {
                 Some(_) => Config::new(http::Uri::from_static("https://localhost")),
-                None if env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-                    Config::incluster().map_err(|error| Fault::new("cannot use the pod's service account").because(chain(&error)))?
-                }
+                None if env::var_os("KUBERNETES_SERVICE_HOST").is_some() => Config::incluster()
+                    .map_err(|error| Fault::new("cannot use the pod's service account").because(chain(&error)))?,
                 None => return Err(nowhere()),
             },
         };
@@ -188,7 +187,8 @@ impl Globals {
         };
         let mut whole: Option<Kubeconfig> = None;
         for path in paths {
-            let cannot = |error| Fault::new(format!("cannot read kubeconfig {}", path.display())).because(chain(&error));
+            let cannot =
+                |error| Fault::new(format!("cannot read kubeconfig {}", path.display())).because(chain(&error));
             let next = Kubeconfig::read_from(&path).map_err(cannot)?;
             whole = Some(match whole {
                 Some(before) => before.merge(next).map_err(cannot)?,
@@ -286,7 +286,7 @@ contexts:
         fs::write(&state, "").unwrap();
         assert_eq!(found(None, &places), [state]);
         fs::write(&home, "").unwrap();
-        assert_eq!(found(None, &places), [home.clone()]);
+        assert_eq!(found(None, &places), std::slice::from_ref(&home));
         let missing = dir.path().join("missing");
         assert_eq!(found(Some(vec![missing, home.clone()]), &places), [home]);
     }

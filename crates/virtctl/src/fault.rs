@@ -62,7 +62,8 @@ impl Fault {
     /// The API server answered with a failure.
     pub(crate) fn answered(mut self, code: u16, message: &str, reason: &str) -> Self {
         self.status = Some(code);
-        let why = if message.trim().is_empty() { format!("the server answered {code} {reason}") } else { message.to_owned() };
+        let why =
+            if message.trim().is_empty() { format!("the server answered {code} {reason}") } else { message.to_owned() };
         let hint = match code {
             401 => Some("the credentials are not accepted: log in again, or choose others with --context or --token"),
             403 => Some("`kubectl auth can-i --list` shows what you may do"),
@@ -117,9 +118,13 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 fn connection_hint(why: &str) -> Option<&'static str> {
     if why.contains("Connection refused") || why.contains("ConnectError") && why.contains("refused") {
-        Some("nothing listens at the cluster's address: start the cluster with `ferrovirt up`, or choose another with --context")
+        Some(
+            "nothing listens at the cluster's address: start the cluster with `ferrovirt up`, or choose another with --context",
+        )
     } else if why.contains("UnknownIssuer") || why.contains("invalid peer certificate") {
-        Some("the server's certificate is not signed by the kubeconfig's authority: is the kubeconfig that of this cluster?")
+        Some(
+            "the server's certificate is not signed by the kubeconfig's authority: is the kubeconfig that of this cluster?",
+        )
     } else if why.contains("failed to lookup address") {
         Some("the name of the server in the kubeconfig is not known here")
     } else {
@@ -133,13 +138,17 @@ mod tests {
 
     #[test]
     fn says_what_why_and_what_to_do() {
-        let fault = Fault::new("cannot start VM default/demo").answered(404, "virtualmachine \"demo\" not found", "NotFound");
+        let fault =
+            Fault::new("cannot start VM default/demo").answered(404, "virtualmachine \"demo\" not found", "NotFound");
         assert_eq!(
             fault.to_string(),
             "error: cannot start VM default/demo: virtualmachine \"demo\" not found\n\
              hint: look for it with `kubectl get vm,vmi -A`, and choose the namespace with -n"
         );
-        assert_eq!(Fault::new("cannot read key").because("no such file").to_string(), "error: cannot read key: no such file");
+        assert_eq!(
+            Fault::new("cannot read key").because("no such file").to_string(),
+            "error: cannot read key: no such file"
+        );
     }
 
     #[test]

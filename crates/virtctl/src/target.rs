@@ -57,7 +57,8 @@ impl Target {
         if parts.iter().any(|part| part.is_empty()) {
             return Err(wrong(text, "a part is empty"));
         }
-        let kind = |word: &str| Kind::parse(word).ok_or_else(|| wrong(text, &format!("{word:?} is neither vm nor vmi")));
+        let kind =
+            |word: &str| Kind::parse(word).ok_or_else(|| wrong(text, &format!("{word:?} is neither vm nor vmi")));
         let target = |kind, name: &str, namespace: Option<&str>| Self {
             kind,
             name: name.to_owned(),
@@ -92,8 +93,11 @@ impl Target {
 mod tests {
     use super::*;
 
+    /// User, kind, name, namespace.
+    type Parts<'a> = (Option<&'a str>, Kind, &'a str, Option<&'a str>);
+
     #[track_caller]
-    fn check(text: &str, expect: Result<(Option<&str>, Kind, &str, Option<&str>), &str>) {
+    fn check(text: &str, expect: Result<Parts<'_>, &str>) {
         let found = Target::parse_with_user(text);
         match (&found, expect) {
             (Ok((user, target)), Ok(expect)) => {

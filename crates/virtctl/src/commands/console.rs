@@ -134,7 +134,9 @@ impl Session {
             // Not yet there, not yet running, or its node's agent not yet: worth waiting for.
             let soon = matches!(fault.status, Some(404 | 409 | 500 | 502 | 503));
             if !soon || Instant::now() >= deadline {
-                return Err(fault.hint(format!("`virtctl explain {} -n {}` says what it waits for", self.name, self.namespace)));
+                return Err(
+                    fault.hint(format!("`virtctl explain {} -n {}` says what it waits for", self.name, self.namespace))
+                );
             }
             if fault.status == Some(404) && !self.exists().await? {
                 return Err(fault);
@@ -144,7 +146,7 @@ impl Session {
                 told = true;
             }
             let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.cluster.client.clone(), &self.namespace);
-            let waiting = await_condition(vmis, &self.name, running());
+            let waiting = Box::pin(await_condition(vmis, &self.name, running()));
             match timeout_at(deadline, waiting).await {
                 Ok(Ok(_)) => tokio::time::sleep(AGAIN).await,
                 Ok(Err(error)) => return Err(Fault::new(what).because(error)),

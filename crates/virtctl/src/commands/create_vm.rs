@@ -147,7 +147,9 @@ impl Volumes {
         if !params::label(name) {
             return Err(wrong(
                 flag,
-                format!("invalid name \"{name}\": lower case letters, digits and '-', a letter or digit at both ends, at most 63"),
+                format!(
+                    "invalid name \"{name}\": lower case letters, digits and '-', a letter or digit at both ends, at most 63"
+                ),
             ));
         }
         if self.find(name).is_some() {
@@ -189,7 +191,8 @@ impl Volumes {
 
     /// The volume to infer from: the one named, else the one that boots first.
     fn inferred(&self, named: Option<&str>) -> Result<String, String> {
-        let first = || self.boot.values().next().cloned().or_else(|| self.volumes.first()?["name"].as_str().map(str::to_owned));
+        let first =
+            || self.boot.values().next().cloned().or_else(|| self.volumes.first()?["name"].as_str().map(str::to_owned));
         let name = named
             .map(str::to_owned)
             .or_else(first)
@@ -199,7 +202,9 @@ impl Volumes {
             return Ok(name);
         }
         if volume.get("dataVolume").is_none() {
-            return Err("inference of instancetype or preference works only with datasources, datavolumes or pvcs".to_owned());
+            return Err(
+                "inference of instancetype or preference works only with datasources, datavolumes or pvcs".to_owned()
+            );
         }
         let template = self.templates.iter().find(|template| template["metadata"]["name"] == *name);
         if template.is_none_or(|template| import::tells_its_type(&template["spec"])) {
@@ -284,7 +289,9 @@ fn manifest(args: &Args, namespace: Option<&str>, suffix: &mut dyn FnMut() -> St
         }
         None if args.memory.is_none() && args.infer_instancetype != Some(false) => {
             let explicit = args.infer_instancetype.is_some() || args.infer_instancetype_from.is_some();
-            if let Some(found) = infer(&volumes, "infer-instancetype", args.infer_instancetype_from.as_deref(), explicit)? {
+            if let Some(found) =
+                infer(&volumes, "infer-instancetype", args.infer_instancetype_from.as_deref(), explicit)?
+            {
                 spec["instancetype"] = found;
                 // What is asked for must be found; what is only tried keeps a memory to fall back on.
                 guest = guest.filter(|_| !explicit);
@@ -347,9 +354,10 @@ fn sysprep(text: &str) -> Result<Value, Fault> {
     match params.get("type").unwrap_or("configmap").to_lowercase().as_str() {
         "configmap" => Ok(json!({ "sysprep": { "configMap": { "name": name } } })),
         "secret" => Ok(json!({ "sysprep": { "secret": { "name": name } } })),
-        other => Err(params.wrong(format!(
-            "invalid sysprep source type \"{other}\", supported values are: configmap, secret"
-        ))),
+        other => {
+            Err(params
+                .wrong(format!("invalid sysprep source type \"{other}\", supported values are: configmap, secret")))
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
     let target = Target::parse(&args.name)?;
     let cluster = globals.cluster().await?;
     let namespace = target.namespace.unwrap_or_else(|| cluster.namespace.clone());
-    let picture = look(&cluster, &namespace, &target.name).await?;
+    let picture = Box::pin(look(&cluster, &namespace, &target.name)).await?;
     if picture.vm.is_none() && picture.vmi.is_none() && picture.kubevirt.is_some() {
         return Err(Fault::new(format!("there is no VM {namespace}/{}", target.name))
             .hint("look for it with `kubectl get vm -A`, and choose the namespace with -n"));

@@ -153,8 +153,10 @@ fn service(args: &Args, exposed: &Exposed) -> Result<Value, Fault> {
         spec["externalIPs"] = json!([address]);
     }
     if let Some(text) = &args.ip_family {
-        let families =
-            text.split(',').map(|word| one_of("ip-family", word.trim(), &["IPv4", "IPv6"])).collect::<Result<Vec<_>, _>>()?;
+        let families = text
+            .split(',')
+            .map(|word| one_of("ip-family", word.trim(), &["IPv4", "IPv6"]))
+            .collect::<Result<Vec<_>, _>>()?;
         spec["ipFamilies"] = json!(families);
     }
     if let Some(text) = &args.ip_family_policy {
@@ -254,7 +256,9 @@ mod tests {
         check(
             "",
             &silent,
-            Err("error: which port to expose is not known: no --port was given and the machine's interfaces declare none"),
+            Err(
+                "error: which port to expose is not known: no --port was given and the machine's interfaces declare none",
+            ),
         );
     }
 

@@ -77,7 +77,9 @@ struct Forward {
 
 fn parse(text: &str) -> Result<Forward, Fault> {
     let wrong = |why: String| {
-        Fault::usage(format!("{text:?} names no port")).because(why).hint("write LOCAL[:TARGET], and udp/ before it for UDP")
+        Fault::usage(format!("{text:?} names no port"))
+            .because(why)
+            .hint("write LOCAL[:TARGET], and udp/ before it for UDP")
     };
     let (protocol, ports) = match text.split_once('/') {
         Some(("tcp", ports)) => (Protocol::Tcp, ports),
@@ -122,7 +124,9 @@ pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
     let remote = Arc::new(Remote { cluster, target, namespace });
     if args.stdio {
         let [forward] = forwards.as_slice() else {
-            return Err(Fault::usage("--stdio forwards exactly one port").because(format!("{} were given", forwards.len())));
+            return Err(
+                Fault::usage("--stdio forwards exactly one port").because(format!("{} were given", forwards.len()))
+            );
         };
         return through_stdio(&remote, *forward).await;
     }

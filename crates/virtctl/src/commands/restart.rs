@@ -52,12 +52,8 @@ mod tests {
 
     #[test]
     fn what_is_asked() {
-        let args = |force, grace_period| Args {
-            name: "a".to_owned(),
-            force,
-            grace_period,
-            dry_run: DryRun { dry_run: true },
-        };
+        let args =
+            |force, grace_period| Args { name: "a".to_owned(), force, grace_period, dry_run: DryRun { dry_run: true } };
         assert_eq!(options(&args(false, -1)).unwrap(), json!({ "dryRun": ["All"] }));
         assert_eq!(options(&args(true, 0)).unwrap(), json!({ "gracePeriodSeconds": 0, "dryRun": ["All"] }));
         assert!(options(&args(false, 3)).is_err());

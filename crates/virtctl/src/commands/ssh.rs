@@ -125,7 +125,8 @@ pub(super) fn arguments(
     target: &Target,
     namespace: &str,
 ) -> Vec<OsString> {
-    let mut words = vec![here.program.to_string_lossy().into_owned(), "port-forward".to_owned(), "--stdio=true".to_owned()];
+    let mut words =
+        vec![here.program.to_string_lossy().into_owned(), "port-forward".to_owned(), "--stdio=true".to_owned()];
     words.extend(passed_on(globals));
     words.push(format!("{}/{}/{namespace}", target.kind.short(), target.name));
     words.push(options.port.to_string());

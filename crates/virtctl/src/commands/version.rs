@@ -26,7 +26,11 @@ fn own() -> String {
 
 fn server(info: &Value) -> String {
     let field = |name: &str| info.get(name).and_then(Value::as_str).unwrap_or_default();
-    format!("Server Version: version.Info{{GitVersion:\"{}\", Platform:\"{}\"}}", field("gitVersion"), field("platform"))
+    format!(
+        "Server Version: version.Info{{GitVersion:\"{}\", Platform:\"{}\"}}",
+        field("gitVersion"),
+        field("platform")
+    )
 }
 
 pub(crate) async fn run(globals: &Globals, args: &Args) -> Outcome {

@@ -75,7 +75,8 @@ struct Screenshot {
 /// The viewers whose command lines are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Viewer {
-    RemoteViewer,
+    #[value(name = "remote-viewer")]
+    Remote,
     Tiger,
     Real,
     Chicken,
@@ -83,12 +84,12 @@ enum Viewer {
 
 impl Viewer {
     /// In the order of preference.
-    const ALL: [Self; 4] = [Self::RemoteViewer, Self::Tiger, Self::Real, Self::Chicken];
+    const ALL: [Self; 4] = [Self::Remote, Self::Tiger, Self::Real, Self::Chicken];
 
     /// Its program's name on PATH.
     fn program(self) -> &'static str {
         match self {
-            Self::RemoteViewer => "remote-viewer",
+            Self::Remote => "remote-viewer",
             Self::Tiger => "vncviewer",
             Self::Real => "realvnc-vncviewer",
             Self::Chicken => "chicken",
@@ -97,7 +98,7 @@ impl Viewer {
 
     fn arguments(self, address: SocketAddr) -> Vec<String> {
         match self {
-            Self::RemoteViewer => vec![format!("vnc://{address}")],
+            Self::Remote => vec![format!("vnc://{address}")],
             // Two colons: a port, not a display.
             Self::Tiger => vec![format!("{}::{}", address.ip(), address.port())],
             Self::Real => {
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn viewers() {
         let address = "127.0.0.1:5901".parse().unwrap();
-        assert_eq!(Viewer::RemoteViewer.arguments(address), ["vnc://127.0.0.1:5901"]);
+        assert_eq!(Viewer::Remote.arguments(address), ["vnc://127.0.0.1:5901"]);
         assert_eq!(Viewer::Tiger.arguments(address), ["127.0.0.1::5901"]);
         assert_eq!(find(None, None, |name| name == "vncviewer"), Some((Viewer::Tiger, "vncviewer".into())));
         assert_eq!(find(None, None, |_| false), None);

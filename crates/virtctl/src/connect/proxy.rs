@@ -226,7 +226,10 @@ mod tests {
     fn which_proxies_there_are() {
         assert_eq!(parse("proxy:3128").unwrap(), "http://proxy:3128/");
         assert!(parse("socks5://p").is_ok());
-        assert_eq!(parse("https://p").unwrap_err().to_string(), "\"https://p\" is neither an http:// nor a socks5:// proxy");
+        assert_eq!(
+            parse("https://p").unwrap_err().to_string(),
+            "\"https://p\" is neither an http:// nor a socks5:// proxy"
+        );
         assert_eq!(credentials(&parse("http://a:b@p:1").unwrap()).as_deref(), Some("YTpi"));
     }
 

@@ -73,12 +73,10 @@ impl<'a> CloudInit<'a> {
                 refuse_user(&params)?;
                 Ok(json!({ "userPassword": { "source": source, "propagationMethod": { "qemuGuestAgent": {} } } }))
             }
-            ("password", other) => Err(params.wrong(format!(
-                "invalid access credentials password method \"{other}\", supported values are: ga"
-            ))),
-            (other, _) => Err(params.wrong(format!(
-                "invalid access credential type \"{other}\", supported values are: ssh, password"
-            ))),
+            ("password", other) => Err(params
+                .wrong(format!("invalid access credentials password method \"{other}\", supported values are: ga"))),
+            (other, _) => Err(params
+                .wrong(format!("invalid access credential type \"{other}\", supported values are: ssh, password"))),
         }
     }
 
@@ -92,7 +90,9 @@ impl<'a> CloudInit<'a> {
             other => {
                 return Err(wrong(
                     "cloud-init",
-                    format!("invalid cloud-init data source type \"{other}\", supported values are: nocloud, configdrive, none"),
+                    format!(
+                        "invalid cloud-init data source type \"{other}\", supported values are: nocloud, configdrive, none"
+                    ),
                 ));
             }
         };
@@ -121,7 +121,8 @@ impl<'a> CloudInit<'a> {
             lines.push(format!("user: {}", scalar(user)));
         }
         if let Some(path) = &self.args.password_file {
-            let text = fs::read_to_string(path).map_err(|error| wrong("password-file", format!("{}: {error}", path.display())))?;
+            let text = fs::read_to_string(path)
+                .map_err(|error| wrong("password-file", format!("{}: {error}", path.display())))?;
             if !text.trim().is_empty() {
                 lines.push(format!("password: {}", scalar(text.trim())));
                 lines.push("chpasswd: { expire: False }".to_owned());

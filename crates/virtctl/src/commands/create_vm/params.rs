@@ -41,8 +41,12 @@ impl<'a> Params<'a> {
 
     /// Refuses parameters that are not in `known`.
     pub(super) fn only(&self, known: &[&str]) -> Result<(), Fault> {
-        let unknown: Vec<String> =
-            self.held.iter().filter(|(name, _)| !known.contains(name)).map(|(name, value)| format!("{name}:{value}")).collect();
+        let unknown: Vec<String> = self
+            .held
+            .iter()
+            .filter(|(name, _)| !known.contains(name))
+            .map(|(name, value)| format!("{name}:{value}"))
+            .collect();
         if unknown.is_empty() {
             return Ok(());
         }
@@ -107,8 +111,5 @@ pub(super) fn prefixed(text: &str) -> Result<(Option<&str>, &str), String> {
 /// Whether `name` can name a volume.
 pub(super) fn label(name: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    name.len() <= 63
-        && name.starts_with(edge)
-        && name.ends_with(edge)
-        && name.chars().all(|c| edge(c) || c == '-')
+    name.len() <= 63 && name.starts_with(edge) && name.ends_with(edge) && name.chars().all(|c| edge(c) || c == '-')
 }

@@ -175,7 +175,10 @@ fn sources() {
         source("type:registry,url:docker://r/i,size:1Gi,pullmethod:node"),
         json!({ "registry": { "url": "docker://r/i", "pullMethod": "node" } })
     );
-    assert_eq!(source("type:s3,url:https://s/b,size:1Gi,secretref:k"), json!({ "s3": { "url": "https://s/b", "secretRef": "k" } }));
+    assert_eq!(
+        source("type:s3,url:https://s/b,size:1Gi,secretref:k"),
+        json!({ "s3": { "url": "https://s/b", "secretRef": "k" } })
+    );
     assert_eq!(source("type:gcs,url:gs://b,size:1Gi"), json!({ "gcs": { "url": "gs://b" } }));
     assert_eq!(
         source("type:imageio,url:https://i,diskid:7,size:1Gi"),
@@ -189,8 +192,10 @@ fn sources() {
 
 #[test]
 fn older_options_are_imports() {
-    let vm = build("--volume-datasource=src:f,name:a --volume-clone-pvc=src:n/c,name:b --volume-blank=size:1Gi,name:c").unwrap();
-    let names: Vec<_> = vm["spec"]["dataVolumeTemplates"].as_array().unwrap().iter().map(|t| &t["metadata"]["name"]).collect();
+    let vm = build("--volume-datasource=src:f,name:a --volume-clone-pvc=src:n/c,name:b --volume-blank=size:1Gi,name:c")
+        .unwrap();
+    let names: Vec<_> =
+        vm["spec"]["dataVolumeTemplates"].as_array().unwrap().iter().map(|t| &t["metadata"]["name"]).collect();
     assert_eq!(names, ["a", "b", "c"]);
 }
 
@@ -201,7 +206,9 @@ fn types_and_preferences() {
     assert_eq!(vm["spec"]["preference"], json!({ "kind": "virtualmachinepreference", "name": "fedora" }));
     assert_eq!(vm["spec"]["template"]["spec"]["domain"].get("memory"), None);
 
-    let vm = build("--volume-import=type:ds,src:f,name:a --volume-pvc=src:b --infer-instancetype --infer-preference-from=a").unwrap();
+    let vm =
+        build("--volume-import=type:ds,src:f,name:a --volume-pvc=src:b --infer-instancetype --infer-preference-from=a")
+            .unwrap();
     assert_eq!(vm["spec"]["instancetype"], json!({ "inferFromVolume": "b" }));
     assert_eq!(vm["spec"]["preference"], json!({ "inferFromVolume": "a" }));
 
@@ -256,10 +263,15 @@ fn cloud_init() {
     let volumes = |options: &str| build(options).unwrap()["spec"]["template"]["spec"].get("volumes").cloned();
     assert_eq!(
         volumes("--cloud-init-user-data=dXNlcg== --cloud-init-network-data=bmV0 --cloud-init=configDrive"),
-        Some(json!([{ "name": "cloudinitdisk", "cloudInitConfigDrive": { "userDataBase64": "dXNlcg==", "networkDataBase64": "bmV0" } }]))
+        Some(
+            json!([{ "name": "cloudinitdisk", "cloudInitConfigDrive": { "userDataBase64": "dXNlcg==", "networkDataBase64": "bmV0" } }])
+        )
     );
     assert_eq!(volumes("--cloud-init=none --user=me"), None);
-    assert_eq!(volumes("--volume-sysprep=src:answers,type:secret"), Some(json!([{ "name": "sysprepdisk", "sysprep": { "secret": { "name": "answers" } } }])));
+    assert_eq!(
+        volumes("--volume-sysprep=src:answers,type:secret"),
+        Some(json!([{ "name": "sysprepdisk", "sysprep": { "secret": { "name": "answers" } } }]))
+    );
 }
 
 #[test]
@@ -270,30 +282,83 @@ fn a_namespace_that_was_given() {
 
 #[test]
 fn mistakes() {
-    refused("--run-strategy=Sometimes", "failed to parse \"--run-strategy\" flag: invalid run strategy \"Sometimes\", supported values are: Always, Manual, Halted, Once, RerunOnFailure");
-    refused("--instancetype=pod/a", "failed to parse \"--instancetype\" flag: invalid instancetype kind \"pod\", supported values are: virtualmachineinstancetype, virtualmachineclusterinstancetype");
+    refused(
+        "--run-strategy=Sometimes",
+        "failed to parse \"--run-strategy\" flag: invalid run strategy \"Sometimes\", supported values are: Always, Manual, Halted, Once, RerunOnFailure",
+    );
+    refused(
+        "--instancetype=pod/a",
+        "failed to parse \"--instancetype\" flag: invalid instancetype kind \"pod\", supported values are: virtualmachineinstancetype, virtualmachineclusterinstancetype",
+    );
     refused("--volume-containerdisk=name:a", "failed to parse \"--volume-containerdisk\" flag: src must be specified");
-    refused("--volume-containerdisk=src:a,color:red", "failed to parse \"--volume-containerdisk\" flag: unknown param(s): color:red");
-    refused("--volume-containerdisk=image", "failed to parse \"--volume-containerdisk\" flag: params need to have at least one colon: image");
-    refused("--volume-containerdisk=src:a,name:A_b", "failed to parse \"--volume-containerdisk\" flag: invalid name \"A_b\": lower case letters, digits and '-', a letter or digit at both ends, at most 63");
-    refused("--volume-pvc=src:n/c", "failed to parse \"--volume-pvc\" flag: not allowed to specify namespace of pvc \"c\"");
-    refused("--volume-pvc=src:c,bootorder:0", "failed to parse \"--volume-pvc\" flag: bootorder must be greater than 0");
-    refused("--volume-pvc=src:a,bootorder:1 --volume-pvc=src:b,bootorder:1", "failed to parse \"--volume-pvc\" flag: bootorder 1 was specified multiple times");
-    refused("--volume-pvc=src:a --volume-pvc=src:a", "failed to parse \"--volume-pvc\" flag: there is already a volume with name \"a\"");
-    refused("--volume-import=type:pvc,src:c", "failed to parse \"--volume-import\" flag: namespace of pvc \"c\" must be specified");
+    refused(
+        "--volume-containerdisk=src:a,color:red",
+        "failed to parse \"--volume-containerdisk\" flag: unknown param(s): color:red",
+    );
+    refused(
+        "--volume-containerdisk=image",
+        "failed to parse \"--volume-containerdisk\" flag: params need to have at least one colon: image",
+    );
+    refused(
+        "--volume-containerdisk=src:a,name:A_b",
+        "failed to parse \"--volume-containerdisk\" flag: invalid name \"A_b\": lower case letters, digits and '-', a letter or digit at both ends, at most 63",
+    );
+    refused(
+        "--volume-pvc=src:n/c",
+        "failed to parse \"--volume-pvc\" flag: not allowed to specify namespace of pvc \"c\"",
+    );
+    refused(
+        "--volume-pvc=src:c,bootorder:0",
+        "failed to parse \"--volume-pvc\" flag: bootorder must be greater than 0",
+    );
+    refused(
+        "--volume-pvc=src:a,bootorder:1 --volume-pvc=src:b,bootorder:1",
+        "failed to parse \"--volume-pvc\" flag: bootorder 1 was specified multiple times",
+    );
+    refused(
+        "--volume-pvc=src:a --volume-pvc=src:a",
+        "failed to parse \"--volume-pvc\" flag: there is already a volume with name \"a\"",
+    );
+    refused(
+        "--volume-import=type:pvc,src:c",
+        "failed to parse \"--volume-import\" flag: namespace of pvc \"c\" must be specified",
+    );
     refused("--volume-import=type:blank", "failed to parse \"--volume-import\" flag: size must be specified");
-    refused("--volume-import=type:floppy,size:1", "failed to parse \"--volume-import\" flag: invalid volume import type \"floppy\"");
-    refused("--volume-import=type:registry,size:1Gi", "failed to parse \"--volume-import\" flag: exactly one of url or imagestream must be defined");
-    refused("--access-cred=src:k", "failed to parse \"--access-cred\" flag: user must be specified with access credential ssh method ga (\"--user\" flag or param \"user\")");
-    refused("--access-cred=src:k,type:pin", "failed to parse \"--access-cred\" flag: invalid access credential type \"pin\", supported values are: ssh, password");
-    refused("--cloud-init=floppy", "failed to parse \"--cloud-init\" flag: invalid cloud-init data source type \"floppy\", supported values are: nocloud, configdrive, none");
-    refused("--infer-instancetype", "failed to parse \"--infer-instancetype\" flag: at least one volume is needed to infer an instance type or preference");
-    refused("--volume-containerdisk=src:a --infer-preference", "failed to parse \"--infer-preference\" flag: inference of instancetype or preference works only with datasources, datavolumes or pvcs");
+    refused(
+        "--volume-import=type:floppy,size:1",
+        "failed to parse \"--volume-import\" flag: invalid volume import type \"floppy\"",
+    );
+    refused(
+        "--volume-import=type:registry,size:1Gi",
+        "failed to parse \"--volume-import\" flag: exactly one of url or imagestream must be defined",
+    );
+    refused(
+        "--access-cred=src:k",
+        "failed to parse \"--access-cred\" flag: user must be specified with access credential ssh method ga (\"--user\" flag or param \"user\")",
+    );
+    refused(
+        "--access-cred=src:k,type:pin",
+        "failed to parse \"--access-cred\" flag: invalid access credential type \"pin\", supported values are: ssh, password",
+    );
+    refused(
+        "--cloud-init=floppy",
+        "failed to parse \"--cloud-init\" flag: invalid cloud-init data source type \"floppy\", supported values are: nocloud, configdrive, none",
+    );
+    refused(
+        "--infer-instancetype",
+        "failed to parse \"--infer-instancetype\" flag: at least one volume is needed to infer an instance type or preference",
+    );
+    refused(
+        "--volume-containerdisk=src:a --infer-preference",
+        "failed to parse \"--infer-preference\" flag: inference of instancetype or preference works only with datasources, datavolumes or pvcs",
+    );
 }
 
 #[test]
 fn options_that_exclude_each_other() {
-    let conflict = |options: &str| assert_eq!(parse(options).unwrap_err().kind(), clap::error::ErrorKind::ArgumentConflict, "{options}");
+    let conflict = |options: &str| {
+        assert_eq!(parse(options).unwrap_err().kind(), clap::error::ErrorKind::ArgumentConflict, "{options}");
+    };
     conflict("--memory=1Gi --instancetype=a");
     conflict("--infer-preference --infer-preference-from=a");
     conflict("--cloud-init-user-data=YQ== --user=me");

@@ -11,7 +11,9 @@ const VOLUME: &str = "volume";
 pub(super) fn trouble(picture: &Picture, pod: &Pod) -> Option<Verdict> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     unscheduled(picture, pod, &name)
-        .or_else(|| containers(pod).find_map(|(status, container)| waiting(picture, &name, status, container)))
+        .or_else(|| {
+            containers(pod).find_map(|(status, container)| waiting(picture, &name, status, container.as_deref()))
+        })
         .or_else(|| containers(pod).find_map(|(status, _)| ended(picture, pod, &name, status)))
         .or_else(|| {
             let event = picture.warning("Pod")?;
@@ -23,7 +25,8 @@ pub(super) fn trouble(picture: &Picture, pod: &Pod) -> Option<Verdict> {
 /// What a pod that is merely on its way is doing.
 pub(super) fn progress(pod: &Pod) -> String {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let late: Vec<&str> = containers(pod).filter(|(status, _)| !status.ready).map(|(status, _)| status.name.as_str()).collect();
+    let late: Vec<&str> =
+        containers(pod).filter(|(status, _)| !status.ready).map(|(status, _)| status.name.as_str()).collect();
     match late.as_slice() {
         [] => format!("pod {name} is being started"),
         [one] => format!("pod {name} is being started, waiting for its container {one}"),
@@ -53,16 +56,24 @@ const FAILED: &str = "The VirtualMachineInstance failed: ";
 /// A message as the end of a sentence.
 pub(super) fn said(text: &str) -> String {
     let text = text.trim().trim_start_matches(FAILED).trim_end_matches('.');
-    if text.is_empty() { "no message was left".to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
+    if text.is_empty() {
+        "no message was left".to_owned()
+    } else {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
 }
 
 fn unscheduled(picture: &Picture, pod: &Pod, name: &str) -> Option<Verdict> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
+    let scheduled =
+        conditions.iter().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
     let message = said(scheduled.message.as_deref().unwrap_or_default());
     if scheduled.reason.as_deref() == Some("SchedulingGated") {
         let what = format!("pod {name} is held back by a scheduling gate: {message}");
-        return Some(Verdict::new(what, format!("kubectl get pod {name} {} -o jsonpath={{.spec.schedulingGates}}", picture.flag())));
+        return Some(Verdict::new(
+            what,
+            format!("kubectl get pod {name} {} -o jsonpath={{.spec.schedulingGates}}", picture.flag()),
+        ));
     }
     let mut what = format!("no node takes pod {name}: {message}");
     let mut next = describe(picture, name);
@@ -102,7 +113,10 @@ fn blame(nodes: &[Node], message: &str) -> (Option<String>, Option<String>) {
     if let Some(names) = list(nodes.iter().filter(cordoned).collect())
         && nodes.iter().all(|node| cordoned(&node))
     {
-        return (Some(format!("Every node is cordoned ({names})")), Some(format!("kubectl uncordon {}", first(&names))));
+        return (
+            Some(format!("Every node is cordoned ({names})")),
+            Some(format!("kubectl uncordon {}", first(&names))),
+        );
     }
     if !nodes.iter().any(|node| schedulable(&node)) {
         let why = "No node carries the label kubevirt.io/schedulable=true, which virt-handler sets when it is healthy";
@@ -139,10 +153,10 @@ fn role(container: &str, image: Option<&str>) -> String {
     }
 }
 
-fn waiting(picture: &Picture, pod: &str, status: &ContainerStatus, image: Option<String>) -> Option<Verdict> {
+fn waiting(picture: &Picture, pod: &str, status: &ContainerStatus, image: Option<&str>) -> Option<Verdict> {
     let waiting = status.state.as_ref()?.waiting.as_ref()?;
     let message = said(waiting.message.as_deref().unwrap_or_default());
-    let role = role(&status.name, image.as_deref());
+    let role = role(&status.name, image);
     match waiting.reason.as_deref()? {
         "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" => {
             let what = format!("the {role} cannot be pulled: {message}");
@@ -185,7 +199,8 @@ fn ended(picture: &Picture, pod: &Pod, name: &str, status: &ContainerStatus) -> 
         return None;
     }
     if ended.reason.as_deref() == Some("OOMKilled") {
-        let what = format!("container {} of pod {name} was killed because it used more memory than its limit", status.name);
+        let what =
+            format!("container {} of pod {name} was killed because it used more memory than its limit", status.name);
         let next = format!("kubectl get pod {name} {} -o jsonpath={{.spec.containers[*].resources}}", picture.flag());
         return Some(Verdict::new(what, next));
     }
@@ -193,6 +208,7 @@ fn ended(picture: &Picture, pod: &Pod, name: &str, status: &ContainerStatus) -> 
         return None;
     }
     let message = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();
-    let what = format!("container {} of pod {name} ended with exit code {}: {}", status.name, ended.exit_code, said(message));
+    let what =
+        format!("container {} of pod {name} ended with exit code {}: {}", status.name, ended.exit_code, said(message));
     Some(Verdict::new(what, format!("kubectl logs {name} -c {} {}", status.name, picture.flag())))
 }

@@ -64,8 +64,10 @@ fn running(picture: &Picture) -> Verdict {
     let status = picture.vmi.as_ref().and_then(|vmi| vmi.status.as_ref());
     let node = status.and_then(|status| status.node_name.as_deref()).unwrap_or("an unknown node");
     if picture.condition(condition::PAUSED).is_some_and(|paused| paused.status == "True") {
-        let reason = picture.condition(condition::PAUSED).and_then(|paused| paused.reason.as_deref()).unwrap_or_default();
-        let why = if reason == "PausedIOError" { "because one of its disks failed" } else { "because it was asked to pause" };
+        let reason =
+            picture.condition(condition::PAUSED).and_then(|paused| paused.reason.as_deref()).unwrap_or_default();
+        let why =
+            if reason == "PausedIOError" { "because one of its disks failed" } else { "because it was asked to pause" };
         return Verdict::new(
             format!("{name} is on node {node} but paused, {why}"),
             format!("virtctl unpause vm {} {}", picture.name, picture.flag()),
@@ -126,7 +128,11 @@ fn going_away(picture: &Picture) -> Option<Verdict> {
                     format!("it is being deleted, and its guest has up to {} seconds to shut down", patience()),
                     format!("kubectl get vmi {} {} -w", picture.name, picture.flag()),
                 )
-                .remark(format!("`virtctl stop {} {} --force --grace-period=0` ends it at once", picture.name, picture.flag())),
+                .remark(format!(
+                    "`virtctl stop {} {} --force --grace-period=0` ends it at once",
+                    picture.name,
+                    picture.flag()
+                )),
             );
         }
         let finalizers = vm.metadata.finalizers.clone().unwrap_or_default().join(", ");
@@ -169,7 +175,8 @@ fn crashing(picture: &Picture) -> Option<Verdict> {
     let last = picture.warning("VirtualMachineInstance").and_then(|event| event.message.as_deref());
     let last = last.map(|message| format!(", the last time because {}", said(message))).unwrap_or_default();
     let times = if count == 1 { "once".to_owned() } else { format!("{count} times in a row") };
-    let wait = failure.retry_after_timestamp.as_ref().map(|at| at.0.duration_since(picture.now).as_secs()).filter(|s| *s > 0);
+    let wait =
+        failure.retry_after_timestamp.as_ref().map(|at| at.0.duration_since(picture.now).as_secs()).filter(|s| *s > 0);
     let wait = match wait {
         Some(seconds) => format!("; the next start is in {seconds} seconds"),
         None => "; the next start is due now".to_owned(),
@@ -198,7 +205,9 @@ fn not_asked(picture: &Picture) -> Option<Verdict> {
         return None;
     }
     match (picture.strategy(), ended) {
-        (run_strategy::HALTED, _) => Some(Verdict::new("it is stopped, and its run strategy Halted keeps it so", start)),
+        (run_strategy::HALTED, _) => {
+            Some(Verdict::new("it is stopped, and its run strategy Halted keeps it so", start))
+        }
         (run_strategy::MANUAL, Some(ended)) => {
             Some(Verdict::new(format!("{ended}, and its run strategy Manual starts it only when asked"), start))
         }
@@ -273,10 +282,7 @@ fn instance(picture: &Picture) -> Option<Verdict> {
             )
             .remark("If this stays so, virt-handler there is not well"),
         }),
-        _ => Some(Verdict::new(
-            pod::progress(pod),
-            format!("kubectl get vmi {} {} -w", picture.name, picture.flag()),
-        )),
+        _ => Some(Verdict::new(pod::progress(pod), format!("kubectl get vmi {} {} -w", picture.name, picture.flag()))),
     }
 }
 

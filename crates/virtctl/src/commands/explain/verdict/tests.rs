@@ -1,4 +1,5 @@
 //! Pictures of machines in trouble, and the paragraph each gets.
+#![allow(clippy::needless_pass_by_value, reason = "json!() is written in the call")]
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -79,7 +80,9 @@ fn ended(code: i64, reason: &str) -> Value {
 }
 
 fn unschedulable(message: &str) -> Value {
-    pod(json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message }] }))
+    pod(
+        json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message }] }),
+    )
 }
 
 fn warning(kind: &str, name: &str, message: &str) -> Value {
@@ -148,7 +151,8 @@ fn it_could_not_be_created() {
     }] });
     assert_snapshot!(explained(json!({ "vm": refused })), @"VM default/demo is not running: its instance could not be created: admission webhook denied the request: spec.domain.cpu.cores must be greater than or equal to 0. Next: `kubectl describe vm demo -n default`");
     let mut crashing = vm("Always");
-    crashing["status"] = json!({ "startFailure": { "consecutiveFailCount": 3, "retryAfterTimestamp": "2026-01-01T00:01:20Z" } });
+    crashing["status"] =
+        json!({ "startFailure": { "consecutiveFailCount": 3, "retryAfterTimestamp": "2026-01-01T00:01:20Z" } });
     let events = warning("VirtualMachineInstance", "demo", "The VirtualMachineInstance failed: no bootable device.");
     assert_snapshot!(explained(json!({ "vm": crashing, "vmi": vmi("Failed"), "events": events })), @"VM default/demo is not running: it failed to start 3 times in a row, the last time because no bootable device; the next start is in 80 seconds. Next: `kubectl get events -n default --field-selector involvedObject.name=demo`");
     assert_snapshot!(explained(json!({ "vm": crashing })), @"VM default/demo is not running: it failed to start 3 times in a row; the next start is in 80 seconds. Next: `kubectl get events -n default --field-selector involvedObject.name=demo`");
@@ -160,11 +164,9 @@ fn it_could_not_be_created() {
 #[test]
 fn its_volumes() {
     let mut pending = vmi("Pending");
-    pending["status"]["conditions"] =
-        json!([{ "type": "Provisioning", "status": "False", "reason": "FailedPvcNotFound", "message": "PVC default/data not found" }]);
+    pending["status"]["conditions"] = json!([{ "type": "Provisioning", "status": "False", "reason": "FailedPvcNotFound", "message": "PVC default/data not found" }]);
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": pending })), @"VM default/demo is not running: a volume claim it uses does not exist: PVC default/data not found. Next: `kubectl get pvc -n default`");
-    pending["status"]["conditions"] =
-        json!([{ "type": "Synchronized", "status": "False", "reason": "FailedCreate", "message": "pods is forbidden: exceeded quota" }]);
+    pending["status"]["conditions"] = json!([{ "type": "Synchronized", "status": "False", "reason": "FailedCreate", "message": "pods is forbidden: exceeded quota" }]);
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": pending })), @"VM default/demo is not running: its pod could not be created: pods is forbidden: exceeded quota. Next: `kubectl describe vmi demo -n default`");
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": vmi("Pending") })), @"VM default/demo is not running: its instance was created, but virt-controller has not made a pod for it. Next: `kubectl get pods -A -l kubevirt.io=virt-controller`");
 }
@@ -175,7 +177,8 @@ fn no_node() {
     assert_snapshot!(scheduling(kvm), @r"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient devices.kubevirt.io/kvm. No node offers /dev/kvm; without it guests run only when emulation is allowed. Next: `kubectl get nodes -o custom-columns=NAME:.metadata.name,KVM:.status.allocatable.devices\.kubevirt\.io/kvm`");
     let memory = unschedulable("0/1 nodes are available: 1 Insufficient memory.");
     assert_snapshot!(scheduling(memory.clone()), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. The guest asks for more than the nodes have left: make it smaller, or stop another. Next: `kubectl describe nodes`");
-    let parts = |nodes: Value| json!({ "vm": vm("Always"), "vmi": vmi("Scheduling"), "pods": [memory], "nodes": nodes });
+    let parts =
+        |nodes: Value| json!({ "vm": vm("Always"), "vmi": vmi("Scheduling"), "pods": [memory], "nodes": nodes });
     assert_snapshot!(explained(parts(json!([]))), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. The cluster has no node. Next: `kubectl get nodes`");
     assert_snapshot!(explained(parts(json!([node(json!({}), "False")]))), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. No node is ready (node1). Next: `kubectl describe node node1`");
     assert_snapshot!(explained(parts(json!([node(json!({}), "True")]))), @"VM default/demo is not running: no node takes pod virt-launcher-demo-x: 0/1 nodes are available: 1 Insufficient memory. No node carries the label kubevirt.io/schedulable=true, which virt-handler sets when it is healthy. Next: `kubectl get pods -A -l kubevirt.io=virt-handler`");
@@ -216,7 +219,8 @@ fn its_containers() {
 fn its_guest() {
     let mut scheduled = vmi("Scheduled");
     scheduled["status"]["nodeName"] = json!("node1");
-    let parts = |events: Value| json!({ "vm": vm("Always"), "vmi": scheduled, "pods": [pod(json!({}))], "events": events });
+    let parts =
+        |events: Value| json!({ "vm": vm("Always"), "vmi": scheduled, "pods": [pod(json!({}))], "events": events });
     assert_snapshot!(explained(parts(json!([]))), @"VM default/demo is not running: its pod is ready, and virt-handler on node node1 is about to start the guest. If this stays so, virt-handler there is not well. Next: `kubectl get pods -A -l kubevirt.io=virt-handler --field-selector spec.nodeName=node1`");
     let why = "disk root is not one: it has a backing file";
     assert_snapshot!(explained(parts(warning("VirtualMachineInstance", "demo", why))), @"VM default/demo is not running: node node1 cannot start its guest: disk root is not one: it has a backing file. Next: `kubectl describe vmi demo -n default`");
