@@ -1,7 +1,7 @@
 //! `ferrovirt down`: whatever the state, afterwards nothing of the cluster runs or shows on the host.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -64,7 +64,7 @@ fn stop(state: &State) -> anyhow::Result<bool> {
         node.kill()?;
         end(&node, "the node")?;
     }
-    any |= clear_cgroups()?;
+    any |= clear_cgroups(&state.node()?.cgroup())?;
     any |= stop_control_plane(state)?;
     Ok(any)
 }
@@ -89,19 +89,21 @@ fn end(process: &Handle, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills what is left in the cluster's cgroups and removes them; true if anything was left.
-fn clear_cgroups() -> anyhow::Result<bool> {
-    let groups: Vec<PathBuf> = sys::cgroup::hierarchies()?.iter().map(|h| h.mount.join(CGROUP)).collect();
+/// Kills what is left in the node's cgroups and removes them; true if anything was left.
+fn clear_cgroups(group: &Path) -> anyhow::Result<bool> {
     let mut stray = false;
-    for group in groups.iter().filter(|group| group.exists()) {
-        for pid in sys::cgroup::pids(group) {
+    for hierarchy in sys::cgroup::hierarchies()? {
+        let dir = hierarchy.mount.join(group);
+        for pid in sys::cgroup::pids(&dir) {
             if let Some(process) = process(Some(pid))? {
                 stray = true;
                 process.kill()?;
                 end(&process, &format!("process {pid}"))?;
             }
         }
-        remove_group(group)?;
+        remove_group(&dir)?;
+        // Refused while it holds another cluster's nodes, and rightly so.
+        let _ = std::fs::remove_dir(hierarchy.mount.join(CGROUP));
     }
     Ok(stray)
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Parser;
 use kubelet::node::{self, config};
 
-use crate::failure::parse;
+use crate::failure::{advise, parse};
 use crate::state::{State, StateArgs, need_root};
 use crate::{cluster, terminal};
 
@@ -66,7 +66,15 @@ pub(crate) async fn start(state: &State) -> anyhow::Result<Started> {
     cluster::write_node_secrets(state, &config)?;
     state.rotate("node")?;
     let child = node::start::start(&config, &state.log("node")).await?;
-    let process = sys::process::Handle::open(child.id())?.context("the node's init ended at once; see its log")?;
+    let process = sys::process::Handle::open(child.id())?.context("the node's init ended at once")?;
+    // Only with the lock is the node one that others see running.
+    while state.node_pid()? != Some(child.id()) {
+        if process.ended_within(std::time::Duration::ZERO)? {
+            let error = anyhow::anyhow!("the node's init ended at once");
+            return Err(advise(error, "`ferrovirt logs node` says why"));
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     Ok(Started { process })
 }
 

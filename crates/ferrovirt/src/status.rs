@@ -1,6 +1,7 @@
 //! `ferrovirt status`: what runs, as the kernel and the API server see it.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
@@ -35,7 +36,7 @@ async fn lines(state: &State) -> anyhow::Result<Vec<String>> {
     let row = |name: &str, text: String| format!("{name:<16} {text}");
     let control_plane = state.control_plane_pid()?;
     let node = state.node_pid()?;
-    let memory = node_memory();
+    let memory = node_memory(&state.node()?.cgroup());
     let mut lines = vec![row("version", VERSION.to_owned()), row("state", state.dir().display().to_string())];
     lines.push(row("control plane", running(control_plane.map(|pid| (pid, resident(pid))))));
     lines.push(row("node", running(node.map(|pid| (pid, memory.agent)))));
@@ -112,10 +113,10 @@ impl NodeMemory {
     }
 }
 
-fn node_memory() -> NodeMemory {
+fn node_memory(group: &Path) -> NodeMemory {
     let mut pids = std::collections::BTreeSet::new();
     for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {
-        pids.extend(sys::cgroup::pids(&hierarchy.mount.join(kubelet::node::config::CGROUP).join(NODE)));
+        pids.extend(sys::cgroup::pids(&hierarchy.mount.join(group)));
     }
     let mut memory = NodeMemory::default();
     for pid in pids {

@@ -210,7 +210,8 @@ async fn wait_for_node(state: &State, client: &kube::Client, since: Option<Times
     let deadline = Instant::now() + PATIENCE;
     loop {
         let found = nodes.get_opt(NODE).await.context("cannot ask for the node")?;
-        if found.as_ref().is_some_and(|node| is_ready(node, since)) {
+        // What is known of the node may be a moment older than its start, so the kubelet itself must answer as well.
+        if found.as_ref().is_some_and(|node| is_ready(node, since)) && kubelet_listens(state).await? {
             return Ok(());
         }
         if state.node_pid()?.is_none() || Instant::now() > deadline {
@@ -224,6 +225,14 @@ async fn wait_for_node(state: &State, client: &kube::Client, since: Option<Times
         }
         tokio::time::sleep(INTERVAL).await;
     }
+}
+
+async fn kubelet_listens(state: &State) -> anyhow::Result<bool> {
+    let config = state.node()?;
+    let Some(address) = config.addresses.first() else { return Ok(false) };
+    let at = std::net::SocketAddr::new(address.addr(), kubelet::node::agent::PORT);
+    let dialled = tokio::time::timeout(Duration::from_secs(1), tokio::net::TcpStream::connect(at)).await;
+    Ok(matches!(dialled, Ok(Ok(_))))
 }
 
 /// Whether the node's Ready condition is true, and was found so at `since` or later.

@@ -103,7 +103,7 @@ fn a_cluster_comes_and_goes_without_a_trace() {
     assert_eq!(sys::lock::holder(&lock).unwrap(), node);
 
     succeeds(state, &["down"]);
-    assert_eq!(processes(), []);
+    assert_eq!(processes(), Vec::<u32>::new());
     assert_eq!(traces(), before);
     assert!(state.join("kubeconfig").exists(), "the state is kept");
     let nothing = succeeds(state, &["down", "--purge"]);

@@ -72,9 +72,14 @@ impl Config {
         name
     }
 
-    /// The node's cgroup on the host, relative to each hierarchy.
+    /// The node's cgroup on the host, relative to each hierarchy. Nodes of different directories have different ones,
+    /// whatever their names.
     pub fn cgroup(&self) -> PathBuf {
-        Path::new(CGROUP).join(&self.name)
+        use std::os::unix::ffi::OsStrExt;
+        let dir = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, self.dir.as_os_str().as_bytes());
+        let mut id = dir.simple().to_string();
+        id.truncate(8);
+        Path::new(CGROUP).join(format!("{}-{id}", self.name))
     }
 
     /// The lock that the node's init holds as long as it lives.
@@ -93,7 +98,7 @@ impl Config {
     }
 }
 
-/// The cgroup that holds everything of the embedded cluster.
+/// The cgroup that holds the nodes of this machine.
 pub const CGROUP: &str = "ferrovirt-nodes";
 
 /// The configuration as the node itself sees it.
@@ -193,6 +198,8 @@ mod tests {
         let config = example();
         assert_eq!(config.host_link(), "fv-node1");
         assert_eq!(Config { name: "a-very-long-name".into(), ..config.clone() }.host_link().len(), 15);
+        let other = Config { dir: "/elsewhere".into(), ..config.clone() };
+        assert!(config.cgroup().starts_with(CGROUP) && config.cgroup() != other.cgroup());
         let v4 = config.without_ipv6();
         assert_eq!((v4.gateways.len(), v4.addresses.len(), v4.pod_cidrs.len(), v4.dns.len()), (1, 1, 1, 1));
     }

@@ -24,6 +24,10 @@ pub fn run(config: &Path) -> Result<std::convert::Infallible> {
     sys::process::raise_open_files()?;
     sys::process::set_hostname(&config.name)?;
     let hierarchies = sys::cgroup::hierarchies()?;
+    for hierarchy in &hierarchies {
+        // Left by a node that lost its power. A version 2 group that hands controllers down cannot be entered again.
+        let _ = sys::cgroup::remove(&hierarchy.mount.join(config.cgroup()));
+    }
     sys::cgroup::join(&hierarchies, &config.cgroup())?;
     unshare(&[Namespace::Cgroup])?;
     rootfs::enter(&config, &hierarchies)?;
