@@ -479,7 +479,11 @@ impl Worker {
         match result {
             Ok(image) => {
                 self.images.insert(name.clone(), image);
-                self.waiting.remove(&name);
+                // Only what the image was the reason for: a start that failed is still waited for, and asks for the
+                // image again before each try.
+                if self.waiting.get(&name).is_some_and(|waiting| waiting.reason.contains("Image")) {
+                    self.waiting.remove(&name);
+                }
                 self.facts.pulled.insert(name);
                 true
             }

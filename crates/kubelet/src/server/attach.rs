@@ -48,7 +48,7 @@ pub(super) async fn serve(
 }
 
 async fn session(socket: WebSocket, attached: Attached) {
-    let (output, inputs, writing) = channels::open(socket);
+    let (output, mut inputs, writing) = channels::open(socket);
     let (send, mut pieces) = mpsc::channel::<read::Piece>(8);
     let ending = tokio::sync::OnceCell::new();
     let ended = async {
@@ -83,17 +83,15 @@ async fn session(socket: WebSocket, attached: Attached) {
                 output.finish(ending).await;
             }
         }
-        () = attached.feed(inputs) => {}
+        () = attached.feed(&mut inputs) => {}
     }
     drop(output);
-    if writing.await.is_err() {
-        tracing::debug!("the writer of an attach ended early");
-    }
+    inputs.drain(writing).await;
 }
 
 impl Attached {
     /// Passes input on until the client is gone.
-    async fn feed(&self, mut inputs: Inputs) {
+    async fn feed(&self, inputs: &mut Inputs) {
         let mut stdin = if self.wanted.stdin { self.open_stdin().await.ok() } else { None };
         while let Some(input) = inputs.next().await {
             match input {

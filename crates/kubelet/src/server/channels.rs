@@ -1,5 +1,7 @@
 //! The `v5.channel.k8s.io` protocol: one byte of channel, then data.
 
+use std::time::Duration;
+
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, stream::SplitStream};
@@ -18,6 +20,8 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 /// Frames on their way to the client.
 const QUEUE: usize = 16;
+/// How long a client may take to close after the last word.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// What the client sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +77,16 @@ impl Output {
 }
 
 impl Inputs {
+    /// Waits until everything is written and the client has closed. What it still sends is read and dropped: a connection
+    /// closed with unread input is reset, and the last word lost with it.
+    pub(super) async fn drain(&mut self, writing: kit::Task<()>) {
+        let reading = async { while self.next().await.is_some() {} };
+        let goodbye = futures::future::join(writing, reading);
+        if tokio::time::timeout(GOODBYE, goodbye).await.is_err() {
+            tracing::debug!("a client did not close its channels");
+        }
+    }
+
     /// The next input; `None` when the client is gone.
     pub(super) async fn next(&mut self) -> Option<Input> {
         loop {

@@ -80,19 +80,17 @@ pub(super) async fn serve(
 }
 
 async fn session(socket: WebSocket, runtime: Runtime, dir: PathBuf, container: String, wanted: Wanted) {
-    let (output, inputs, writing) = channels::open(socket);
+    let (output, mut inputs, writing) = channels::open(socket);
     let exec = uuid::Uuid::new_v4().simple().to_string();
     let dir = dir.join(&exec);
     let process = Process { runtime, container, exec };
-    let ending = match process.run(&dir, &wanted, &output, inputs).await {
+    let ending = match process.run(&dir, &wanted, &output, &mut inputs).await {
         Ok(code) => Ending::Exit(code),
         Err(error) => Ending::Failed(format!("error executing command in container: {}", kit::Chain(&error))),
     };
     output.finish(&ending).await;
     drop(output);
-    if writing.await.is_err() {
-        tracing::debug!("the writer of an exec ended early");
-    }
+    inputs.drain(writing).await;
     if let Err(error) = fs::remove_dir_all(&dir) {
         tracing::debug!(%error, "the pipes of an exec were not removed");
     }
@@ -112,7 +110,7 @@ struct Pipes {
 }
 
 impl Process {
-    async fn run(&self, dir: &Path, wanted: &Wanted, output: &Output, inputs: Inputs) -> Result<u32> {
+    async fn run(&self, dir: &Path, wanted: &Wanted, output: &Output, inputs: &mut Inputs) -> Result<u32> {
         let spec = self.spec(wanted).await?;
         let path = |name: &str| dir.join(name).display().to_string();
         let pipes = make(dir, wanted).map_err(Error::file("make pipes in", dir))?;
@@ -135,7 +133,7 @@ impl Process {
         outcome
     }
 
-    async fn attend(&self, pipes: Pipes, wanted: &Wanted, output: &Output, inputs: Inputs) -> Result<u32> {
+    async fn attend(&self, pipes: Pipes, wanted: &Wanted, output: &Output, inputs: &mut Inputs) -> Result<u32> {
         let ids = || (self.container.clone(), self.exec.clone());
         let (container_id, exec_id) = ids();
         let started = self.runtime.tasks().start(tasks::StartRequest { container_id, exec_id }).await;
@@ -185,7 +183,7 @@ impl Process {
     }
 
     /// Passes input on until the client is gone.
-    async fn feed(&self, stdin: Option<pipe::Sender>, mut inputs: Inputs) {
+    async fn feed(&self, stdin: Option<pipe::Sender>, inputs: &mut Inputs) {
         let (send, mut queued) = mpsc::channel::<Option<Bytes>>(4);
         let writing = async {
             let mut stdin = stdin;

@@ -106,9 +106,11 @@ pub(crate) async fn streams(machine: &Machine, tls: &Tls) {
     let (out, _, status) = tls.exec(&exec("stdin=true&stdout=true&command=cat"), &[b"\x00some ", b"\x00input", b"\xff\x00"]).await;
     assert_eq!((out.as_str(), status["status"].as_str()), ("some input", Some("Success")));
 
-    let frames: [&[u8]; 3] = [b"\x04{\"Width\":81,\"Height\":25}", b"\x00stty size; tty -s; exit 4\n", b"\xff\x00"];
-    let (out, _, status) = tls.exec(&exec("stdin=true&stdout=true&tty=true&command=sh"), &frames).await;
-    assert!(out.contains("25 81"), "{out}");
+    let frames: [&[u8]; 2] = [b"\x04{\"Width\":81,\"Height\":25}", b"\x00word\n"];
+    let script = "read+x;echo+got+$x;stty+size;exit+4";
+    let query = exec(&format!("stdin=true&stdout=true&tty=true&command=sh&command=-c&command={script}"));
+    let (out, _, status) = tls.exec(&query, &frames).await;
+    assert!(out.contains("got word\r\n25 81\r\n"), "{out:?}");
     assert_eq!(status["details"]["causes"][0]["message"], "4");
 
     let (_, _, status) = tls.exec(&exec("stdout=true&command=no-such-command"), &[]).await;
