@@ -36,7 +36,14 @@ pub(super) async fn serve(
 ) -> Result<Response, Response> {
     let pod = site.pod(&namespace, &pod)?;
     let id = site.running(&pod, &container).await?;
-    let attempt = site.context.runtime.container_status(&id).await.ok().and_then(|status| status.metadata).map_or(0, |m| m.attempt);
+    let attempt = site
+        .context
+        .runtime
+        .container_status(&id)
+        .await
+        .ok()
+        .and_then(|status| status.metadata)
+        .map_or(0, |m| m.attempt);
     let dir = PathBuf::from(sandbox::log_directory(&pod, &site.context.config.log_dir));
     let attached = Attached {
         runtime: site.context.runtime.clone(),
@@ -68,7 +75,8 @@ async fn session(socket: WebSocket, attached: Attached) {
     };
     let showing = async {
         while let Some(piece) = pieces.recv().await {
-            let wanted = if piece.stderr { attached.wanted.stderr || attached.wanted.tty } else { attached.wanted.stdout };
+            let wanted =
+                if piece.stderr { attached.wanted.stderr || attached.wanted.tty } else { attached.wanted.stdout };
             let channel = if piece.stderr && !attached.wanted.tty { STDERR } else { STDOUT };
             if wanted && !output.send(channel, &piece.text).await {
                 return;

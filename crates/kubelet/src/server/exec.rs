@@ -13,11 +13,7 @@ use axum::{
 use bytes::Bytes;
 use rpc::containerd::{containers::GetContainerRequest, tasks};
 use rustix::fs::{FileType, Mode};
-use tokio::{
-    io::AsyncWriteExt,
-    net::unix::pipe,
-    sync::mpsc,
-};
+use tokio::{io::AsyncWriteExt, net::unix::pipe, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -170,7 +166,15 @@ impl Process {
             Ok(code)
         };
         // Reading ends because `ending` says so; should that fail, it must not be waited for.
-        let (outcome, ()) = futures::future::join(async { let outcome = ending.await; over.cancel(); outcome }, reading).await;
+        let (outcome, ()) = futures::future::join(
+            async {
+                let outcome = ending.await;
+                over.cancel();
+                outcome
+            },
+            reading,
+        )
+        .await;
         outcome
     }
 
@@ -327,7 +331,8 @@ mod tests {
 
     #[test]
     fn queries() {
-        let wanted = Wanted::parse("command=sh&command=-c&command=echo%20a%2Bb+c&stdin=true&stdout=1&stderr=true&tty=true");
+        let wanted =
+            Wanted::parse("command=sh&command=-c&command=echo%20a%2Bb+c&stdin=true&stdout=1&stderr=true&tty=true");
         assert_eq!(wanted.command, ["sh", "-c", "echo a+b c"]);
         assert!(wanted.stdin && wanted.stdout && wanted.tty && !wanted.stderr);
     }

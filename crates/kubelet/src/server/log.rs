@@ -75,7 +75,9 @@ fn parse(query: &str, now: Timestamp) -> Result<(Query, bool), String> {
                 let ago = std::time::Duration::from_secs(number()?);
                 wanted.since = Some(now.checked_sub(ago).map_err(|_| "sinceSeconds is too large")?);
             }
-            "sinceTime" => wanted.since = Some(value.parse().map_err(|_| format!("sinceTime: {value:?} is not a time"))?),
+            "sinceTime" => {
+                wanted.since = Some(value.parse().map_err(|_| format!("sinceTime: {value:?} is not a time"))?)
+            }
             "stream" => {
                 wanted.stdout = value != "Stderr";
                 wanted.stderr = value != "Stdout";
@@ -89,7 +91,9 @@ fn parse(query: &str, now: Timestamp) -> Result<(Query, bool), String> {
 /// The pairs of a query, decoded.
 pub(super) fn pairs(query: &str) -> Vec<(String, String)> {
     let all = query.split('&').filter(|pair| !pair.is_empty());
-    all.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(name, value)| (decode(name), decode(value))).collect()
+    all.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(name, value)| (decode(name), decode(value)))
+        .collect()
 }
 
 fn decode(text: &str) -> String {
@@ -121,9 +125,13 @@ mod tests {
     #[test]
     fn queries() {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
-        let (query, previous) = parse("follow=true&tailLines=5&sinceSeconds=60&timestamps=true&previous=true&limitBytes=9", now).unwrap();
+        let (query, previous) =
+            parse("follow=true&tailLines=5&sinceSeconds=60&timestamps=true&previous=true&limitBytes=9", now).unwrap();
         assert!(query.follow && query.timestamps && previous);
-        assert_eq!((query.tail, query.limit, query.since), (Some(5), Some(9), Some("2026-01-01T00:00:00Z".parse().unwrap())));
+        assert_eq!(
+            (query.tail, query.limit, query.since),
+            (Some(5), Some(9), Some("2026-01-01T00:00:00Z".parse().unwrap()))
+        );
         assert_eq!(parse("tailLines=x", now).unwrap_err(), "tailLines: \"x\" is not a number");
         let since = parse("sinceTime=2026-01-01T00%3A00%3A00Z", now).unwrap().0.since;
         assert_eq!(since, Some("2026-01-01T00:00:00Z".parse().unwrap()));

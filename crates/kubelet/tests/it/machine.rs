@@ -34,11 +34,13 @@ impl Machine {
         let uid = std::fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)).unwrap();
         assert_eq!(uid, 0, "these tests run containers: run them as root");
         for tool in ["containerd", "ctr", "runc", "busybox"] {
-            let found = std::env::var("PATH").unwrap_or_default().split(':').any(|dir| Path::new(dir).join(tool).exists());
+            let found =
+                std::env::var("PATH").unwrap_or_default().split(':').any(|dir| Path::new(dir).join(tool).exists());
             assert!(found || Path::new("/usr/sbin").join(tool).exists(), "these tests need {tool}: run `make deps`");
         }
         if std::env::var_os("RUST_LOG").is_some() {
-            let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init();
+            let _ =
+                tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init();
         }
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = std::env::temp_dir().join(format!("kubelet-it-{}", std::process::id()));
@@ -175,7 +177,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
     /// The container's log.
     pub(crate) fn log(&self, pod: &Pod, container: &str, attempt: u32) -> String {
         let dir = format!("default_{}_{}", pod.name_any(), pod.uid().unwrap());
-        let text = std::fs::read_to_string(self.dir.join("logs").join(dir).join(container).join(format!("{attempt}.log")));
+        let text =
+            std::fs::read_to_string(self.dir.join("logs").join(dir).join(container).join(format!("{attempt}.log")));
         let text = text.unwrap_or_default();
         text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
     }
@@ -190,7 +193,10 @@ async fn fresh_cluster() -> Client {
     let server = kube_apiserver::ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-    let account = ServiceAccount { metadata: kube::api::ObjectMeta { name: Some("default".into()), ..Default::default() }, ..Default::default() };
+    let account = ServiceAccount {
+        metadata: kube::api::ObjectMeta { name: Some("default".into()), ..Default::default() },
+        ..Default::default()
+    };
     if accounts.get_opt("default").await.unwrap().is_none() {
         accounts.create(&PostParams::default(), &account).await.unwrap();
     }
@@ -213,7 +219,11 @@ impl Drop for Machine {
         for signal in ["-TERM", "-KILL"] {
             let mut pids = children_of_shims(&own);
             pids.push(self.containerd.id());
-            let _ = Command::new("kill").arg(signal).args(pids.iter().map(ToString::to_string)).stderr(Stdio::null()).status();
+            let _ = Command::new("kill")
+                .arg(signal)
+                .args(pids.iter().map(ToString::to_string))
+                .stderr(Stdio::null())
+                .status();
             let began = Instant::now();
             while began.elapsed() < Duration::from_secs(2) && !children_of_shims(&own).is_empty() {
                 let _ = self.containerd.try_wait();
@@ -221,7 +231,9 @@ impl Drop for Machine {
         }
         let _ = self.containerd.wait();
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        for mount in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&own)) {
+        for mount in
+            mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&own))
+        {
             let _ = Command::new("umount").arg("-l").arg(mount).status();
         }
         for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {

@@ -60,7 +60,10 @@ async fn one_shot(machine: &Machine) {
     let pod = machine.phase("one-shot", "Failed").await;
     let status = &pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0];
     let ended = status.state.as_ref().unwrap().terminated.as_ref().unwrap();
-    assert_eq!((ended.exit_code, ended.reason.as_deref(), ended.message.as_deref()), (3, Some("Error"), Some("words\n")));
+    assert_eq!(
+        (ended.exit_code, ended.reason.as_deref(), ended.message.as_deref()),
+        (3, Some("Error"), Some("words\n"))
+    );
     assert_eq!(machine.log(&pod, "c", 0), "out\n");
     machine.delete("one-shot", 0).await;
 }
@@ -121,7 +124,8 @@ async fn security(machine: &Machine) {
     let expect = "107\n107\n107 2000 3000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nread-only\n2000\n";
     assert_eq!(log, expect);
     machine.delete("security", 0).await;
-    let spec = json!({"restartPolicy": "Never", "securityContext": {"runAsNonRoot": true}, "containers": [{"name": "c"}]});
+    let spec =
+        json!({"restartPolicy": "Never", "securityContext": {"runAsNonRoot": true}, "containers": [{"name": "c"}]});
     machine.create("root-refused", spec).await;
     waits(machine, "root-refused", "CreateContainerConfigError").await;
     machine.delete("root-refused", 0).await;
@@ -130,7 +134,9 @@ async fn security(machine: &Machine) {
 async fn waits(machine: &Machine, name: &str, reason: &'static str) -> Pod {
     let waiting = move |pod: Option<&Pod>| {
         let statuses = pod.and_then(|pod| pod.status.as_ref()?.container_statuses.as_ref());
-        statuses.is_some_and(|list| list.iter().any(|s| s.state.as_ref().and_then(|s| s.waiting.as_ref()?.reason.as_deref()) == Some(reason)))
+        statuses.is_some_and(|list| {
+            list.iter().any(|s| s.state.as_ref().and_then(|s| s.waiting.as_ref()?.reason.as_deref()) == Some(reason))
+        })
     };
     machine.wait(name, reason, waiting).await.unwrap()
 }
@@ -141,7 +147,10 @@ async fn crash_loop(machine: &Machine) {
     let status = &pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0];
     assert_eq!(status.restart_count, 1, "the first restart is immediate");
     let message = status.state.as_ref().unwrap().waiting.as_ref().unwrap().message.clone().unwrap();
-    assert_eq!(message, format!("back-off 10s restarting failed container=c pod=crash_default({})", pod.uid().unwrap()));
+    assert_eq!(
+        message,
+        format!("back-off 10s restarting failed container=c pod=crash_default({})", pod.uid().unwrap())
+    );
     assert_eq!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Running"));
     machine.delete("crash", 0).await;
 }
@@ -153,7 +162,8 @@ async fn missing_image(machine: &Machine) {
     waits(machine, "no-image", "ErrImageNeverPull").await;
     let events: Api<Event> = Api::namespaced(machine.client.clone(), "default");
     let about = ListParams::default().fields("involvedObject.name=no-image");
-    let reasons: Vec<String> = events.list(&about).await.unwrap().into_iter().filter_map(|event| event.reason).collect();
+    let reasons: Vec<String> =
+        events.list(&about).await.unwrap().into_iter().filter_map(|event| event.reason).collect();
     for reason in ["Pulling", "Failed", "ErrImageNeverPull"] {
         assert!(reasons.iter().any(|known| known == reason), "{reason} is not in {reasons:?}");
     }
@@ -201,8 +211,10 @@ async fn resources(machine: &Machine) {
 
 /// The kubelet goes and comes back: containers stay, and what happened meanwhile is noticed.
 async fn restart_of_the_kubelet(machine: &mut Machine) {
-    let spec = |command: &str| json!({"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [{"name": "c", "command": ["sh", "-c", command],
-        "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}}]});
+    let spec = |command: &str| {
+        json!({"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [{"name": "c", "command": ["sh", "-c", command],
+        "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}}]})
+    };
     machine.create("stays", spec("sleep 1000")).await;
     machine.create("ends", spec("until test -f /tmp-end; do sleep 0.1; done; exit 7")).await;
     let before = machine.ready("stays").await;

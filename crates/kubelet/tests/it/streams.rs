@@ -79,7 +79,9 @@ impl Tls {
             socket.send(Message::Binary(frame.to_vec().into())).await.unwrap();
         }
         let mut outputs = [Vec::new(), Vec::new(), Vec::new()];
-        while let Some(Ok(message)) = tokio::time::timeout(Duration::from_secs(20), socket.next()).await.expect("an end") {
+        while let Some(Ok(message)) =
+            tokio::time::timeout(Duration::from_secs(20), socket.next()).await.expect("an end")
+        {
             if let Message::Binary(frame) = message {
                 outputs[usize::from(frame[0]) - 1].extend_from_slice(&frame[1..]);
             }
@@ -97,13 +99,15 @@ pub(crate) async fn streams(machine: &Machine, tls: &Tls) {
     machine.ready("streams").await;
     let exec = |query: &str| format!("/exec/default/streams/c?{query}");
 
-    let (out, err, status) = tls.exec(&exec("stdout=true&stderr=true&command=sh&command=-c&command=echo+a;echo+b+%3E%262"), &[]).await;
+    let (out, err, status) =
+        tls.exec(&exec("stdout=true&stderr=true&command=sh&command=-c&command=echo+a;echo+b+%3E%262"), &[]).await;
     assert_eq!((out.as_str(), err.as_str(), status["status"].as_str()), ("a\n", "b\n", Some("Success")));
 
     let (_, _, status) = tls.exec(&exec("stdout=true&command=sh&command=-c&command=exit+7"), &[]).await;
     assert_eq!(status["details"]["causes"][0], json!({"reason": "ExitCode", "message": "7"}));
 
-    let (out, _, status) = tls.exec(&exec("stdin=true&stdout=true&command=cat"), &[b"\x00some ", b"\x00input", b"\xff\x00"]).await;
+    let (out, _, status) =
+        tls.exec(&exec("stdin=true&stdout=true&command=cat"), &[b"\x00some ", b"\x00input", b"\xff\x00"]).await;
     assert_eq!((out.as_str(), status["status"].as_str()), ("some input", Some("Success")));
 
     let frames: [&[u8]; 2] = [b"\x04{\"Width\":81,\"Height\":25}", b"\x00word\n"];
