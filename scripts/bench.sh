@@ -57,7 +57,7 @@ started=$(for n in $(seq "$rounds"); do
     [ "$n" = 1 ] || kubectl delete vmi "bench-$n" --grace-period=0 --timeout=120s >/dev/null 2>&1
 done | median)
 launcher=$(pss "^/usr/bin/virt-launcher")
-beyond=$(awk -v a="$launcher" -v b="$(pss '^/usr/sbin/libvirtd')" -v c="$(pss '^/usr/bin/busybox sleep infinity')" -v d="$(pss container-disk)" 'BEGIN { printf "%.1f", a + b + c + d }')
+beyond=$(awk -v a="$launcher" -v b="$(pss '^/usr/sbin/libvirtd')" -v c="$(pss '^/usr/bin/busybox sleep infinity')" -v d="$(pss '^/usr/bin/container-disk ')" 'BEGIN { printf "%.1f", a + b + c + d }')
 
 printf '\n%-58s %12s   %s\n' figure here "floor, or reference"
 row "cluster up, to node Ready (s)" "$ready" "aim 3; Kubernetes on such a machine 9-22"

@@ -15,5 +15,5 @@ cargo build --quiet --locked --profile "$profile" -p ferrovirt -p virtctl
 cargo rustc --quiet --locked --release -p container-disk --target $static -- -C target-feature=+crt-static
 mkdir -p bin
 # Replaced and not overwritten: a running program keeps its file.
-install -m 755 "$CARGO_TARGET_DIR/$dir/ferrovirt" "$CARGO_TARGET_DIR/$dir/virtctl" "$CARGO_TARGET_DIR/$static/release/container-disk" bin/
+install -s -m 755 "$CARGO_TARGET_DIR/$dir/ferrovirt" "$CARGO_TARGET_DIR/$dir/virtctl" "$CARGO_TARGET_DIR/$static/release/container-disk" bin/
 echo "built bin/ferrovirt, bin/virtctl"

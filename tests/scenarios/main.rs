@@ -55,7 +55,8 @@ fn container_disk_boots_and_serves() -> Result<()> {
     space.wait("vmi", "web", "ran", |vmi| phase(vmi) == "Running")?;
     let vmi = space.wait("vmi", "web", "had its agent connected", |vmi| condition(vmi, "AgentConnected"))?;
     ensure!(vmi["status"]["nodeName"] == "node1", "{}", vmi["status"]);
-    space.wait("vmi", "web", "told its guest's system", |vmi| vmi["status"]["guestOSInfo"]["id"] == "ferrovirt-guest")?;
+    space
+        .wait("vmi", "web", "told its guest's system", |vmi| vmi["status"]["guestOSInfo"]["id"] == "ferrovirt-guest")?;
     let vm = space.wait("vm", "web", "was Ready", |vm| condition(vm, "Ready"))?;
     ensure!(vm["status"]["printableStatus"] == "Running", "{}", vm["status"]);
 
@@ -89,7 +90,10 @@ fn bad_machines_are_refused_with_the_field() -> Result<()> {
         ensure!(complaint.contains(words), "{words:?} is not in: {complaint}");
         Ok(())
     };
-    check(machine("a", "Always", ROOT, "[{name: nope, disk: {}}]", ""), "spec.template.spec.domain.devices.disks[0].name")?;
+    check(
+        machine("a", "Always", ROOT, "[{name: nope, disk: {}}]", ""),
+        "spec.template.spec.domain.devices.disks[0].name",
+    )?;
     check(machine("a", "Sometimes", ROOT, DISKS, ""), "runStrategy")?;
     check(machine("a", "Always", ROOT, DISKS, "        cpu: {coress: 2}\n"), "coress")?;
     Ok(())

@@ -64,7 +64,11 @@ impl Namespace {
     /// An object as JSON; null when there is none.
     pub fn get(&self, kind: &str, name: &str) -> Result<Value> {
         let text = self.kubectl(&["get", kind, name, "--ignore-not-found", "-o", "json"])?;
-        if text.trim().is_empty() { Ok(Value::Null) } else { serde_json::from_str(&text).context("kubectl printed no JSON") }
+        if text.trim().is_empty() {
+            Ok(Value::Null)
+        } else {
+            serde_json::from_str(&text).context("kubectl printed no JSON")
+        }
     }
 
     /// Waits until `check` holds of an object.
@@ -87,7 +91,8 @@ impl Namespace {
     pub fn fetch(&self, url: &str) -> Result<String> {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
-            let output = Command::new("curl").args(["-sS", "--max-time", "5", url]).output().context("cannot run curl")?;
+            let output =
+                Command::new("curl").args(["-sS", "--max-time", "5", url]).output().context("cannot run curl")?;
             if output.status.success() && !output.stdout.is_empty() {
                 return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
             }

@@ -42,7 +42,10 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let state = arguments.state.state()?;
     state.make()?;
     let _lock = sys::lock::acquire(&state.control_plane_lock())?.ok_or_else(|| {
-        advise(anyhow::anyhow!("the control plane is already running"), "`ferrovirt status` shows it, `ferrovirt down` stops it")
+        advise(
+            anyhow::anyhow!("the control plane is already running"),
+            "`ferrovirt status` shows it, `ferrovirt down` stops it",
+        )
     })?;
     sys::process::raise_open_files()?;
     cluster::runtime()?.block_on(run(&state))
@@ -145,7 +148,11 @@ async fn listen(node: &kubelet::node::Config) -> anyhow::Result<Vec<TcpListener>
     for address in node.gateways.iter().map(ipnet::IpNet::addr).chain([loopback]) {
         let at = SocketAddr::new(address, API_PORT);
         let listener = TcpListener::bind(at).await.with_context(|| format!("cannot listen on {at}"));
-        listeners.push(listener.map_err(|error| advise(error, "`ferrovirt up` makes the addresses; something else may use the port"))?);
+        listeners.push(
+            listener.map_err(|error| {
+                advise(error, "`ferrovirt up` makes the addresses; something else may use the port")
+            })?,
+        );
     }
     Ok(listeners)
 }
@@ -154,7 +161,9 @@ async fn listen(node: &kubelet::node::Config) -> anyhow::Result<Vec<TcpListener>
 fn names(node: &kubelet::node::Config) -> Vec<String> {
     let service = format!("kubernetes.default.svc.{}", node.domain);
     let mut names: Vec<String> =
-        ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned).into();
+        ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
+            .map(str::to_owned)
+            .into();
     names.push(service);
     names.extend(node.gateways.iter().map(|gateway| gateway.addr().to_string()));
     names.extend(node.service_cidrs.iter().filter_map(|range| range.hosts().next()).map(|first| first.to_string()));

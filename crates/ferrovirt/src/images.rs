@@ -69,7 +69,11 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
         Action::Load { state } => {
             need_root()?;
             let loaded = load(&shop, &state.state()?)?;
-            let text = if loaded.is_empty() { "the node has them all".to_owned() } else { format!("loaded {}", loaded.join(", ")) };
+            let text = if loaded.is_empty() {
+                "the node has them all".to_owned()
+            } else {
+                format!("loaded {}", loaded.join(", "))
+            };
             terminal::say(&text);
             Ok(())
         }
@@ -89,7 +93,8 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// The workshop of the default place, for `up`.
 pub(crate) fn default_workshop() -> anyhow::Result<Workshop> {
-    let cache = std::env::var_os("FERROVIRT_IMAGES").map_or_else(|| "/var/cache/ferrovirt/images".into(), PathBuf::from);
+    let cache =
+        std::env::var_os("FERROVIRT_IMAGES").map_or_else(|| "/var/cache/ferrovirt/images".into(), PathBuf::from);
     workshop(cache)
 }
 

@@ -59,7 +59,10 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let Some(arguments) = parse::<LogsArgs>(words)? else { return Ok(()) };
     let (files, prefixed) = arguments.component.files(&arguments.state.state()?)?;
     if files.is_empty() {
-        return Err(advise(anyhow::anyhow!("no pod of it has run on this node"), "`kubectl get pods -A` shows what runs"));
+        return Err(advise(
+            anyhow::anyhow!("no pod of it has run on this node"),
+            "`kubectl get pods -A` shows what runs",
+        ));
     }
     let mut text = Vec::new();
     for path in &files {

@@ -109,7 +109,10 @@ impl State {
         let path = self.command_lock();
         lock::acquire(&path)?.ok_or_else(|| {
             let by = lock::holder(&path).ok().flatten().map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-            advise(anyhow::anyhow!("another `ferrovirt up` or `down` is at work{by}"), "wait for it, or end it with Ctrl-C")
+            advise(
+                anyhow::anyhow!("another `ferrovirt up` or `down` is at work{by}"),
+                "wait for it, or end it with Ctrl-C",
+            )
         })
     }
 
@@ -162,7 +165,10 @@ pub(crate) fn need_root() -> anyhow::Result<()> {
     if sys::process::is_root() {
         return Ok(());
     }
-    Err(advise(anyhow::anyhow!("this command makes namespaces, mounts and interfaces, which only root may"), "use sudo"))
+    Err(advise(
+        anyhow::anyhow!("this command makes namespaces, mounts and interfaces, which only root may"),
+        "use sudo",
+    ))
 }
 
 /// Print the path of the kubeconfig

@@ -137,7 +137,9 @@ mod tests {
     #[test]
     fn memory_by_owner() {
         let mut memory = NodeMemory::default();
-        for (command, kib) in [("exe", 10), ("containerd", 20), ("containerd-shim", 3), ("qemu-system-x86", 4), ("exe", 1)] {
+        for (command, kib) in
+            [("exe", 10), ("containerd", 20), ("containerd-shim", 3), ("qemu-system-x86", 4), ("exe", 1)]
+        {
             memory.add(command, kib);
         }
         assert_eq!(memory, NodeMemory { agent: 11, containerd: 20, pods: 7 });
@@ -147,7 +149,10 @@ mod tests {
     fn words() {
         assert_eq!(running(Some((7, 2048))), "running, pid 7, 2 MiB");
         assert_eq!(running(None), "not running");
-        assert_eq!(virtualization(&Verdict::Unusable("there is no /dev/kvm".into())), "emulation (there is no /dev/kvm)");
+        assert_eq!(
+            virtualization(&Verdict::Unusable("there is no /dev/kvm".into())),
+            "emulation (there is no /dev/kvm)"
+        );
         assert_eq!(parse_resident("Name:\tx\nVmRSS:\t    5120 kB\n"), Some(5120));
         assert_eq!(parse_resident("Name:\tkthreadd\n"), None);
     }

@@ -49,8 +49,19 @@ impl Image {
 
 const COMPONENT_PACKAGES: [&str; 5] = ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static"];
 const LAUNCHER_PACKAGES: [&str; 13] = [
-    "libc6", "libgcc-s1", "busybox-static", "qemu-system-x86", "qemu-utils", "libvirt-daemon", "libvirt-clients",
-    "libvirt-daemon-driver-qemu", "ovmf", "seabios", "ipxe-qemu", "swtpm", "swtpm-tools",
+    "libc6",
+    "libgcc-s1",
+    "busybox-static",
+    "qemu-system-x86",
+    "qemu-utils",
+    "libvirt-daemon",
+    "libvirt-clients",
+    "libvirt-daemon-driver-qemu",
+    "ovmf",
+    "seabios",
+    "ipxe-qemu",
+    "swtpm",
+    "swtpm-tools",
 ];
 
 /// Links of the multicall binary.
@@ -63,8 +74,23 @@ const APPLETS: [&str; 16] =
 
 /// Firmware that QEMU ships for machines other than x86.
 const OTHER_MACHINES: [&str; 17] = [
-    "QEMU,", "bamboo", "canyonlands", "hppa", "npcm", "openbios", "palcode", "s390", "skiboot", "slof", "trace-events",
-    "u-boot", "vof", "petalogix", "opensbi", "ast27", "qemu_vga",
+    "QEMU,",
+    "bamboo",
+    "canyonlands",
+    "hppa",
+    "npcm",
+    "openbios",
+    "palcode",
+    "s390",
+    "skiboot",
+    "slof",
+    "trace-events",
+    "u-boot",
+    "vof",
+    "petalogix",
+    "opensbi",
+    "ast27",
+    "qemu_vga",
 ];
 
 pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
@@ -82,7 +108,9 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
         Image::Component => format!("{recipe} {binary} {}", hash(&[component.identity.as_bytes()])),
         Image::Launcher => format!("{recipe} {binary} {}", hash(&[launcher.identity.as_bytes()])),
-        Image::GuestDemo | Image::GuestKernel => format!("{recipe} {}", hash(&[guest.identity.as_bytes(), guest::recipe().as_bytes()])),
+        Image::GuestDemo | Image::GuestKernel => {
+            format!("{recipe} {}", hash(&[guest.identity.as_bytes(), guest::recipe().as_bytes()]))
+        }
     };
     let stale: Vec<Image> = Image::ALL.into_iter().filter(|i| layout.inputs(&i.name()) != Some(inputs(*i))).collect();
     let has = |image: Image| stale.contains(&image);
@@ -91,7 +119,11 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         say("making pause");
         let mut layer = Layer::default();
         layer.file("usr/bin/busybox", component.root.join("bin/busybox"), 0o755, 0);
-        let start = Start { entrypoint: words(&["/usr/bin/busybox", "sleep", "infinity"]), user: "65535:65535".into(), ..Start::default() };
+        let start = Start {
+            entrypoint: words(&["/usr/bin/busybox", "sleep", "infinity"]),
+            user: "65535:65535".into(),
+            ..Start::default()
+        };
         layout.add(&Image::Pause.name(), &[layer.write(&blobs)?], &start, &inputs(Image::Pause))?;
     }
     let path = vec!["PATH=/usr/sbin:/usr/bin".to_owned()];
@@ -119,7 +151,12 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         let mut boot = Layer::default();
         boot.file("boot/vmlinuz", made.join("vmlinuz"), 0o444, 107);
         boot.file("boot/initrd", made.join("initrd"), 0o444, 107);
-        layout.add(&Image::GuestKernel.name(), &[boot.write(&blobs)?], &Start::default(), &inputs(Image::GuestKernel))?;
+        layout.add(
+            &Image::GuestKernel.name(),
+            &[boot.write(&blobs)?],
+            &Start::default(),
+            &inputs(Image::GuestKernel),
+        )?;
     }
     layout.sweep()
 }
@@ -155,8 +192,13 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     let mut layer = Layer::default();
     common(&mut layer, root);
     let mut wanted: Vec<PathBuf> = [
-        "usr/sbin/libvirtd", "usr/bin/virsh", "usr/bin/qemu-system-x86_64", "usr/bin/qemu-img", "usr/bin/swtpm",
-        "usr/bin/swtpm_setup", "usr/bin/swtpm_ioctl",
+        "usr/sbin/libvirtd",
+        "usr/bin/virsh",
+        "usr/bin/qemu-system-x86_64",
+        "usr/bin/qemu-img",
+        "usr/bin/swtpm",
+        "usr/bin/swtpm_setup",
+        "usr/bin/swtpm_ioctl",
     ]
     .iter()
     .map(PathBuf::from)
@@ -167,11 +209,30 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     // The session daemon loads the QEMU driver; the others would cost memory in every launcher.
     wanted.push(lib.join("libvirt/connection-driver/libvirt_driver_qemu.so"));
     // Device and accelerator modules of QEMU; the user interfaces and network block drivers stay out.
-    wanted.extend(matching(root, &lib.join("qemu"), &["accel-tcg", "hw-display-virtio", "hw-display-qxl", "hw-usb-redirect", "hw-usb-host", "hw-uefi", "ui-spice-core"])?);
+    wanted.extend(matching(
+        root,
+        &lib.join("qemu"),
+        &[
+            "accel-tcg",
+            "hw-display-virtio",
+            "hw-display-qxl",
+            "hw-usb-redirect",
+            "hw-usb-host",
+            "hw-uefi",
+            "ui-spice-core",
+        ],
+    )?);
     wanted.retain(|p| root.join(p).exists());
     programs(&mut layer, root, &wanted, &[binary])?;
     let firmware = |name: &str| !OTHER_MACHINES.iter().any(|other| name.starts_with(other));
-    for tree in ["usr/share/qemu", "usr/share/seabios", "usr/share/OVMF", "usr/share/ovmf", "usr/share/libvirt/cpu_map", "usr/lib/ipxe/qemu"] {
+    for tree in [
+        "usr/share/qemu",
+        "usr/share/seabios",
+        "usr/share/OVMF",
+        "usr/share/ovmf",
+        "usr/share/libvirt/cpu_map",
+        "usr/lib/ipxe/qemu",
+    ] {
         if root.join(tree).is_dir() {
             layer.tree(Path::new(tree), &root.join(tree), &firmware)?;
         }
@@ -188,9 +249,18 @@ fn common(layer: &mut Layer, root: &Path) {
     layer.bytes("etc/nsswitch.conf", &b"passwd: files\ngroup: files\nhosts: files dns\n"[..], 0o644);
     layer.bytes("etc/protocols", &b"ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n"[..], 0o644);
     for (path, mode, owner) in [
-        ("tmp", 0o1777, 0), ("run", 0o755, 0), ("root", 0o700, 0), ("proc", 0o555, 0), ("sys", 0o555, 0), ("dev", 0o755, 0),
-        ("var/lib", 0o755, 0), ("var/log", 0o755, 0), ("run/kubevirt", 0o755, 107), ("run/kubevirt-private", 0o755, 107),
-        ("run/libvirt", 0o755, 107), ("run/kubevirt-ephemeral-disks", 0o755, 107),
+        ("tmp", 0o1777, 0),
+        ("run", 0o755, 0),
+        ("root", 0o700, 0),
+        ("proc", 0o555, 0),
+        ("sys", 0o555, 0),
+        ("dev", 0o755, 0),
+        ("var/lib", 0o755, 0),
+        ("var/log", 0o755, 0),
+        ("run/kubevirt", 0o755, 107),
+        ("run/kubevirt-private", 0o755, 107),
+        ("run/libvirt", 0o755, 107),
+        ("run/kubevirt-ephemeral-disks", 0o755, 107),
     ] {
         layer.directory(path, mode, owner);
     }

@@ -73,7 +73,9 @@ fn needed(bytes: &[u8]) -> Vec<String> {
             .and_then(|e| offset_of(headers, endian, e.d_val(endian)));
         let Some(start) = strings else { continue };
         for entry in entries.iter().filter(|e| e.d_tag(endian) == u64::from(elf::DT_NEEDED)) {
-            let Some(tail) = usize::try_from(start + entry.d_val(endian)).ok().and_then(|at| bytes.get(at..)) else { continue };
+            let Some(tail) = usize::try_from(start + entry.d_val(endian)).ok().and_then(|at| bytes.get(at..)) else {
+                continue;
+            };
             let end = tail.iter().position(|b| *b == 0).unwrap_or(0);
             names.push(String::from_utf8_lossy(&tail[..end]).into_owned());
         }

@@ -9,8 +9,14 @@ use crate::sysroot::{self, Sysroot};
 use crate::{Error, Workshop, closure};
 
 pub(crate) const PACKAGES: [&str; 8] = [
-    "busybox-static", "dropbear-bin", "openssh-sftp-server", "dhcpcd-base", "qemu-guest-agent", "linux-image-amd64",
-    "systemd-boot-efi", "syslinux-common",
+    "busybox-static",
+    "dropbear-bin",
+    "openssh-sftp-server",
+    "dhcpcd-base",
+    "qemu-guest-agent",
+    "linux-image-amd64",
+    "systemd-boot-efi",
+    "syslinux-common",
 ];
 
 /// Programs of the guest that need shared libraries.
@@ -56,7 +62,8 @@ pub(crate) fn build(shop: &Workshop, sysroot: &Sysroot, say: &mut dyn FnMut(&str
     let script = here.join("build.sh");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(Error::io("write", &script))?;
 
-    let programs: Vec<PathBuf> = PROGRAMS.iter().map(PathBuf::from).filter(|p| sysroot.root.join(p).is_file()).collect();
+    let programs: Vec<PathBuf> =
+        PROGRAMS.iter().map(PathBuf::from).filter(|p| sysroot.root.join(p).is_file()).collect();
     let mut list: Vec<String> =
         closure::libraries(&sysroot.root, &programs)?.iter().map(|p| p.display().to_string()).collect();
     list.push("lib64/ld-linux-x86-64.so.2".into());

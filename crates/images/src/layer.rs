@@ -75,7 +75,9 @@ impl Layer {
         let mut tar = tar::Builder::new(Hashing { inner: io::BufWriter::new(file), hash: Sha256::new(), size: 0 });
         let mut made = std::collections::BTreeSet::new();
         for (path, (content, owner)) in &self.entries {
-            for parent in path.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()).collect::<Vec<_>>().into_iter().rev() {
+            for parent in
+                path.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()).collect::<Vec<_>>().into_iter().rev()
+            {
                 if made.insert(parent.to_owned()) && !self.entries.contains_key(parent) {
                     append(&mut tar, parent, header(tar::EntryType::Directory, 0o755, 0, 0), &[][..])?;
                 }
@@ -89,7 +91,12 @@ impl Layer {
                     tar.append_link(&mut head, path, target).map_err(Error::io("archive", path))?;
                 }
                 Content::Bytes { bytes, mode } => {
-                    append(&mut tar, path, header(tar::EntryType::Regular, *mode, *owner, bytes.len() as u64), &bytes[..])?;
+                    append(
+                        &mut tar,
+                        path,
+                        header(tar::EntryType::Regular, *mode, *owner, bytes.len() as u64),
+                        &bytes[..],
+                    )?;
                 }
                 Content::File { from, mode } => {
                     let source = fs::File::open(from).map_err(Error::io("open", from))?;
@@ -128,7 +135,12 @@ fn header(kind: tar::EntryType, mode: u32, owner: u64, size: u64) -> tar::Header
     header
 }
 
-fn append<W: Write>(tar: &mut tar::Builder<W>, path: &Path, mut header: tar::Header, data: impl io::Read) -> Result<(), Error> {
+fn append<W: Write>(
+    tar: &mut tar::Builder<W>,
+    path: &Path,
+    mut header: tar::Header,
+    data: impl io::Read,
+) -> Result<(), Error> {
     tar.append_data(&mut header, path, data).map_err(Error::io("archive", path))
 }
 

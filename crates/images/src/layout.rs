@@ -84,7 +84,8 @@ impl Layout {
         let entries = self.entries().ok()?;
         let entry = entries.iter().find(|e| name_of(e) == Some(name))?;
         let manifest = self.manifest(entry["digest"].as_str()?).ok()?;
-        let complete = manifest["layers"].as_array()?.iter().all(|l| l["digest"].as_str().is_some_and(|d| self.blob(d).is_file()));
+        let complete =
+            manifest["layers"].as_array()?.iter().all(|l| l["digest"].as_str().is_some_and(|d| self.blob(d).is_file()));
         complete.then(|| entry["annotations"]["dev.ferrovirt.inputs"].as_str().unwrap_or_default().to_owned())
     }
 
@@ -108,14 +109,21 @@ impl Layout {
     /// Streams the images called `names` as one archive that containerd imports. Blobs that several share go once.
     pub(crate) fn export(&self, names: &[String], to: impl Write) -> Result<(), Error> {
         let entries = self.entries()?;
-        let chosen: Vec<&Value> = entries.iter().filter(|e| name_of(e).is_some_and(|n| names.iter().any(|w| w == n))).collect();
+        let chosen: Vec<&Value> =
+            entries.iter().filter(|e| name_of(e).is_some_and(|n| names.iter().any(|w| w == n))).collect();
         let mut blobs = std::collections::BTreeSet::new();
         for entry in &chosen {
             let digest = entry["digest"].as_str().unwrap_or_default();
             let manifest = self.manifest(digest)?;
             blobs.insert(digest.to_owned());
             blobs.extend(manifest["config"]["digest"].as_str().map(str::to_owned));
-            blobs.extend(manifest["layers"].as_array().into_iter().flatten().filter_map(|l| l["digest"].as_str().map(str::to_owned)));
+            blobs.extend(
+                manifest["layers"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|l| l["digest"].as_str().map(str::to_owned)),
+            );
         }
         let mut tar = tar::Builder::new(to);
         let written = |path: &Path| Error::io("archive", path.to_owned());
@@ -143,7 +151,13 @@ impl Layout {
             let digest = entry["digest"].as_str().unwrap_or_default().to_owned();
             let manifest = self.manifest(&digest)?;
             kept.extend(manifest["config"]["digest"].as_str().map(|d| d.replace("sha256:", "")));
-            kept.extend(manifest["layers"].as_array().into_iter().flatten().filter_map(|l| l["digest"].as_str().map(|d| d.replace("sha256:", ""))));
+            kept.extend(
+                manifest["layers"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|l| l["digest"].as_str().map(|d| d.replace("sha256:", ""))),
+            );
             kept.insert(digest.replace("sha256:", ""));
         }
         let dir = self.blobs();
@@ -166,8 +180,10 @@ impl Layout {
     fn write_index(&self, entries: &[Value]) -> Result<(), Error> {
         let path = self.index();
         let partial = self.root.join(".index.json");
-        fs::write(self.root.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#).map_err(Error::io("write", &self.root))?;
-        fs::write(&partial, json!({"schemaVersion": 2, "manifests": entries}).to_string()).map_err(Error::io("write", &partial))?;
+        fs::write(self.root.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)
+            .map_err(Error::io("write", &self.root))?;
+        fs::write(&partial, json!({"schemaVersion": 2, "manifests": entries}).to_string())
+            .map_err(Error::io("write", &partial))?;
         fs::rename(&partial, &path).map_err(Error::io("write", &path))
     }
 

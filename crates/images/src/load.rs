@@ -32,7 +32,10 @@ pub fn load(shop: &Workshop, socket: &Path) -> Result<Vec<String>, Error> {
     };
     let output = import.wait_with_output().map_err(spawn)?;
     if !output.status.success() {
-        return Err(Error::Program { program: "ctr images import".into(), words: String::from_utf8_lossy(&output.stderr).trim().into() });
+        return Err(Error::Program {
+            program: "ctr images import".into(),
+            words: String::from_utf8_lossy(&output.stderr).trim().into(),
+        });
     }
     sent?;
     Ok(missing)
@@ -57,7 +60,8 @@ mod tests {
 
     #[test]
     fn an_image_with_another_digest_is_missing() {
-        let listing = "REF TYPE DIGEST SIZE\nx/a:1 application/json sha256:aa 1 KiB\nx/b:1 application/json sha256:old 1 KiB\n";
+        let listing =
+            "REF TYPE DIGEST SIZE\nx/a:1 application/json sha256:aa 1 KiB\nx/b:1 application/json sha256:old 1 KiB\n";
         let store = [("x/a:1", "sha256:aa"), ("x/b:1", "sha256:new"), ("x/c:1", "sha256:cc")];
         let found = missing(listing, store.iter().map(|(n, d)| ((*n).to_owned(), (*d).to_owned())));
         assert_eq!(found, ["x/b:1", "x/c:1"]);

@@ -35,7 +35,16 @@ pub(crate) fn prepare(
     let apt = |extra: &[&str]| {
         let mut command = Command::new("apt-get");
         command
-            .args(["-y", "-q", "-o", "APT::Install-Recommends=0", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root"])
+            .args([
+                "-y",
+                "-q",
+                "-o",
+                "APT::Install-Recommends=0",
+                "-o",
+                "Debug::NoLocking=1",
+                "-o",
+                "APT::Sandbox::User=root",
+            ])
             .arg("-o")
             .arg(format!("Dir::State::status={}", status.display()))
             .arg("-o")

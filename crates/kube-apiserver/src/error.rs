@@ -48,7 +48,8 @@ impl ApiError {
     }
     /// 404 of an object: `pods "a" not found`.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource))).about(group, resource, name)
+        Self::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource)))
+            .about(group, resource, name)
     }
     /// 409 on create.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {

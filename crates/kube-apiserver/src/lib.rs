@@ -34,8 +34,8 @@ pub mod schema;
 pub mod serve;
 mod server;
 pub mod store;
-pub mod table;
 pub mod stream;
+pub mod table;
 
 pub use config::Config;
 pub use rest::selector;

@@ -1,6 +1,10 @@
 //! Collecting what nobody needs: dead containers beyond the newest, unused images when the disk fills, large logs.
 
-use std::{collections::{BTreeMap, BTreeSet}, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use rpc::cri::{self, ContainerState, PodSandboxState};
 use tokio_util::sync::CancellationToken;

@@ -9,7 +9,8 @@ use std::{
 use rpc::{
     cri,
     deviceplugin::{
-        self as plugin, HEALTHY, KUBELET_SOCKET, VERSION, device_plugin_client::DevicePluginClient,
+        self as plugin, HEALTHY, KUBELET_SOCKET, VERSION,
+        device_plugin_client::DevicePluginClient,
         registration_server::{Registration, RegistrationServer},
     },
 };
@@ -100,7 +101,9 @@ impl Devices {
                 self.state().given.entry((uid.to_owned(), container.to_owned())).or_insert(given);
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(pod = uid, container, %error, "the record of a container's devices is unreadable"),
+            Err(error) => {
+                tracing::warn!(pod = uid, container, %error, "the record of a container's devices is unreadable")
+            }
         }
     }
 
@@ -157,7 +160,9 @@ impl Devices {
         std::fs::create_dir_all(&self.dir).map_err(Error::file("create", &self.dir))?;
         let socket = self.dir.join(KUBELET_SOCKET);
         match std::fs::remove_file(&socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::file("remove", socket)(error)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::file("remove", socket)(error));
+            }
             _ => {}
         }
         let listener = UnixListener::bind(&socket)
@@ -177,7 +182,9 @@ impl Devices {
         let mut client = DevicePluginClient::new(endpoint.connect().await.map_err(fail)?);
         let options = match request.options {
             Some(options) => options,
-            None => client.get_device_plugin_options(plugin::Empty {}).await.map(Response::into_inner).unwrap_or_default(),
+            None => {
+                client.get_device_plugin_options(plugin::Empty {}).await.map(Response::into_inner).unwrap_or_default()
+            }
         };
         let mut stream =
             client.list_and_watch(plugin::Empty {}).await.map_err(Error::runtime("list devices"))?.into_inner();
@@ -245,7 +252,9 @@ impl Registration for Devices {
             for attempt in 1..8 {
                 match devices.connect(request.clone()).await {
                     Ok(()) => return,
-                    Err(error) => tracing::debug!(resource, error = %kit::Chain(&error), "device plugin does not answer yet"),
+                    Err(error) => {
+                        tracing::debug!(resource, error = %kit::Chain(&error), "device plugin does not answer yet")
+                    }
                 }
                 tokio::time::sleep(backoff.delay(attempt)).await;
             }
@@ -257,9 +266,15 @@ impl Registration for Devices {
 }
 
 /// Devices a container had and that still work, then free ones.
-fn choose(devices: &BTreeMap<String, bool>, taken: &BTreeSet<String>, had: &[String], amount: usize) -> Option<Vec<String>> {
+fn choose(
+    devices: &BTreeMap<String, bool>,
+    taken: &BTreeSet<String>,
+    had: &[String],
+    amount: usize,
+) -> Option<Vec<String>> {
     let kept = had.iter().filter(|id| devices.get(*id) == Some(&true));
-    let free = devices.iter().filter(|(id, healthy)| **healthy && !taken.contains(*id) && !had.contains(id)).map(|(id, _)| id);
+    let free =
+        devices.iter().filter(|(id, healthy)| **healthy && !taken.contains(*id) && !had.contains(id)).map(|(id, _)| id);
     let chosen: Vec<String> = kept.chain(free).take(amount).cloned().collect();
     (chosen.len() == amount).then_some(chosen)
 }

@@ -12,8 +12,8 @@ use rpc::cri;
 use serde::Deserialize;
 
 use crate::{
-    error::{Error, Result},
     context::Context,
+    error::{Error, Result},
     pod::{sandbox::pod_labels, status::Waiting},
     runtime::Runtime,
 };
@@ -46,7 +46,8 @@ pub(crate) async fn ensure(
         pulling.entry(image.to_owned()).or_default().clone()
     };
     let present = |found: Option<ImageInfo>| found.filter(|_| policy != "Always");
-    let inspect = || async { info(&context.runtime, image).await.map_err(|error| waiting("ImageInspectError", &error)) };
+    let inspect =
+        || async { info(&context.runtime, image).await.map_err(|error| waiting("ImageInspectError", &error)) };
     let found = inspect().await?;
     if found.is_none() && policy == "Never" {
         let message = format!("Container image \"{image}\" is not present with pull policy of Never");
@@ -69,13 +70,20 @@ pub(crate) async fn ensure(
         Ok(()) => {}
         Err(error) => {
             let message = format!("failed to pull and unpack image \"{image}\": {}", kit::Chain(&error));
-            context.events.warning(about, "Failed", format!("Failed to pull image \"{image}\": {}", kit::Chain(&error)));
+            context.events.warning(
+                about,
+                "Failed",
+                format!("Failed to pull image \"{image}\": {}", kit::Chain(&error)),
+            );
             context.events.warning(about, "Failed", "Error: ErrImagePull");
             return Err(Waiting { reason: "ErrImagePull".into(), message });
         }
     }
     let Some(found) = inspect().await? else {
-        return Err(Waiting { reason: "ErrImagePull".into(), message: format!("image \"{image}\" vanished after its pull") });
+        return Err(Waiting {
+            reason: "ErrImagePull".into(),
+            message: format!("image \"{image}\" vanished after its pull"),
+        });
     };
     context.events.normal(
         about,
@@ -144,7 +152,8 @@ async fn secrets(context: &Context, pod: &Pod, image: &str) -> Result<Vec<cri::A
     let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
     let mut found = Vec::new();
     for reference in names.into_iter().flatten() {
-        let secret = api.get_opt(&reference.name).await.map_err(Error::api(format!("get secret {}", reference.name)))?;
+        let secret =
+            api.get_opt(&reference.name).await.map_err(Error::api(format!("get secret {}", reference.name)))?;
         let data = secret.and_then(|secret| secret.data).unwrap_or_default();
         let logins = if let Some(text) = data.get(".dockerconfigjson") {
             serde_json::from_slice::<DockerConfig>(&text.0).map(|config| config.auths).unwrap_or_default()

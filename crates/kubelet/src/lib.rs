@@ -19,14 +19,14 @@ mod error;
 mod images;
 mod logs;
 pub mod node;
-pub mod proxy;
-pub mod service_view;
 mod pod;
 mod pods;
+pub mod proxy;
 mod registration;
 mod resources;
 mod runtime;
 mod server;
+pub mod service_view;
 mod volumes;
 
 pub use agent::{Config, Server, run};

@@ -1,19 +1,14 @@
 //! The Node object: made when the agent starts, kept true while it runs; and the Lease that says it is alive.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         coordination::v1::{Lease, LeaseSpec},
         core::v1::{
-            ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
-            NodeSystemInfo,
+            ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec,
+            NodeStatus, NodeSystemInfo,
         },
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
@@ -169,7 +164,10 @@ async fn write(context: &Context, status: &NodeStatus) -> Result<()> {
         addresses.insert(0, json!({"$patch": "replace"}));
     }
     let name = &context.config.node_name;
-    api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await.map(drop).map_err(Error::api("write node status"))
+    api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+        .map(drop)
+        .map_err(Error::api("write node status"))
 }
 
 async fn status(context: &Context, before: Option<&NodeStatus>, now: Timestamp) -> NodeStatus {
@@ -214,7 +212,10 @@ async fn conditions(context: &Context, before: Option<&NodeStatus>, now: Timesta
             let list = reply.into_inner().status.map(|status| status.conditions).unwrap_or_default();
             list.into_iter().find(|condition| !condition.status).map(|bad| {
                 if bad.r#type == "NetworkReady" {
-                    format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", bad.reason, bad.message)
+                    format!(
+                        "container runtime network not ready: NetworkReady=false reason:{} message:{}",
+                        bad.reason, bad.message
+                    )
                 } else {
                     format!("container runtime is down: {}", bad.message)
                 }
@@ -246,9 +247,17 @@ async fn conditions(context: &Context, before: Option<&NodeStatus>, now: Timesta
         (
             "DiskPressure",
             truth(disk),
-            state(disk, ("KubeletHasDiskPressure", "kubelet has disk pressure"), ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")),
+            state(
+                disk,
+                ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+                ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ),
         ),
-        ("PIDPressure", "False", ("KubeletHasSufficientPID".to_owned(), "kubelet has sufficient PID available".to_owned())),
+        (
+            "PIDPressure",
+            "False",
+            ("KubeletHasSufficientPID".to_owned(), "kubelet has sufficient PID available".to_owned()),
+        ),
         ("Ready", ready.0, ready.1),
     ];
     let known = before.and_then(|before| before.conditions.clone()).unwrap_or_default();
@@ -275,7 +284,8 @@ async fn info(context: &Context) -> NodeSystemInfo {
     let version = context.runtime.cri().version(cri::VersionRequest { version: "v1".into() }).await;
     let version = version.map(tonic::Response::into_inner).unwrap_or_default();
     let os = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let os = os.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux").trim_matches('"').to_owned();
+    let os =
+        os.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux").trim_matches('"').to_owned();
     NodeSystemInfo {
         machine_id: text("/etc/machine-id"),
         system_uuid: text("/sys/class/dmi/id/product_uuid"),

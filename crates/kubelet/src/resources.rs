@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use api::quantity::Amount;
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity,
 };
-use api::quantity::Amount;
 use rpc::cri::LinuxContainerResources;
 
 const PERIOD: i64 = 100_000;
@@ -167,7 +167,8 @@ mod tests {
 
     #[test]
     fn container_values() {
-        let spec = spec(&[json!({"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}})]);
+        let spec =
+            spec(&[json!({"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}})]);
         let got = of_container(&spec, &spec.containers[0], 4 << 30);
         assert_eq!((got.cpu_shares, got.cpu_quota, got.cpu_period), (102, 200_000, 100_000));
         assert_eq!((got.memory_limit_in_bytes, got.oom_score_adj), (1 << 30, 875));

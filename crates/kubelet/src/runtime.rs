@@ -11,9 +11,7 @@ use rpc::{
         CRI_NAMESPACE, NAMESPACE_HEADER, containers::containers_client::ContainersClient,
         events::events_client::EventsClient, tasks::tasks_client::TasksClient,
     },
-    cri::{
-        self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
-    },
+    cri::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient},
 };
 use tonic::{
     Request,

@@ -71,12 +71,18 @@ pub(crate) fn router(site: Site) -> Router {
 
 async fn admit(peer: Option<Extension<Peer>>, request: Request, next: Next) -> Response {
     let identity = peer.and_then(|Extension(peer)| peer.identity());
-    let admitted = identity.is_some_and(|who| who.name == API_SERVER || who.organizations.iter().any(|o| o == ADMINISTRATORS));
-    if admitted { next.run(request).await } else { refuse(StatusCode::FORBIDDEN, "this certificate may not use the kubelet") }
+    let admitted =
+        identity.is_some_and(|who| who.name == API_SERVER || who.organizations.iter().any(|o| o == ADMINISTRATORS));
+    if admitted {
+        next.run(request).await
+    } else {
+        refuse(StatusCode::FORBIDDEN, "this certificate may not use the kubelet")
+    }
 }
 
 async fn pods(State(site): State<Site>) -> impl IntoResponse {
-    let pods: Vec<_> = site.known.borrow().values().map(|pod| serde_json::to_value(pod.as_ref()).unwrap_or_default()).collect();
+    let pods: Vec<_> =
+        site.known.borrow().values().map(|pod| serde_json::to_value(pod.as_ref()).unwrap_or_default()).collect();
     Json(json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}))
 }
 

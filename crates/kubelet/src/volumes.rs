@@ -154,7 +154,10 @@ pub(crate) fn own(path: &Path, fs_group: Option<u32>, mode: u32) -> io::Result<(
 /// True when the pod has volumes whose contents follow other objects or expire.
 pub(crate) fn are_live(spec: &PodSpec) -> bool {
     spec.volumes.iter().flatten().any(|volume| {
-        volume.config_map.is_some() || volume.secret.is_some() || volume.downward_api.is_some() || volume.projected.is_some()
+        volume.config_map.is_some()
+            || volume.secret.is_some()
+            || volume.downward_api.is_some()
+            || volume.projected.is_some()
     })
 }
 
@@ -169,11 +172,17 @@ pub(crate) fn tear_down(pod_dir: &Path) -> Result<()> {
 
 /// Unmounts what the pod's volumes have mounted, and leaves the files.
 pub(crate) fn unmount_below(pod_dir: &Path) -> Result<()> {
-    let points = sys::mount::points()
-        .map_err(|error| Error::File { what: "list mounts below", path: pod_dir.into(), source: io::Error::other(error) })?;
+    let points = sys::mount::points().map_err(|error| Error::File {
+        what: "list mounts below",
+        path: pod_dir.into(),
+        source: io::Error::other(error),
+    })?;
     for point in points.iter().rev().filter(|point| point.starts_with(pod_dir)) {
-        sys::mount::detach(point)
-            .map_err(|error| Error::File { what: "unmount", path: point.clone(), source: io::Error::other(error) })?;
+        sys::mount::detach(point).map_err(|error| Error::File {
+            what: "unmount",
+            path: point.clone(),
+            source: io::Error::other(error),
+        })?;
     }
     Ok(())
 }

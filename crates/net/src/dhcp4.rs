@@ -109,7 +109,9 @@ fn tell(options: &mut v4::DhcpOptions, offer: &Offer, lease: bool) {
     if !offer.routes.is_empty() {
         // RFC 3442: a client that reads this option ignores the Router option, so the default route is repeated here.
         let default = offer.router.map(|router| (Ipv4Net::default(), router));
-        options.insert(DhcpOption::ClasslessStaticRoute(default.into_iter().chain(offer.routes.iter().copied()).collect()));
+        options.insert(DhcpOption::ClasslessStaticRoute(
+            default.into_iter().chain(offer.routes.iter().copied()).collect(),
+        ));
     }
     if !offer.dns.is_empty() {
         options.insert(DhcpOption::DomainNameServer(offer.dns.clone()));

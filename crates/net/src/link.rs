@@ -175,8 +175,9 @@ impl Netlink {
     /// Makes a pair of virtual interfaces: `name` here, `peer` in the network namespace `netns`.
     pub async fn add_veth(&self, name: &str, peer: &str, netns: BorrowedFd<'_>) -> Result<()> {
         let other = LinkMessageBuilder::<LinkUnspec>::new().name(peer).setns_by_fd(netns.as_fd().as_raw_fd()).build();
-        let message =
-            LinkMessageBuilder::<LinkVeth>::new(name, peer).set_info_data(InfoData::Veth(InfoVeth::Peer(other))).build();
+        let message = LinkMessageBuilder::<LinkVeth>::new(name, peer)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(other)))
+            .build();
         let request = self.handle.link().add(message);
         request.execute().await.map_err(refused(format!("create the interface pair {name}, {peer}")))
     }
@@ -208,9 +209,7 @@ impl Netlink {
     pub async fn remove_link(&self, name: &str) -> Result<()> {
         let Some(link) = self.find(name).await? else { return Ok(()) };
         match self.handle.link().del(link.index).execute().await {
-            Err(error) if !is_errno(&error, ABSENT) => {
-                Err(refused(format!("delete network interface {name}"))(error))
-            }
+            Err(error) if !is_errno(&error, ABSENT) => Err(refused(format!("delete network interface {name}"))(error)),
             _ => Ok(()),
         }
     }
@@ -253,7 +252,8 @@ impl Netlink {
 
     /// Sets a link's hardware address.
     pub async fn set_mac(&self, name: &str, mac: [u8; 6]) -> Result<()> {
-        self.change(name, "set the hardware address of", LinkMessageBuilder::<LinkUnspec>::new().address(mac.to_vec())).await
+        self.change(name, "set the hardware address of", LinkMessageBuilder::<LinkUnspec>::new().address(mac.to_vec()))
+            .await
     }
 
     /// The routes of the main table, both families.

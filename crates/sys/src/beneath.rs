@@ -14,8 +14,7 @@ pub struct Dir {
     fd: OwnedFd,
 }
 
-const RESOLVE: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 impl Dir {
     /// The trusted starting point; `path` itself is resolved as usual.
@@ -76,7 +75,8 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn scene() -> std::path::PathBuf {
-        let dir = std::env::temp_dir().join(format!("beneath-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let dir =
+            std::env::temp_dir().join(format!("beneath-{}-{:?}", std::process::id(), std::thread::current().id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(dir.join("in/sub")).unwrap();
         std::fs::write(dir.join("in/sub/file"), "inside").unwrap();

@@ -38,8 +38,19 @@ pub struct Hierarchy {
 }
 
 const V1_CONTROLLERS: [&str; 13] = [
-    "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "perf_event", "hugetlb", "net_cls",
-    "net_prio", "rdma",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "devices",
+    "freezer",
+    "blkio",
+    "pids",
+    "perf_event",
+    "hugetlb",
+    "net_cls",
+    "net_prio",
+    "rdma",
 ];
 
 /// The hierarchies in a mountinfo table, each once.

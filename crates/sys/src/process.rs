@@ -44,7 +44,8 @@ pub struct Handle {
 impl Handle {
     /// The process that has `pid` now; None when there is none.
     pub fn open(pid: u32) -> Result<Option<Self>> {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| Error::Protocol(format!("pid {pid}")))?;
+        let pid =
+            i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| Error::Protocol(format!("pid {pid}")))?;
         match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => Ok(Some(Self { fd })),
             Err(rustix::io::Errno::SRCH) => Ok(None),

@@ -129,7 +129,8 @@ impl DevicePlugin for Plugin {
     type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let device = |n| Device { id: format!("{}{n}", self.kind.name), health: deviceplugin::HEALTHY.into(), topology: None };
+        let device =
+            |n| Device { id: format!("{}{n}", self.kind.name), health: deviceplugin::HEALTHY.into(), topology: None };
         let all = ListAndWatchResponse { devices: (0..COUNT).map(device).collect() };
         // One list, then silence: these devices do not fall ill.
         let stream = futures::stream::once(async move { Ok(all) }).chain(futures::stream::pending());

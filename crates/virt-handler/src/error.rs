@@ -63,7 +63,9 @@ impl Error {
         move |source| Self::Setup { what, source: Box::new(source) }
     }
 
-    pub(crate) fn no_launcher<E: std::error::Error + Send + Sync + 'static>(pod: &str) -> impl FnOnce(E) -> Self + use<E> {
+    pub(crate) fn no_launcher<E: std::error::Error + Send + Sync + 'static>(
+        pod: &str,
+    ) -> impl FnOnce(E) -> Self + use<E> {
         let pod = pod.to_owned();
         move |source| Self::NoLauncher { pod, source: Box::new(source) }
     }

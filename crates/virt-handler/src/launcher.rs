@@ -109,7 +109,10 @@ mod tests {
         let uid = "e42de180-87c5-44dc-ae34-a458f5194e26";
         for (path, expect) in [
             ("/ferrovirt/node1/pode42de180-87c5-44dc-ae34-a458f5194e26/abc", true),
-            ("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pode42de180_87c5_44dc_ae34_a458f5194e26.slice/cri.scope", true),
+            (
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pode42de180_87c5_44dc_ae34_a458f5194e26.slice/cri.scope",
+                true,
+            ),
             ("/ferrovirt/node1/podother/pode42de180-87c5-44dc-ae34-a458f5194e26x", false),
             ("/user.slice", false),
             ("/", false),

@@ -61,7 +61,8 @@ pub(crate) async fn keep(client: Client, node: String, labels: BTreeMap<String, 
         }
         // Later beats repeat the one label that virt-controller takes away from a silent node.
         let said = if first { json!(labels) } else { json!({ label::SCHEDULABLE: "true" }) };
-        let patch = json!({"metadata": {"labels": said, "annotations": {annotation::HEARTBEAT: clock::now().to_string()}}});
+        let patch =
+            json!({"metadata": {"labels": said, "annotations": {annotation::HEARTBEAT: clock::now().to_string()}}});
         match api.patch_metadata(&node, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(_) => (first, delay) = (false, HEARTBEAT),
             Err(error) => {

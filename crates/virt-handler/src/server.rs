@@ -96,9 +96,9 @@ fn call<T>(message: T) -> tonic::Request<T> {
 
 /// JSON from the launcher, checked to be JSON before it goes on.
 fn json(text: &str) -> Result<Response, Refusal> {
-    serde_json::from_str::<Value>(text).map(|value| Json(value).into_response()).map_err(|_| {
-        Refusal(StatusCode::BAD_GATEWAY, "the launcher's answer is not JSON".to_owned())
-    })
+    serde_json::from_str::<Value>(text)
+        .map(|value| Json(value).into_response())
+        .map_err(|_| Refusal(StatusCode::BAD_GATEWAY, "the launcher's answer is not JSON".to_owned()))
 }
 
 async fn guest_info(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Response, Refusal> {

@@ -19,7 +19,11 @@ pub(super) fn serve(server: &ApiServer, segments: &[&str], parts: &request::Part
             let tag = if protobuf { format!("{tag}P") } else { tag };
             return Some(tagged(parts, &tag, || {
                 let document = openapi::v2(&registry);
-                if protobuf { (V2_PROTOBUF, openapi::encode_v2(&document)) } else { ("application/json", document.to_string().into()) }
+                if protobuf {
+                    (V2_PROTOBUF, openapi::encode_v2(&document))
+                } else {
+                    ("application/json", document.to_string().into())
+                }
             }));
         }
         ["v3"] => {

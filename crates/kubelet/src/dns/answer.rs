@@ -80,7 +80,8 @@ pub fn answer(zone: Option<&Zone>, settings: &Settings, query: &[u8], transport:
         return refuse(reply, ResponseCode::Refused);
     }
     let question = question.clone();
-    if let Some(address) = reversed(&question.name).filter(|ip| settings.own_ranges.iter().any(|net| net.contains(ip))) {
+    if let Some(address) = reversed(&question.name).filter(|ip| settings.own_ranges.iter().any(|net| net.contains(ip)))
+    {
         let Some(zone) = zone else { return refuse(reply, ResponseCode::ServFail) };
         return reverse(zone, &question, address, reply, limit);
     }

@@ -56,7 +56,10 @@ async fn ask(resolver: SocketAddr, question: &Query, transport: Transport) -> st
     let belongs = |answer: &Message| {
         answer.metadata.id == id
             && answer.metadata.message_type == MessageType::Response
-            && answer.queries.first().is_some_and(|echo| echo.name == question.name && echo.query_type == question.query_type)
+            && answer
+                .queries
+                .first()
+                .is_some_and(|echo| echo.name == question.name && echo.query_type == question.query_type)
     };
     match transport {
         Transport::Datagram => {

@@ -63,7 +63,12 @@ pub(crate) fn stream(
 }
 
 /// Sends the pieces; ends when `ended` and everything is sent, or when nobody listens.
-pub(crate) async fn read(path: &Path, query: &Query, ended: impl Future<Output = ()>, send: &mpsc::Sender<Piece>) -> io::Result<()> {
+pub(crate) async fn read(
+    path: &Path,
+    query: &Query,
+    ended: impl Future<Output = ()>,
+    send: &mpsc::Sender<Piece>,
+) -> io::Result<()> {
     let mut changes = watch(path)?;
     let mut file = open(path, query.tail)?;
     let mut format = Format { query, rest: query.limit, continued: false };

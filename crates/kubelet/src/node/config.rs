@@ -56,9 +56,13 @@ impl Config {
 
     /// Leaves out one address family everywhere, for a host whose kernel lacks it.
     pub fn without_ipv6(mut self) -> Self {
-        for list in
-            [&mut self.gateways, &mut self.addresses, &mut self.pod_cidrs, &mut self.cluster_cidrs, &mut self.service_cidrs]
-        {
+        for list in [
+            &mut self.gateways,
+            &mut self.addresses,
+            &mut self.pod_cidrs,
+            &mut self.cluster_cidrs,
+            &mut self.service_cidrs,
+        ] {
             list.retain(|net| net.addr().is_ipv4());
         }
         self.dns.retain(IpAddr::is_ipv4);

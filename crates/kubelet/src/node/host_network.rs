@@ -25,8 +25,8 @@ pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
     let wanted = settings(&links, |name| std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok());
     if !saved.exists() {
         let before: BTreeMap<&str, &str> = wanted.iter().map(|s| (s.name.as_str(), s.before.as_str())).collect();
-        let text = serde_json::to_vec(&before)
-            .map_err(|source| super::Error::Config { path: saved.to_owned(), source })?;
+        let text =
+            serde_json::to_vec(&before).map_err(|source| super::Error::Config { path: saved.to_owned(), source })?;
         super::write(saved, text)?;
     }
     for setting in &wanted {
@@ -106,8 +106,7 @@ fn ruleset(config: &Config) -> String {
     let mut rules = String::new();
     let inside: Vec<_> = config.gateways.iter().chain(&config.cluster_cidrs).map(ipnet::IpNet::trunc).collect();
     for (family, is_v4) in [("ip", true), ("ip6", false)] {
-        let nets: Vec<_> =
-            inside.iter().filter(|net| net.addr().is_ipv4() == is_v4).map(ToString::to_string).collect();
+        let nets: Vec<_> = inside.iter().filter(|net| net.addr().is_ipv4() == is_v4).map(ToString::to_string).collect();
         if !nets.is_empty() {
             let nets = nets.join(", ");
             let _ = writeln!(
@@ -129,7 +128,9 @@ mod tests {
 
     #[track_caller]
     fn check(host: &[(&str, &str)], expect: &[&str]) {
-        let found = settings(&["eth0".into()], |name| host.iter().find(|(n, _)| *n == name).map(|(_, value)| format!("{value}\n")));
+        let found = settings(&["eth0".into()], |name| {
+            host.iter().find(|(n, _)| *n == name).map(|(_, value)| format!("{value}\n"))
+        });
         let found: Vec<_> = found.iter().map(|s| format!("{}: {} -> {}", s.name, s.before, s.wanted)).collect();
         assert_eq!(found, expect);
     }

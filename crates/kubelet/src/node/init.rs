@@ -117,7 +117,8 @@ impl Supervisor {
         };
         let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         let spawned = command.stdin(Stdio::null()).env("PATH", path).env("HOME", "/root").spawn();
-        let child = spawned.map_err(|source| Error::Start { program: format!("{service:?}").to_lowercase(), source })?;
+        let child =
+            spawned.map_err(|source| Error::Start { program: format!("{service:?}").to_lowercase(), source })?;
         self.running.insert(child.id(), service);
         Ok(())
     }

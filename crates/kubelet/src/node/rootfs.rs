@@ -38,7 +38,13 @@ pub fn enter(config: &Config, hierarchies: &[Hierarchy]) -> Result<()> {
     memory(&root, "dev", MountFlags::NOSUID, "mode=755")?;
     devices::populate(&root.join("dev"))?;
     memory(&root, "dev/shm", MountFlags::NOSUID | MountFlags::NODEV, "mode=1777")?;
-    special(&root, "dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5")?;
+    special(
+        &root,
+        "dev/pts",
+        "devpts",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        "newinstance,ptmxmode=0666,mode=0620,gid=5",
+    )?;
     special(&root, "dev/mqueue", "mqueue", QUIET, "")?;
     special(&root, "proc", "proc", QUIET, "")?;
     special(&root, "sys", "sysfs", QUIET, "")?;
@@ -117,7 +123,15 @@ fn cgroups(root: &Path, hierarchies: &[Hierarchy]) -> Result<()> {
 }
 
 fn kept_directories(root: &Path) -> Result<()> {
-    for dir in ["var/lib/kubelet", "var/lib/containerd", "var/log/pods", "var/log/containers", "var/cache", "var/tmp", "run/lock"] {
+    for dir in [
+        "var/lib/kubelet",
+        "var/lib/containerd",
+        "var/log/pods",
+        "var/log/containers",
+        "var/cache",
+        "var/tmp",
+        "run/lock",
+    ] {
         make_dir(&root.join(dir))?;
     }
     for (name, target) in [("var/run", "/run"), ("var/lock", "/run/lock")] {

@@ -99,10 +99,8 @@ mod tests {
 
     #[test]
     fn the_host_reaches_pods_and_services_through_the_node() {
-        let got: Vec<_> = routes(&crate::node::config::example())
-            .iter()
-            .map(|(cidr, via)| format!("{cidr} via {via}"))
-            .collect();
+        let got: Vec<_> =
+            routes(&crate::node::config::example()).iter().map(|(cidr, via)| format!("{cidr} via {via}")).collect();
         assert_eq!(
             got,
             [

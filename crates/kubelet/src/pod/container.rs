@@ -107,7 +107,12 @@ fn security(spec: &PodSpec, container: &Container, root: &Path) -> cri::LinuxCon
 }
 
 /// Why the container may not run as the user it would run as, when it must not run as root.
-pub(crate) fn root_refusal(spec: &PodSpec, container: &Container, image_uid: Option<i64>, image_user: &str) -> Option<String> {
+pub(crate) fn root_refusal(
+    spec: &PodSpec,
+    container: &Container,
+    image_uid: Option<i64>,
+    image_user: &str,
+) -> Option<String> {
     let own = container.security_context.as_ref();
     let pod = spec.security_context.as_ref();
     let must = own.and_then(|c| c.run_as_non_root).or(pod.and_then(|c| c.run_as_non_root)) == Some(true);
@@ -141,8 +146,10 @@ mod tests {
 
     #[test]
     fn a_restricted_container() {
-        let spec = parse(json!({"securityContext": {"runAsUser": 107, "runAsGroup": 107, "fsGroup": 107, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{"name": "c", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}));
+        let spec = parse(
+            json!({"securityContext": {"runAsUser": 107, "runAsGroup": 107, "fsGroup": 107, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "c", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}),
+        );
         let got = security(&spec, &spec.containers[0], Path::new("/k"));
         assert_eq!(got.run_as_user.map(|v| v.value), Some(107));
         assert_eq!(got.supplemental_groups, [107]);

@@ -148,7 +148,9 @@ fn service_variables(services: &[Service], links: bool) -> Vec<(String, String)>
         let is_api = name == "kubernetes" && service.metadata.namespace.as_deref() == Some("default");
         let Some(spec) = service.spec.as_ref().filter(|_| links || is_api) else { continue };
         let ip = spec.cluster_ip.as_deref().unwrap_or_default();
-        let Some(first) = spec.ports.iter().flatten().next().filter(|_| !ip.is_empty() && ip != "None") else { continue };
+        let Some(first) = spec.ports.iter().flatten().next().filter(|_| !ip.is_empty() && ip != "None") else {
+            continue;
+        };
         let prefix = name.to_ascii_uppercase().replace('-', "_");
         variables.push((format!("{prefix}_SERVICE_HOST"), ip.to_owned()));
         variables.push((format!("{prefix}_SERVICE_PORT"), first.port.to_string()));
@@ -242,7 +244,8 @@ mod tests {
 
     #[test]
     fn missing_sources_are_named() {
-        let key = |kind: &str| json!({"name": "c", "env": [{"name": "X", "valueFrom": {kind: {"name": "cm", "key": "no"}}}]});
+        let key =
+            |kind: &str| json!({"name": "c", "env": [{"name": "X", "valueFrom": {kind: {"name": "cm", "key": "no"}}}]});
         assert_eq!(environment(key("configMapKeyRef")).unwrap_err(), "couldn't find key no in ConfigMap /cm");
         assert_eq!(environment(key("secretKeyRef")).unwrap_err(), "secret \"cm\" not found");
     }

@@ -44,7 +44,8 @@ pub(crate) async fn of(
         resource: &|name, resource, divisor| {
             let other = name.filter(|name| *name != container.name);
             let named = other.map_or(Some(container), |name| {
-                let mut all = spec.into_iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+                let mut all =
+                    spec.into_iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
                 all.find(|c| c.name == name)
             })?;
             fields::resource(named, resource, divisor, &context.amounts)

@@ -53,7 +53,9 @@ pub(crate) fn resource(container: &Container, name: &str, divisor_milli: i64, no
         "requests.cpu" => request(container, "cpu").and_then(milli).unwrap_or(0),
         "limits.memory" => limit(container, "memory").and_then(milli).unwrap_or(node.memory.saturating_mul(1000)),
         "requests.memory" => request(container, "memory").and_then(milli).unwrap_or(0),
-        "limits.ephemeral-storage" => limit(container, "ephemeral-storage").and_then(milli).unwrap_or(node.storage.saturating_mul(1000)),
+        "limits.ephemeral-storage" => {
+            limit(container, "ephemeral-storage").and_then(milli).unwrap_or(node.storage.saturating_mul(1000))
+        }
         "requests.ephemeral-storage" => request(container, "ephemeral-storage").and_then(milli).unwrap_or(0),
         _ => {
             let (kind, key) = name.split_once('.')?;
@@ -114,7 +116,8 @@ mod tests {
     #[test]
     fn resources_round_up() {
         let container: Container =
-            serde_json::from_value(json!({"name": "c", "resources": {"requests": {"cpu": "100m", "memory": "1000"}}})).unwrap();
+            serde_json::from_value(json!({"name": "c", "resources": {"requests": {"cpu": "100m", "memory": "1000"}}}))
+                .unwrap();
         let node = NodeAmounts { cpu_milli: 2000, memory: 1 << 30, storage: 0 };
         assert_eq!(resource(&container, "requests.cpu", 1000, &node).as_deref(), Some("1"));
         assert_eq!(resource(&container, "requests.cpu", 1, &node).as_deref(), Some("100"));

@@ -54,11 +54,7 @@ fn open_to_all(path: &Path) -> Result<()> {
 }
 
 fn bind(host: &Path, container: &str) -> cri::Mount {
-    cri::Mount {
-        container_path: container.to_owned(),
-        host_path: host.display().to_string(),
-        ..Default::default()
-    }
+    cri::Mount { container_path: container.to_owned(), host_path: host.display().to_string(), ..Default::default() }
 }
 
 fn volume(
@@ -92,7 +88,8 @@ fn volume(
     let contents = volume.is_some_and(|v| {
         v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some()
     });
-    let path = if wanted.mount_path.starts_with('/') { wanted.mount_path.clone() } else { format!("/{}", wanted.mount_path) };
+    let path =
+        if wanted.mount_path.starts_with('/') { wanted.mount_path.clone() } else { format!("/{}", wanted.mount_path) };
     Ok(cri::Mount {
         container_path: path,
         host_path: host.display().to_string(),

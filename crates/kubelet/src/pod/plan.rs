@@ -22,18 +22,39 @@ const CRASH_FORGET: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     SetUpVolumes,
-    CreateSandbox { attempt: u32 },
+    CreateSandbox {
+        attempt: u32,
+    },
     /// Make sure the container's image is there.
-    Pull { name: String },
-    Start { name: String, attempt: u32, sandbox: String },
+    Pull {
+        name: String,
+    },
+    Start {
+        name: String,
+        attempt: u32,
+        sandbox: String,
+    },
     /// Stop with the grace that remains; `reason` is the sentence of the event.
-    Stop { id: String, name: String, grace: i64, reason: String },
+    Stop {
+        id: String,
+        name: String,
+        grace: i64,
+        reason: String,
+    },
     /// The grace is over.
-    Kill { id: String },
-    Remove { id: String },
-    StopSandbox { id: String },
+    Kill {
+        id: String,
+    },
+    Remove {
+        id: String,
+    },
+    StopSandbox {
+        id: String,
+    },
     /// Nothing runs any more: give back volumes and cgroups; with `all`, also containers, sandboxes and logs.
-    CleanUp { all: bool },
+    CleanUp {
+        all: bool,
+    },
 }
 
 impl Step {
@@ -340,7 +361,9 @@ fn restarts(spec: &PodSpec, container: &Container, code: i32) -> bool {
 /// True when no container of the pod will ever run again by itself.
 pub(crate) fn is_terminal(spec: &PodSpec, observed: &Observed) -> bool {
     if spec.restart_policy.as_deref().unwrap_or("Always") == "Never" {
-        let failed = |c: &&Container| !is_sidecar(c) && observed.latest(&c.name).and_then(Instance::exit).is_some_and(|e| e.code != 0);
+        let failed = |c: &&Container| {
+            !is_sidecar(c) && observed.latest(&c.name).and_then(Instance::exit).is_some_and(|e| e.code != 0)
+        };
         let begun = spec.containers.iter().any(|c| observed.latest(&c.name).is_some());
         if !begun && spec.init_containers.iter().flatten().any(|c| failed(&c)) {
             return true;

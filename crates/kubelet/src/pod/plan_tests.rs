@@ -17,7 +17,12 @@ fn instance(text: &str) -> Instance {
         Some((name, exit)) => {
             let (code, finished) = exit.split_once('@').unwrap();
             let finished: i64 = finished.parse().unwrap();
-            let exit = Exit { code: code.parse().unwrap(), started: at(finished - 1), finished: at(finished), ..Default::default() };
+            let exit = Exit {
+                code: code.parse().unwrap(),
+                started: at(finished - 1),
+                finished: at(finished),
+                ..Default::default()
+            };
             (name, State::Exited(exit))
         }
         None => match text.strip_suffix('?') {
@@ -41,7 +46,8 @@ fn instance(text: &str) -> Instance {
 }
 
 fn observed(instances: &[&str], sandbox: Option<bool>) -> Observed {
-    let sandboxes = sandbox.map(|ready| Sandbox { id: "s0".into(), attempt: 0, ready, created: at(1), ips: Vec::new() });
+    let sandboxes =
+        sandbox.map(|ready| Sandbox { id: "s0".into(), attempt: 0, ready, created: at(1), ips: Vec::new() });
     let mut containers: Vec<_> = instances.iter().map(|text| instance(text)).collect();
     containers.sort_by(|a, b| b.attempt.cmp(&a.attempt));
     Observed { sandboxes: sandboxes.into_iter().collect(), containers }

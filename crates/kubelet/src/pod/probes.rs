@@ -95,7 +95,8 @@ async fn liveness(target: &Target, probe: &Probe, reports: &Reports) {
                 unhealthy(target, "Liveness", &why);
                 failures += 1;
                 if failures >= probe.failure_threshold.unwrap_or(3).max(1) {
-                    let reason = format!("Container {} failed liveness probe, will be restarted", target.container.name);
+                    let reason =
+                        format!("Container {} failed liveness probe, will be restarted", target.container.name);
                     let _ = reports.send((target.id.clone(), Verdict::Doomed(reason)));
                     return;
                 }
@@ -155,7 +156,9 @@ async fn ask(target: &Target, probe: &Probe) -> Result<(), String> {
                 let output = [reply.stdout, reply.stderr].concat();
                 Err(String::from_utf8_lossy(&output[..output.len().min(10_240)]).into_owned())
             }
-            Err(error) if error.is_timeout() => Err(format!("command timed out after {seconds}s: {}", command.join(" "))),
+            Err(error) if error.is_timeout() => {
+                Err(format!("command timed out after {seconds}s: {}", command.join(" ")))
+            }
             Err(error) => Err(kit::Chain(&error).to_string()),
         };
     }
@@ -216,7 +219,8 @@ struct HealthCheckResponse {
 async fn health(host: &str, port: u16, service: String) -> Result<(), String> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let fail = |what: String| format!("failed to connect service \"{host}:{port}\": {what}");
-    let endpoint = tonic::transport::Endpoint::try_from(format!("http://{host}:{port}")).map_err(|e| fail(e.to_string()))?;
+    let endpoint =
+        tonic::transport::Endpoint::try_from(format!("http://{host}:{port}")).map_err(|e| fail(e.to_string()))?;
     let channel = endpoint.connect().await.map_err(|error| fail(kit::Chain(&error).to_string()))?;
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.map_err(|error| fail(error.to_string()))?;

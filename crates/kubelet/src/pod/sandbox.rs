@@ -52,11 +52,7 @@ pub(crate) fn config(pod: &Pod, attempt: u32, around: &Surroundings<'_>) -> cri:
 /// The labels by which sandboxes and containers of a pod are found again.
 pub(crate) fn pod_labels(pod: &Pod) -> [(String, String); 3] {
     let (name, namespace, uid) = names(pod);
-    [
-        (label::POD_NAME.to_owned(), name),
-        (label::POD_NAMESPACE.to_owned(), namespace),
-        (label::POD_UID.to_owned(), uid),
-    ]
+    [(label::POD_NAME.to_owned(), name), (label::POD_NAMESPACE.to_owned(), namespace), (label::POD_UID.to_owned(), uid)]
 }
 
 pub(crate) fn names(pod: &Pod) -> (String, String, String) {
@@ -73,7 +69,8 @@ pub(crate) fn log_directory(pod: &Pod, logs: &Path) -> String {
 
 /// The namespaces a pod's containers run in.
 pub(crate) fn namespaces(spec: &PodSpec) -> cri::NamespaceOption {
-    let node_if = |wanted: Option<bool>, otherwise| if wanted == Some(true) { cri::NamespaceMode::Node } else { otherwise };
+    let node_if =
+        |wanted: Option<bool>, otherwise| if wanted == Some(true) { cri::NamespaceMode::Node } else { otherwise };
     let shared = spec.share_process_namespace == Some(true);
     let pid = if shared { cri::NamespaceMode::Pod } else { cri::NamespaceMode::Container };
     cri::NamespaceOption {
@@ -117,7 +114,9 @@ pub(crate) fn seccomp(profile: Option<&SeccompProfile>, root: &Path) -> cri::Sec
     use cri::security_profile::ProfileType;
     let (kind, path) = match profile.map(|profile| (profile.type_.as_str(), &profile.localhost_profile)) {
         Some(("RuntimeDefault", _)) => (ProfileType::RuntimeDefault, String::new()),
-        Some(("Localhost", Some(path))) => (ProfileType::Localhost, root.join("seccomp").join(path).display().to_string()),
+        Some(("Localhost", Some(path))) => {
+            (ProfileType::Localhost, root.join("seccomp").join(path).display().to_string())
+        }
         _ => (ProfileType::Unconfined, String::new()),
     };
     cri::SecurityProfile { profile_type: kind as i32, localhost_ref: path }
@@ -175,7 +174,8 @@ pub(crate) fn dns(pod: &Pod, around: &Surroundings<'_>) -> cri::DnsConfig {
         extend(&mut config.searches, extra.searches.iter().flatten());
         let mut options: BTreeMap<String, Option<String>> = BTreeMap::new();
         for option in &config.options {
-            let (name, value) = option.split_once(':').map_or((option.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
+            let (name, value) =
+                option.split_once(':').map_or((option.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
             options.insert(name.to_owned(), value);
         }
         for option in extra.options.iter().flatten() {
@@ -218,7 +218,9 @@ mod tests {
     fn check(spec: serde_json::Value, expect: (&[&str], &[&str], &[&str])) {
         let mut spec = spec;
         spec["containers"] = json!([]);
-        let pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec})).unwrap();
+        let pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}))
+                .unwrap();
         let node_dns = parse_resolv_conf("# x\nnameserver 192.0.2.1\nsearch corp.example\noptions edns0\n");
         let around = Surroundings {
             node: "node1",

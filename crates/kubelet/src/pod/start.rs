@@ -39,9 +39,14 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let id = async {
         if let Some(refusal) = container::root_refusal(spec, wanted, start.image.uid, &start.image.user) {
-            return Err(("CreateContainerConfigError", format!("{refusal} (pod: \"{}\", container: {})", full_name(&pod), start.name)));
+            return Err((
+                "CreateContainerConfigError",
+                format!("{refusal} (pod: \"{}\", container: {})", full_name(&pod), start.name),
+            ));
         }
-        let env = environment::of(&context, &pod, wanted, &start.pod_ips).await.map_err(|w| ("CreateContainerConfigError", w.message))?;
+        let env = environment::of(&context, &pod, wanted, &start.pod_ips)
+            .await
+            .map_err(|w| ("CreateContainerConfigError", w.message))?;
         let devices = context
             .devices
             .allocate(uid, &start.name, &resources::extended(wanted))

@@ -118,10 +118,17 @@ fn phase(spec: &PodSpec, inputs: &Inputs<'_>, initialized: bool) -> &'static str
     if stopped && !observed.containers.is_empty() {
         return "Failed";
     }
-    let begun = spec.containers.iter().all(|c| {
-        observed.latest(&c.name).is_some_and(|instance| !matches!(instance.state, State::Created))
-    });
-    if begun && initialized { "Running" } else if before == Some("Running") { "Running" } else { "Pending" }
+    let begun = spec
+        .containers
+        .iter()
+        .all(|c| observed.latest(&c.name).is_some_and(|instance| !matches!(instance.state, State::Created)));
+    if begun && initialized {
+        "Running"
+    } else if before == Some("Running") {
+        "Running"
+    } else {
+        "Pending"
+    }
 }
 
 fn inits_done(spec: &PodSpec, inputs: &Inputs<'_>) -> bool {
@@ -197,8 +204,14 @@ fn container_status(
         container_id: instance
             .map(|instance| format!("containerd://{}", instance.id))
             .or_else(|| old.and_then(|old| old.container_id.clone())),
-        image: instance.map(|i| i.image.clone()).filter(|image| !image.is_empty()).unwrap_or_else(|| container.image.clone().unwrap_or_default()),
-        image_id: instance.map(|i| i.image_ref.clone()).or_else(|| old.map(|old| old.image_id.clone())).unwrap_or_default(),
+        image: instance
+            .map(|i| i.image.clone())
+            .filter(|image| !image.is_empty())
+            .unwrap_or_else(|| container.image.clone().unwrap_or_default()),
+        image_id: instance
+            .map(|i| i.image_ref.clone())
+            .or_else(|| old.map(|old| old.image_id.clone()))
+            .unwrap_or_default(),
         restart_count: instance
             .map_or_else(|| old.map_or(0, |old| old.restart_count), |i| i32::try_from(i.attempt).unwrap_or(i32::MAX)),
         started: Some(started),
@@ -255,7 +268,11 @@ fn conditions(
     let unready = names(&status.container_statuses);
     let completed = || Some(("PodCompleted".to_owned(), String::new()));
     let containers = if terminal {
-        Some(if succeeded { ("PodCompleted".to_owned(), String::new()) } else { ("PodFailed".to_owned(), String::new()) })
+        Some(if succeeded {
+            ("PodCompleted".to_owned(), String::new())
+        } else {
+            ("PodFailed".to_owned(), String::new())
+        })
     } else if unready.is_empty() {
         None
     } else {

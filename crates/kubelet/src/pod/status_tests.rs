@@ -72,7 +72,9 @@ impl Scene {
         let status = self.status();
         let truth = |kind: &str| {
             let found = status.conditions.iter().flatten().find(|c| c.type_ == kind);
-            found.map_or("-".to_owned(), |c| format!("{}{}", c.status, c.reason.as_ref().map_or(String::new(), |r| format!("({r})"))))
+            found.map_or("-".to_owned(), |c| {
+                format!("{}{}", c.status, c.reason.as_ref().map_or(String::new(), |r| format!("({r})")))
+            })
         };
         let got = format!(
             "{} Initialized={} Ready={}",
@@ -96,17 +98,23 @@ fn policy(policy: &str) -> Value {
 fn phases() {
     Scene::new(one(), vec![]).check("Pending Initialized=True Ready=False(ContainersNotReady)");
     Scene::new(one(), vec![running("a")]).check("Running Initialized=True Ready=True");
-    Scene::new(policy("Always"), vec![running("a"), exited("b", 0, 1)]).check("Running Initialized=True Ready=False(ContainersNotReady)");
-    Scene::new(policy("Never"), vec![exited("a", 0, 0), exited("b", 0, 0)]).check("Succeeded Initialized=True(PodCompleted) Ready=False(PodCompleted)");
-    Scene::new(policy("Never"), vec![exited("a", 0, 0), exited("b", 0, 3)]).check("Failed Initialized=True Ready=False(PodFailed)");
-    Scene::new(policy("OnFailure"), vec![exited("a", 0, 0), exited("b", 0, 3)]).check("Running Initialized=True Ready=False(ContainersNotReady)");
+    Scene::new(policy("Always"), vec![running("a"), exited("b", 0, 1)])
+        .check("Running Initialized=True Ready=False(ContainersNotReady)");
+    Scene::new(policy("Never"), vec![exited("a", 0, 0), exited("b", 0, 0)])
+        .check("Succeeded Initialized=True(PodCompleted) Ready=False(PodCompleted)");
+    Scene::new(policy("Never"), vec![exited("a", 0, 0), exited("b", 0, 3)])
+        .check("Failed Initialized=True Ready=False(PodFailed)");
+    Scene::new(policy("OnFailure"), vec![exited("a", 0, 0), exited("b", 0, 3)])
+        .check("Running Initialized=True Ready=False(ContainersNotReady)");
 }
 
 #[test]
 fn init_containers_hold_the_pod_pending() {
     let spec = || json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i"}], "restartPolicy": "Never"});
-    Scene::new(spec(), vec![running("i")]).check("Pending Initialized=False(ContainersNotInitialized) Ready=False(ContainersNotReady)");
-    Scene::new(spec(), vec![exited("i", 0, 1)]).check("Failed Initialized=False(ContainersNotInitialized) Ready=False(PodFailed)");
+    Scene::new(spec(), vec![running("i")])
+        .check("Pending Initialized=False(ContainersNotInitialized) Ready=False(ContainersNotReady)");
+    Scene::new(spec(), vec![exited("i", 0, 1)])
+        .check("Failed Initialized=False(ContainersNotInitialized) Ready=False(PodFailed)");
     let waiting = Scene::new(spec(), vec![running("i")]).status().container_statuses.unwrap();
     assert_eq!(waiting[0].state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(), Some("PodInitializing"));
 }

@@ -83,7 +83,15 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
 }
 
 /// The preStop hook within the grace, then the stop signal with what is left of it.
-pub(crate) async fn stop(context: Arc<Context>, pod: Arc<Pod>, id: String, name: String, grace: i64, reason: String, ip: Option<String>) -> Outcome {
+pub(crate) async fn stop(
+    context: Arc<Context>,
+    pod: Arc<Pod>,
+    id: String,
+    name: String,
+    grace: i64,
+    reason: String,
+    ip: Option<String>,
+) -> Outcome {
     let target = about_container(&pod, &name);
     context.events.normal(&target, "Killing", reason);
     let began = tokio::time::Instant::now();
@@ -95,8 +103,14 @@ pub(crate) async fn stop(context: Arc<Context>, pod: Arc<Pod>, id: String, name:
     {
         match tokio::time::timeout(allowed, hooks::run(&context, container, &id, hook, ip.as_deref())).await {
             Ok(Ok(())) => {}
-            Ok(Err(message)) => context.events.warning(&target, "FailedPreStopHook", format!("PreStopHook failed: {message}")),
-            Err(_) => context.events.warning(&target, "FailedPreStopHook", "PreStopHook failed: it did not end within the grace period"),
+            Ok(Err(message)) => {
+                context.events.warning(&target, "FailedPreStopHook", format!("PreStopHook failed: {message}"))
+            }
+            Err(_) => context.events.warning(
+                &target,
+                "FailedPreStopHook",
+                "PreStopHook failed: it did not end within the grace period",
+            ),
         }
     }
     let used = i64::try_from(began.elapsed().as_secs()).unwrap_or(grace);

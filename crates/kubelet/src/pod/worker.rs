@@ -222,8 +222,8 @@ impl Worker {
 
     /// Takes the API's newest object. Of the status only what others own is new to us.
     fn adopt(&mut self, pod: Arc<Pod>, gone: bool) {
-        let metadata_changed =
-            pod.metadata.labels != self.pod.metadata.labels || pod.metadata.annotations != self.pod.metadata.annotations;
+        let metadata_changed = pod.metadata.labels != self.pod.metadata.labels
+            || pod.metadata.annotations != self.pod.metadata.annotations;
         if metadata_changed && self.facts.volumes_due.is_some() {
             self.facts.volumes_due = Some(kit::clock::now());
         }
@@ -304,7 +304,11 @@ impl Worker {
         let Some(seconds) = self.spec().active_deadline_seconds else { return };
         let started = self.pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
         let over = started.is_some_and(|started| now.duration_since(started).as_secs() >= seconds);
-        if over && self.facts.stopping.is_none() && !self.facts.was_terminal && !plan::is_terminal(self.spec(), &self.observed) {
+        if over
+            && self.facts.stopping.is_none()
+            && !self.facts.was_terminal
+            && !plan::is_terminal(self.spec(), &self.observed)
+        {
             let message = "Pod was active on the node longer than the specified deadline";
             self.context.events.normal(&about(&self.pod), "DeadlineExceeded", message);
             self.verdict = Some(("DeadlineExceeded".into(), message.into()));
@@ -536,7 +540,12 @@ impl Worker {
             let known = self.waiting.get(name).is_some_and(|waiting| waiting.reason == "CrashLoopBackOff");
             if !known {
                 let message = status::crash_message(name, *delay, &self.pod);
-                let text = format!("Back-off restarting failed container {name} in pod {}_{}({})", self.pod.metadata.name.as_deref().unwrap_or_default(), self.pod.metadata.namespace.as_deref().unwrap_or_default(), self.uid());
+                let text = format!(
+                    "Back-off restarting failed container {name} in pod {}_{}({})",
+                    self.pod.metadata.name.as_deref().unwrap_or_default(),
+                    self.pod.metadata.namespace.as_deref().unwrap_or_default(),
+                    self.uid()
+                );
                 self.context.events.warning(&about_container(&self.pod, name), "BackOff", text);
                 self.waiting.insert(name.clone(), Waiting { reason: "CrashLoopBackOff".into(), message });
             }
@@ -558,7 +567,9 @@ impl Worker {
             return;
         }
         let since = *self.unpublished.get_or_insert_with(tokio::time::Instant::now);
-        let under_way = |key: &String| key.starts_with("start:") || key.starts_with("pull:") || key == "sandbox" || key == "volumes";
+        let under_way = |key: &String| {
+            key.starts_with("start:") || key.starts_with("pull:") || key == "sandbox" || key == "volumes"
+        };
         let starting = self.facts.busy.iter().any(under_way) && since.elapsed() < SETTLE;
         let held = self.facts.hold.get("publish").is_some_and(|until| *until > now);
         if !starting && !held && !self.facts.busy.contains("publish") {
@@ -584,7 +595,8 @@ impl Worker {
             }
         }
         let started = self.pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
-        if let (Some(started), Some(limit), None) = (started, self.spec().active_deadline_seconds, &self.facts.stopping) {
+        if let (Some(started), Some(limit), None) = (started, self.spec().active_deadline_seconds, &self.facts.stopping)
+        {
             if let Ok(time) = started.checked_add(Duration::from_secs(u64::try_from(limit).unwrap_or(0))) {
                 at(time);
             }

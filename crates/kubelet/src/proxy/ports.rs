@@ -69,9 +69,7 @@ pub struct Port {
 /// Services on an address that the node itself answers on.
 pub fn collect(view: &View, settings: &Settings) -> Vec<Port> {
     let mut ports: Vec<Port> = view.services.iter().flat_map(|service| of_service(service, view, settings)).collect();
-    ports.sort_by(|a, b| {
-        (&a.service, a.protocol, a.port, a.is_v6).cmp(&(&b.service, b.protocol, b.port, b.is_v6))
-    });
+    ports.sort_by(|a, b| (&a.service, a.protocol, a.port, a.is_v6).cmp(&(&b.service, b.protocol, b.port, b.is_v6)));
     ports
 }
 
@@ -138,7 +136,11 @@ fn is_of_family(slice: &EndpointSlice, is_v6: bool) -> bool {
 }
 
 /// The ready endpoints; when there is none, those that still answer while they terminate.
-fn endpoints(slices: &[&EndpointSlice], port: &ServicePort, wanted: impl Fn(&Endpoint) -> bool) -> BTreeSet<SocketAddr> {
+fn endpoints(
+    slices: &[&EndpointSlice],
+    port: &ServicePort,
+    wanted: impl Fn(&Endpoint) -> bool,
+) -> BTreeSet<SocketAddr> {
     let gather = |usable: fn(&Endpoint) -> bool| {
         let mut found = BTreeSet::new();
         for slice in slices {
@@ -162,7 +164,8 @@ fn conditions(endpoint: &Endpoint) -> (bool, bool) {
 
 /// The slice's port of the same name and protocol.
 fn target_port(slice: &EndpointSlice, port: &ServicePort) -> Option<u16> {
-    let same = |text: Option<&str>, other: Option<&str>, default: &str| text.unwrap_or(default) == other.unwrap_or(default);
+    let same =
+        |text: Option<&str>, other: Option<&str>, default: &str| text.unwrap_or(default) == other.unwrap_or(default);
     let found = slice.ports.iter().flatten().find(|candidate| {
         same(candidate.name.as_deref(), port.name.as_deref(), "")
             && same(candidate.protocol.as_deref(), port.protocol.as_deref(), "TCP")

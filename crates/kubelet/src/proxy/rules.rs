@@ -226,12 +226,16 @@ fn base(settings: &Settings) -> Ruleset {
     let mut rules = Ruleset::default();
     let (mut services, mut refuse, mut refuse_node_ports, mut unknown) = (vec![], vec![], vec![], vec![]);
     for (is_v6, Family { ip, nf, address, suffix }) in FAMILIES.iter().enumerate().map(|(n, family)| (n == 1, family)) {
-        for (map, kind) in [("addresses", format!("{address} . inet_proto . inet_service")), ("node_ports", "inet_proto . inet_service".into())] {
+        for (map, kind) in [
+            ("addresses", format!("{address} . inet_proto . inet_service")),
+            ("node_ports", "inet_proto . inet_service".into()),
+        ] {
             rules.maps.insert(format!("{map}{suffix}"), (kind.clone(), Vec::new()));
             rules.maps.insert(format!("refused_{map}{suffix}"), (kind, Vec::new()));
         }
         let loopback = if is_v6 { "::1" } else { "127.0.0.0/8" };
-        let here = format!("meta nfproto {nf} fib daddr type local {ip} daddr != {loopback} meta l4proto . th dport vmap");
+        let here =
+            format!("meta nfproto {nf} fib daddr type local {ip} daddr != {loopback} meta l4proto . th dport vmap");
         let there = format!("{ip} daddr . meta l4proto . th dport vmap");
         services.push(format!("{there} @addresses{suffix}"));
         services.push(format!("{here} @node_ports{suffix}"));
@@ -246,9 +250,8 @@ fn base(settings: &Settings) -> Ruleset {
             unknown.push(format!("{ip} daddr {} {but}goto reject_it", list(ranges.iter())));
         }
     }
-    let first = |hook: &str, rest: &[&[String]]| {
-        std::iter::once(hook.to_owned()).chain(rest.concat()).collect::<Vec<_>>()
-    };
+    let first =
+        |hook: &str, rest: &[&[String]]| std::iter::once(hook.to_owned()).chain(rest.concat()).collect::<Vec<_>>();
     let jump = ["jump services".to_owned()];
     let mut chain = |name: &str, lines: Vec<String>| rules.chains.insert(name.into(), lines);
     chain("prerouting", first("type nat hook prerouting priority dstnat", &[&jump]));

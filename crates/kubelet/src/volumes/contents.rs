@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, path::Path};
 use base64::Engine;
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-    core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume},
+    core::v1::{
+        ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume,
+    },
 };
 use kube::{Api, api::PostParams};
 
@@ -20,7 +22,13 @@ use crate::{
 type Data = BTreeMap<String, Vec<u8>>;
 
 /// Everything the volume shall hold. Missing required sources are errors.
-pub(crate) async fn gather(context: &Context, pod: &Pod, volume: &Volume, place: &Path, ips: &[String]) -> Result<Payload> {
+pub(crate) async fn gather(
+    context: &Context,
+    pod: &Pod,
+    volume: &Volume,
+    place: &Path,
+    ips: &[String],
+) -> Result<Payload> {
     let mut payload = Payload::new();
     if let Some(source) = &volume.config_map {
         let data = config_map(context, pod, &source.name, source.optional).await?;
@@ -43,12 +51,22 @@ pub(crate) async fn gather(context: &Context, pod: &Pod, volume: &Volume, place:
                 let mode = source.default_mode;
                 select(&mut payload, &data, &part.items, mode, part.optional, &format!("secret {:?}", part.name))?;
             } else if let Some(part) = &part.downward_api {
-                downward(context, &mut payload, pod, part.items.as_deref().unwrap_or_default(), source.default_mode, ips)?;
+                downward(
+                    context,
+                    &mut payload,
+                    pod,
+                    part.items.as_deref().unwrap_or_default(),
+                    source.default_mode,
+                    ips,
+                )?;
             } else if let Some(part) = &part.service_account_token {
                 let entry = token(context, pod, part, place, source.default_mode).await?;
                 payload.insert(part.path.clone(), entry);
             } else {
-                return Err(Error::Invalid(format!("volume {}: a projected source is not supported on this node", volume.name)));
+                return Err(Error::Invalid(format!(
+                    "volume {}: a projected source is not supported on this node",
+                    volume.name
+                )));
             }
         }
     }
@@ -61,7 +79,9 @@ async fn config_map(context: &Context, pod: &Pod, name: &str, optional: Option<b
     match api.get_opt(name).await.map_err(Error::api(format!("get configmap {name:?}")))? {
         Some(found) => {
             let text = found.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes()));
-            Ok(text.chain(found.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0))).collect())
+            Ok(text
+                .chain(found.binary_data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)))
+                .collect())
         }
         None if optional == Some(true) => Ok(Data::new()),
         None => Err(Error::Invalid(format!("configmap {name:?} not found"))),
@@ -120,7 +140,8 @@ fn downward(
             fields::field(pod, &field.field_path, ips, &context.node_ips())
                 .ok_or_else(|| Error::Invalid(format!("unsupported fieldPath: {}", field.field_path)))?
         } else if let Some(resource) = &item.resource_field_ref {
-            let divisor = resource.divisor.as_ref().and_then(crate::resources::milli).filter(|d| *d > 0).unwrap_or(1000);
+            let divisor =
+                resource.divisor.as_ref().and_then(crate::resources::milli).filter(|d| *d > 0).unwrap_or(1000);
             let wanted = resource.container_name.as_deref().unwrap_or_default();
             let spec = pod.spec.as_ref();
             let container = spec.and_then(|spec| spec.containers.iter().find(|c| c.name == wanted));

@@ -32,7 +32,10 @@ pub(crate) type Payload = BTreeMap<String, Entry>;
 /// Makes the volume at `root` hold exactly `payload`. Nothing is touched when it already does.
 pub(crate) fn write(root: &Path, payload: &Payload, fs_group: Option<u32>) -> Result<()> {
     for path in payload.keys() {
-        if path.is_empty() || Path::new(path).components().any(|c| !matches!(c, Component::Normal(_))) || path.starts_with("..") {
+        if path.is_empty()
+            || Path::new(path).components().any(|c| !matches!(c, Component::Normal(_)))
+            || path.starts_with("..")
+        {
             return Err(Error::Invalid(format!("{path:?} is not a path inside a volume")));
         }
     }
@@ -137,7 +140,9 @@ mod tests {
 
     fn payload(list: &[(&str, &str)]) -> Payload {
         list.iter()
-            .map(|(path, data)| ((*path).to_owned(), Entry { data: data.as_bytes().to_vec(), mode: 0o644, owner: None }))
+            .map(|(path, data)| {
+                ((*path).to_owned(), Entry { data: data.as_bytes().to_vec(), mode: 0o644, owner: None })
+            })
             .collect()
     }
 

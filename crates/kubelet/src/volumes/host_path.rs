@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 pub(crate) fn check(path: &Path, kind: &str) -> Result<()> {
     let found = fs::metadata(path).ok().map(|meta| meta.file_type());
     let create = |made: std::io::Result<()>, mode: u32| {
-        made.and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode))).map_err(Error::file("create", path))
+        made.and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+            .map_err(Error::file("create", path))
     };
     match (kind, found) {
         ("DirectoryOrCreate", None) => return create(fs::create_dir_all(path), 0o755),
@@ -30,7 +31,11 @@ pub(crate) fn check(path: &Path, kind: &str) -> Result<()> {
         ("BlockDevice", found) => (found.is_some_and(|t| t.is_block_device()), "a block device"),
         _ => return Err(Error::Invalid(format!("hostPath type {kind:?} is not known"))),
     };
-    if good { Ok(()) } else { Err(Error::Invalid(format!("hostPath type check failed: {} is not {what}", path.display()))) }
+    if good {
+        Ok(())
+    } else {
+        Err(Error::Invalid(format!("hostPath type check failed: {} is not {what}", path.display())))
+    }
 }
 
 #[cfg(test)]

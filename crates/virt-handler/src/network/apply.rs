@@ -155,4 +155,3 @@ fn set_sysctl(path: &str, value: &str) {
 fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
-

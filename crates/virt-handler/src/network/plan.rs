@@ -70,7 +70,12 @@ fn is_plugged(interface: &Interface) -> bool {
 }
 
 /// What to make for the interface at position `at`, whose pod link is `link`.
-pub(crate) fn plan(vmi: &VirtualMachineInstance, at: usize, link: &PodLink, resolver: &Resolver) -> Result<InterfacePlan, Error> {
+pub(crate) fn plan(
+    vmi: &VirtualMachineInstance,
+    at: usize,
+    link: &PodLink,
+    resolver: &Resolver,
+) -> Result<InterfacePlan, Error> {
     let interface = &vmi.spec.domain.devices.interfaces[at];
     let refuse = |what: String| Error::Plug { interface: interface.name.clone(), what, source: None };
     let network = vmi
@@ -131,17 +136,20 @@ fn masquerade(
         let text = pod.vm_network_cidr.as_deref().unwrap_or(NETWORK_4);
         let (gateway, guest) = hosts4(text).ok_or_else(|| refuse("vmNetworkCIDR", text))?;
         plan.bridge_addresses.push(gateway.into());
-        plan.rules += &nat("ip", &plan.pod_link.name, &plan.bridge, guest.addr().into(), gateway.addr().into(), interface);
+        plan.rules +=
+            &nat("ip", &plan.pod_link.name, &plan.bridge, guest.addr().into(), gateway.addr().into(), interface);
         let name = &plan.bridge;
         plan.sysctls.push(("net/ipv4/ip_forward".into(), "1".into()));
         plan.sysctls.push((format!("net/ipv4/conf/{name}/route_localnet"), "1".into()));
-        plan.dhcp4 = Some(offer4(vmi, interface, resolver, plan.mac, mtu, guest, gateway.addr(), Some(gateway.addr()), vec![]));
+        plan.dhcp4 =
+            Some(offer4(vmi, interface, resolver, plan.mac, mtu, guest, gateway.addr(), Some(gateway.addr()), vec![]));
     }
     if has(true) {
         let text = pod.vm_i_pv6_network_cidr.as_deref().unwrap_or(NETWORK_6);
         let (gateway, guest) = hosts6(text).ok_or_else(|| refuse("vmIPv6NetworkCIDR", text))?;
         plan.bridge_addresses.push(gateway.into());
-        plan.rules += &nat("ip6", &plan.pod_link.name, &plan.bridge, guest.addr().into(), gateway.addr().into(), interface);
+        plan.rules +=
+            &nat("ip6", &plan.pod_link.name, &plan.bridge, guest.addr().into(), gateway.addr().into(), interface);
         plan.sysctls.push((format!("net/ipv6/conf/{}/accept_dad", plan.bridge), "0".into()));
         plan.sysctls.push(("net/ipv6/conf/all/forwarding".into(), "1".into()));
         plan.dhcp6 = Some(offer6(resolver, plan.bridge_mac, guest.addr()));
@@ -207,7 +215,8 @@ fn nat(family: &str, pod: &str, bridge: &str, guest: IpAddr, gateway: IpAddr, in
     if to_guest.is_empty() {
         to_guest.push(String::new());
     }
-    let line = |head: String| to_guest.iter().map(|ports| format!("    {head}{ports}dnat to {guest}\n")).collect::<String>();
+    let line =
+        |head: String| to_guest.iter().map(|ports| format!("    {head}{ports}dnat to {guest}\n")).collect::<String>();
     let inbound = line(format!("iifname \"{pod}\" "));
     let own = line(format!("{family} daddr {local} "));
     format!(
@@ -249,7 +258,9 @@ fn offer4(
         private: extra
             .private_options
             .iter()
-            .filter_map(|o| u8::try_from(o.option).ok().filter(|n| (224..255).contains(n)).map(|n| (n, o.value.clone())))
+            .filter_map(|o| {
+                u8::try_from(o.option).ok().filter(|n| (224..255).contains(n)).map(|n| (n, o.value.clone()))
+            })
             .collect(),
     }
 }
@@ -308,7 +319,8 @@ fn queues(vmi: &VirtualMachineInstance) -> u32 {
 fn generated_mac(vmi: &VirtualMachineInstance, interface: &str) -> [u8; 6] {
     // FNV-1a: any well-mixed hash will do, and the pair (UID, name) is unique already.
     let identity = format!("{}/{interface}", vmi.metadata.uid.as_deref().unwrap_or_default());
-    let hash = identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let hash =
+        identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     let bytes = hash.to_be_bytes();
     [(bytes[0] & 0xfc) | 0x02, bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]
 }
@@ -357,7 +369,10 @@ mod tests {
         );
         let plan = plan(&vmi, 0, &link(), &Resolver::parse("nameserver 10.96.0.10\nsearch a.b\n")).unwrap();
         assert_eq!((plan.bridge.as_str(), plan.tap.as_str(), plan.queues), ("k6t-eth0", "tap0", 1));
-        assert_eq!(plan.bridge_addresses, ["10.0.2.1/24".parse::<IpNet>().unwrap(), "fd10:0:2::1/120".parse().unwrap()]);
+        assert_eq!(
+            plan.bridge_addresses,
+            ["10.0.2.1/24".parse::<IpNet>().unwrap(), "fd10:0:2::1/120".parse().unwrap()]
+        );
         let offer = plan.dhcp4.unwrap();
         assert_eq!(offer.address, "10.0.2.2/24".parse().unwrap());
         assert_eq!((offer.hostname.as_str(), offer.mtu), ("web", 1450));
@@ -371,7 +386,10 @@ mod tests {
 
     #[test]
     fn the_whole_pod_is_the_guest_when_no_port_is_listed() {
-        let vmi = vmi(json!({"name": "n", "masquerade": {}}), json!({"name": "n", "pod": {"vmNetworkCIDR": "192.168.9.0/29"}}));
+        let vmi = vmi(
+            json!({"name": "n", "masquerade": {}}),
+            json!({"name": "n", "pod": {"vmNetworkCIDR": "192.168.9.0/29"}}),
+        );
         let plan = plan(&vmi, 0, &link(), &Resolver::default()).unwrap();
         assert!(plan.rules.contains("    iifname \"eth0\" dnat to 192.168.9.2\n"));
     }
@@ -398,8 +416,20 @@ mod tests {
     fn what_cannot_be_plugged_says_why() {
         refused(json!({"name": "a", "masquerade": {}}), json!({"name": "b", "pod": {}}), "no network in spec.networks");
         refused(json!({"name": "a"}), json!({"name": "a", "pod": {}}), "neither masquerade nor bridge");
-        refused(json!({"name": "a", "masquerade": {}, "macAddress": "zz"}), json!({"name": "a", "pod": {}}), "not a MAC address");
-        refused(json!({"name": "a", "masquerade": {}}), json!({"name": "a", "pod": {"vmNetworkCIDR": "10.0.0.0/32"}}), "room for a gateway");
-        refused(json!({"name": "a", "bridge": {}}), json!({"name": "a", "multus": {"networkName": "x"}}), "only the pod network");
+        refused(
+            json!({"name": "a", "masquerade": {}, "macAddress": "zz"}),
+            json!({"name": "a", "pod": {}}),
+            "not a MAC address",
+        );
+        refused(
+            json!({"name": "a", "masquerade": {}}),
+            json!({"name": "a", "pod": {"vmNetworkCIDR": "10.0.0.0/32"}}),
+            "room for a gateway",
+        );
+        refused(
+            json!({"name": "a", "bridge": {}}),
+            json!({"name": "a", "multus": {"networkName": "x"}}),
+            "only the pod network",
+        );
     }
 }

@@ -82,8 +82,8 @@ fn attach(
     let unavailable = |error: &dyn std::fmt::Display| {
         Refusal(StatusCode::SERVICE_UNAVAILABLE, format!("the console does not answer: {error}"))
     };
-    let (stream, _, _) =
-        launcher::open(&shared.context.pods, &launcher.pod, PRIVATE, &format!("{uid}/{socket}")).map_err(|e| unavailable(&e))?;
+    let (stream, _, _) = launcher::open(&shared.context.pods, &launcher.pod, PRIVATE, &format!("{uid}/{socket}"))
+        .map_err(|e| unavailable(&e))?;
     stream.set_nonblocking(true).map_err(|e| unavailable(&e))?;
     let stream = UnixStream::from_std(stream).map_err(|e| unavailable(&e))?;
     Ok(upgrade.protocols([PROTOCOL]).max_message_size(1 << 20).on_upgrade(move |websocket| async move {

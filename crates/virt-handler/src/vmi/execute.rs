@@ -298,8 +298,11 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
 fn difference(before: &Value, after: &Value) -> Map<String, Value> {
     let empty = Map::new();
     let (before, after) = (before.as_object().unwrap_or(&empty), after.as_object().unwrap_or(&empty));
-    let mut out: Map<String, Value> =
-        after.iter().filter(|(key, value)| before.get(*key) != Some(value)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let mut out: Map<String, Value> = after
+        .iter()
+        .filter(|(key, value)| before.get(*key) != Some(value))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
     out.extend(before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null)));
     out
 }

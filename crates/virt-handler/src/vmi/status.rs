@@ -72,7 +72,11 @@ fn next_phase(vmi: &VirtualMachineInstance, seen: &Observed) -> (Option<&'static
         },
         _ if seen.launcher_gone => {
             let was_running = vmi.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase::RUNNING);
-            let why = if was_running { "the launcher ended while the guest ran" } else { "the launcher ended before the guest ran" };
+            let why = if was_running {
+                "the launcher ended while the guest ran"
+            } else {
+                "the launcher ended before the guest ran"
+            };
             (Some(phase::FAILED), because(why))
         }
         _ => (None, None),
@@ -95,7 +99,9 @@ fn conditions(
     let list = &mut status.conditions;
     let failed = match &seen.trouble {
         Some((reason, message)) => Some((*reason, message.clone())),
-        None if !state.sync_error.is_empty() => Some(("Synchronizing with the Domain failed.", state.sync_error.clone())),
+        None if !state.sync_error.is_empty() => {
+            Some(("Synchronizing with the Domain failed.", state.sync_error.clone()))
+        }
         None => None,
     };
     match failed {
@@ -118,7 +124,9 @@ fn conditions(
     }
     if seen.domain.is_some() {
         match blocks_migration(vmi) {
-            Some((reason, message)) => set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), now),
+            Some((reason, message)) => {
+                set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), now)
+            }
             None => set(list, condition::LIVE_MIGRATABLE, "True", None, None, now),
         }
         set(list, condition::STORAGE_LIVE_MIGRATABLE, "True", None, None, now);
@@ -182,7 +190,9 @@ fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineIns
         });
     }
     // What only the guest knows: interfaces it made itself.
-    for guest in facts.interfaces.iter().filter(|g| g.name != "lo" && !known.iter().any(|m| m.eq_ignore_ascii_case(&g.mac))) {
+    for guest in
+        facts.interfaces.iter().filter(|g| g.name != "lo" && !known.iter().any(|m| m.eq_ignore_ascii_case(&g.mac)))
+    {
         out.push(VirtualMachineInstanceNetworkInterface {
             mac: Some(guest.mac.clone()),
             ip_address: guest.addresses.first().cloned(),
@@ -203,11 +213,11 @@ fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstan
         .iter()
         .filter_map(|volume| {
             let device = seen.facts.devices.iter().find(|d| d.kind == DeviceKind::Disk && d.name == volume.name)?;
-            let mut entry =
-                held.iter().find(|v| v.name == volume.name).cloned().unwrap_or_else(|| VolumeStatus {
-                    name: volume.name.clone(),
-                    ..Default::default()
-                });
+            let mut entry = held
+                .iter()
+                .find(|v| v.name == volume.name)
+                .cloned()
+                .unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..Default::default() });
             entry.target.clone_from(&device.target);
             let seed = volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some();
             if (seed || volume.empty_disk.is_some()) && device.size > 0 {
@@ -334,13 +344,37 @@ mod tests {
             machine: "pc-q35-10.0".into(),
             memory_kib: 131_072,
             interfaces: vec![
-                GuestInterface { name: "eth0".into(), mac: "02:00:00:00:00:01".into(), addresses: vec!["10.0.2.2".into()] },
-                GuestInterface { name: "docker0".into(), mac: "02:42:00:00:00:00".into(), addresses: vec!["172.17.0.1".into()] },
-                GuestInterface { name: "lo".into(), mac: "00:00:00:00:00:00".into(), addresses: vec!["127.0.0.1".into()] },
+                GuestInterface {
+                    name: "eth0".into(),
+                    mac: "02:00:00:00:00:01".into(),
+                    addresses: vec!["10.0.2.2".into()],
+                },
+                GuestInterface {
+                    name: "docker0".into(),
+                    mac: "02:42:00:00:00:00".into(),
+                    addresses: vec!["172.17.0.1".into()],
+                },
+                GuestInterface {
+                    name: "lo".into(),
+                    mac: "00:00:00:00:00:00".into(),
+                    addresses: vec!["127.0.0.1".into()],
+                },
             ],
             devices: vec![
-                LiveDevice { kind: DeviceKind::Interface, name: "default".into(), mac: "02:00:00:00:00:01".into(), target: "tap0".into(), ..Default::default() },
-                LiveDevice { kind: DeviceKind::Disk, name: "root".into(), target: "vda".into(), size: 1, ..Default::default() },
+                LiveDevice {
+                    kind: DeviceKind::Interface,
+                    name: "default".into(),
+                    mac: "02:00:00:00:00:01".into(),
+                    target: "tap0".into(),
+                    ..Default::default()
+                },
+                LiveDevice {
+                    kind: DeviceKind::Disk,
+                    name: "root".into(),
+                    target: "vda".into(),
+                    size: 1,
+                    ..Default::default()
+                },
             ],
             ..Default::default()
         };

@@ -117,7 +117,12 @@ fn variables_conditions_and_failures() {
         "n1",
         Ok(&[]),
     );
-    check(&json!({"validations": [{"expression": "object.spec.missing == 1"}]}), "Deny", "n1", Err("resulted in error"));
+    check(
+        &json!({"validations": [{"expression": "object.spec.missing == 1"}]}),
+        "Deny",
+        "n1",
+        Err("resulted in error"),
+    );
     check(
         &json!({"failurePolicy": "Ignore", "validations": [{"expression": "object.spec.missing == 1"}]}),
         "Deny",

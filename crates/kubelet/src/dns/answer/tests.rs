@@ -11,15 +11,17 @@ use crate::service_view::View;
 
 fn view() -> View {
     let service = |name: &str, spec: serde_json::Value| {
-        Arc::new(serde_json::from_value(json!({"metadata": {"namespace": "shop", "name": name}, "spec": spec})).unwrap())
+        Arc::new(
+            serde_json::from_value(json!({"metadata": {"namespace": "shop", "name": name}, "spec": spec})).unwrap(),
+        )
     };
     let slice = json!({"metadata": {"namespace": "shop", "name": "db-1", "labels": {"kubernetes.io/service-name": "db"}},
-        "addressType": "IPv4", "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}],
-        "endpoints": [
-            {"addresses": ["10.244.0.5"], "hostname": "db-0", "conditions": {"ready": true}},
-            {"addresses": ["10.244.0.6"], "conditions": {"ready": true}},
-            {"addresses": ["10.244.0.7"], "conditions": {"ready": false}},
-        ]});
+    "addressType": "IPv4", "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}],
+    "endpoints": [
+        {"addresses": ["10.244.0.5"], "hostname": "db-0", "conditions": {"ready": true}},
+        {"addresses": ["10.244.0.6"], "conditions": {"ready": true}},
+        {"addresses": ["10.244.0.7"], "conditions": {"ready": false}},
+    ]});
     View {
         services: vec![
             service(
@@ -97,7 +99,11 @@ fn services_with_an_address() {
     check("web.shop.svc.cluster.local.", RecordType::A, "NoError; A 10.96.1.1");
     check("WEB.Shop.svc.cluster.local.", RecordType::AAAA, "NoError; AAAA fd00:10:96::1");
     check("web.shop.svc.cluster.local.", RecordType::MX, "NoError; SOA");
-    check("_http._tcp.web.shop.svc.cluster.local.", RecordType::SRV, "NoError; SRV 0 100 80 web.shop.svc.cluster.local.");
+    check(
+        "_http._tcp.web.shop.svc.cluster.local.",
+        RecordType::SRV,
+        "NoError; SRV 0 100 80 web.shop.svc.cluster.local.",
+    );
     check("1.1.96.10.in-addr.arpa.", RecordType::PTR, "NoError; PTR web.shop.svc.cluster.local.");
     let v6 = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa.";
     check(v6, RecordType::PTR, "NoError; PTR web.shop.svc.cluster.local.");
@@ -122,11 +128,7 @@ fn services_without_one() {
 fn aliases() {
     check("far.shop.svc.cluster.local.", RecordType::A, "ask others for example.org. A; CNAME example.org.");
     check("far.shop.svc.cluster.local.", RecordType::CNAME, "NoError; CNAME example.org.");
-    check(
-        "near.shop.svc.cluster.local.",
-        RecordType::A,
-        "NoError; A 10.96.1.1; CNAME web.shop.svc.cluster.local.",
-    );
+    check("near.shop.svc.cluster.local.", RecordType::A, "NoError; A 10.96.1.1; CNAME web.shop.svc.cluster.local.");
     assert!(ask(&query("loop.shop.svc.cluster.local.", RecordType::A)).starts_with("ServFail"));
 }
 

@@ -173,13 +173,11 @@ service/shop/web/tcp/80/4
 fn local_traffic_keeps_the_client_address() {
     let ports = json!([{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}]);
     let elsewhere = json!({"addresses": ["10.244.1.5"], "nodeName": "node2", "conditions": {"ready": true}});
-    let spec = json!({"type": "NodePort", "clusterIPs": ["10.96.1.1"], "ports": ports, "externalTrafficPolicy": "Local"});
+    let spec =
+        json!({"type": "NodePort", "clusterIPs": ["10.96.1.1"], "ports": ports, "externalTrafficPolicy": "Local"});
     let rules = ruleset(&[service(spec)], &[slice("IPv4", 8080, json!([ready("10.244.0.5"), elsewhere]))]);
     assert_eq!(rules.chains["outside/shop/web/tcp/80/4"], ["goto choose_here/shop/web/tcp/80/4"]);
-    assert_eq!(
-        rules.chains["choose_here/shop/web/tcp/80/4"],
-        ["goto endpoint/shop/web/tcp/80/4/10.244.0.5/8080"]
-    );
+    assert_eq!(rules.chains["choose_here/shop/web/tcp/80/4"], ["goto endpoint/shop/web/tcp/80/4/10.244.0.5/8080"]);
     assert!(rules.chains["choose/shop/web/tcp/80/4"][0].starts_with("numgen random mod 2"));
 }
 
@@ -195,8 +193,11 @@ fn endpoints_by_condition() {
         let names = rules.chains.keys().filter_map(|name| name.strip_prefix("endpoint/shop/web/tcp/80/4/"));
         names.map(str::to_owned).collect::<Vec<_>>().join(" ")
     };
-    let (up, going, down) =
-        (state("10.0.0.1", true, true, false), state("10.0.0.2", false, true, true), state("10.0.0.3", false, false, false));
+    let (up, going, down) = (
+        state("10.0.0.1", true, true, false),
+        state("10.0.0.2", false, true, true),
+        state("10.0.0.3", false, false, false),
+    );
     assert_eq!(chosen(json!([up, going, down])), "10.0.0.1/80");
     assert_eq!(chosen(json!([going, down])), "10.0.0.2/80");
     assert_eq!(chosen(json!([down])), "");
@@ -206,8 +207,7 @@ fn endpoints_by_condition() {
 fn a_change_keeps_sets_and_drops_what_is_gone() {
     let spec = json!({"clusterIPs": ["10.96.1.1"], "ports": http(), "sessionAffinity": "ClientIP"});
     let with = |endpoints: Value| ruleset(&[service(spec.clone())], &[slice("IPv4", 80, endpoints)]);
-    let (before, after) =
-        (with(json!([ready("10.244.0.5"), ready("10.244.0.6")])), with(json!([ready("10.244.0.5")])));
+    let (before, after) = (with(json!([ready("10.244.0.5"), ready("10.244.0.6")])), with(json!([ready("10.244.0.5")])));
     let text = after.transaction(Some(&before));
     for line in [
         "flush table inet services",
@@ -233,13 +233,19 @@ fn the_kernel_accepts_it() {
         "externalIPs": ["192.0.2.7"], "sessionAffinity": "ClientIP", "externalTrafficPolicy": "Local"});
     let full = |ips: &[&str]| {
         let endpoints: Vec<_> = ips.iter().map(|ip| ready(ip)).collect();
-        ruleset(&[service(spec.clone())], &[slice("IPv4", 8080, endpoints.into()), slice("IPv6", 8080, json!([ready("fd00::5")]))])
+        ruleset(
+            &[service(spec.clone())],
+            &[slice("IPv4", 8080, endpoints.into()), slice("IPv6", 8080, json!([ready("fd00::5")]))],
+        )
     };
-    let steps = [ruleset(&[], &[]), full(&["10.244.0.5", "10.244.0.6"]), full(&["10.244.0.6"]), full(&[]), ruleset(&[], &[])];
+    let steps =
+        [ruleset(&[], &[]), full(&["10.244.0.5", "10.244.0.6"]), full(&["10.244.0.6"]), full(&[]), ruleset(&[], &[])];
     let mut before: Option<&Ruleset> = None;
     for rules in &steps {
         let text = rules.transaction(before);
-        in_netns(std::os::fd::AsFd::as_fd(&netns), || net::nft::load(&text)).unwrap().unwrap_or_else(|e| panic!("{e}\n{text}"));
+        in_netns(std::os::fd::AsFd::as_fd(&netns), || net::nft::load(&text))
+            .unwrap()
+            .unwrap_or_else(|e| panic!("{e}\n{text}"));
         before = Some(rules);
     }
 }
