@@ -40,6 +40,8 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("virt-controller", components::virt_controller, ""),
     ("virt-handler", components::virt_handler, ""),
     ("virt-launcher", components::virt_launcher, ""),
+    ("virt-probe", components::virt_probe, ""),
+    ("virt-freezer", components::virt_freezer, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

@@ -30,6 +30,7 @@ pub use error::Error;
 use kit::health::{self, Ready};
 use kit::{metrics, shutdown, tls};
 use prometheus_client::registry::Registry;
+use sys::kvm::Verdict;
 use tokio::net::TcpListener;
 
 /// Command line of virt-handler.
@@ -71,6 +72,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let verdict = sys::kvm::verdict();
     tracing::info!(?verdict, "how guests run on this node");
     let kvm = verdict.is_usable();
+    let no_kvm = match verdict {
+        Verdict::Usable => None,
+        Verdict::Unusable(why) => Some(why),
+    };
 
     let (material, trust) = (tls::Material::new(), tls::Trust::new());
     let files = tls::Files { pair: args.cert_dir.clone(), bundle: args.ca_bundle.clone() };
@@ -79,7 +84,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
 
     let records = args.state_dir.join("network");
     let context =
-        vmi::Context(Arc::new(vmi::Inner::new(client.clone(), args.node_name.clone(), args.pods_dir, records, !kvm)));
+        vmi::Context(Arc::new(vmi::Inner::new(client.clone(), args.node_name.clone(), args.pods_dir, records, no_kvm)));
     let ready = Ready::default();
     let public = tls::server(material.clone(), None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;

@@ -44,8 +44,8 @@ pub(crate) struct Inner {
     pub pods: PathBuf,
     /// Where the pods' links are recorded.
     pub records: PathBuf,
-    /// KVM is not usable on this node.
-    pub emulation: bool,
+    /// Why KVM is not usable on this node, if it is not.
+    pub no_kvm: Option<String>,
     /// VMIs of this node.
     pub vmis: Store<VirtualMachineInstance>,
     /// Keys to look at.
@@ -62,14 +62,14 @@ impl std::ops::Deref for Context {
 
 impl Inner {
     /// A context with nothing in it yet.
-    pub(crate) fn new(client: Client, node: String, pods: PathBuf, records: PathBuf, emulation: bool) -> Self {
+    pub(crate) fn new(client: Client, node: String, pods: PathBuf, records: PathBuf, no_kvm: Option<String>) -> Self {
         Self {
             recorder: Recorder::new(client.clone(), "virt-handler", &node),
             node,
             client,
             pods,
             records,
-            emulation,
+            no_kvm,
             vmis: Store::default(),
             queue: Queue::default(),
             guests: Mutex::default(),

@@ -17,6 +17,7 @@ mod daemon;
 mod dirs;
 mod driver;
 mod exec;
+mod inside;
 mod prepare;
 mod publish;
 mod reaper;
@@ -32,6 +33,7 @@ use kit::shutdown::CancellationToken;
 pub use args::Args;
 pub use dirs::Dirs;
 pub use driver::{Driver, DriverError, Handle};
+pub use inside::{FreezerArgs, InsideError, ProbeArgs, freezer, probe};
 
 /// Why the launcher ends with a failure.
 #[derive(Debug, thiserror::Error)]

@@ -77,6 +77,8 @@ pub mod phase {
 /// Condition types of VirtualMachineInstance and VirtualMachine.
 pub mod condition {
     pub const READY: &str = "Ready";
+    /// Ours: the guest's processor is translated in software, and why.
+    pub const EMULATED: &str = "Emulated";
     pub const AGENT_CONNECTED: &str = "AgentConnected";
     pub const ACCESS_CREDENTIALS_SYNCHRONIZED: &str = "AccessCredentialsSynchronized";
     pub const LIVE_MIGRATABLE: &str = "LiveMigratable";

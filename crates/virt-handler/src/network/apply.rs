@@ -6,7 +6,7 @@ use std::path::Path;
 use api::kubevirt::v1::VirtualMachineInstance;
 use domain::PluggedInterface;
 use kit::Task;
-use net::link::Netlink;
+use net::link::{Netlink, Route};
 use net::{dhcp4, dhcp6, nft, router};
 use tokio::net::UdpSocket;
 
@@ -87,6 +87,11 @@ async fn make(plan: &InterfacePlan, netns: &OwnedFd) -> Result<(), Error> {
     for link in [&plan.tap, &plan.bridge] {
         netlink.set_up(link).await.map_err(failed("set its links up"))?;
     }
+    let index = netlink.get(&plan.bridge).await.map_err(failed("find its bridge"))?.index;
+    for (to, via) in &plan.routes {
+        let route = Route { to: *to, via: *via, link: Some(index) };
+        netlink.ensure_route(&route).await.map_err(failed("route through its bridge"))?;
+    }
     in_pod(plan, netns.as_fd(), "set its rules", |plan| {
         for (path, value) in &plan.sysctls {
             set_sysctl(path, value);
@@ -102,10 +107,7 @@ async fn take_over(plan: &InterfacePlan, netlink: &Netlink) -> net::link::Result
         netlink.remove_address(&link.name, *address).await?;
     }
     // The guest answers with the pod's hardware address, so the link itself needs another one.
-    let mut own = link.mac;
-    own[0] = (own[0] & 0xfc) | 0x02;
-    own[5] ^= 0xff;
-    netlink.set_mac(&link.name, own).await?;
+    netlink.set_mac(&link.name, plan.bridge_mac).await?;
     netlink.set_bridge(&link.name, &plan.bridge).await?;
     netlink.set_up(&link.name).await
 }

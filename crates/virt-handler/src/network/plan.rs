@@ -57,6 +57,8 @@ pub(crate) struct InterfacePlan {
     pub dhcp6: Option<dhcp6::Offer>,
     /// Router advertisement.
     pub announcement: Option<Announcement>,
+    /// Routes through the bridge, in the order in which they can be made: destination and gateway.
+    pub routes: Vec<(IpNet, Option<IpAddr>)>,
 }
 
 /// The pod's link of each interface that is to be plugged, by the interface's position: what must be observed first.
@@ -107,6 +109,7 @@ pub(crate) fn plan(
         dhcp4: None,
         dhcp6: None,
         announcement: None,
+        routes: Vec::new(),
     };
     if interface.masquerade.is_some() {
         masquerade(base, vmi, interface, network, resolver)
@@ -167,6 +170,12 @@ fn bridge(
 ) -> Result<InterfacePlan, Error> {
     plan.binding = Binding::Bridge;
     let link = plan.pod_link.clone();
+    plan.bridge_mac = beside(link.mac);
+    plan.rules = only_for_the_guest(&link.name);
+    // Ports of a bridge need no address, and the pod's link would keep the link-local one that is now the guest's.
+    for port in [&link.name, &plan.tap] {
+        plan.sysctls.push((format!("net/ipv6/conf/{port}/disable_ipv6"), "1".into()));
+    }
     plan.bridge_addresses.extend(BRIDGE_ADDRESS.parse::<IpNet>());
     let server = Ipv4Addr::new(169, 254, 75, 10);
     let v4 = link.addresses.iter().find_map(|a| match a {
@@ -192,11 +201,42 @@ fn bridge(
     if let Some(address) = v6 {
         plan.sysctls.push((format!("net/ipv6/conf/{}/accept_dad", plan.bridge), "0".into()));
         plan.dhcp6 = Some(offer6(resolver, plan.bridge_mac, address.addr()));
-        // The way out is the pod network's own router; this one only says how to get an address.
+        // Neighbours answer the guest itself. For the rest IPv6 has no way to name another router than the one that
+        // speaks, so the pod forwards, through the bridge and to the gateway that it was given.
+        plan.routes.push((address.trunc().into(), None));
+        let gateways = link.routes.iter().filter(|(to, via)| to.addr().is_ipv6() && via.is_some());
+        plan.routes.extend(gateways.copied());
+        plan.sysctls.push(("net/ipv6/conf/all/forwarding".into(), "1".into()));
         plan.announcement =
-            Some(Announcement { prefix: address.trunc(), mac: plan.bridge_mac, mtu: link.mtu, default_router: false });
+            Some(Announcement { prefix: address.trunc(), mac: plan.bridge_mac, mtu: link.mtu, default_router: true });
     }
     Ok(plan)
+}
+
+/// A hardware address beside the pod's own, which the guest answers with: unlike in masquerade, the cluster's network
+/// sees it, so it differs from pod to pod.
+pub(super) fn beside(mut mac: [u8; 6]) -> [u8; 6] {
+    mac[0] = (mac[0] & 0xfc) | 0x02;
+    mac[5] ^= 0xff;
+    mac
+}
+
+/// Questions about addresses stay between the guest and its pod: the pod network is one link to many guests, which
+/// would otherwise be answered by each other's pods.
+fn only_for_the_guest(pod: &str) -> String {
+    let (asks, answers) = ("udp dport { 67, 547 } drop", "udp sport { 67, 547 } drop");
+    let (solicits, advertises) = ("icmpv6 type nd-router-solicit drop", "icmpv6 type nd-router-advert drop");
+    let chain = |hook: &str, rules: &[(&str, &str)]| {
+        let rules: String = rules.iter().map(|(way, rule)| format!("    {way} \"{pod}\" {rule}\n")).collect();
+        format!("  chain {hook} {{\n    type filter hook {hook} priority filter; policy accept;\n{rules}  }}\n")
+    };
+    let (to, from) = ("oifname", "iifname");
+    let forward = chain("forward", &[(to, solicits), (to, asks), (from, advertises), (from, answers)]);
+    let input = chain("input", &[(from, solicits), (from, asks)]);
+    let output = chain("output", &[(to, advertises), (to, answers)]);
+    format!(
+        "table bridge ferrovirt\ndelete table bridge ferrovirt\ntable bridge ferrovirt {{\n{forward}{input}{output}}}\n"
+    )
 }
 
 /// Everything that arrives for the pod goes to the guest, or only the ports that the interface lists; what the guest
@@ -338,7 +378,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn vmi(interface: serde_json::Value, network: serde_json::Value) -> VirtualMachineInstance {
+    fn vmi(interface: &serde_json::Value, network: &serde_json::Value) -> VirtualMachineInstance {
         serde_json::from_value(json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"name": "web.one", "namespace": "default", "uid": "u1"},
@@ -357,6 +397,7 @@ mod tests {
                 ("0.0.0.0/0".parse().unwrap(), Some("10.244.0.1".parse().unwrap())),
                 ("10.244.0.0/24".parse().unwrap(), None),
                 ("10.244.0.0/16".parse().unwrap(), Some("10.244.0.1".parse().unwrap())),
+                ("::/0".parse().unwrap(), Some("fd00:10:244::1".parse().unwrap())),
             ],
         }
     }
@@ -364,8 +405,8 @@ mod tests {
     #[test]
     fn masquerade_by_default_and_with_ports() {
         let vmi = vmi(
-            json!({"name": "default", "masquerade": {}, "ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}]}),
-            json!({"name": "default", "pod": {}}),
+            &json!({"name": "default", "masquerade": {}, "ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}]}),
+            &json!({"name": "default", "pod": {}}),
         );
         let plan = plan(&vmi, 0, &link(), &Resolver::parse("nameserver 10.96.0.10\nsearch a.b\n")).unwrap();
         assert_eq!((plan.bridge.as_str(), plan.tap.as_str(), plan.queues), ("k6t-eth0", "tap0", 1));
@@ -387,8 +428,8 @@ mod tests {
     #[test]
     fn the_whole_pod_is_the_guest_when_no_port_is_listed() {
         let vmi = vmi(
-            json!({"name": "n", "masquerade": {}}),
-            json!({"name": "n", "pod": {"vmNetworkCIDR": "192.168.9.0/29"}}),
+            &json!({"name": "n", "masquerade": {}}),
+            &json!({"name": "n", "pod": {"vmNetworkCIDR": "192.168.9.0/29"}}),
         );
         let plan = plan(&vmi, 0, &link(), &Resolver::default()).unwrap();
         assert!(plan.rules.contains("    iifname \"eth0\" dnat to 192.168.9.2\n"));
@@ -396,39 +437,53 @@ mod tests {
 
     #[test]
     fn bridge_gives_the_pods_own_address() {
-        let vmi = vmi(json!({"name": "default", "bridge": {}}), json!({"name": "default", "pod": {}}));
+        let vmi = vmi(&json!({"name": "default", "bridge": {}}), &json!({"name": "default", "pod": {}}));
         let plan = plan(&vmi, 0, &link(), &Resolver::default()).unwrap();
         assert_eq!((plan.binding, plan.mac), (Binding::Bridge, link().mac));
         let offer = plan.dhcp4.unwrap();
         assert_eq!(offer.address, "10.244.0.7/24".parse().unwrap());
         assert_eq!(offer.router, Some(Ipv4Addr::new(10, 244, 0, 1)));
         assert_eq!(offer.routes, [("10.244.0.0/16".parse().unwrap(), Ipv4Addr::new(10, 244, 0, 1))]);
-        assert!(plan.rules.is_empty() && !plan.announcement.unwrap().default_router);
+        assert!(plan.announcement.unwrap().default_router);
+        assert!(plan.rules.contains("    oifname \"eth0\" udp sport { 67, 547 } drop\n"), "{}", plan.rules);
+        assert_eq!(plan.dhcp6.unwrap().address, "fd00:10:244::7".parse::<Ipv6Addr>().unwrap());
+        assert_ne!(plan.bridge_mac, link().mac);
+        assert_eq!(
+            plan.routes,
+            [
+                ("fd00:10:244::/64".parse().unwrap(), None),
+                ("::/0".parse().unwrap(), Some("fd00:10:244::1".parse().unwrap())),
+            ]
+        );
     }
 
     #[track_caller]
-    fn refused(interface: serde_json::Value, network: serde_json::Value, words: &str) {
+    fn refused(interface: &serde_json::Value, network: &serde_json::Value, words: &str) {
         let error = plan(&vmi(interface, network), 0, &link(), &Resolver::default()).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
     }
 
     #[test]
     fn what_cannot_be_plugged_says_why() {
-        refused(json!({"name": "a", "masquerade": {}}), json!({"name": "b", "pod": {}}), "no network in spec.networks");
-        refused(json!({"name": "a"}), json!({"name": "a", "pod": {}}), "neither masquerade nor bridge");
         refused(
-            json!({"name": "a", "masquerade": {}, "macAddress": "zz"}),
-            json!({"name": "a", "pod": {}}),
+            &json!({"name": "a", "masquerade": {}}),
+            &json!({"name": "b", "pod": {}}),
+            "no network in spec.networks",
+        );
+        refused(&json!({"name": "a"}), &json!({"name": "a", "pod": {}}), "neither masquerade nor bridge");
+        refused(
+            &json!({"name": "a", "masquerade": {}, "macAddress": "zz"}),
+            &json!({"name": "a", "pod": {}}),
             "not a MAC address",
         );
         refused(
-            json!({"name": "a", "masquerade": {}}),
-            json!({"name": "a", "pod": {"vmNetworkCIDR": "10.0.0.0/32"}}),
+            &json!({"name": "a", "masquerade": {}}),
+            &json!({"name": "a", "pod": {"vmNetworkCIDR": "10.0.0.0/32"}}),
             "room for a gateway",
         );
         refused(
-            json!({"name": "a", "bridge": {}}),
-            json!({"name": "a", "multus": {"networkName": "x"}}),
+            &json!({"name": "a", "bridge": {}}),
+            &json!({"name": "a", "multus": {"networkName": "x"}}),
             "only the pod network",
         );
     }

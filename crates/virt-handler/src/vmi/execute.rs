@@ -45,7 +45,7 @@ struct Held {
     shutdown_sent: bool,
     refused: u32,
     gone: bool,
-    emulation: bool,
+    emulation: Option<String>,
     state: Option<DomainState>,
     trouble: Option<(&'static str, String)>,
     told: Told,
@@ -88,7 +88,7 @@ impl Guest {
             launcher_gone: held.gone,
             addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),
             trouble: held.trouble.clone(),
-            emulation: held.emulation,
+            emulation: held.emulation.clone(),
         }
     }
 }
@@ -210,7 +210,11 @@ async fn connect(context: &Context, key: &Key, vmi: &VirtualMachineInstance, gue
         queue.add(key);
     });
     let mut held = guest.held();
-    held.emulation = context.emulation || !kvm;
+    held.emulation = match (&context.no_kvm, kvm) {
+        (Some(why), _) => Some(why.clone()),
+        (None, false) => Some("the pod was not given /dev/kvm".to_owned()),
+        (None, true) => None,
+    };
     held.launcher = Some(launcher);
     held.watching = Some(watching);
     held.synced = None;
@@ -224,7 +228,7 @@ async fn sync(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> 
     let environment = {
         let held = guest.held();
         Environment {
-            emulation: held.emulation,
+            emulation: held.emulation.is_some(),
             interfaces: held.plugged.as_ref().map(|p| p.interfaces.clone()).unwrap_or_default(),
             free_page_reporting: true,
             log_serial_console: true,

@@ -24,8 +24,8 @@ pub(crate) struct Observed {
     pub addresses: Vec<(String, String, Vec<String>)>,
     /// Why the interfaces could not be plugged or the VMI not handed over.
     pub trouble: Option<(&'static str, String)>,
-    /// KVM is not used.
-    pub emulation: bool,
+    /// Why the guest is emulated, if it is.
+    pub emulation: Option<String>,
 }
 
 /// The status the VMI should have.
@@ -125,11 +125,18 @@ fn conditions(
     if seen.domain.is_some() {
         match blocks_migration(vmi) {
             Some((reason, message)) => {
-                set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), now)
+                set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), now);
             }
             None => set(list, condition::LIVE_MIGRATABLE, "True", None, None, now),
         }
         set(list, condition::STORAGE_LIVE_MIGRATABLE, "True", None, None, now);
+        match &seen.emulation {
+            Some(why) => {
+                let message = format!("the guest is emulated, which is slow: {why}");
+                set(list, condition::EMULATED, "True", Some("KVMNotUsable"), Some(&message), now);
+            }
+            None => remove(list, condition::EMULATED),
+        }
         status.migration_method = Some(if copies_disks(vmi) { "BlockMigration" } else { "LiveMigration" }.to_owned());
         status.migration_transport = Some("Unix".to_owned());
     }
