@@ -2,7 +2,8 @@
 //!
 //! Core Kubernetes definitions become k8s-openapi types; everything else that a root reaches becomes a struct whose
 //! JSON is the document's, field for field. A required field is a plain value, an optional one an `Option`, a list or
-//! a map is empty when it is absent.
+//! a map is empty when it is absent. A large optional structure is boxed: most machines leave most of them out, and
+//! values that nest by value grow to kilobytes that every move copies and every frame of a decoder holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -42,6 +43,9 @@ const BODIES: &[&str] = &[
 const INPUT: &str = "xtask/data/kubevirt-openapi.json";
 const CORE: &str = "k8s.io.api.core.v1.";
 const META: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.";
+
+/// The size in words from which an optional structure is boxed.
+const BOXED_FROM: usize = 16;
 
 type Definitions = serde_json::Map<String, Value>;
 
@@ -100,7 +104,7 @@ fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         let definition = definitions.get(*name).with_context(|| format!("no definition {name}"))?;
         let out = modules.entry(module_of(group)?).or_default();
         let plural = KINDS.iter().find(|(kind, _)| kind == name).map(|(_, plural)| *plural);
-        structure(out, group, short, definition, plural).with_context(|| format!("generating {name}"))?;
+        structure(out, definitions, (group, short), definition, plural).with_context(|| format!("generating {name}"))?;
     }
     let mut files = vec![(
         PathBuf::from("crates/api/src/generated.rs"),
@@ -154,11 +158,54 @@ fn module_of(group: &str) -> Result<&'static str> {
     })
 }
 
-fn structure(out: &mut String, group: &str, name: &str, definition: &Value, plural: Option<&str>) -> Result<()> {
-    let empty = serde_json::Map::new();
-    let properties = definition["properties"].as_object().unwrap_or(&empty);
-    let required: Vec<&str> =
-        definition["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+/// The properties of a definition, and whether each is required.
+fn properties(definition: &Value) -> impl Iterator<Item = (&String, &Value, bool)> {
+    let required = definition["required"].as_array();
+    let required = move |name: &str| required.is_some_and(|names| names.iter().any(|one| one == name));
+    let properties = definition["properties"].as_object().into_iter().flatten();
+    properties.map(move |(name, schema)| (name, schema, required(name)))
+}
+
+/// Roughly how many words a value of the definition takes in memory.
+fn words(definitions: &Definitions, name: &str) -> usize {
+    match (definitions.get(name), name.rsplit('.').next()) {
+        (_, Some("Quantity" | "Time" | "IntOrString" | "Duration" | "RawExtension")) => 3,
+        (_, Some("ObjectMeta")) => 38,
+        // The rest of the core group: small structures, or unions whose members are small.
+        (_, _) if name.starts_with("k8s.io.") => 12,
+        (None, _) => 0,
+        (Some(definition), _) => {
+            properties(definition).map(|(_, schema, always)| field_words(definitions, schema, always)).sum()
+        }
+    }
+}
+
+fn field_words(definitions: &Definitions, schema: &Value, always: bool) -> usize {
+    match (target(schema), schema["type"].as_str()) {
+        (Some(_), _) if !always && boxed(definitions, schema) => 1,
+        (Some(target), _) => words(definitions, target),
+        (None, Some("boolean" | "integer" | "number")) => 1,
+        (None, _) => 3,
+    }
+}
+
+fn boxed(definitions: &Definitions, schema: &Value) -> bool {
+    // Those of the core group are left as k8s-openapi's users expect them.
+    target(schema).is_some_and(|name| !name.starts_with("k8s.io.") && words(definitions, name) >= BOXED_FROM)
+}
+
+/// The definition that a schema refers to.
+fn target(schema: &Value) -> Option<&str> {
+    schema["$ref"].as_str().map(|target| target.trim_start_matches("#/definitions/"))
+}
+
+fn structure(
+    out: &mut String,
+    definitions: &Definitions,
+    (group, name): (&str, &str),
+    definition: &Value,
+    plural: Option<&str>,
+) -> Result<()> {
     let derives = if plural.is_some() { "Deserialize" } else { "Serialize, serde::Deserialize" };
     write!(
         out,
@@ -166,12 +213,15 @@ fn structure(out: &mut String, group: &str, name: &str, definition: &Value, plur
     )?;
     writeln!(out, "pub struct {name} {{")?;
     let mut fields = Vec::new();
-    for (json, schema) in properties {
+    for (json, schema, required) in properties(definition) {
         if plural.is_some() && matches!(json.as_str(), "apiVersion" | "kind") {
             continue;
         }
-        let always = required.contains(&json.as_str()) || (plural.is_some() && json == "metadata");
-        let field = Field::new(group, json, schema, always).with_context(|| format!("field {json}"))?;
+        let always = required || (plural.is_some() && json == "metadata");
+        let mut field = Field::new(group, json, schema, always).with_context(|| format!("field {json}"))?;
+        if field.shape == Shape::Optional && boxed(definitions, schema) {
+            field.kind = format!("Box<{}>", field.kind);
+        }
         field.declare(out)?;
         fields.push(field);
     }
@@ -249,8 +299,8 @@ impl<'a> Field<'a> {
 
 /// The type of a value, and whether it is a collection (empty means absent).
 fn rust_type(group: &str, schema: &Value) -> Result<(String, bool)> {
-    if let Some(target) = schema["$ref"].as_str() {
-        return Ok((named(group, target.trim_start_matches("#/definitions/"))?, false));
+    if let Some(target) = target(schema) {
+        return Ok((named(group, target)?, false));
     }
     let kind = match &schema["type"] {
         Value::String(kind) => kind.as_str(),

@@ -28,8 +28,6 @@ where
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(16)
-        // Decoding a machine nests deeply over large structs. A stack costs what is touched of it, not its size.
-        .thread_stack_size(8 << 20)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;

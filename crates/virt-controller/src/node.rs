@@ -58,7 +58,7 @@ async fn give_up(context: &Context, node: &str, vmi: &VirtualMachineInstance) ->
     if pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_none()) {
         return Ok(());
     }
-    let old = vmi.status.clone().unwrap_or_default();
+    let old = vmi.status.as_deref().cloned().unwrap_or_default();
     let plan = vmi::plan::Plan {
         phase: Some(api::kubevirt::words::phase::FAILED),
         reason: Some(format!("node {node} is not ready and its virt-handler is silent")),

@@ -255,7 +255,7 @@ async fn write_status(
     vm: &VirtualMachine,
     wanted: api::kubevirt::v1::VirtualMachineStatus,
 ) -> Result<(), Error> {
-    let old = vm.status.clone().unwrap_or_default();
+    let old = vm.status.as_deref().cloned().unwrap_or_default();
     let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
     // What this pass changed of the metadata (a finalizer) moved the version; requests are what must not be lost.
     let locked = changed.get("stateChangeRequests").is_some();

@@ -179,7 +179,7 @@ async fn write_status(
     plan: &Plan,
     wanted: api::kubevirt::v1::VirtualMachineInstanceStatus,
 ) -> Result<(), Error> {
-    let old = vmi.status.clone().unwrap_or_default();
+    let old = vmi.status.as_deref().cloned().unwrap_or_default();
     let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
     let mut patch = patch::status(vmi.metadata.resource_version.as_deref(), &changed);
     if plan.phase == Some(phase::SCHEDULED) {

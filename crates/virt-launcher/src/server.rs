@@ -163,7 +163,7 @@ impl Launcher for Service {
             guest_agent_version: some(facts.agent_version),
             supported_commands: facts.supported_commands,
             hostname: some(facts.hostname),
-            os: facts.os,
+            os: facts.os.map(Box::new),
             timezone: some(facts.timezone),
             user_list: facts.users,
             fs_info: Some(VirtualMachineInstanceFileSystemInfo { disks: facts.filesystems }),

@@ -259,7 +259,7 @@ fn version(context: &Context, kubevirt: &KubeVirt) -> Version {
 
 /// Writes `wanted` if it differs.
 pub(crate) async fn write(context: &Context, kubevirt: &KubeVirt, wanted: KubeVirtStatus) -> Result<(), Error> {
-    let old = kubevirt.status.clone().unwrap_or_default();
+    let old = kubevirt.status.as_deref().cloned().unwrap_or_default();
     if old == wanted {
         return Ok(());
     }

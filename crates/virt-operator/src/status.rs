@@ -67,7 +67,7 @@ pub fn waiting(seen: &Seen) -> Vec<String> {
 
 /// The status `kubevirt` should have while it is installed.
 pub fn status(kubevirt: &KubeVirt, seen: &Seen, version: &Version, now: Timestamp) -> KubeVirtStatus {
-    let mut status = kubevirt.status.clone().unwrap_or_default();
+    let mut status = kubevirt.status.as_deref().cloned().unwrap_or_default();
     let waiting = waiting(seen);
     let deployed = seen.created && waiting.is_empty();
     let before = status.phase.clone().unwrap_or_default();
@@ -119,7 +119,7 @@ pub fn status(kubevirt: &KubeVirt, seen: &Seen, version: &Version, now: Timestam
 
 /// The status while everything is taken away.
 pub fn deleting(kubevirt: &KubeVirt, done: bool, now: Timestamp) -> KubeVirtStatus {
-    let mut status = kubevirt.status.clone().unwrap_or_default();
+    let mut status = kubevirt.status.as_deref().cloned().unwrap_or_default();
     status.phase = Some(if done { phase::DELETED } else { phase::DELETING }.to_owned());
     let (reason, message) = if done {
         ("DeletionCompleted", "Deletion is completed.")
@@ -134,7 +134,7 @@ pub fn deleting(kubevirt: &KubeVirt, done: bool, now: Timestamp) -> KubeVirtStat
 
 /// A second KubeVirt object: only one per cluster is deployed.
 pub fn duplicate(kubevirt: &KubeVirt, now: Timestamp) -> KubeVirtStatus {
-    let mut status = kubevirt.status.clone().unwrap_or_default();
+    let mut status = kubevirt.status.as_deref().cloned().unwrap_or_default();
     let message = "There is an active KubeVirt deployment";
     set(&mut status.conditions, condition::SYNCHRONIZED, false, "ExistingDeployment", message, now);
     status
@@ -209,7 +209,7 @@ mod tests {
             let found = status.conditions.iter().find(|c| c.type_ == kind).unwrap();
             assert_eq!(found.status, value, "{kind}: {:?}", found.message);
         }
-        KubeVirt { status: Some(status), ..kubevirt.clone() }
+        KubeVirt { status: Some(Box::new(status)), ..kubevirt.clone() }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct DataVolumeSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pvc: Option<DataVolumeSourcePVC>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub registry: Option<DataVolumeSourceRegistry>,
+    pub registry: Option<Box<DataVolumeSourceRegistry>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<DataVolumeSourceS3>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub struct DataVolumeSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<DataVolumeSourceUpload>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vddk: Option<DataVolumeSourceVDDK>,
+    pub vddk: Option<Box<DataVolumeSourceVDDK>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -173,11 +173,11 @@ pub struct DataVolumeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pvc: Option<k8s_openapi::api::core::v1::PersistentVolumeClaimSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<DataVolumeSource>,
+    pub source: Option<Box<DataVolumeSource>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ref: Option<DataVolumeSourceRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub storage: Option<StorageSpec>,
+    pub storage: Option<Box<StorageSpec>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]

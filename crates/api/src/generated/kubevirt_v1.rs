@@ -167,7 +167,7 @@ pub struct ChangedBlockTrackingSelectors {
 #[serde(rename_all = "camelCase")]
 pub struct ChangedBlockTrackingStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backup_status: Option<VirtualMachineInstanceBackupStatus>,
+    pub backup_status: Option<Box<VirtualMachineInstanceBackupStatus>>,
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub state: String,
 }
@@ -204,7 +204,7 @@ pub struct ClientPassthroughDevices {}
 #[serde(rename_all = "camelCase")]
 pub struct Clock {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timer: Option<Timer>,
+    pub timer: Option<Box<Timer>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,7 +263,7 @@ pub struct CommonInstancetypesDeployment {
 #[serde(rename_all = "camelCase")]
 pub struct ComponentConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_placement: Option<NodePlacement>,
+    pub node_placement: Option<Box<NodePlacement>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 }
@@ -618,7 +618,7 @@ pub struct DomainSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub features: Option<Features>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub firmware: Option<Firmware>,
+    pub firmware: Option<Box<Firmware>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_threads: Option<DiskIOThreads>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -696,7 +696,7 @@ pub struct ExperimentalMigrationOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downtime_tuning: Option<DowntimeTuningOptions>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stall_detector: Option<StallDetectorOptions>,
+    pub stall_detector: Option<Box<StallDetectorOptions>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -781,7 +781,7 @@ pub struct Features {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apic: Option<FeatureAPIC>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hyperv: Option<FeatureHyperv>,
+    pub hyperv: Option<Box<FeatureHyperv>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hyperv_passthrough: Option<HyperVPassthrough>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -813,7 +813,7 @@ pub struct Firmware {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootloader: Option<Bootloader>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel_boot: Option<KernelBoot>,
+    pub kernel_boot: Option<Box<KernelBoot>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -1187,7 +1187,7 @@ pub struct KubeVirt {
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub spec: KubeVirtSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<KubeVirtStatus>,
+    pub status: Option<Box<KubeVirtStatus>>,
 }
 
 impl kube_core::Resource for KubeVirt {
@@ -1236,7 +1236,7 @@ impl serde::Serialize for KubeVirt {
 #[serde(rename_all = "camelCase")]
 pub struct KubeVirtCertificateRotateStrategy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub self_signed: Option<KubeVirtSelfSignConfiguration>,
+    pub self_signed: Option<Box<KubeVirtSelfSignConfiguration>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -1264,11 +1264,11 @@ pub struct KubeVirtConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_configuration: Option<ReloadableComponentConfiguration>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub architecture_configuration: Option<ArchConfiguration>,
+    pub architecture_configuration: Option<Box<ArchConfiguration>>,
     #[serde(rename = "autoCPULimitNamespaceLabelSelector", default, skip_serializing_if = "Option::is_none")]
     pub auto_cpu_limit_namespace_label_selector: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changed_block_tracking_label_selectors: Option<ChangedBlockTrackingSelectors>,
+    pub changed_block_tracking_label_selectors: Option<Box<ChangedBlockTrackingSelectors>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub common_instancetypes_deployment: Option<CommonInstancetypesDeployment>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -1282,7 +1282,7 @@ pub struct KubeVirtConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_runtime_class: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub developer_configuration: Option<DeveloperConfiguration>,
+    pub developer_configuration: Option<Box<DeveloperConfiguration>>,
     #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
     pub emulated_machines: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -1306,7 +1306,7 @@ pub struct KubeVirtConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem_balloon_stats_period: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub migrations: Option<MigrationConfiguration>,
+    pub migrations: Option<Box<MigrationConfiguration>>,
     #[serde(rename = "minCPUModel", default, skip_serializing_if = "Option::is_none")]
     pub min_cpu_model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -1373,7 +1373,7 @@ pub struct KubeVirtSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_rotate_strategy: Option<KubeVirtCertificateRotateStrategy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub configuration: Option<KubeVirtConfiguration>,
+    pub configuration: Option<Box<KubeVirtConfiguration>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub customize_components: Option<CustomizeComponents>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -2158,9 +2158,9 @@ pub struct StopOptions {
 #[serde(rename_all = "camelCase")]
 pub struct StorageMigratedVolumeInfo {
     #[serde(rename = "destinationPVCInfo", default, skip_serializing_if = "Option::is_none")]
-    pub destination_pvc_info: Option<PersistentVolumeClaimInfo>,
+    pub destination_pvc_info: Option<Box<PersistentVolumeClaimInfo>>,
     #[serde(rename = "sourcePVCInfo", default, skip_serializing_if = "Option::is_none")]
-    pub source_pvc_info: Option<PersistentVolumeClaimInfo>,
+    pub source_pvc_info: Option<Box<PersistentVolumeClaimInfo>>,
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub volume_name: String,
 }
@@ -2414,7 +2414,7 @@ pub struct VirtualMachine {
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub spec: VirtualMachineSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<VirtualMachineStatus>,
+    pub status: Option<Box<VirtualMachineStatus>>,
 }
 
 impl kube_core::Resource for VirtualMachine {
@@ -2484,7 +2484,7 @@ pub struct VirtualMachineInstance {
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub spec: VirtualMachineInstanceSpec,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<VirtualMachineInstanceStatus>,
+    pub status: Option<Box<VirtualMachineInstanceStatus>>,
 }
 
 impl kube_core::Resource for VirtualMachineInstance {
@@ -2638,7 +2638,7 @@ pub struct VirtualMachineInstanceGuestAgentInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub os: Option<VirtualMachineInstanceGuestOSInfo>,
+    pub os: Option<Box<VirtualMachineInstanceGuestOSInfo>>,
     #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
     pub supported_commands: Vec<GuestAgentCommandInfo>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -2844,7 +2844,7 @@ pub struct VirtualMachineInstanceMigrationState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub migration_configuration: Option<VMIMConfigurationOptions>,
+    pub migration_configuration: Option<Box<VMIMConfigurationOptions>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_network_type: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -2860,7 +2860,7 @@ pub struct VirtualMachineInstanceMigrationState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_pod: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source_state: Option<VirtualMachineInstanceMigrationSourceState>,
+    pub source_state: Option<Box<VirtualMachineInstanceMigrationSourceState>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>,
     #[serde(rename = "targetAttachmentPodUID", default, skip_serializing_if = "Option::is_none")]
@@ -2895,7 +2895,7 @@ pub struct VirtualMachineInstanceMigrationState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_pod: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target_state: Option<VirtualMachineInstanceMigrationTargetState>,
+    pub target_state: Option<Box<VirtualMachineInstanceMigrationTargetState>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -2904,7 +2904,7 @@ pub struct VirtualMachineInstanceMigrationStatus {
     #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<VirtualMachineInstanceMigrationCondition>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub migration_state: Option<VirtualMachineInstanceMigrationState>,
+    pub migration_state: Option<Box<VirtualMachineInstanceMigrationState>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
@@ -3047,7 +3047,7 @@ impl serde::Serialize for VirtualMachineInstancePreset {
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineInstancePresetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub domain: Option<DomainSpec>,
+    pub domain: Option<Box<DomainSpec>>,
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub selector: k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector,
 }
@@ -3186,7 +3186,7 @@ pub struct VirtualMachineInstanceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub liveness_probe: Option<Probe>,
+    pub liveness_probe: Option<Box<Probe>>,
     #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Network>,
     #[serde(
@@ -3198,7 +3198,7 @@ pub struct VirtualMachineInstanceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub readiness_probe: Option<Probe>,
+    pub readiness_probe: Option<Box<Probe>>,
     #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
     pub resource_claims: Vec<VirtualMachineInstanceResourceClaim>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -3243,7 +3243,7 @@ pub struct VirtualMachineInstanceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fs_freeze_status: Option<String>,
     #[serde(rename = "guestOSInfo", default, skip_serializing_if = "Option::is_none")]
-    pub guest_os_info: Option<VirtualMachineInstanceGuestOSInfo>,
+    pub guest_os_info: Option<Box<VirtualMachineInstanceGuestOSInfo>>,
     #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<VirtualMachineInstanceNetworkInterface>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -3259,7 +3259,7 @@ pub struct VirtualMachineInstanceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_method: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub migration_state: Option<VirtualMachineInstanceMigrationState>,
+    pub migration_state: Option<Box<VirtualMachineInstanceMigrationState>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_transport: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -3290,7 +3290,7 @@ pub struct VirtualMachineInstanceTemplateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spec: Option<VirtualMachineInstanceSpec>,
+    pub spec: Option<Box<VirtualMachineInstanceSpec>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -3380,7 +3380,7 @@ pub struct VirtualMachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instancetype_ref: Option<InstancetypeStatusRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_dump_request: Option<VirtualMachineMemoryDumpRequest>,
+    pub memory_dump_request: Option<Box<VirtualMachineMemoryDumpRequest>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -3411,7 +3411,7 @@ pub struct VirtualMachineStatus {
 #[serde(rename_all = "camelCase")]
 pub struct VirtualMachineVolumeRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub add_volume_options: Option<AddVolumeOptions>,
+    pub add_volume_options: Option<Box<AddVolumeOptions>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remove_volume_options: Option<RemoveVolumeOptions>,
 }
@@ -3420,9 +3420,9 @@ pub struct VirtualMachineVolumeRequest {
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cloud_init_config_drive: Option<CloudInitConfigDriveSource>,
+    pub cloud_init_config_drive: Option<Box<CloudInitConfigDriveSource>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cloud_init_no_cloud: Option<CloudInitNoCloudSource>,
+    pub cloud_init_no_cloud: Option<Box<CloudInitNoCloudSource>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<ConfigMapVolumeSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -3452,7 +3452,7 @@ pub struct Volume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<ServiceAccountVolumeSource>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sysprep: Option<SysprepSource>,
+    pub sysprep: Option<Box<SysprepSource>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -3487,7 +3487,7 @@ pub struct VolumeStatus {
     #[serde(default, deserialize_with = "crate::wire::or_default")]
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub persistent_volume_claim_info: Option<PersistentVolumeClaimInfo>,
+    pub persistent_volume_claim_info: Option<Box<PersistentVolumeClaimInfo>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -43,8 +43,8 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
         let field = format!("{path}.terminationGracePeriodSeconds");
         causes.push(invalid(field.clone(), format!("{field} must be greater than or equal to 0")));
     }
-    probe(&format!("{path}.readinessProbe"), spec.readiness_probe.as_ref(), causes);
-    probe(&format!("{path}.livenessProbe"), spec.liveness_probe.as_ref(), causes);
+    probe(&format!("{path}.readinessProbe"), spec.readiness_probe.as_deref(), causes);
+    probe(&format!("{path}.livenessProbe"), spec.liveness_probe.as_deref(), causes);
     let architecture = spec.architecture.as_deref().unwrap_or_default();
     if !architecture.is_empty() && architecture != "amd64" {
         let field = format!("{path}.architecture");

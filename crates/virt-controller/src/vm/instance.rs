@@ -1,7 +1,7 @@
 //! The instance of a virtual machine: its template, made concrete. Pure.
 
 use api::kubevirt::{
-    v1::{Firmware, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceStatus},
+    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceStatus},
     words::{annotation, finalizer},
 };
 use k8s_openapi::{
@@ -61,9 +61,9 @@ pub fn instance(vm: &VirtualMachine, paused: bool, receiver: bool) -> VirtualMac
     if receiver {
         annotations.insert("kubevirt.io/create-migration-target".into(), "true".into());
     }
-    let mut spec = template.spec.clone().unwrap_or_default();
+    let mut spec = template.spec.as_deref().cloned().unwrap_or_default();
     let name = vm.metadata.name.clone().unwrap_or_default();
-    let firmware = spec.domain.firmware.get_or_insert_with(Firmware::default);
+    let firmware = spec.domain.firmware.get_or_insert_default();
     firmware.uuid.get_or_insert_with(|| firmware_uuid(&name));
     if paused {
         spec.start_strategy = Some("Paused".to_owned());
@@ -79,9 +79,9 @@ pub fn instance(vm: &VirtualMachine, paused: bool, receiver: bool) -> VirtualMac
             ..Default::default()
         },
         spec,
-        status: Some(VirtualMachineInstanceStatus {
+        status: Some(Box::new(VirtualMachineInstanceStatus {
             virtual_machine_revision_name: Some(revision_name(vm)),
             ..Default::default()
-        }),
+        })),
     }
 }

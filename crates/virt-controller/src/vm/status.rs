@@ -30,7 +30,7 @@ pub fn status(
     facts: &Facts,
     now: Timestamp,
 ) -> VirtualMachineStatus {
-    let mut status = vm.status.clone().unwrap_or_default();
+    let mut status = vm.status.as_deref().cloned().unwrap_or_default();
     status.created = Some(vmi.is_some());
     status.ready = Some(vmi.is_some_and(ready));
     status.desired_generation = vm.metadata.generation;

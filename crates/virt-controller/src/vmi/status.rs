@@ -35,7 +35,7 @@ pub fn status(
     emulation: bool,
     now: Timestamp,
 ) -> VirtualMachineInstanceStatus {
-    let mut status = vmi.status.clone().unwrap_or_default();
+    let mut status = vmi.status.as_deref().cloned().unwrap_or_default();
     let before = status.phase.clone().unwrap_or_default();
     if let Some(wanted) = plan.phase {
         enter(&mut status, wanted, now);

@@ -279,7 +279,7 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
 async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
     let seen = guest.observed();
     let wanted = status::status(vmi, &seen, clock::seconds(clock::now()));
-    let before = vmi.status.clone().unwrap_or_default();
+    let before = vmi.status.as_deref().cloned().unwrap_or_default();
     if wanted == before {
         return Ok(());
     }

@@ -30,7 +30,7 @@ pub(crate) struct Observed {
 
 /// The status the VMI should have.
 pub(crate) fn status(vmi: &VirtualMachineInstance, seen: &Observed, now: Timestamp) -> VirtualMachineInstanceStatus {
-    let mut status = vmi.status.clone().unwrap_or_default();
+    let mut status = vmi.status.as_deref().cloned().unwrap_or_default();
     let before = status.phase.clone().unwrap_or_default();
     let (wanted, reason) = next_phase(vmi, seen);
     if let Some(wanted) = wanted.filter(|wanted| *wanted != before) {
@@ -245,7 +245,7 @@ fn guest(status: &mut VirtualMachineInstanceStatus, seen: &Observed) {
     }
     let agent = seen.domain.as_ref().is_some_and(|d| d.agent_connected);
     if let Some(os) = facts.os.clone().filter(|_| agent) {
-        status.guest_os_info = Some(os);
+        status.guest_os_info = Some(Box::new(os));
     }
     status.fs_freeze_status = Some(facts.fs_freeze_status.clone()).filter(|text| text == "frozen");
     status.selinux_context.get_or_insert_with(|| "none".to_owned());
@@ -455,7 +455,7 @@ mod tests {
         let held = paused.conditions.iter().find(|c| c.type_ == condition::PAUSED).unwrap();
         assert_eq!(held.reason.as_deref(), Some("PausedIOError"));
         let mut vmi = vmi("Running");
-        vmi.status = Some(paused);
+        vmi.status = Some(Box::new(paused));
         assert!(status(&vmi, &domain("Running", ""), now()).conditions.iter().all(|c| c.type_ != condition::PAUSED));
         let trouble = Observed { trouble: Some(("FailedToPlug", "why".into())), ..Default::default() };
         let failed = status(&vmi, &trouble, now());

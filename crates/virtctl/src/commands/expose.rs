@@ -74,9 +74,9 @@ enum Exposed {
 impl Exposed {
     fn spec(&self) -> Option<&VirtualMachineInstanceSpec> {
         match self {
-            Self::Vm(vm) => vm.spec.template.spec.as_ref(),
+            Self::Vm(vm) => vm.spec.template.spec.as_deref(),
             Self::Vmi(vmi) => Some(&vmi.spec),
-            Self::ReplicaSet(set) => set.spec.template.spec.as_ref(),
+            Self::ReplicaSet(set) => set.spec.template.spec.as_deref(),
         }
     }
 

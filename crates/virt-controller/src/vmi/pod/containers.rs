@@ -43,8 +43,8 @@ pub(super) fn compute(vmi: &VirtualMachineInstance, settings: &Settings, emulati
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts.mounts,
         "volumeDevices": mounts.devices,
-        "readinessProbe": probes::translate(vmi, vmi.spec.readiness_probe.as_ref()),
-        "livenessProbe": probes::translate(vmi, vmi.spec.liveness_probe.as_ref()),
+        "readinessProbe": probes::translate(vmi, vmi.spec.readiness_probe.as_deref()),
+        "livenessProbe": probes::translate(vmi, vmi.spec.liveness_probe.as_deref()),
     });
     if let Value::Object(fields) = &mut container {
         fields.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
