@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
-use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 /// A refused operation: what was tried, and the kernel's answer as the source.
 #[derive(Debug, thiserror::Error)]
@@ -198,6 +198,13 @@ impl Netlink {
         self.change(name, "attach to a bridge", LinkMessageBuilder::<LinkUnspec>::new().controller(bridge.index)).await
     }
 
+    /// Stops a bridge's port from learning which hardware addresses are behind it: frames for them go to every port.
+    pub async fn stop_learning(&self, name: &str) -> Result<()> {
+        let link = self.get(name).await?;
+        let request = self.handle.link().set_port(LinkBridgePort::new(link.index).learning(false).build());
+        request.execute().await.map_err(refused(format!("stop {name} from learning addresses")))
+    }
+
     /// Applies a change to the link of that name.
     pub async fn change(&self, name: &str, op: &str, change: LinkMessageBuilder<LinkUnspec>) -> Result<()> {
         let link = self.get(name).await?;
@@ -362,6 +369,8 @@ mod tests {
         }
         here.add_veth("port0", "eth0", two.as_fd()).await.unwrap();
         here.set_bridge("port0", "br0").await.unwrap();
+        here.stop_learning("port0").await.unwrap();
+        assert!(matches!(here.stop_learning("port1").await, Err(Error::NoLink(name)) if name == "port1"));
         here.set_up("port0").await.unwrap();
         there.ensure_address("eth0", "10.1.0.2/24".parse().unwrap()).await.unwrap();
         there.set_mtu("eth0", 1400).await.unwrap();

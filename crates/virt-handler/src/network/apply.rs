@@ -109,6 +109,8 @@ async fn take_over(plan: &InterfacePlan, netlink: &Netlink) -> net::link::Result
     // The guest answers with the pod's hardware address, so the link itself needs another one.
     netlink.set_mac(&link.name, plan.bridge_mac).await?;
     netlink.set_bridge(&link.name, &plan.bridge).await?;
+    // A network that returns a guest's own broadcasts (hairpin mode) would teach the bridge that the guest is outside.
+    netlink.stop_learning(&link.name).await?;
     netlink.set_up(&link.name).await
 }
 
