@@ -66,7 +66,8 @@ impl Fault {
             if message.trim().is_empty() { format!("the server answered {code} {reason}") } else { message.to_owned() };
         let hint = match code {
             401 => Some("the credentials are not accepted: log in again, or choose others with --context or --token"),
-            403 => Some("`kubectl auth can-i --list` shows what you may do"),
+            // An authorizer names who it refused; an operation that is refused to everybody does not.
+            403 if why.contains("User \"") => Some("`kubectl auth can-i --list` shows what you may do"),
             404 if why.contains("could not find the requested resource") => {
                 Some("virtual machine support is not installed, or not ready: kubectl get kubevirt -A")
             }
