@@ -1,7 +1,7 @@
 //! What to do about a virtual machine instance, given its pods. Pure.
 //!
 //! ```text
-//! (unset)/Pending --pod created--> Scheduling --compute runs--> Scheduled --virt-handler--> Running -> Succeeded/Failed
+//! (unset)/Pending --pod created--> Scheduling --containers run--> Scheduled --virt-handler--> Running -> Succeeded/Failed
 //!                                      `-- pod dies --> Failed        `------ pod gone -------> Failed
 //! ```
 //! This controller writes the phases up to Scheduled, and Failed where no node agent can; the rest is virt-handler's.
@@ -136,7 +136,7 @@ fn starting(vmi: &VirtualMachineInstance, pod: &Pod) -> Plan {
     }
     let mut plan = Plan { steps: gate(vmi, pod), ..Default::default() };
     let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
-    if bound && compute_runs(pod) {
+    if bound && stands(pod) {
         plan.phase = Some(phase::SCHEDULED);
     } else if phase_of(vmi) != phase::SCHEDULING {
         plan.phase = Some(phase::SCHEDULING);
@@ -174,8 +174,11 @@ fn compute(pod: &Pod) -> Option<&ContainerStatus> {
     containers(pod).find(|container| container.name == "compute")
 }
 
-fn compute_runs(pod: &Pod) -> bool {
-    compute(pod).and_then(|c| c.state.as_ref()).is_some_and(|state| state.running.is_some())
+/// The launcher runs, and so does every container that lends it a disk. Readiness is the guest's and comes later.
+fn stands(pod: &Pod) -> bool {
+    let runs = |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    compute(pod).is_some_and(runs) && statuses.into_iter().flatten().all(runs)
 }
 
 fn compute_ended(pod: &Pod) -> Option<Timestamp> {
@@ -294,6 +297,10 @@ mod tests {
         check(in_phase(phase::SCHEDULING), &[pod(json!({ "waiting": {} }))], Plan::default());
         check(in_phase(phase::SCHEDULING), &[pod(json!({ "running": {} }))], wants(phase::SCHEDULED));
         check(in_phase(phase::RUNNING), &[pod(json!({ "running": {} }))], Plan::default());
+        let mut unpulled = pod(json!({ "running": {} }));
+        let lender = container("volumeroot", json!({ "waiting": { "reason": "ErrImagePull" } }));
+        unpulled["status"]["containerStatuses"].as_array_mut().unwrap().push(lender);
+        check(in_phase(phase::SCHEDULING), &[unpulled], Plan::default());
     }
 
     #[test]
