@@ -34,6 +34,11 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Runs kubectl in the namespace and returns what it printed.
     pub fn kubectl(&self, words: &[&str]) -> Result<String> {
         success("kubectl", words, self.command("kubectl").args(words).output().context("cannot run kubectl")?)
@@ -41,7 +46,7 @@ impl Namespace {
 
     /// Runs kubectl, which is expected to refuse, and returns its complaint.
     pub fn refused(&self, manifest: &str) -> Result<String> {
-        let output = self.feed(&["apply", "-f", "-"], manifest)?;
+        let output = self.feed(&["apply", "-f", "-"], manifest.as_bytes())?;
         if output.status.success() {
             bail!("the manifest was accepted");
         }
@@ -51,7 +56,7 @@ impl Namespace {
     /// Applies a manifest.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         let words = ["apply", "-f", "-"];
-        success("kubectl", &words, self.feed(&words, manifest)?).map(drop)
+        success("kubectl", &words, self.feed(&words, manifest.as_bytes())?).map(drop)
     }
 
     /// Runs the virtctl of the checkout.
@@ -103,18 +108,25 @@ impl Namespace {
         }
     }
 
-    fn command(&self, program: &str) -> Command {
+    /// Runs kubectl, whose failure may be what is wanted.
+    pub fn output(&self, words: &[&str]) -> Result<Output> {
+        self.command("kubectl").args(words).output().context("cannot run kubectl")
+    }
+
+    /// A program that takes kubectl's flags, on this cluster and in this namespace.
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.arg("--kubeconfig").arg(kubeconfig()).arg("--namespace").arg(&self.name);
         command
     }
 
-    fn feed(&self, words: &[&str], input: &str) -> Result<Output> {
+    /// Runs kubectl with an input.
+    pub fn feed(&self, words: &[&str], input: &[u8]) -> Result<Output> {
         let mut command = self.command("kubectl");
         let piped = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.spawn().context("cannot run kubectl")?;
         if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(input.as_bytes()).context("cannot hand kubectl its manifest")?;
+            stdin.write_all(input).context("cannot hand kubectl its manifest")?;
         }
         child.wait_with_output().context("kubectl did not end")
     }
@@ -131,6 +143,22 @@ fn success(program: &str, words: &[&str], output: Output) -> Result<String> {
         bail!("{program} {} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Looks again and again until there is an answer.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        let last = match look() {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => String::new(),
+            Err(error) => format!(": {error:#}"),
+        };
+        if Instant::now() > deadline {
+            bail!("it never happened that {what}{last}");
+        }
+        pause();
+    }
 }
 
 /// Between two looks at something that only a look can tell.

@@ -5,6 +5,9 @@
 //! data/k8s-schema-facts.json ─────────────┼─> crates/kube-apiserver/src/generated/schemas.json
 //! data/k8s-resources.json ────────────────┴─> crates/kube-apiserver/src/generated/resources.json
 //! ```
+//!
+//! What the types and fields are documented with, the words of the Kubernetes API itself (Apache-2.0), goes to a file of
+//! its own, `descriptions.json`: nothing but documents needs it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -88,8 +91,9 @@ const ATOMIC: [&str; 21] = [
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     let facts = read(&root.join("xtask/data/k8s-schema-facts.json"))?;
     let mut types = dump(&root.join("xtask/schemas/Cargo.toml"))?;
+    let mut descriptions = Descriptions::default();
     for (name, node) in &mut types {
-        undescribe(node);
+        undescribe(name, node, &mut descriptions);
         tidy(node);
         special(name, node);
         match facts["required"].get(name) {
@@ -104,7 +108,10 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
 
     let out = root.join("crates/kube-apiserver/src/generated");
     std::fs::create_dir_all(&out).context("create the directory of generated files")?;
-    for (file, value) in [("schemas.json", json!(types)), ("resources.json", resources)] {
+    let descriptions = json!({"texts": descriptions.texts, "types": descriptions.types});
+    for (file, value) in
+        [("schemas.json", json!(types)), ("resources.json", resources), ("descriptions.json", descriptions)]
+    {
         let (path, text) = (out.join(file), value.to_string() + "\n");
         if check {
             ensure!(
@@ -133,11 +140,35 @@ fn dump(manifest: &Path) -> Result<BTreeMap<String, Value>> {
     serde_json::from_slice(&output.stdout).context("parse the schema dump")
 }
 
-/// Drops the documentation of a type and its fields: a third of a megabyte which no behaviour depends on.
-fn undescribe(node: &mut Value) {
-    node.as_object_mut().and_then(|n| n.remove("description"));
-    for property in node.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(|p| p.values_mut()) {
-        property.as_object_mut().and_then(|n| n.remove("description"));
+/// Each text once, and which type and field (the empty one: the type itself) it describes.
+#[derive(Default)]
+struct Descriptions {
+    texts: Vec<String>,
+    known: BTreeMap<String, usize>,
+    types: BTreeMap<String, BTreeMap<String, usize>>,
+}
+
+impl Descriptions {
+    fn add(&mut self, name: &str, field: &str, text: &str) {
+        let texts = &mut self.texts;
+        let index = *self.known.entry(text.to_owned()).or_insert_with(|| {
+            texts.push(text.to_owned());
+            texts.len() - 1
+        });
+        self.types.entry(name.to_owned()).or_default().insert(field.to_owned(), index);
+    }
+}
+
+/// Moves the documentation of a type and its fields out of its schema.
+fn undescribe(name: &str, node: &mut Value, descriptions: &mut Descriptions) {
+    let mut take = |field: &str, node: &mut Value| {
+        if let Some(Value::String(text)) = node.as_object_mut().and_then(|node| node.remove("description")) {
+            descriptions.add(name, field, text.trim());
+        }
+    };
+    take("", node);
+    for (field, property) in node.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        take(field, property);
     }
 }
 

@@ -57,16 +57,20 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// Ends every process; true if there was any.
 fn stop(state: &State) -> anyhow::Result<bool> {
+    let node = stop_node(state)?;
+    Ok(stop_control_plane(state)? || node)
+}
+
+/// Ends the node with everything that runs on it; true if anything did.
+pub(crate) fn stop_node(state: &State) -> anyhow::Result<bool> {
     let node = process(state.node_pid()?)?;
-    let mut any = node.is_some();
+    let any = node.is_some();
     if let Some(node) = node {
         // The init takes its whole PID namespace with it.
         node.kill()?;
         end(&node, "the node")?;
     }
-    any |= clear_cgroups(&state.node()?.cgroup())?;
-    any |= stop_control_plane(state)?;
-    Ok(any)
+    Ok(clear_cgroups(&state.node()?.cgroup())? || any)
 }
 
 /// Ends the control plane, which first finishes what it has begun to write; true if it ran.

@@ -123,7 +123,7 @@ async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
     let config = state.node()?;
     cluster::write_kubeconfig(state)?;
     let mut control_plane = state.control_plane_pid()?;
-    let node_runs = state.node_pid()?;
+    let mut node_runs = state.node_pid()?;
     if let Some(pid) = control_plane
         && !is_this_program(pid)
     {
@@ -133,7 +133,10 @@ async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
         steps.done("control plane of another version stopped", since);
     }
     if node_runs.is_some_and(|pid| !is_this_program(pid)) {
-        terminal::say("the node runs another version of this program; `ferrovirt down` and `up` replace it");
+        let since = Instant::now();
+        down::stop_node(state)?;
+        node_runs = None;
+        steps.done("node of another version stopped; what ran on it starts again", since);
     }
     if control_plane.is_none() || node_runs.is_none() || !bridge_is_there(&config).await? {
         let since = Instant::now();

@@ -9,6 +9,7 @@
 //! long as the registry stays the same.
 
 mod component;
+mod descriptions;
 mod paths;
 mod protobuf;
 
@@ -19,6 +20,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 pub use component::Dialect;
+use descriptions::Descriptions;
 pub use protobuf::encode as encode_v2;
 
 use crate::registry::{Registry, Resource};
@@ -67,9 +69,11 @@ impl Cache {
         }
         let versions: BTreeSet<(&str, &str)> =
             registry.resources.iter().map(|r| (r.group.as_str(), r.version.as_str())).collect();
+        // Descriptions are the same in all of them, so they count as a whole.
+        let (none, words) = (Descriptions::default(), digest(descriptions::source()));
         let hash = |(group, version): (&str, &str)| {
-            let document = v3(registry, group, version)?;
-            Some((path(group, version), digest(document.to_string().as_bytes())))
+            let document = document(registry, group, version, &none)?;
+            Some((path(group, version), digest(format!("{words}{document}").as_bytes())))
         };
         let hashes: Arc<Hashes> = Arc::new(versions.into_iter().filter_map(hash).collect());
         *latest = Some((registry.clone(), hashes.clone()));
@@ -79,12 +83,16 @@ impl Cache {
 
 /// `/openapi/v3/{api,apis}/…`: the document of one group version; None when this server does not serve it.
 pub fn v3(registry: &Registry, group: &str, version: &str) -> Option<Value> {
+    document(registry, group, version, &Descriptions::load())
+}
+
+fn document(registry: &Registry, group: &str, version: &str, descriptions: &Descriptions) -> Option<Value> {
     let of = |r: &&Arc<Resource>| r.group == group && r.version == version;
     let resources: Vec<&Resource> = registry.resources.iter().filter(of).map(|r| &**r).collect();
     if resources.is_empty() {
         return None;
     }
-    let mut components = component::Components::new(Dialect::V3);
+    let mut components = component::Components::new(Dialect::V3, descriptions);
     let mut all = Map::new();
     for resource in resources {
         components.add(resource);
@@ -95,7 +103,8 @@ pub fn v3(registry: &Registry, group: &str, version: &str) -> Option<Value> {
 
 /// `/openapi/v2`: everything in one document.
 pub fn v2(registry: &Registry) -> Value {
-    let mut components = component::Components::new(Dialect::V2);
+    let descriptions = Descriptions::load();
+    let mut components = component::Components::new(Dialect::V2, &descriptions);
     let mut all = Map::new();
     for resource in &registry.resources {
         components.add(resource);

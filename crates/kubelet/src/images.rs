@@ -41,6 +41,13 @@ pub(crate) async fn ensure(
 ) -> Result<ImageInfo, Waiting> {
     let image = container.image.as_deref().unwrap_or_default();
     let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(image));
+    if !is_reference(image) {
+        let message = format!(
+            "Failed to apply default image tag \"{image}\": couldn't parse image name: invalid reference format"
+        );
+        context.events.warning(about, "InspectFailed", message.clone());
+        return Err(Waiting { reason: "InvalidImageName".into(), message });
+    }
     let lock = {
         let mut pulling = context.images.pulling.lock().unwrap_or_else(PoisonError::into_inner);
         pulling.entry(image.to_owned()).or_default().clone()
@@ -188,6 +195,41 @@ fn serves(server: &str, image: &str) -> bool {
     image.strip_prefix(server).is_some_and(|rest| rest.starts_with('/'))
 }
 
+/// Whether a registry could know such a name: `[host[:port]/]path[:tag][@digest]`.
+fn is_reference(image: &str) -> bool {
+    let (rest, digest) = image.split_once('@').map_or((image, None), |(rest, digest)| (rest, Some(digest)));
+    let last = rest.rfind('/').map_or(0, |slash| slash + 1);
+    let (name, tag) = match rest[last..].rfind(':') {
+        Some(colon) => (&rest[..last + colon], Some(&rest[last + colon + 1..])),
+        None => (rest, None),
+    };
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let good_tag = |tag: &str| {
+        (1..=128).contains(&tag.len()) && tag.starts_with(word) && tag.chars().all(|c| word(c) || c == '.' || c == '-')
+    };
+    let good_digest = |digest: &str| {
+        let hex = digest.split_once(':').map(|(_, hex)| hex);
+        hex.is_some_and(|hex| hex.len() >= 32 && hex.chars().all(|c| c.is_ascii_hexdigit()))
+    };
+    let mut parts: Vec<&str> = name.split('/').collect();
+    if let Some(host) = parts.first().filter(|_| parts.len() > 1)
+        && (host.contains(['.', ':']) || *host == "localhost" || host.chars().any(|c| c.is_ascii_uppercase()))
+    {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
+        if !host.chars().all(legal) {
+            return false;
+        }
+        parts.remove(0);
+    }
+    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let good_part = |part: &&str| {
+        part.starts_with(lower)
+            && part.ends_with(lower)
+            && part.chars().all(|c| lower(c) || matches!(c, '.' | '_' | '-'))
+    };
+    tag.is_none_or(good_tag) && digest.is_none_or(good_digest) && parts.iter().all(good_part)
+}
+
 /// `Always` for `latest`, else `IfNotPresent`.
 fn default_policy(image: &str) -> &'static str {
     let name = image.rsplit('/').next().unwrap_or_default();
@@ -215,6 +257,20 @@ mod tests {
             ("busybox@sha256:00", "IfNotPresent"),
         ] {
             assert_eq!(default_policy(image), expect, "{image}");
+        }
+    }
+
+    #[test]
+    fn references() {
+        let digest = "sha256:49f711bdf9a7a43ff34b53db381f67b4bb0ac5a5030070674471ae46ea76fa65";
+        for good in
+            ["busybox", "a/b/c:1.2-x", "127.0.0.1:1/no/such:v1", "ferrovirt.local/x__y:v0.1.0", "localhost/a", "Host/a"]
+        {
+            assert!(is_reference(good), "{good}");
+            assert!(is_reference(&format!("{good}@{digest}")), "{good}");
+        }
+        for bad in ["", "Not A Name", "Upper", "a/B", "a:", "a:b/c:", "a//b", "a@sha256:00", "-a", "a:.b"] {
+            assert!(!is_reference(bad), "{bad}");
         }
     }
 

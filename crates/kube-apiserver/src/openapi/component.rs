@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use super::descriptions::Descriptions;
 use crate::registry::Resource;
 use crate::schema::{ListType, Schema, Type, builtin};
 
@@ -46,17 +47,23 @@ const V2_RULES: [&str; 16] = [
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
 /// Components collected so far, and shared types still to be written.
-pub(super) struct Components {
+pub(super) struct Components<'a> {
     dialect: Dialect,
+    descriptions: &'a Descriptions,
     done: BTreeMap<String, Value>,
     wanted: BTreeSet<String>,
 }
 
-impl Components {
-    pub(super) fn new(dialect: Dialect) -> Self {
+impl<'a> Components<'a> {
+    pub(super) fn new(dialect: Dialect, descriptions: &'a Descriptions) -> Self {
         // What writes and deletions take and answer is referred to by every path.
         let meta = |kind: &str| format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}");
-        Self { dialect, done: BTreeMap::new(), wanted: ["DeleteOptions", "Status", "Patch"].map(meta).into() }
+        Self {
+            dialect,
+            descriptions,
+            done: BTreeMap::new(),
+            wanted: ["DeleteOptions", "Status", "Patch"].map(meta).into(),
+        }
     }
 
     /// Adds a resource's kind and its list.
@@ -69,6 +76,10 @@ impl Components {
         for field in ["apiVersion", "kind"] {
             if node["properties"][field].is_null() {
                 node["properties"][field] = json!({"type": "string"});
+            }
+            // Kinds that are defined here say of these two what every other kind says.
+            if let Some(text) = self.descriptions.of("io.k8s.api.core.v1.Pod", field) {
+                self.describe(&mut node["properties"][field], text);
             }
         }
         node["type"] = "object".into();
@@ -156,6 +167,9 @@ impl Components {
                 set(key, text.as_str().into());
             }
         }
+        if let Some(text) = self.descriptions.of(&schema.type_name, "") {
+            set("description", text.into());
+        }
         if schema.nullable && self.dialect == Dialect::V3 {
             set("nullable", true.into());
         }
@@ -194,8 +208,14 @@ impl Components {
             }
         }
         if !schema.properties.is_empty() {
-            let properties: Map<String, Value> =
-                schema.properties.iter().map(|(key, schema)| (key.clone(), self.node(schema))).collect();
+            let mut properties = Map::new();
+            for (key, field) in &schema.properties {
+                let mut node = self.node(field);
+                if let Some(text) = self.descriptions.of(&schema.type_name, key) {
+                    self.describe(&mut node, text);
+                }
+                properties.insert(key.clone(), node);
+            }
             map.insert("properties".to_owned(), Value::Object(properties));
         }
         if let Some(additional) = &schema.additional {
@@ -205,6 +225,18 @@ impl Components {
             map.insert("items".to_owned(), self.node(items));
         }
         Value::Object(map)
+    }
+
+    /// Says what a node is for, unless it says so itself.
+    fn describe(&self, node: &mut Value, text: &str) {
+        let Some(map) = node.as_object_mut() else { return };
+        // In the newer dialect nothing may stand beside a reference.
+        if self.dialect == Dialect::V3
+            && let Some(reference) = map.remove("$ref")
+        {
+            map.insert("allOf".to_owned(), json!([{"$ref": reference}]));
+        }
+        map.entry("description").or_insert_with(|| text.into());
     }
 
     /// The two shipped scalars that are a number or a string.

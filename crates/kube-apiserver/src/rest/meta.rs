@@ -61,6 +61,23 @@ pub(crate) fn stamp_new(resource: &Resource, object: &mut Value, namespace: &str
     if resource.has_generation() {
         metadata["generation"] = 1.into();
     }
+    drop_empty(object);
+}
+
+/// Lists and maps of metadata that hold nothing are not there, which is how clients look for them.
+fn drop_empty(object: &mut Value) {
+    let Some(metadata) = object["metadata"].as_object_mut() else { return };
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let empty = match metadata.get(field) {
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(value) => value.is_null(),
+            None => false,
+        };
+        if empty {
+            metadata.remove(field);
+        }
+    }
 }
 
 /// Carries over what an update may not change and moves the generation on when the desired state changed.
@@ -84,6 +101,7 @@ pub(super) fn stamp_update(resource: &Resource, old: &Value, new: &mut Value, co
             }
         }
     }
+    drop_empty(new);
     if counts && resource.has_generation() && desired_changed(resource, old, new) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();

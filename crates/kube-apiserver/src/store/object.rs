@@ -73,7 +73,7 @@ pub struct Body {
 }
 
 /// Stands in the resourceVersion's place until the writer assigns one; random, so that no user's text holds it.
-fn placeholder() -> &'static str {
+fn revision_mark() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| uuid::Uuid::new_v4().simple().to_string())
 }
@@ -90,9 +90,9 @@ impl Body {
         if !object["metadata"].is_object() {
             object["metadata"] = Value::Object(serde_json::Map::new());
         }
-        object["metadata"]["resourceVersion"] = Value::from(placeholder());
+        object["metadata"]["resourceVersion"] = Value::from(revision_mark());
         let mut head = object.to_string().into_bytes();
-        let needle = placeholder().as_bytes();
+        let needle = revision_mark().as_bytes();
         let at = head.windows(needle.len()).position(|window| window == needle).unwrap_or(0);
         let tail = head.split_off(at)[needle.len()..].to_vec();
         Self { head, tail, labels }

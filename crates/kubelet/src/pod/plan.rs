@@ -11,7 +11,10 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
-use crate::pod::observed::{Instance, Observed, State};
+use crate::pod::{
+    observed::{Instance, Observed, State},
+    start::ephemeral,
+};
 
 const CRASH_BASE: Duration = Duration::from_secs(10);
 const CRASH_MAX: Duration = Duration::from_secs(300);
@@ -263,6 +266,13 @@ fn run(spec: &PodSpec, observed: &Observed, facts: &Facts, now: Timestamp, plan:
     }
     for container in &spec.containers {
         attend(spec, container, own(&container.name), facts, now, plan, &mut start);
+    }
+    // Once, into a pod that runs; what they look at may be what never starts.
+    if mains_begun {
+        let new = spec.ephemeral_containers.iter().flatten().filter(|c| observed.latest(&c.name).is_none());
+        for container in new.filter_map(ephemeral) {
+            start(&container, plan);
+        }
     }
 }
 

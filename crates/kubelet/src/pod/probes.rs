@@ -109,9 +109,18 @@ async fn liveness(target: &Target, probe: &Probe, reports: &Reports) {
 async fn readiness(target: &Target, probe: &Probe, reports: &Reports) {
     let (mut ready, mut streak, mut last) = (None, 0, None);
     delay(probe).await;
+    let begun = tokio::time::Instant::now();
     loop {
         let answer = ask(target, probe).await;
+        // Until it is ready for the first time a container is asked more often, so that a fast start shows at once;
+        // what it answers within its first period is nothing to worry about yet.
+        let first = ready.is_none() && probe.initial_delay_seconds.unwrap_or(0) == 0;
+        let early = first && begun.elapsed() < period(probe);
         if let Err(why) = &answer {
+            if early {
+                tokio::time::sleep(eager(probe)).await;
+                continue;
+            }
             unhealthy(target, "Readiness", why);
         }
         let good = answer.is_ok();
@@ -122,10 +131,14 @@ async fn readiness(target: &Target, probe: &Probe, reports: &Reports) {
             ready = Some(good);
             let _ = reports.send((target.id.clone(), Verdict::Ready(good)));
         }
-        // Until it is ready for the first time a container is asked more often, so that a fast start shows at once.
-        let eager = ready.is_none() && !good && probe.initial_delay_seconds.unwrap_or(0) == 0;
-        tokio::time::sleep(if eager { period(probe).min(Duration::from_secs(1)) } else { period(probe) }).await;
+        let pause = if first && !good { period(probe).min(Duration::from_secs(1)) } else { period(probe) };
+        tokio::time::sleep(pause).await;
     }
+}
+
+/// A connection costs next to nothing, a process in the container does not.
+fn eager(probe: &Probe) -> Duration {
+    if probe.exec.is_some() { Duration::from_secs(1) } else { Duration::from_millis(200) }
 }
 
 fn unhealthy(target: &Target, kind: &str, why: &str) {

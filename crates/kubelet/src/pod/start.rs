@@ -1,8 +1,8 @@
 //! Starting one container: its environment, devices and mounts, then create, start, and the postStart hook.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 use rpc::cri;
 
 use crate::{
@@ -24,6 +24,8 @@ pub(crate) struct Start {
     pub(crate) pod_ips: Vec<String>,
     pub(crate) image: ImageInfo,
     pub(crate) mounted: Mounted,
+    /// The id of the container whose processes an ephemeral one is to see.
+    pub(crate) target: Option<String>,
 }
 
 /// Creates and starts the container.
@@ -32,6 +34,7 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let about = about_container(&pod, &start.name);
     let Some(wanted) = named(spec, &start.name) else { return Ok(()) };
+    let wanted = &*wanted;
     let fail = |reason: &str, message: String| {
         context.events.warning(&about, "Failed", format!("Error: {message}"));
         Waiting { reason: reason.to_owned(), message }
@@ -70,6 +73,9 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
         };
         let mut config = container::config(&pod, wanted, resolved, &context.config.root);
         own_user(&mut config, spec, wanted, &start.image);
+        if let Some(target) = &start.target {
+            join_processes(&mut config, target);
+        }
         let request = cri::CreateContainerRequest {
             pod_sandbox_id: start.sandbox.clone(),
             config: Some(config),
@@ -117,9 +123,27 @@ fn own_user(config: &mut cri::ContainerConfig, spec: &PodSpec, container: &Conta
     }
 }
 
-/// The container or init container called `name`.
-pub(crate) fn named<'a>(spec: &'a PodSpec, name: &str) -> Option<&'a Container> {
-    spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
+/// The container runs among the processes of another one.
+fn join_processes(config: &mut cri::ContainerConfig, target: &str) {
+    let security = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+    if let Some(options) = security.and_then(|security| security.namespace_options.as_mut()) {
+        options.pid = cri::NamespaceMode::Target as i32;
+        target.clone_into(&mut options.target_id);
+    }
+}
+
+/// The container called `name`, of whichever kind.
+pub(crate) fn named<'a>(spec: &'a PodSpec, name: &str) -> Option<Cow<'a, Container>> {
+    let lasting = spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name);
+    lasting.map(Cow::Borrowed).or_else(|| {
+        let passing = spec.ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
+        ephemeral(passing).map(Cow::Owned)
+    })
+}
+
+/// An ephemeral container has the fields of any other, and the name of the one it looks at.
+pub(crate) fn ephemeral(container: &EphemeralContainer) -> Option<Container> {
+    serde_json::from_value(serde_json::to_value(container).ok()?).ok()
 }
 
 fn full_name(pod: &Pod) -> String {

@@ -14,6 +14,7 @@ use crate::{
     pod::{
         observed::{Instance, Observed, State},
         plan::{Facts, has_started, is_sidecar, is_terminal},
+        start::ephemeral,
     },
     resources::qos_class,
 };
@@ -55,6 +56,10 @@ pub(crate) fn status(inputs: &Inputs<'_>) -> PodStatus {
     };
     let init_statuses: Vec<_> = inits.iter().map(|c| of(c, &before.init_container_statuses, true)).collect();
     let statuses: Vec<_> = spec.containers.iter().map(|c| of(c, &before.container_statuses, false)).collect();
+    let passing = spec.ephemeral_containers.iter().flatten().filter_map(ephemeral);
+    let passing: Vec<_> = passing
+        .map(|c| ContainerStatus { ready: false, ..of(&c, &before.ephemeral_container_statuses, false) })
+        .collect();
     let phase = phase(spec, inputs, initialized);
     let terminal = matches!(phase, "Succeeded" | "Failed");
     let ips = pod_ips(spec, inputs, &before);
@@ -68,7 +73,7 @@ pub(crate) fn status(inputs: &Inputs<'_>) -> PodStatus {
         start_time: before.start_time.clone().or(Some(Time(kit::clock::seconds(inputs.now)))),
         init_container_statuses: if inits.is_empty() { None } else { Some(init_statuses) },
         container_statuses: Some(statuses),
-        ephemeral_container_statuses: before.ephemeral_container_statuses.clone(),
+        ephemeral_container_statuses: if passing.is_empty() { None } else { Some(passing) },
         reason: before.reason.clone(),
         message: before.message.clone(),
         nominated_node_name: before.nominated_node_name.clone(),

@@ -71,7 +71,7 @@ async fn run_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Result<()> {
 pub(crate) async fn pull(context: Arc<Context>, pod: Arc<Pod>, name: String) -> Outcome {
     let wanted = pod.spec.as_ref().and_then(|spec| named(spec, &name));
     let result = match wanted {
-        Some(container) => images::ensure(&context, &pod, container, &about_container(&pod, &name)).await,
+        Some(container) => images::ensure(&context, &pod, &container, &about_container(&pod, &name)).await,
         None => Ok(ImageInfo::default()),
     };
     Outcome::Pulled { name, result }
@@ -96,7 +96,7 @@ pub(crate) async fn stop(
     context.events.normal(&target, "Killing", reason);
     let began = tokio::time::Instant::now();
     let container = pod.spec.as_ref().and_then(|spec| named(spec, &name));
-    let hook = container.and_then(|c| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
+    let hook = container.as_deref().and_then(|c| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
     let allowed = std::time::Duration::from_secs(u64::try_from(grace).unwrap_or(0));
     if let Some((container, hook)) = hook
         && grace > 0

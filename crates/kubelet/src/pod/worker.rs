@@ -212,7 +212,8 @@ impl Worker {
         let logs = PathBuf::from(crate::pod::sandbox::log_directory(&self.pod, &self.context.config.log_dir));
         for instance in &self.observed.containers {
             let Some(exit) = instance.exit().filter(|_| !self.messages.contains_key(&instance.id)) else { continue };
-            let policy = named(self.spec(), &instance.name).and_then(|c| c.termination_message_policy.as_deref());
+            let container = named(self.spec(), &instance.name);
+            let policy = container.as_ref().and_then(|c| c.termination_message_policy.as_deref());
             let fallback = policy == Some("FallbackToLogsOnError") && exit.code != 0;
             let own = instance.termination_log.as_ref().map(PathBuf::from).unwrap_or_default();
             let log = logs.join(crate::pod::container::log_path(&instance.name, instance.attempt));
@@ -333,7 +334,7 @@ impl Worker {
             .observed
             .running()
             .filter(|instance| !self.probes.contains_key(&instance.id))
-            .filter_map(|instance| Some((instance.id.clone(), named(self.spec(), &instance.name)?.clone())))
+            .filter_map(|instance| Some((instance.id.clone(), named(self.spec(), &instance.name)?.into_owned())))
             .filter(|(_, container)| probes::wanted(container))
             .collect();
         for (id, container) in new {
@@ -380,7 +381,10 @@ impl Worker {
                     let delay = plan::next_crash_delay(self.facts.crashes.get(&name), ran);
                     self.facts.crashes.insert(name.clone(), (delay, kit::clock::now()));
                 }
+                let ephemeral = self.spec().ephemeral_containers.iter().flatten().find(|c| c.name == name);
+                let target = ephemeral.and_then(|c| c.target_container_name.as_ref());
                 let start = Start {
+                    target: target.and_then(|of| self.observed.latest(of)).map(|instance| instance.id.clone()),
                     image: self.images.get(&name).cloned().unwrap_or_default(),
                     attempt,
                     sandbox_attempt: self.observed.sandbox().map_or(0, |sandbox| sandbox.attempt),

@@ -51,12 +51,46 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
             restart_of_job(&spec["template"]["spec"], "spec.template.spec", causes);
         }
         "cronjobs" => {
+            if let Some(why) = schedule_problem(spec["schedule"].as_str().unwrap_or_default()) {
+                invalid("spec.schedule", &spec["schedule"], &why, causes);
+            }
             let template = &spec["jobTemplate"]["spec"]["template"]["spec"];
             pod::validate(template, "spec.jobTemplate.spec.template.spec", causes);
             restart_of_job(template, "spec.jobTemplate.spec.template.spec", causes);
         }
         _ => {}
     }
+}
+
+/// What is wrong with a cron schedule: five fields, each a list of values, ranges and steps within its bounds.
+fn schedule_problem(text: &str) -> Option<String> {
+    const NAMED: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+    const FIELDS: [(u32, u32, &[&str]); 5] =
+        [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 7, &DAYS)];
+    let text = text.trim();
+    if NAMED.contains(&text) {
+        return None;
+    }
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    if fields.len() != FIELDS.len() {
+        return Some(format!("expected exactly 5 fields, found {}: [{text}]", fields.len()));
+    }
+    let good = |field: &str, (low, high, names): (u32, u32, &[&str])| {
+        let value = |word: &str| {
+            names.contains(&word.to_ascii_lowercase().as_str())
+                || word.parse().is_ok_and(|n: u32| (low..=high).contains(&n))
+        };
+        field.split(',').all(|part| {
+            let (range, step) = part.split_once('/').unwrap_or((part, "1"));
+            let range_is_good =
+                matches!(range, "*" | "?") || range.split('-').count() <= 2 && range.split('-').all(value);
+            range_is_good && step.parse().is_ok_and(|n: u32| n > 0)
+        })
+    };
+    let bad = fields.iter().zip(FIELDS).find(|(field, bounds)| !good(field, *bounds));
+    bad.map(|(field, (low, high, _))| format!("{field:?} is no list of values, ranges or steps within {low}-{high}"))
 }
 
 fn restart_of_job(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
@@ -87,5 +121,24 @@ fn selector(spec: &Value, causes: &mut Vec<Cause>) {
     if !fits {
         let why = "`selector` does not match template `labels`";
         invalid("spec.template.metadata.labels", labels, why, causes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::schedule_problem;
+
+    #[test]
+    fn schedules() {
+        for good in ["0 0 1 1 *", "*/5 * * * *", "0 9-17 * * mon-fri", "1,2,30-40/5 ? 1 jan,DEC 7", "@daily"] {
+            assert_eq!(schedule_problem(good), None, "{good}");
+        }
+        let check =
+            |text: &str, words: &str| assert!(schedule_problem(text).is_some_and(|why| why.contains(words)), "{text}");
+        check("often", "found 1");
+        check("60 * * * *", "within 0-59");
+        check("* * 0 * *", "within 1-31");
+        check("*/0 * * * *", "\"*/0\"");
+        check("1-2-3 * * * *", "1-2-3");
     }
 }

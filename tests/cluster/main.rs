@@ -1,0 +1,101 @@
+//! The embedded cluster as plain kubectl sees it, on a live one. `scripts/test.sh` starts the cluster and runs these.
+//!
+//! First what can run side by side, each test in a namespace of its own; then, one after the other, what stops parts of
+//! the cluster or changes its one node.
+
+mod access;
+mod aggregation;
+mod collection;
+mod confinement;
+mod copying;
+mod crd;
+mod deleting;
+mod devices;
+mod dns;
+mod documents;
+mod endpoints;
+mod exec;
+mod forwarding;
+mod https;
+mod jobs;
+mod logs;
+mod node;
+mod pods;
+mod probes;
+mod reading;
+mod registry;
+mod restarts;
+mod restricted;
+mod rollout;
+mod services;
+mod survival;
+mod tokens;
+mod volumes;
+mod watching;
+mod webhooks;
+mod workloads;
+mod writing;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A test and its name.
+type Test = (&'static str, fn() -> Result<()>);
+
+/// What may run side by side.
+const SHARED: &[(&str, &[Test])] = &[
+    ("access", access::TESTS),
+    ("aggregation", aggregation::TESTS),
+    ("collection", collection::TESTS),
+    ("confinement", confinement::TESTS),
+    ("copying", copying::TESTS),
+    ("crd", crd::TESTS),
+    ("deleting", deleting::TESTS),
+    ("devices", devices::TESTS),
+    ("dns", dns::TESTS),
+    ("documents", documents::TESTS),
+    ("endpoints", endpoints::TESTS),
+    ("exec", exec::TESTS),
+    ("forwarding", forwarding::TESTS),
+    ("jobs", jobs::TESTS),
+    ("logs", logs::TESTS),
+    ("probes", probes::TESTS),
+    ("reading", reading::TESTS),
+    ("restarts", restarts::TESTS),
+    ("rollout", rollout::TESTS),
+    ("services", services::TESTS),
+    ("tokens", tokens::TESTS),
+    ("volumes", volumes::TESTS),
+    ("watching", watching::TESTS),
+    ("webhooks", webhooks::TESTS),
+    ("workloads", workloads::TESTS),
+    ("writing", writing::TESTS),
+];
+
+/// What others would notice.
+const ALONE: &[(&str, &[Test])] = &[
+    ("node", node::TESTS),
+    ("registry", registry::TESTS),
+    ("restricted", restricted::TESTS),
+    ("survival", survival::TESTS),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(4));
+    let shared = libtest_mimic::run(&arguments, trials(SHARED));
+    arguments.test_threads = Some(1);
+    let alone = libtest_mimic::run(&arguments, trials(ALONE));
+    if shared.has_failed() || alone.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn trials(groups: &[(&str, &[Test])]) -> Vec<Trial> {
+    let named = groups.iter().flat_map(|(group, tests)| tests.iter().map(move |test| (group, test)));
+    let trial = |(group, (name, run)): (&&str, &Test)| {
+        let run = *run;
+        Trial::test(format!("{group}::{name}"), move || run().map_err(|error| Failed::from(format!("{error:#}"))))
+    };
+    named.map(trial).collect()
+}
