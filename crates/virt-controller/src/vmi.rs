@@ -83,7 +83,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).or_else(|| pods.first());
     let mut wanted = status::status(&vmi, pod, &plan, &settings, emulation, now);
     if let Some(error) = &creation_error {
-        status::creation_failed(&mut wanted, Chain(error).to_string(), now);
+        status::creation_failed(&mut wanted, &Chain(error).to_string(), now);
     }
     write_status(context, &vmi, &plan, wanted).await?;
     if plan.phase == Some(phase::FAILED) {

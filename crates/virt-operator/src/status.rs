@@ -1,6 +1,7 @@
 //! The status of the KubeVirt object. Pure.
 
 use api::kubevirt::{
+    conditions,
     v1::{GenerationStatus, KubeVirt, KubeVirtCondition, KubeVirtStatus},
     words::{kubevirt_condition as condition, kubevirt_phase as phase},
 };
@@ -88,7 +89,7 @@ pub fn status(kubevirt: &KubeVirt, seen: &Seen, version: &Version, now: Timestam
         status.observed_deployment_id = Some(version.deployment_id.clone());
     }
     let mut set = |kind: &str, value: bool, reason: &str, message: &str| {
-        set(&mut status.conditions, kind, value, reason, message, now);
+        say(&mut status.conditions, kind, value, reason, message, now);
     };
     if seen.created {
         set(condition::CREATED, true, "AllResourcesCreated", "All resources were created.");
@@ -126,9 +127,9 @@ pub fn deleting(kubevirt: &KubeVirt, done: bool, now: Timestamp) -> KubeVirtStat
     } else {
         ("DeletionInProgress", "Deletion was triggered.")
     };
-    set(&mut status.conditions, condition::AVAILABLE, false, reason, message, now);
-    set(&mut status.conditions, condition::PROGRESSING, !done, reason, message, now);
-    set(&mut status.conditions, condition::DEGRADED, !done, reason, message, now);
+    say(&mut status.conditions, condition::AVAILABLE, false, reason, message, now);
+    say(&mut status.conditions, condition::PROGRESSING, !done, reason, message, now);
+    say(&mut status.conditions, condition::DEGRADED, !done, reason, message, now);
     status
 }
 
@@ -136,7 +137,7 @@ pub fn deleting(kubevirt: &KubeVirt, done: bool, now: Timestamp) -> KubeVirtStat
 pub fn duplicate(kubevirt: &KubeVirt, now: Timestamp) -> KubeVirtStatus {
     let mut status = kubevirt.status.as_deref().cloned().unwrap_or_default();
     let message = "There is an active KubeVirt deployment";
-    set(&mut status.conditions, condition::SYNCHRONIZED, false, "ExistingDeployment", message, now);
+    say(&mut status.conditions, condition::SYNCHRONIZED, false, "ExistingDeployment", message, now);
     status
 }
 
@@ -153,23 +154,8 @@ fn generations(seen: &Seen) -> Vec<GenerationStatus> {
     deployments.chain(seen.daemon_set.iter().map(|set| one("daemonsets", &set.metadata))).collect()
 }
 
-fn set(held: &mut Vec<KubeVirtCondition>, kind: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
-    let value = if value { "True" } else { "False" };
-    let condition = match held.iter_mut().find(|c| c.type_ == kind) {
-        Some(found) => found,
-        None => {
-            held.push(KubeVirtCondition { type_: kind.to_owned(), ..Default::default() });
-            let last = held.len() - 1;
-            &mut held[last]
-        }
-    };
-    if condition.status != value {
-        condition.last_transition_time = Some(Time(now));
-        condition.last_probe_time = Some(Time(now));
-    }
-    value.clone_into(&mut condition.status);
-    condition.reason = Some(reason.to_owned());
-    condition.message = Some(message.to_owned());
+fn say(held: &mut Vec<KubeVirtCondition>, kind: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
+    conditions::set(held, kind, if value { "True" } else { "False" }, Some(reason), Some(message), &Time(now));
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ fn objects_of_a_running_cluster_round_trip() {
 #[test]
 fn a_machine_is_decoded_on_a_quarter_of_a_stack() {
     let objects: Vec<Value> = serde_json::from_str(include_str!("../../testdata/running-vm.json")).unwrap();
-    let decode = move || objects.iter().for_each(|object| drop(serde_json::from_value::<VirtualMachine>(object.clone())));
+    let decode =
+        move || objects.iter().for_each(|object| drop(serde_json::from_value::<VirtualMachine>(object.clone())));
     std::thread::Builder::new().stack_size(512 << 10).spawn(decode).unwrap().join().unwrap();
 }
 

@@ -1,4 +1,5 @@
 //! Subresources over the real API server: who may, and what is written.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -1,6 +1,7 @@
 //! The status of a virtual machine, from its instance and its plan. Pure.
 
 use api::kubevirt::{
+    conditions::{remove, set},
     v1::{VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus},
     words::{condition, phase, printable},
 };
@@ -79,66 +80,40 @@ fn conditions(
     facts: &Facts,
     now: Timestamp,
 ) {
+    let now = Time(now);
     let instance =
         vmi.and_then(|vmi| vmi.status.as_ref()).map(|status| status.conditions.as_slice()).unwrap_or_default();
     match instance.iter().find(|c| c.type_ == condition::READY) {
         Some(ready) => {
-            set(held, condition::READY, &ready.status, ready.reason.clone(), ready.message.clone(), now);
+            set(held, condition::READY, &ready.status, ready.reason.as_deref(), ready.message.as_deref(), &now);
         }
         None if vmi.is_some() => {
             let (reason, message) = ("GuestNotRunning", "Guest VM is not reported as running");
-            set(held, condition::READY, "False", Some(reason.into()), Some(message.into()), now);
+            set(held, condition::READY, "False", Some(reason), Some(message), &now);
         }
         None => {
             let (reason, message) = ("VMINotExists", "VMI does not exist");
-            set(held, condition::READY, "False", Some(reason.into()), Some(message.into()), now);
+            set(held, condition::READY, "False", Some(reason), Some(message), &now);
         }
     }
     let own = |kind: &str| matches!(kind, condition::READY | condition::FAILURE | condition::RESTART_REQUIRED);
     held.retain(|c| own(&c.type_) || instance.iter().any(|i| i.type_ == c.type_));
     for condition in instance.iter().filter(|c| !INSTANCE_ONLY.contains(&c.type_.as_str())) {
-        let (reason, message) = (condition.reason.clone(), condition.message.clone());
-        set(held, &condition.type_, &condition.status, reason, message, now);
+        let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
+        set(held, &condition.type_, &condition.status, reason, message, &now);
     }
     match &facts.failure {
         Some((reason, message)) => {
-            set(held, condition::FAILURE, "True", Some((*reason).to_owned()), Some(message.clone()), now);
+            set(held, condition::FAILURE, "True", Some(reason), Some(message), &now);
         }
-        None => held.retain(|c| c.type_ != condition::FAILURE),
+        None => remove(held, condition::FAILURE),
     }
     if facts.restart_required {
-        let message = "a non-live-updatable field was changed in the template spec".to_owned();
-        set(held, condition::RESTART_REQUIRED, "True", Some("RestartRequired".to_owned()), Some(message), now);
+        let message = "a non-live-updatable field was changed in the template spec";
+        set(held, condition::RESTART_REQUIRED, "True", Some("RestartRequired"), Some(message), &now);
     } else {
-        held.retain(|c| c.type_ != condition::RESTART_REQUIRED);
+        remove(held, condition::RESTART_REQUIRED);
     }
-}
-
-fn set(
-    held: &mut Vec<VirtualMachineCondition>,
-    kind: &str,
-    value: &str,
-    reason: Option<String>,
-    message: Option<String>,
-    now: Timestamp,
-) {
-    if let Some(found) = held.iter_mut().find(|c| c.type_ == kind) {
-        if found.status != value {
-            found.last_transition_time = Some(Time(now));
-        }
-        value.clone_into(&mut found.status);
-        found.reason = reason;
-        found.message = message;
-        return;
-    }
-    held.push(VirtualMachineCondition {
-        type_: kind.to_owned(),
-        status: value.to_owned(),
-        reason,
-        message,
-        last_transition_time: Some(Time(now)),
-        ..Default::default()
-    });
 }
 
 /// The one word for people. The first that fits, in this order.

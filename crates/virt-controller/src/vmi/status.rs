@@ -1,9 +1,10 @@
 //! The part of a VMI's status that this controller writes. Pure.
 
 use api::kubevirt::{
+    conditions::{remove, set},
     v1::{
-        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
-        VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
+        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstancePhaseTransitionTimestamp,
+        VirtualMachineInstanceStatus,
     },
     words::{condition, phase},
 };
@@ -58,7 +59,7 @@ pub fn status(
         }
     }
     let (value, reason, message) = ready(&current, pod);
-    set(&mut status.conditions, condition::READY, value, reason, message, now);
+    set(&mut status.conditions, condition::READY, value, reason.as_deref(), message.as_deref(), &Time(now));
     status
 }
 
@@ -127,7 +128,7 @@ fn synchronized(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>, no
     });
     match trouble {
         Some((reason, message)) => {
-            set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(reason), Some(message), now);
+            set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(&reason), Some(&message), &Time(now));
         }
         None => clear_ours(status),
     }
@@ -142,18 +143,18 @@ fn clear_ours(status: &mut VirtualMachineInstanceStatus) {
 }
 
 /// Says that the pod could not be created.
-pub fn creation_failed(status: &mut VirtualMachineInstanceStatus, message: String, now: Timestamp) {
-    let reason = Some("FailedCreate".to_owned());
-    set(&mut status.conditions, condition::SYNCHRONIZED, "False", reason, Some(message), now);
+pub fn creation_failed(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) {
+    let reason = Some("FailedCreate");
+    set(&mut status.conditions, condition::SYNCHRONIZED, "False", reason, Some(message), &Time(now));
 }
 
 fn scheduled(status: &mut VirtualMachineInstanceStatus, pod: &Pod, now: Timestamp) {
     match pod_condition(pod, "PodScheduled") {
         Some(found) if found.status == "False" => {
-            let (reason, message) = (found.reason.clone(), found.message.clone());
-            set(&mut status.conditions, condition::POD_SCHEDULED, "False", reason, message, now);
+            let (reason, message) = (found.reason.as_deref(), found.message.as_deref());
+            set(&mut status.conditions, condition::POD_SCHEDULED, "False", reason, message, &Time(now));
         }
-        _ => status.conditions.retain(|c| c.type_ != condition::POD_SCHEDULED),
+        _ => remove(&mut status.conditions, condition::POD_SCHEDULED),
     }
 }
 
@@ -177,32 +178,4 @@ fn ready(current: &str, pod: Option<&Pod>) -> (&'static str, Option<String>, Opt
 
 fn pod_condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
-}
-
-/// Sets a condition; the transition time moves only when the status does.
-pub fn set(
-    conditions: &mut Vec<VirtualMachineInstanceCondition>,
-    kind: &str,
-    value: &str,
-    reason: Option<String>,
-    message: Option<String>,
-    now: Timestamp,
-) {
-    if let Some(held) = conditions.iter_mut().find(|c| c.type_ == kind) {
-        if held.status != value {
-            held.last_transition_time = Some(Time(now));
-        }
-        value.clone_into(&mut held.status);
-        held.reason = reason;
-        held.message = message;
-        return;
-    }
-    conditions.push(VirtualMachineInstanceCondition {
-        type_: kind.to_owned(),
-        status: value.to_owned(),
-        reason,
-        message,
-        last_transition_time: Some(Time(now)),
-        ..Default::default()
-    });
 }

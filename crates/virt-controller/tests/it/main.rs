@@ -1,4 +1,5 @@
 //! The controllers on the real API server in this process; the kubelet and virt-handler are played by the tests.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod cluster;
 mod lifecycle;

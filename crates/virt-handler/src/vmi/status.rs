@@ -1,7 +1,8 @@
 //! The part of a VMI's status that virt-handler writes: everything from the running domain. Pure.
 
+use api::kubevirt::conditions::{remove, set};
 use api::kubevirt::v1::{
-    Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
+    Machine, VirtualMachineInstance, VirtualMachineInstanceNetworkInterface,
     VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
 };
 use api::kubevirt::words::{condition, phase};
@@ -95,6 +96,7 @@ fn conditions(
     ended: bool,
     now: Timestamp,
 ) {
+    let now = Time(now);
     let state = seen.domain.clone().unwrap_or_default();
     let list = &mut status.conditions;
     let failed = match &seen.trouble {
@@ -105,7 +107,7 @@ fn conditions(
         None => None,
     };
     match failed {
-        Some((reason, message)) => set(list, condition::SYNCHRONIZED, "False", Some(reason), Some(&message), now),
+        Some((reason, message)) => set(list, condition::SYNCHRONIZED, "False", Some(reason), Some(&message), &now),
         None => remove(list, condition::SYNCHRONIZED),
     }
     if state.status == "Paused" && !ended {
@@ -113,27 +115,27 @@ fn conditions(
             "PausedIOError" => ("PausedIOError", "VMI was paused, IO error"),
             _ => ("PausedByUser", "VMI was paused by user"),
         };
-        set(list, condition::PAUSED, "True", Some(reason), Some(message), now);
+        set(list, condition::PAUSED, "True", Some(reason), Some(message), &now);
     } else {
         remove(list, condition::PAUSED);
     }
     if state.agent_connected && !ended {
-        set(list, condition::AGENT_CONNECTED, "True", None, None, now);
+        set(list, condition::AGENT_CONNECTED, "True", None, None, &now);
     } else {
         remove(list, condition::AGENT_CONNECTED);
     }
     if seen.domain.is_some() {
         match blocks_migration(vmi) {
             Some((reason, message)) => {
-                set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), now);
+                set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), &now);
             }
-            None => set(list, condition::LIVE_MIGRATABLE, "True", None, None, now),
+            None => set(list, condition::LIVE_MIGRATABLE, "True", None, None, &now),
         }
-        set(list, condition::STORAGE_LIVE_MIGRATABLE, "True", None, None, now);
+        set(list, condition::STORAGE_LIVE_MIGRATABLE, "True", None, None, &now);
         match &seen.emulation {
             Some(why) => {
                 let message = format!("the guest is emulated, which is slow: {why}");
-                set(list, condition::EMULATED, "True", Some("KVMNotUsable"), Some(&message), now);
+                set(list, condition::EMULATED, "True", Some("KVMNotUsable"), Some(&message), &now);
             }
             None => remove(list, condition::EMULATED),
         }
@@ -249,39 +251,6 @@ fn guest(status: &mut VirtualMachineInstanceStatus, seen: &Observed) {
     }
     status.fs_freeze_status = Some(facts.fs_freeze_status.clone()).filter(|text| text == "frozen");
     status.selinux_context.get_or_insert_with(|| "none".to_owned());
-}
-
-fn set(
-    list: &mut Vec<VirtualMachineInstanceCondition>,
-    kind: &str,
-    value: &str,
-    reason: Option<&str>,
-    message: Option<&str>,
-    now: Timestamp,
-) {
-    let (reason, message) = (reason.map(str::to_owned), message.map(str::to_owned));
-    match list.iter_mut().find(|c| c.type_ == kind) {
-        Some(held) => {
-            if held.status != value {
-                held.last_transition_time = Some(Time(now));
-            }
-            value.clone_into(&mut held.status);
-            held.reason = reason;
-            held.message = message;
-        }
-        None => list.push(VirtualMachineInstanceCondition {
-            type_: kind.to_owned(),
-            status: value.to_owned(),
-            reason,
-            message,
-            last_transition_time: Some(Time(now)),
-            last_probe_time: None,
-        }),
-    }
-}
-
-fn remove(list: &mut Vec<VirtualMachineInstanceCondition>, kind: &str) {
-    list.retain(|c| c.type_ != kind);
 }
 
 #[cfg(test)]

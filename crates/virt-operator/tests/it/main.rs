@@ -1,4 +1,5 @@
 //! The operator on the real API server in this process; the controllers of workloads are played by the test.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod node_agent;
 
