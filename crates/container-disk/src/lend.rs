@@ -61,7 +61,17 @@ fn open_all(paths: &[PathBuf]) -> io::Result<Vec<(PathBuf, File)>> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let named = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            error.kind(),
+            format!("the image holds no file {}: correct the path, or the image", path.display()),
+        ),
+        io::ErrorKind::PermissionDenied => io::Error::new(
+            error.kind(),
+            format!("{} cannot be read by user 107: let others read it in the image", path.display()),
+        ),
+        _ => io::Error::new(error.kind(), format!("{}: {error}", path.display())),
+    };
     let file = File::open(path).map_err(named)?;
     if !file.metadata().map_err(named)?.is_file() {
         return Err(named(io::Error::other("not a regular file")));
@@ -72,11 +82,18 @@ fn open(path: &Path) -> io::Result<File> {
 fn only_file(directory: &Path) -> io::Result<PathBuf> {
     let found = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(found)? {
-        let path = entry?.path();
-        if path.is_file() {
-            files.push(path);
+    match fs::read_dir(directory) {
+        Ok(entries) => {
+            for entry in entries {
+                let path = entry.map_err(found)?.path();
+                if path.is_file() {
+                    files.push(path);
+                }
+            }
         }
+        // As good as an empty one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(found(error)),
     }
     match (files.pop(), files.len()) {
         (Some(path), 0) => Ok(path),

@@ -76,12 +76,12 @@ pub(crate) async fn ensure(
     match pull(context, pod, image).await {
         Ok(()) => {}
         Err(error) => {
-            let message = format!("failed to pull and unpack image \"{image}\": {}", kit::Chain(&error));
-            context.events.warning(
-                about,
-                "Failed",
-                format!("Failed to pull image \"{image}\": {}", kit::Chain(&error)),
-            );
+            // containerd's own sentence names the image; what was called would only be said twice.
+            let message = match &error {
+                Error::Runtime { source, .. } => source.to_string(),
+                other => kit::Chain(other).to_string(),
+            };
+            context.events.warning(about, "Failed", format!("Failed to pull image \"{image}\": {message}"));
             context.events.warning(about, "Failed", "Error: ErrImagePull");
             return Err(Waiting { reason: "ErrImagePull".into(), message });
         }

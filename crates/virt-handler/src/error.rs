@@ -33,8 +33,8 @@ pub enum Error {
     #[error("{0:?} is not a pod UID")]
     PodUid(String),
     /// The launcher refused or failed a request.
-    #[error("launcher: {}", .0.message())]
-    Launcher(#[from] tonic::Status),
+    #[error("{0}")]
+    Launcher(String),
     /// A network interface could not be plugged.
     #[error("cannot plug interface {interface}: {what}")]
     Plug {
@@ -55,6 +55,16 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
+}
+
+impl From<tonic::Status> for Error {
+    fn from(status: tonic::Status) -> Self {
+        // The launcher speaks in sentences that are meant for users; a status without one is the transport's.
+        Self::Launcher(match status.message() {
+            "" => format!("the launcher does not answer: {}", status.code()),
+            message => message.to_owned(),
+        })
+    }
 }
 
 impl Error {

@@ -27,6 +27,9 @@ pub(crate) enum Error {
     Refused { volume: String, source: disk::Refusal },
     #[error("volume {volume}: {message}")]
     NotLent { volume: String, message: String },
+    /// The container that has the image cannot lend a disk out of it.
+    #[error("volume {volume}: {message}")]
+    Unusable { volume: String, message: String },
     #[error("volume {volume}: cannot write its disk")]
     Write {
         volume: String,
@@ -54,7 +57,7 @@ impl Error {
         match self {
             Self::Refused { source, .. } => source.is_final(),
             Self::NotLent { .. } | Self::Write { .. } | Self::Read { .. } => false,
-            Self::Capacity { .. } | Self::CloudInit(_) | Self::Unsupported { .. } => true,
+            Self::Unusable { .. } | Self::Capacity { .. } | Self::CloudInit(_) | Self::Unsupported { .. } => true,
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn shape(call: &Call, object: &mut Value, mut duplicates: Vec<String>
     for text in &mut duplicates {
         *text = format!("duplicate field {text:?}");
     }
-    duplicates.extend(unknown.into_iter().map(|path| format!("unknown field {path:?}")));
+    duplicates.extend(unknown.iter().map(ToString::to_string));
     if duplicates.is_empty() {
         return Ok(duplicates);
     }

@@ -1,5 +1,7 @@
 //! Fields a schema does not know: found, named and dropped.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use super::{Schema, Type};
@@ -7,14 +9,33 @@ use super::{Schema, Type};
 /// Paths reported at most.
 const NOTED: usize = 100;
 
-/// Drops unknown fields and yields their paths, `spec.containers[0].imge`.
-pub fn unknown(schema: &Schema, object: &mut Value) -> Vec<String> {
+/// A field that the schema does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Where, `spec.containers[0].imge`.
+    pub path: String,
+    /// The field of that place that was probably meant.
+    pub meant: Option<String>,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown field {:?}", self.path)?;
+        match &self.meant {
+            Some(meant) => write!(f, ": did you mean {meant}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Drops unknown fields and yields them.
+pub fn unknown(schema: &Schema, object: &mut Value) -> Vec<Unknown> {
     let mut found = Vec::new();
     walk(schema, object, &mut String::new(), &mut found);
     found
 }
 
-fn walk(schema: &Schema, value: &mut Value, path: &mut String, found: &mut Vec<String>) {
+fn walk(schema: &Schema, value: &mut Value, path: &mut String, found: &mut Vec<Unknown>) {
     match value {
         Value::Object(map) => {
             if schema.embedded_resource {
@@ -42,7 +63,7 @@ fn is_leaf(schema: &Schema) -> bool {
     matches!(schema.type_, Type::String | Type::Integer | Type::Number | Type::Boolean)
 }
 
-fn fields(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut String, found: &mut Vec<String>) {
+fn fields(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut String, found: &mut Vec<Unknown>) {
     let open = schema.preserve_unknown
         || (schema.type_ == Type::Any
             && schema.properties.is_empty()
@@ -70,13 +91,14 @@ fn fields(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut 
     for key in dropped {
         map.remove(&key);
         if found.len() < NOTED {
-            found.push(if length > 0 { format!("{path}.{key}") } else { key });
+            let meant = nearest(&key, schema.properties.keys().map(String::as_str)).map(str::to_owned);
+            found.push(Unknown { path: if length > 0 { format!("{path}.{key}") } else { key }, meant });
         }
     }
 }
 
 /// An embedded object always has apiVersion, kind and metadata, whether its schema names them or not.
-fn embedded(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut String, found: &mut Vec<String>) {
+fn embedded(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut String, found: &mut Vec<Unknown>) {
     let mut kept = Vec::new();
     for key in ["apiVersion", "kind", "metadata"] {
         if !schema.properties.contains_key(key) {
@@ -85,6 +107,22 @@ fn embedded(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mu
     }
     fields(schema, map, path, found);
     map.extend(kept);
+}
+
+/// A name that differs only in case or by one letter.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let same = known.clone().find(|other| other.eq_ignore_ascii_case(key));
+    same.or_else(|| known.clone().find(|other| key.len() > 2 && one_apart(other.as_bytes(), key.as_bytes())))
+}
+
+fn one_apart(a: &[u8], b: &[u8]) -> bool {
+    let (a, b) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    match b.len() - a.len() {
+        0 => a.iter().skip(same + 1).eq(b.iter().skip(same + 1)),
+        1 => a.iter().skip(same).eq(b.iter().skip(same + 1)),
+        _ => false,
+    }
 }
 
 /// Drops null fields, as decoding into a typed object does.
@@ -110,8 +148,25 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(schema: Value, mut object: Value, expect: Value, paths: &[&str]) {
         let schema = parse::openapi(&schema);
-        assert_eq!(unknown(&schema, &mut object), paths);
+        let found: Vec<String> = unknown(&schema, &mut object).into_iter().map(|field| field.path).collect();
+        assert_eq!(found, paths);
         assert_eq!(object, expect);
+    }
+
+    #[test]
+    fn a_slip_is_told_from_a_stranger() {
+        #[track_caller]
+        fn check(field: &str, expect: &str) {
+            let schema =
+                json!({"type": "object", "properties": {"memory": {"type": "string"}, "cpu": {"type": "string"}}});
+            let mut object = json!({ field: "x" });
+            let found = unknown(&parse::openapi(&schema), &mut object);
+            assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [expect]);
+        }
+        check("memmory", r#"unknown field "memmory": did you mean memory?"#);
+        check("memry", r#"unknown field "memry": did you mean memory?"#);
+        check("CPU", r#"unknown field "CPU": did you mean cpu?"#);
+        check("disk", r#"unknown field "disk""#);
     }
 
     #[test]

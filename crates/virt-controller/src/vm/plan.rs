@@ -187,7 +187,8 @@ fn failure(
     now: Timestamp,
 ) -> Option<VirtualMachineStartFailure> {
     let held = vm.status.as_ref().and_then(|status| status.start_failure.clone());
-    if strategy(vm) == run_strategy::HALTED {
+    // Where nothing is started again by itself, there is nothing to hold back.
+    if !matches!(strategy(vm), run_strategy::ALWAYS | run_strategy::RERUN_ON_FAILURE) {
         return None;
     }
     let Some(vmi) = vmi else { return held };
@@ -288,6 +289,16 @@ mod tests {
     fn once_leaves_its_only_instance() {
         check("Once", json!([]), None, &[RUN]);
         check("Once", json!([]), vmi("Failed"), &[]);
+    }
+
+    #[test]
+    fn only_what_starts_by_itself_is_backed_off() {
+        for (strategy, counted) in [("Always", true), ("RerunOnFailure", true), ("Manual", false), ("Once", false)] {
+            let vm = json!({ "metadata": { "finalizers": [finalizer::VM] }, "spec": { "runStrategy": strategy, "template": {} } });
+            let failed = vmi("Failed").map(|vmi| serde_json::from_value(vmi).unwrap());
+            let plan = plan(&serde_json::from_value(vm).unwrap(), failed.as_ref(), NOW.parse().unwrap());
+            assert_eq!(plan.failure.is_some(), counted, "{strategy}");
+        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::plan::{Plan, STOP, strategy};
 use crate::vmi::plan::{is_final, phase_of};
 
-/// Conditions of the instance that are not the machine's.
-const INSTANCE_ONLY: [&str; 3] = [condition::READY, condition::SYNCHRONIZED, condition::POD_SCHEDULED];
+/// Conditions that the machine has of its own: those of the instance do not replace them.
+const OWN: [&str; 3] = [condition::READY, condition::FAILURE, condition::RESTART_REQUIRED];
 
 /// What is known beyond the objects themselves.
 #[derive(Clone, Debug, Default)]
@@ -96,9 +96,8 @@ fn conditions(
             set(held, condition::READY, "False", Some(reason), Some(message), &now);
         }
     }
-    let own = |kind: &str| matches!(kind, condition::READY | condition::FAILURE | condition::RESTART_REQUIRED);
-    held.retain(|c| own(&c.type_) || instance.iter().any(|i| i.type_ == c.type_));
-    for condition in instance.iter().filter(|c| !INSTANCE_ONLY.contains(&c.type_.as_str())) {
+    held.retain(|c| OWN.contains(&c.type_.as_str()) || instance.iter().any(|i| i.type_ == c.type_));
+    for condition in instance.iter().filter(|c| !OWN.contains(&c.type_.as_str())) {
         let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());
         set(held, &condition.type_, &condition.status, reason, message, &now);
     }

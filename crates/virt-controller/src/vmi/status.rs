@@ -50,7 +50,7 @@ pub fn status(
         hand_over(&mut status, pod);
     }
     if matches!(current.as_str(), "" | phase::PENDING | phase::SCHEDULING | phase::SCHEDULED) {
-        synchronized(&mut status, pod, now);
+        synchronized(&mut status, vmi, pod, now);
     }
     if let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
         scheduled(&mut status, pod, now);
@@ -58,7 +58,7 @@ pub fn status(
             status.qos_class = Some(class);
         }
     }
-    let (value, reason, message) = ready(&current, pod);
+    let (value, reason, message) = ready(&current, status.reason.as_deref(), pod);
     set(&mut status.conditions, condition::READY, value, reason.as_deref(), message.as_deref(), &Time(now));
     status
 }
@@ -114,7 +114,12 @@ fn hand_over(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>) {
 }
 
 /// Trouble with the pod's containers, as far as waiting or a person may cure it.
-fn synchronized(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>, now: Timestamp) {
+fn synchronized(
+    status: &mut VirtualMachineInstanceStatus,
+    vmi: &VirtualMachineInstance,
+    pod: Option<&Pod>,
+    now: Timestamp,
+) {
     let pod_status = pod.and_then(|pod| pod.status.as_ref());
     let init = pod_status.and_then(|s| s.init_container_statuses.as_ref()).into_iter().flatten();
     let main = pod_status.and_then(|s| s.container_statuses.as_ref()).into_iter().flatten();
@@ -123,7 +128,7 @@ fn synchronized(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>, no
         let reason = waiting.reason.clone()?;
         IMAGE_TROUBLE.contains(&reason.as_str()).then(|| {
             let message = waiting.message.clone().unwrap_or_default();
-            (reason, format!("container {}: {message}", container.name))
+            (reason, told(vmi, &container.name, &message))
         })
     });
     match trouble {
@@ -132,6 +137,25 @@ fn synchronized(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>, no
         }
         None => clear_ours(status),
     }
+}
+
+/// Trouble with a container in the words of who wrote the VMI: the field that names its image, and what may cure it.
+fn told(vmi: &VirtualMachineInstance, container: &str, message: &str) -> String {
+    let volumes = vmi.spec.volumes.iter().enumerate();
+    let volume = container.strip_prefix("volume").and_then(|name| volumes.clone().find(|(_, v)| v.name == name));
+    let (field, image) = match volume {
+        Some((index, volume)) => {
+            let image = volume.container_disk.as_ref().map(|disk| disk.image.clone()).unwrap_or_default();
+            (format!("spec.volumes[{index}].containerDisk.image"), image)
+        }
+        None if container == "kernel-boot-volume" => {
+            let boot = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref());
+            let image = boot.and_then(|boot| boot.container.as_ref()).map(|container| container.image.clone());
+            ("spec.domain.firmware.kernelBoot.container.image".to_owned(), image.unwrap_or_default())
+        }
+        None => return format!("container {container}: {message}"),
+    };
+    format!("{field}: {image:?} cannot be used: correct it, or make the image available to the node: {message}")
 }
 
 /// Removes the Synchronized condition when it says what only this controller says.
@@ -158,11 +182,11 @@ fn scheduled(status: &mut VirtualMachineInstanceStatus, pod: &Pod, now: Timestam
     }
 }
 
-fn ready(current: &str, pod: Option<&Pod>) -> (&'static str, Option<String>, Option<String>) {
+fn ready(current: &str, ended: Option<&str>, pod: Option<&Pod>) -> (&'static str, Option<String>, Option<String>) {
     let no = |reason: &str, message: &str| ("False", Some(reason.to_owned()), Some(message.to_owned()));
     match current {
         phase::RUNNING => {}
-        phase::SUCCEEDED | phase::FAILED => return no("PodTerminating", "the guest has ended"),
+        phase::SUCCEEDED | phase::FAILED => return no("PodTerminating", ended.unwrap_or("the guest has ended")),
         _ => return no("GuestNotRunning", "Guest VM is not reported as running"),
     }
     let Some(pod) = pod else { return no("PodNotExists", "virt-launcher pod has not yet been scheduled") };

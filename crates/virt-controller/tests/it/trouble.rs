@@ -29,7 +29,9 @@ async fn an_image_that_does_not_exist() {
     cluster.vms.create(&PostParams::default(), &machine("Always")).await.unwrap();
     let pod = cluster.pod().await;
     cluster.run(&pod, json!({ "waiting": { "reason": "ErrImagePull", "message": "no such image" } })).await;
-    wait(&cluster.vms, "vm", "in trouble", printed("ErrImagePull")).await;
+    let vm = wait(&cluster.vms, "vm", "in trouble", printed("ErrImagePull")).await.unwrap();
+    let told = vm.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Synchronized").unwrap();
+    assert_eq!(told.reason.as_deref(), Some("ErrImagePull"));
     let vmi = cluster.vmis.get("vm").await.unwrap();
     let expect = ("ErrImagePull".to_owned(), "container compute: no such image".to_owned());
     assert_eq!(condition(&vmi, "Synchronized"), Some(expect));

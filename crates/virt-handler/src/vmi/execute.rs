@@ -47,7 +47,7 @@ struct Held {
     gone: bool,
     emulation: Option<String>,
     state: Option<DomainState>,
-    trouble: Option<(&'static str, String)>,
+    trouble: Option<String>,
     told: Told,
 }
 
@@ -272,7 +272,7 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
         context.recorder.warning(&reference(vmi), reason, &message);
         held.told.trouble.clone_from(&message);
     }
-    held.trouble = Some((reason, message));
+    held.trouble = Some(message);
 }
 
 /// Writes the status if it differs from what the VMI has, against the version it was computed from.

@@ -73,7 +73,9 @@ pub(crate) fn plan(vmi: &VirtualMachineInstance, known: Known, now: Timestamp) -
             return plan;
         }
         let grace = vmi.spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS).max(0);
-        let left = SignedDuration::from_secs(grace) - now.duration_since(deleted.0);
+        // The moment of the deletion is cut to whole seconds: the guest has what it was promised, and not less.
+        let cut = i64::from(grace > 0);
+        let left = SignedDuration::from_secs(grace.saturating_add(cut)) - now.duration_since(deleted.0);
         if left.is_positive() {
             if !known.shutdown_sent {
                 plan.steps.push(Step::Shutdown);
@@ -128,11 +130,11 @@ mod tests {
         check(&alive, Known { plugged: true, synced: Some(3), ..fresh }, &[Step::Connect, Step::Sync], None);
         check(&alive, running, &[], None);
         check(&alive, Known { synced: Some(2), ..running }, &[Step::Sync], None);
-        check(&vmi(Some(5), None), running, &[Step::Shutdown], Some(25));
-        check(&vmi(Some(5), None), Known { shutdown_sent: true, ..running }, &[], Some(25));
+        check(&vmi(Some(5), None), running, &[Step::Shutdown], Some(26));
+        check(&vmi(Some(5), None), Known { shutdown_sent: true, ..running }, &[], Some(26));
         check(&vmi(Some(31), None), running, &[Step::Kill], Some(2));
         check(&vmi(Some(0), Some(0)), running, &[Step::Kill], Some(2));
-        check(&vmi(Some(5), Some(60)), running, &[Step::Shutdown], Some(55));
+        check(&vmi(Some(5), Some(60)), running, &[Step::Shutdown], Some(56));
         check(&vmi(Some(5), None), connected, &[Step::Kill], None);
     }
 }

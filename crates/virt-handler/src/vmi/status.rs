@@ -12,6 +12,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rpc::launcher::DomainState;
 
+/// The reason of the Synchronized condition, as clients of KubeVirt know it.
+const NOT_SYNCHRONIZED: &str = "Synchronizing with the Domain failed.";
+
 /// What is known beside the VMI.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
@@ -24,7 +27,7 @@ pub(crate) struct Observed {
     /// Interface, pod link, addresses of the pod that reach the guest.
     pub addresses: Vec<(String, String, Vec<String>)>,
     /// Why the interfaces could not be plugged or the VMI not handed over.
-    pub trouble: Option<(&'static str, String)>,
+    pub trouble: Option<String>,
     /// Why the guest is emulated, if it is.
     pub emulation: Option<String>,
 }
@@ -99,15 +102,9 @@ fn conditions(
     let now = Time(now);
     let state = seen.domain.clone().unwrap_or_default();
     let list = &mut status.conditions;
-    let failed = match &seen.trouble {
-        Some((reason, message)) => Some((*reason, message.clone())),
-        None if !state.sync_error.is_empty() => {
-            Some(("Synchronizing with the Domain failed.", state.sync_error.clone()))
-        }
-        None => None,
-    };
+    let failed = seen.trouble.clone().or_else(|| Some(state.sync_error.clone()).filter(|error| !error.is_empty()));
     match failed {
-        Some((reason, message)) => set(list, condition::SYNCHRONIZED, "False", Some(reason), Some(&message), &now),
+        Some(message) => set(list, condition::SYNCHRONIZED, "False", Some(NOT_SYNCHRONIZED), Some(&message), &now),
         None => remove(list, condition::SYNCHRONIZED),
     }
     if state.status == "Paused" && !ended {
@@ -426,7 +423,7 @@ mod tests {
         let mut vmi = vmi("Running");
         vmi.status = Some(Box::new(paused));
         assert!(status(&vmi, &domain("Running", ""), now()).conditions.iter().all(|c| c.type_ != condition::PAUSED));
-        let trouble = Observed { trouble: Some(("FailedToPlug", "why".into())), ..Default::default() };
+        let trouble = Observed { trouble: Some("why".into()), ..Default::default() };
         let failed = status(&vmi, &trouble, now());
         assert!(failed.conditions.iter().any(|c| c.type_ == condition::SYNCHRONIZED && c.status == "False"));
     }

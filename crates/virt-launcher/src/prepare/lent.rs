@@ -65,8 +65,8 @@ fn receive(stream: &UnixStream, directory: &Path, volume: &str, count: usize) ->
     for index in 0..count {
         let (line, mut fds) = sys::fdpass::receive_line(stream, LINE_LIMIT).map_err(|error| failed(&error))?;
         let answer: Answer = serde_json::from_str(&line).map_err(|error| failed(&error))?;
-        if let Some(error) = answer.error {
-            return Err(failed(&error));
+        if let Some(message) = answer.error {
+            return Err(Error::Unusable { volume: volume.to_owned(), message });
         }
         let file = fds.pop().map(File::from).ok_or_else(|| failed(&"no file came with the answer"))?;
         let found = file.metadata().map_err(|error| failed(&error))?;

@@ -290,8 +290,9 @@ fn failed(picture: &Picture) -> Verdict {
     if let Some(verdict) = picture.pod().and_then(|pod| pod::trouble(picture, pod)) {
         return verdict;
     }
-    let told = picture.warning("VirtualMachineInstance").and_then(|event| event.message.as_deref());
-    let why = match told {
+    let reason = picture.vmi.as_ref().and_then(|vmi| vmi.status.as_ref()?.reason.as_deref());
+    let event = || picture.warning("VirtualMachineInstance").and_then(|event| event.message.as_deref());
+    let why = match reason.filter(|reason| !reason.is_empty()).or_else(event) {
         Some(message) => format!("it failed: {}", said(message)),
         None => "its guest or its pod failed, and nothing says why".to_owned(),
     };

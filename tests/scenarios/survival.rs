@@ -1,0 +1,149 @@
+//! Components die and come back: guests do not notice. Launchers and QEMU die: machines do what their run strategy says.
+
+use anyhow::{Context, Result, ensure};
+use e2e::guest::NAME;
+use e2e::machine::{self, holds, phase, uid};
+use e2e::wait::{BOOT, SOON, until};
+use e2e::{Guest, Namespace, node};
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+use crate::shared::with_guest;
+use crate::trial;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("guests_outlive_virt_handler", guests_outlive_virt_handler),
+        trial("guests_outlive_the_pod_of_virt_handler", guests_outlive_the_pod_of_virt_handler),
+        trial("guests_outlive_virt_controller", guests_outlive_virt_controller),
+        trial("a_dead_launcher_fails_the_instance", a_dead_launcher_fails_the_instance),
+        trial("a_dead_qemu_fails_the_instance", a_dead_qemu_fails_the_instance),
+    ]
+}
+
+/// The pod of a component.
+fn component(name: &str) -> Result<Value> {
+    let text = Namespace::kubectl_in("kubevirt", &["get", "pods", "-l", &format!("kubevirt.io={name}"), "-o", "json"])?;
+    let list: Value = serde_json::from_str(&text).context("kubectl's JSON")?;
+    let pods = list["items"].as_array().into_iter().flatten();
+    let found = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).next().cloned();
+    found.with_context(|| format!("no pod of {name}"))
+}
+
+/// Waits until another process of the component is Ready.
+fn back(name: &str, before: &node::Process) -> Result<()> {
+    until(&format!("{name} to be back"), BOOT, || {
+        let Ok(pod) = component(name) else { return Ok(None) };
+        let Ok(process) = node::process(uid(&pod), name) else { return Ok(None) };
+        Ok((process != *before && holds(&pod, "Ready")).then_some(()))
+    })
+}
+
+fn kill(name: &str) -> Result<()> {
+    let process = node::process(uid(&component(name)?), name)?;
+    process.kill()?;
+    back(name, &process)
+}
+
+/// What must be the same before and after.
+#[derive(Debug, PartialEq)]
+struct Life {
+    instance: String,
+    qemu: node::Process,
+    boot: String,
+}
+
+fn life(guest: &Guest) -> Result<Life> {
+    let vmi = guest.wait_until_usable()?;
+    let qemu = node::process(machine::pod_uid(&vmi), "qemu-system-x86_64")?;
+    Ok(Life { instance: uid(&vmi).to_owned(), qemu, boot: guest.boot_id()? })
+}
+
+/// The guest lives the life it lived, and everything that goes through virt-handler works again.
+fn unharmed(guest: &Guest, before: &Life) -> Result<()> {
+    let after = life(guest)?;
+    ensure!(after == *before, "before: {before:?}\nafter: {after:?}");
+    let mut console = guest.console()?;
+    // A whole new lease, from whoever answers now; what it says is not used.
+    let (lease, code) = console.run("busybox udhcpc -i eth0 -n -q -f -s /bin/true 2>&1")?;
+    ensure!(code == 0 && lease.contains("lease of 10.0.2.2 obtained"), "{code}: {lease:?}");
+    console.log_out()?;
+    console.leave()?;
+    guest.page()?;
+    guest.space.virtctl(&["pause", "vmi", NAME])?;
+    guest.space.wait_for(SOON, "vmi", NAME, "was Paused", |vmi| holds(vmi, "Paused"))?;
+    guest.space.virtctl(&["unpause", "vmi", NAME])?;
+    guest.space.wait_for(SOON, "vmi", NAME, "was not Paused", |vmi| !holds(vmi, "Paused"))?;
+    Ok(())
+}
+
+fn guests_outlive_virt_handler() -> Result<()> {
+    with_guest(|guest| {
+        let before = life(guest)?;
+        let mut console = guest.console()?;
+        console.run("export WITNESS=here")?;
+        kill("virt-handler")?;
+        // The console comes back by itself, in the shell that was left.
+        console.expect(&["connection lost, connecting again"], SOON)?;
+        console.expect(&["Successfully connected"], SOON)?;
+        until("the shell", SOON, || {
+            console.type_in("\r")?;
+            Ok(console.run("echo $WITNESS").ok().filter(|(text, _)| text == "here").map(drop))
+        })?;
+        console.log_out()?;
+        console.leave()?;
+        unharmed(guest, &before)
+    })
+}
+
+fn guests_outlive_the_pod_of_virt_handler() -> Result<()> {
+    with_guest(|guest| {
+        let before = life(guest)?;
+        let pod = component("virt-handler")?;
+        let process = node::process(uid(&pod), "virt-handler")?;
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        Namespace::kubectl_in("kubevirt", &["delete", "pod", name])?;
+        back("virt-handler", &process)?;
+        unharmed(guest, &before)
+    })
+}
+
+fn guests_outlive_virt_controller() -> Result<()> {
+    with_guest(|guest| {
+        let before = life(guest)?;
+        kill("virt-controller")?;
+        // It works again: a machine is started and taken away.
+        let space = Namespace::new("controller")?;
+        space.apply(&machine::on_kernel("new", "Always"))?;
+        space.wait("vmi", "new", "ran", |vmi| phase(vmi) == "Running")?;
+        let after = life(guest)?;
+        ensure!(after == before, "before: {before:?}\nafter: {after:?}");
+        let words = space.events("VirtualMachine", "new")?;
+        ensure!(words.iter().any(|(reason, _)| reason == "SuccessfulCreate"), "{words:?}");
+        Ok(())
+    })
+}
+
+/// An instance whose `program` was killed: Failed for this reason, and nothing of it runs.
+fn falls(space: &Namespace, program: &str, reason: &str) -> Result<()> {
+    space.apply(&machine::on_kernel("fallen", "Once"))?;
+    let vmi = space.wait("vmi", "fallen", "ran", |vmi| phase(vmi) == "Running")?;
+    let pod = machine::pod_uid(&vmi);
+    node::process(pod, program)?.kill()?;
+    let vmi = space.wait_for(SOON, "vmi", "fallen", "Failed", |vmi| phase(vmi) == "Failed")?;
+    ensure!(vmi["status"]["reason"] == reason, "{}", vmi["status"]);
+    let told = space.event("VirtualMachineInstance", "fallen", "Stopped")?;
+    ensure!(told == format!("The VirtualMachineInstance failed: {reason}."), "{told}");
+    until("nothing of the pod to run", SOON, || Ok(node::processes(pod)?.is_empty().then_some(())))?;
+    let explained = space.virtctl(&["explain", "fallen"])?;
+    ensure!(explained.contains("its guest failed, and its run strategy Once starts it a single time"), "{explained}");
+    Ok(())
+}
+
+fn a_dead_launcher_fails_the_instance() -> Result<()> {
+    falls(&Namespace::new("launcher")?, "virt-launcher", "the launcher ended while the guest ran")
+}
+
+fn a_dead_qemu_fails_the_instance() -> Result<()> {
+    falls(&Namespace::new("qemu")?, "qemu-system-x86_64", "the guest crashed")
+}

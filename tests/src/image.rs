@@ -1,0 +1,57 @@
+//! Images made by hand, to see what becomes of those that hold no proper disk.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::{Namespace, node};
+
+/// Gives the node an image called `name` that holds these files.
+pub fn import(name: &str, files: &[(&str, &[u8])]) -> Result<()> {
+    let archive = archive(name, files).context("cannot write the image")?;
+    let uid = Namespace::kubectl_in(
+        "kubevirt",
+        &["get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "jsonpath={.items[0].metadata.uid}"],
+    )?;
+    let socket = node::containerd(uid.trim())?;
+    let mut command = Command::new("ctr");
+    command.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images", "import", "-"]);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut import = piped.spawn().context("cannot run ctr")?;
+    if let Some(mut stdin) = import.stdin.take() {
+        stdin.write_all(&archive).context("cannot hand ctr the image")?;
+    }
+    let output = import.wait_with_output().context("ctr did not end")?;
+    ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// An archive as `docker save` writes it: one layer, a configuration, and what names both.
+fn archive(name: &str, files: &[(&str, &[u8])]) -> std::io::Result<Vec<u8>> {
+    let mut layer = tar::Builder::new(Vec::new());
+    for (path, content) in files {
+        add(&mut layer, path, content, 0o644)?;
+    }
+    let layer = layer.into_inner()?;
+    let digest: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
+    let config = json!({
+        "architecture": "amd64", "os": "linux", "config": {},
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
+    });
+    let manifest = json!([{ "Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"] }]);
+    let mut image = tar::Builder::new(Vec::new());
+    add(&mut image, "layer.tar", &layer, 0o644)?;
+    add(&mut image, "config.json", config.to_string().as_bytes(), 0o644)?;
+    add(&mut image, "manifest.json", manifest.to_string().as_bytes(), 0o644)?;
+    image.into_inner()
+}
+
+fn add(tar: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8], mode: u32) -> std::io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(mode);
+    tar.append_data(&mut header, path, content)
+}
