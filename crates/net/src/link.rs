@@ -162,6 +162,11 @@ impl Netlink {
         self.find(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
     }
 
+    /// Whether there is an interface of this name.
+    pub async fn has(&self, name: &str) -> Result<bool> {
+        Ok(self.find(name).await?.is_some())
+    }
+
     /// Makes a bridge, or takes the one that is there, and brings it up.
     pub async fn ensure_bridge(&self, name: &str) -> Result<Link> {
         if self.find(name).await?.is_none() {

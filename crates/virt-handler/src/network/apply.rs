@@ -67,10 +67,15 @@ async fn make(plan: &InterfacePlan, netns: &OwnedFd) -> Result<(), Error> {
     let netlink = Netlink::open_in(netns.as_fd()).map_err(failed("enter the pod's network"))?;
     netlink.ensure_bridge(&plan.bridge).await.map_err(failed("make its bridge"))?;
     netlink.set_mac(&plan.bridge, plan.bridge_mac).await.map_err(failed("set its bridge's address"))?;
+    // One that is there is in use by the guest: opening it once more would be refused, or take packets away from it.
+    let there = netlink.has(&plan.tap).await.map_err(failed("look for its tap"))?;
     in_pod(plan, netns.as_fd(), "make its tap", |plan| {
         // Before the links are up, so that addresses are usable at once.
         for (path, value) in plan.sysctls.iter().filter(|(path, _)| path.contains("/accept_dad")) {
             set_sysctl(path, value);
+        }
+        if there {
+            return Ok(());
         }
         sys::tap::ensure(Path::new("/dev/net/tun"), &plan.tap, OWNER, plan.queues > 1)
     })?;

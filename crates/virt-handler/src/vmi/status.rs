@@ -47,6 +47,11 @@ pub(crate) fn status(vmi: &VirtualMachineInstance, seen: &Observed, now: Timesta
     }
     let current = status.phase.clone().unwrap_or_default();
     let ended = matches!(current.as_str(), phase::SUCCEEDED | phase::FAILED);
+    if current == phase::RUNNING && seen.domain.is_none() {
+        // Just after a restart nothing has been heard of the guest yet: what was known of it stands.
+        synchronized(&mut status.conditions, seen, &Time(now));
+        return status;
+    }
     conditions(&mut status, vmi, seen, ended, now);
     if current == phase::RUNNING {
         interfaces(&mut status, vmi, seen);
@@ -92,6 +97,14 @@ fn has_acpi(vmi: &VirtualMachineInstance) -> bool {
     features.and_then(|f| f.acpi.as_ref()).and_then(|acpi| acpi.enabled).unwrap_or(true)
 }
 
+fn synchronized(list: &mut Vec<VirtualMachineInstanceCondition>, seen: &Observed, now: &Time) {
+    let refused = || seen.domain.as_ref().map(|state| state.sync_error.clone()).filter(|error| !error.is_empty());
+    match seen.trouble.clone().or_else(refused) {
+        Some(message) => set(list, condition::SYNCHRONIZED, "False", Some(NOT_SYNCHRONIZED), Some(&message), now),
+        None => remove(list, condition::SYNCHRONIZED),
+    }
+}
+
 fn conditions(
     status: &mut VirtualMachineInstanceStatus,
     vmi: &VirtualMachineInstance,
@@ -102,11 +115,7 @@ fn conditions(
     let now = Time(now);
     let state = seen.domain.clone().unwrap_or_default();
     let list = &mut status.conditions;
-    let failed = seen.trouble.clone().or_else(|| Some(state.sync_error.clone()).filter(|error| !error.is_empty()));
-    match failed {
-        Some(message) => set(list, condition::SYNCHRONIZED, "False", Some(NOT_SYNCHRONIZED), Some(&message), &now),
-        None => remove(list, condition::SYNCHRONIZED),
-    }
+    synchronized(list, seen, &now);
     if state.status == "Paused" && !ended {
         let (reason, message) = match state.reason.as_str() {
             "PausedIOError" => ("PausedIOError", "VMI was paused, IO error"),
@@ -176,10 +185,14 @@ fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineIns
         let pod = seen.addresses.iter().find(|(name, ..)| *name == interface.name);
         // Behind masquerade the world reaches the guest at the pod's address; else the guest's own is the address.
         let own = guest.map(|g| g.addresses.clone()).unwrap_or_default();
-        let addresses = match pod {
-            Some((_, _, pod)) if interface.masquerade.is_some() || own.is_empty() => pod.clone(),
+        let before = status.interfaces.iter().find(|i| i.name.as_deref() == Some(&interface.name));
+        let addresses = match (pod, before) {
+            (Some((_, _, pod)), _) if interface.masquerade.is_some() || own.is_empty() => pod.clone(),
+            // Not looked at again yet after a restart.
+            (None, Some(before)) if interface.masquerade.is_some() => before.ip_addresses.clone(),
             _ => own,
         };
+        let link = pod.map(|(_, link, _)| link).or_else(|| before?.pod_interface_name.as_ref());
         let mut source = Vec::new();
         source.extend(device.map(|_| "domain"));
         source.extend(guest.map(|_| "guest-agent"));
@@ -191,7 +204,7 @@ fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineIns
             interface_name: guest.map(|g| g.name.clone()),
             info_source: (!source.is_empty()).then(|| source.join(", ")),
             link_state: device.map(|d| if d.link.is_empty() { "up".to_owned() } else { d.link.clone() }),
-            pod_interface_name: pod.map(|(_, link, _)| link.clone()),
+            pod_interface_name: link.cloned(),
             queue_count: device.map(|d| i32::try_from(d.queues.max(1)).unwrap_or(1)),
         });
     }
@@ -413,6 +426,15 @@ mod tests {
           ]
         }
         "#);
+    }
+
+    #[test]
+    fn what_was_known_stands_until_the_guest_is_heard_of() {
+        let mut seen = domain("Paused", "PausedUser");
+        seen.domain.as_mut().unwrap().agent_connected = true;
+        let mut before = vmi("Running");
+        before.status = Some(Box::new(status(&before, &seen, now())));
+        assert_eq!(status(&before, &Observed::default(), now()), before.status.clone().map(|s| *s).unwrap());
     }
 
     #[test]
