@@ -136,7 +136,8 @@ fn falls(space: &Namespace, program: &str, reason: &str) -> Result<()> {
     ensure!(told == format!("The VirtualMachineInstance failed: {reason}."), "{told}");
     until("nothing of the pod to run", SOON, || Ok(node::processes(pod)?.is_empty().then_some(())))?;
     let explained = space.virtctl(&["explain", "fallen"])?;
-    ensure!(explained.contains("its guest failed, and its run strategy Once starts it a single time"), "{explained}");
+    let expect = format!("its guest failed: {reason}, and its run strategy Once starts it a single time");
+    ensure!(explained.contains(&expect), "{explained}");
     Ok(())
 }
 

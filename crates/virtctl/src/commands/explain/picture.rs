@@ -69,6 +69,12 @@ impl Picture {
         }
     }
 
+    /// Why the instance failed.
+    pub(super) fn reason(&self) -> Option<&str> {
+        let status = self.vmi.as_ref()?.status.as_ref()?;
+        status.reason.as_deref().filter(|reason| !reason.is_empty())
+    }
+
     pub(super) fn phase(&self) -> &str {
         let status = self.vmi.as_ref().and_then(|vmi| vmi.status.as_ref());
         status.and_then(|status| status.phase.as_deref()).unwrap_or_default()

@@ -196,8 +196,11 @@ fn not_asked(picture: &Picture) -> Option<Verdict> {
         return None;
     }
     let ended = match picture.phase() {
-        phase::SUCCEEDED => Some("its guest shut down"),
-        phase::FAILED => Some("its guest failed"),
+        phase::SUCCEEDED => Some("its guest shut down".to_owned()),
+        phase::FAILED => Some(match picture.reason() {
+            Some(reason) => format!("its guest failed: {}", said(reason)),
+            None => "its guest failed".to_owned(),
+        }),
         _ => None,
     };
     let alive = picture.vmi.is_some() && ended.is_none();
@@ -214,7 +217,7 @@ fn not_asked(picture: &Picture) -> Option<Verdict> {
         (run_strategy::MANUAL, None) => {
             Some(Verdict::new("its run strategy is Manual, and nobody has asked for it to start", start))
         }
-        (run_strategy::RERUN_ON_FAILURE, Some("its guest shut down")) => Some(Verdict::new(
+        (run_strategy::RERUN_ON_FAILURE, Some(_)) if picture.phase() == phase::SUCCEEDED => Some(Verdict::new(
             "its guest shut down by itself, and its run strategy RerunOnFailure starts it again only after a failure",
             start,
         )),
@@ -290,9 +293,8 @@ fn failed(picture: &Picture) -> Verdict {
     if let Some(verdict) = picture.pod().and_then(|pod| pod::trouble(picture, pod)) {
         return verdict;
     }
-    let reason = picture.vmi.as_ref().and_then(|vmi| vmi.status.as_ref()?.reason.as_deref());
     let event = || picture.warning("VirtualMachineInstance").and_then(|event| event.message.as_deref());
-    let why = match reason.filter(|reason| !reason.is_empty()).or_else(event) {
+    let why = match picture.reason().or_else(event) {
         Some(message) => format!("it failed: {}", said(message)),
         None => "its guest or its pod failed, and nothing says why".to_owned(),
     };
