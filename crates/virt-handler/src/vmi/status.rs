@@ -2,7 +2,7 @@
 
 use api::kubevirt::conditions::{remove, set};
 use api::kubevirt::v1::{
-    Machine, VirtualMachineInstance, VirtualMachineInstanceNetworkInterface,
+    Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
     VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
 };
 use api::kubevirt::words::{condition, phase};
