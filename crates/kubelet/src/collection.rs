@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    disk_space::Space,
     error::{Error, Result},
     logs::rotation,
     pods::Known,
@@ -20,9 +22,9 @@ use crate::{
 const PERIOD: Duration = Duration::from_secs(60);
 /// The newest dead attempt of each container stays: its log is what `kubectl logs --previous` shows.
 const KEEP_DEAD: usize = 1;
-/// Images go when the disk is fuller than the first, until it is emptier than the second (percent).
-const IMAGE_HIGH: u64 = 85;
-const IMAGE_LOW: u64 = 80;
+/// Images go when less than the first is free, until the second is (percent).
+const IMAGE_LOW: u64 = 15;
+const IMAGE_ENOUGH: u64 = 20;
 
 /// Collects until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: CancellationToken) -> Result<()> {
@@ -96,11 +98,8 @@ async fn images(context: &Context) -> Result<()> {
     let reply = reply.map_err(Error::runtime("image file system"))?.into_inner();
     let mount = reply.image_filesystems.into_iter().find_map(|fs| fs.fs_id).map(|id| id.mountpoint);
     let Some(mount) = mount else { return Ok(()) };
-    let full = |mount: &str| {
-        let stat = rustix::fs::statvfs(mount).ok().filter(|stat| stat.f_blocks > 0);
-        stat.map_or(0, |stat| 100 - stat.f_bavail.saturating_mul(100) / stat.f_blocks)
-    };
-    if full(&mount) <= IMAGE_HIGH {
+    let short = |percent| Space::of(Path::new(&mount)).is_some_and(|space| space.is_below(percent));
+    if !short(IMAGE_LOW) {
         return Ok(());
     }
     let used: Vec<String> = context
@@ -125,7 +124,7 @@ async fn images(context: &Context) -> Result<()> {
         let spec = cri::ImageSpec { image: image.id, ..Default::default() };
         let removed = context.runtime.images().remove_image(cri::RemoveImageRequest { image: Some(spec) }).await;
         removed.map_err(Error::runtime("remove image"))?;
-        if full(&mount) <= IMAGE_LOW {
+        if !short(IMAGE_ENOUGH) {
             break;
         }
     }

@@ -14,6 +14,7 @@ pub mod cni;
 mod collection;
 mod context;
 mod devices;
+mod disk_space;
 pub mod dns;
 mod error;
 mod images;

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    disk_space::Space,
     error::{Error, Result},
     pod::fields::NodeAmounts,
 };
@@ -224,7 +225,7 @@ async fn conditions(context: &Context, before: Option<&NodeStatus>, now: Timesta
         Err(status) => Some(format!("container runtime is down: {}", status.message())),
     };
     let memory = meminfo("MemAvailable").unwrap_or(i64::MAX) < MEMORY_PRESSURE;
-    let disk = disk_free_percent(&context.config.root) < DISK_PRESSURE_PERCENT;
+    let disk = Space::of(&context.config.root).is_some_and(|space| space.is_below(DISK_PRESSURE_PERCENT));
     let state = |bad: bool, when_bad: (&str, &str), when_good: (&str, &str)| {
         let (reason, message) = if bad { when_bad } else { when_good };
         (reason.to_owned(), message.to_owned())
@@ -367,11 +368,6 @@ pub(crate) fn machine(root: &Path) -> NodeAmounts {
 
 fn existing(path: &Path) -> Option<&Path> {
     path.ancestors().find(|path| path.exists())
-}
-
-fn disk_free_percent(root: &Path) -> u64 {
-    let stat = existing(root).and_then(|path| rustix::fs::statvfs(path).ok());
-    stat.filter(|stat| stat.f_blocks > 0).map_or(100, |stat| stat.f_bavail.saturating_mul(100) / stat.f_blocks)
 }
 
 /// A line of /proc/meminfo in bytes.
