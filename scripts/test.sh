@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All tests: the repository's rules, every crate's tests, then scenarios with real guests on a live cluster.
+# All tests: the repository's rules, every crate's tests, then on this machine a live cluster: it comes and goes without a trace, it
+# does what plain kubectl expects, and real guests run on it.
 #   scripts/test.sh            everything
 #   scripts/test.sh unit       without the live cluster
 set -euo pipefail
@@ -15,11 +16,11 @@ step "tests of every crate"
 cargo test --quiet --locked --workspace --exclude e2e
 [ "${1:-}" != unit ] || exit 0
 
-step "scenarios with real guests"
-[ "$(id -u)" = 0 ] || { echo "error: the scenarios need root" >&2; exit 1; }
+# From here on the machine itself is used: its addresses, its interfaces, its containerd.
+[ "$(id -u)" = 0 ] || { echo "error: the tests of the cluster need root; \`scripts/test.sh unit\` runs the others" >&2; exit 1; }
 # A state of its own, so that a cluster with somebody's machines is never touched.
 if bin/ferrovirt status 2>/dev/null | grep -q '^control plane *running' && [ -z "${CI:-}" ]; then
-    echo "error: a cluster runs on this machine; the scenarios need the same addresses" >&2
+    echo "error: a cluster runs on this machine; the tests need the same addresses" >&2
     echo "hint: make down, then make test" >&2
     exit 1
 fi
@@ -28,7 +29,29 @@ export FERROVIRT_STATE=/var/lib/ferrovirt-test
 finish() { bin/ferrovirt down --purge || true; }
 trap finish EXIT
 bin/ferrovirt down --purge >/dev/null 2>&1 || true
+
+# Whatever a cluster could leave behind on its host.
+traces() {
+    ip -o link | awk -F': ' '{ print "link", $2 }'
+    ip -4 route show; ip -6 route show | sed 's/ expires .*//'
+    nft list tables
+    awk '{ print "mount", $2 }' /proc/self/mounts
+    find /sys/fs/cgroup -type d -name '*ferrovirt*'
+    for name in net/ipv4/ip_forward net/ipv6/conf/all/forwarding fs/inotify/max_user_instances; do echo "$name $(cat /proc/sys/$name)"; done
+    for process in /proc/[0-9]*; do [ "$(readlink "$process/exe")" != "$PWD/bin/ferrovirt" ] || echo "process $process"; done
+}
+
+step "a cluster comes and goes"
+cargo test --quiet --locked -p ferrovirt --test machine
+before=$(traces | sort)
+step "images, and a cluster"
 bin/ferrovirt images build
 bin/ferrovirt up
-cargo test --quiet --locked -p e2e
+step "the cluster, by kubectl"
+cargo test --quiet --locked -p e2e --test cluster
+step "scenarios with real guests"
+cargo test --quiet --locked -p e2e --test scenarios
+step "nothing is left behind"
+bin/ferrovirt down --purge
+diff <(echo "$before") <(traces | sort) || { echo "error: this is left of the cluster on its host" >&2; exit 1; }
 step "done"

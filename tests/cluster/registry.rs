@@ -60,7 +60,7 @@ fn images_are_pushed_and_pulled() -> Result<()> {
 
     // The node speaks HTTPS to registries unless it is told otherwise, by a file as containerd documents it.
     let host = format!("10.88.0.1:{}", registry.port);
-    let script = format!("mkdir -p '/certs/{host}' && echo 'server = \"http://{host}\"' > '/certs/{host}/hosts.toml'");
+    let script = format!("mkdir -p '/certs/{host}' && echo '[host.\"http://{host}\"]' > '/certs/{host}/hosts.toml'");
     let volume = json!({"volumes": [{"name": "certs", "hostPath": {"path": "/etc/containerd/certs.d", "type": "DirectoryOrCreate"}}]});
     let mount = json!({"volumeMounts": [{"name": "certs", "mountPath": "/certs"}]});
     once(&space, &special("tell", &script, &mount, &volume))?;

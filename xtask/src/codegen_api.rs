@@ -104,7 +104,8 @@ fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         let definition = definitions.get(*name).with_context(|| format!("no definition {name}"))?;
         let out = modules.entry(module_of(group)?).or_default();
         let plural = KINDS.iter().find(|(kind, _)| kind == name).map(|(_, plural)| *plural);
-        structure(out, definitions, (group, short), definition, plural).with_context(|| format!("generating {name}"))?;
+        structure(out, definitions, (group, short), definition, plural)
+            .with_context(|| format!("generating {name}"))?;
     }
     let mut files = vec![(
         PathBuf::from("crates/api/src/generated.rs"),

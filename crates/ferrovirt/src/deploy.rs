@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::Context;
 use api::kubevirt::v1::KubeVirt;
 use futures::StreamExt;
-use kube::api::{DynamicObject, Patch, PatchParams, TypeMeta};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta};
 use kube::core::GroupVersionKind;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -18,6 +19,8 @@ const OPERATOR: &str = include_str!("../../../deploy/kubevirt-operator.yaml");
 /// The KubeVirt object.
 const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt-cr.yaml");
 const MANAGER: &str = "ferrovirt";
+/// The components' pods by label; virtual machines have others.
+const COMPONENTS: &str = "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler)";
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Applies the operator and the KubeVirt object.
@@ -72,6 +75,29 @@ async fn apply_one(client: &Client, object: &DynamicObject, types: &TypeMeta) ->
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Replaces the pods of the components, whose image's name means another image now. Machines run on.
+pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
+    let selection = ListParams::default().labels(COMPONENTS);
+    let old = pods.list(&selection).await.context("cannot list the components' pods")?;
+    for pod in &old {
+        match pods.delete(&pod.name_any(), &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot delete the pod {}", pod.name_any())),
+        }
+    }
+    for pod in &old {
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
+        let gone = kube::runtime::wait::conditions::is_deleted(&uid);
+        let wait = kube::runtime::wait::await_condition(pods.clone(), &name, gone);
+        let ended = tokio::time::timeout(PATIENCE, wait).await;
+        let ended = ended.with_context(|| format!("the pod {name} does not end"))?;
+        ended.with_context(|| format!("cannot watch the pod {name}"))?;
+    }
+    Ok(())
 }
 
 /// Waits until the KubeVirt object says Available, and says what it waits for.

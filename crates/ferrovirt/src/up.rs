@@ -113,6 +113,9 @@ async fn virtual_machines(state: &State, client: &kube::Client) -> anyhow::Resul
         steps.done(&format!("{} images loaded", loaded.len()), since);
     }
     let since = Instant::now();
+    if loaded.iter().any(|name| name.contains("/component:")) {
+        deploy::restart(client).await?;
+    }
     deploy::apply(client).await?;
     deploy::wait_until_available(client).await?;
     steps.done("virtual machines can be created", since);

@@ -149,7 +149,13 @@ impl Server {
 }
 
 fn configuration(kubevirts: &Store<KubeVirt>) -> KubeVirtConfiguration {
-    kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration).map(|configuration| *configuration).unwrap_or_default()
+    kubevirts
+        .list()
+        .into_iter()
+        .next()
+        .and_then(|kubevirt| kubevirt.spec.configuration)
+        .map(|configuration| *configuration)
+        .unwrap_or_default()
 }
 
 type Check = fn(&admission::Request, &Rules) -> admission::Verdict;

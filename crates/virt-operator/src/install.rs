@@ -169,7 +169,12 @@ fn rights() -> Vec<Value> {
 }
 
 fn deployment() -> Value {
-    let probe = |path: &str, period: i64| json!({ "httpGet": { "path": path, "port": 8443, "scheme": "HTTPS" }, "periodSeconds": period, "timeoutSeconds": 5 });
+    let probe = |path: &str, delay: i64, period: i64| {
+        json!({
+            "httpGet": { "path": path, "port": 8443, "scheme": "HTTPS" },
+            "initialDelaySeconds": delay, "periodSeconds": period, "timeoutSeconds": 5,
+        })
+    };
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": { "name": "virt-operator", "namespace": NAMESPACE, "labels": labels() },
@@ -201,8 +206,8 @@ fn deployment() -> Value {
                         ],
                         "ports": [{ "name": "metrics", "containerPort": 8443, "protocol": "TCP" }],
                         "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
-                        "readinessProbe": probe("/readyz", 5),
-                        "livenessProbe": probe("/healthz", 30),
+                        "readinessProbe": probe("/readyz", 0, 5),
+                        "livenessProbe": probe("/healthz", 15, 30),
                         "securityContext": {
                             "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
                             "readOnlyRootFilesystem": true,

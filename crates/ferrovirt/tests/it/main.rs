@@ -1,8 +1,5 @@
-//! The program on this machine: a cluster comes up, answers, survives a second `up`, and leaves nothing behind.
-//!
-//! It takes the addresses of an embedded cluster, so it runs on request only, as root, and not beside a cluster.
+//! The program's command line: mistakes are named, with what to do next.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -10,105 +7,6 @@ use std::process::{Command, Output};
 fn ferrovirt(state: &Path, words: &[&str]) -> Output {
     let program = env!("CARGO_BIN_EXE_ferrovirt");
     Command::new(program).args(words).env("FERROVIRT_STATE", state).output().unwrap()
-}
-
-#[track_caller]
-fn succeeds(state: &Path, words: &[&str]) -> String {
-    let output = ferrovirt(state, words);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
-}
-
-fn output(program: &str, words: &[&str]) -> String {
-    let output = Command::new(program).args(words).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Everything a cluster could leave behind on a host.
-fn traces() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir("/sys/class/net").unwrap().flatten() {
-        found.insert(format!("link {}", entry.file_name().to_string_lossy()));
-    }
-    for point in sys::mount::points().unwrap() {
-        found.insert(format!("mount {}", point.display()));
-    }
-    for hierarchy in sys::cgroup::hierarchies().unwrap() {
-        let group = hierarchy.mount.join(kubelet::node::config::CGROUP);
-        if group.exists() {
-            found.insert(format!("cgroup {}", group.display()));
-        }
-    }
-    for line in output("nft", &["list", "tables"]).lines() {
-        found.insert(format!("nft {line}"));
-    }
-    for family in ["-4", "-6"] {
-        for line in output("ip", &[family, "route", "show"]).lines() {
-            found.insert(format!("route {}", line.split(" expires ").next().unwrap_or(line)));
-        }
-    }
-    for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "fs/inotify/max_user_instances"] {
-        found.insert(format!("{name} = {}", read(&format!("/proc/sys/{name}")).trim()));
-    }
-    found
-}
-
-/// Processes that run the program under test, other than this test's own.
-fn processes() -> Vec<u32> {
-    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_ferrovirt")).unwrap();
-    let pids = std::fs::read_dir("/proc").unwrap().flatten();
-    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))
-        .collect()
-}
-
-#[test]
-#[ignore = "makes interfaces, namespaces and mounts: run as root with --ignored, without a cluster on this machine"]
-fn a_cluster_comes_and_goes_without_a_trace() {
-    assert!(sys::process::is_root(), "root is needed");
-    assert!(!Path::new("/sys/class/net/fv0").exists(), "a cluster is running on this machine");
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path();
-    let before = traces();
-
-    let text = succeeds(state, &["up", "--cluster-only"]);
-    assert!(text.contains("node node1 is Ready"), "{text}");
-    let again = succeeds(state, &["up", "--cluster-only"]);
-    assert!(again.contains("already up"), "{again}");
-    let status = succeeds(state, &["status"]);
-    assert!(status.contains("node Ready"), "{status}");
-
-    // A node that lost its power comes back by `up`, with the cluster's objects as they were.
-    let lock = state.join("nodes/node1/lock");
-    let pid = sys::lock::holder(&lock).unwrap().unwrap();
-    let init = sys::process::Handle::open(pid).unwrap().unwrap();
-    init.kill().unwrap();
-    assert!(init.ended_within(std::time::Duration::from_secs(10)).unwrap());
-    let repaired = succeeds(state, &["up", "--cluster-only"]);
-    assert!(repaired.contains("node started") && !repaired.contains("control plane started"), "{repaired}");
-
-    // The control plane's end is no end of the node.
-    let node = sys::lock::holder(&lock).unwrap();
-    let control_plane = sys::lock::holder(&state.join("control-plane.lock")).unwrap().unwrap();
-    let process = sys::process::Handle::open(control_plane).unwrap().unwrap();
-    process.kill().unwrap();
-    assert!(process.ended_within(std::time::Duration::from_secs(10)).unwrap());
-    let repaired = succeeds(state, &["up", "--cluster-only"]);
-    assert!(repaired.contains("control plane started") && !repaired.contains("node started"), "{repaired}");
-    assert_eq!(sys::lock::holder(&lock).unwrap(), node);
-
-    succeeds(state, &["down"]);
-    assert_eq!(processes(), Vec::<u32>::new());
-    assert_eq!(traces(), before);
-    assert!(state.join("kubeconfig").exists(), "the state is kept");
-    let nothing = succeeds(state, &["down", "--purge"]);
-    assert!(nothing.contains("nothing was running"), "{nothing}");
-    assert!(!state.exists(), "the state is removed");
 }
 
 #[test]

@@ -97,10 +97,11 @@ fn place(pod: &mut Value, placement: &Placement) {
     }
 }
 
-fn probe(path: &str, period: i64, failures: i64) -> Value {
+/// Liveness waits for `delay`: a component that is just starting is not to be suspected of having died.
+fn probe(path: &str, delay: i64, period: i64, failures: i64) -> Value {
     json!({
         "httpGet": { "path": path, "port": PORT, "scheme": "HTTPS" },
-        "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5,
+        "initialDelaySeconds": delay, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5,
     })
 }
 
@@ -129,8 +130,8 @@ fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) 
                 { "name": "metrics", "containerPort": PORT, "protocol": "TCP" },
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
-            "readinessProbe": probe("/readyz", 2, 3),
-            "livenessProbe": probe("/healthz", 30, 4),
+            "readinessProbe": probe("/readyz", 0, 2, 3),
+            "livenessProbe": probe("/healthz", 15, 30, 4),
             "securityContext": {
                 "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
                 "readOnlyRootFilesystem": true,
@@ -219,8 +220,8 @@ fn daemon_set(input: &Input) -> Value {
                 { "name": "console", "containerPort": CONSOLE_PORT, "protocol": "TCP" },
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
-            "readinessProbe": probe("/readyz", 2, 5),
-            "livenessProbe": probe("/healthz", 30, 4),
+            "readinessProbe": probe("/readyz", 0, 2, 5),
+            "livenessProbe": probe("/healthz", 15, 30, 4),
             "securityContext": { "privileged": true },
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": volume_mounts,
