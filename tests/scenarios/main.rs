@@ -8,6 +8,7 @@ mod bad_input;
 mod boot;
 mod console;
 mod deletion;
+mod hardware;
 mod power;
 mod probes;
 mod run_strategy;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         power::trials(),
         survival::trials(),
         boot::trials(),
+        hardware::trials(),
         probes::trials(),
         stop::trials(),
         run_strategy::trials(),
