@@ -65,21 +65,25 @@ else
 fi
 
 # Packages that would start a service at once are told not to: this product starts what it needs, in namespaces of its own.
+policy=/usr/sbin/policy-rc.d
 install() {
-    local policy=/usr/sbin/policy-rc.d made=
+    local made= failed=
     if [ ! -e $policy ]; then printf '#!/bin/sh\nexit 101\n' > $policy; chmod 755 $policy; made=1; fi
-    trap '[ -z "$made" ] || rm -f /usr/sbin/policy-rc.d' EXIT
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 "$@" | grep -vE '^(Get|Selecting|Preparing|Unpacking|\(Reading)' || true
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 "$@" |
+        { grep -vE '^(Get|Selecting|Preparing|Unpacking|\(Reading)' || true; } || failed=1
     [ -z "$made" ] || rm -f $policy
-    trap - EXIT
+    [ -z "$failed" ]
 }
-if [ ${#missing_backports[@]} -gt 0 ]; then
-    echo "installing from $suite: ${missing_backports[*]}"
-    install -t "$suite" "${missing_backports[@]}"
-fi
 if [ ${#missing[@]} -gt 0 ]; then
     echo "installing: ${missing[*]}"
-    install "${missing[@]}"
+    # Where a library came from $suite before, what goes with it has to come from there too.
+    install "${missing[@]}" || { echo "again, with $suite"; install -t "$suite" "${missing[@]}"; } ||
+        fail "apt-get could not install: ${missing[*]}" "its own words above say why"
+fi
+if [ ${#missing_backports[@]} -gt 0 ]; then
+    echo "installing from $suite: ${missing_backports[*]}"
+    install -t "$suite" "${missing_backports[@]}" ||
+        fail "apt-get could not install: ${missing_backports[*]}" "its own words above say why"
 fi
 for entry in "${packages[@]}" "${backports[@]}"; do
     [ -e "${entry#*:}" ] || fail "${entry%%:*} was installed but ${entry#*:} is not there"
