@@ -17,6 +17,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_closed_port_and_a_gone_pod_are_noticed", a_closed_port_and_a_gone_pod_are_noticed),
 ];
 
+/// What is sent comes back, each connection by a process of its own. As many may wait as there are letters `l`.
+const ECHO: &str = "trap 'exit 0' TERM; busybox nc -llllllllllllllllllllllllllllllll -p 8080 -e busybox cat & wait";
+
 /// A port-forward that ends with its owner.
 struct Forward {
     process: Child,
@@ -62,11 +65,10 @@ impl Drop for Forward {
 
 fn connections_are_forwarded_side_by_side() -> Result<()> {
     let space = Namespace::new("forward")?;
-    // What is sent comes back, each connection by a process of its own.
     apply(
         &space,
         &[
-            pod("echo", "trap 'exit 0' TERM; busybox nc -ll -p 8080 -e busybox cat & wait"),
+            pod("echo", ECHO),
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "echo"},
                "spec": {"selector": {"app": "echo"}, "ports": [{"port": 80, "targetPort": 8080}]}}),
         ],
@@ -92,7 +94,7 @@ fn connections_are_forwarded_side_by_side() -> Result<()> {
 
 fn a_closed_port_and_a_gone_pod_are_noticed() -> Result<()> {
     let space = Namespace::new("gone")?;
-    apply(&space, &[pod("p", "trap 'exit 0' TERM; busybox nc -ll -p 8080 -e busybox cat & wait")])?;
+    apply(&space, &[pod("p", ECHO)])?;
     ready(&space, "p")?;
     for leg in LEGS {
         let closed = Forward::start(&space, "pod/p", 9, leg)?;

@@ -220,7 +220,7 @@ mod tests {
             layer.write(&layout.blobs()).unwrap()
         };
         let (shared, own) = (layer("shared"), layer("own"));
-        layout.add("x/a:1", &[shared.clone()], &Start::default(), "in-a").unwrap();
+        layout.add("x/a:1", std::slice::from_ref(&shared), &Start::default(), "in-a").unwrap();
         layout.add("x/b:1", &[shared, own], &Start::default(), "in-b").unwrap();
         layer("nobody's");
         layout.sweep().unwrap();

@@ -60,7 +60,7 @@ impl Context {
                 let is_api = own == Some("default") && service.metadata.name.as_deref() == Some("kubernetes");
                 own == Some(namespace) || is_api
             })
-            .map(|service| Arc::unwrap_or_clone(service))
+            .map(Arc::unwrap_or_clone)
             .collect();
         visible.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         visible

@@ -102,7 +102,7 @@ impl Devices {
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(pod = uid, container, %error, "the record of a container's devices is unreadable")
+                tracing::warn!(pod = uid, container, %error, "the record of a container's devices is unreadable");
             }
         }
     }
@@ -253,7 +253,7 @@ impl Registration for Devices {
                 match devices.connect(request.clone()).await {
                     Ok(()) => return,
                     Err(error) => {
-                        tracing::debug!(resource, error = %kit::Chain(&error), "device plugin does not answer yet")
+                        tracing::debug!(resource, error = %kit::Chain(&error), "device plugin does not answer yet");
                     }
                 }
                 tokio::time::sleep(backoff.delay(attempt)).await;

@@ -44,7 +44,7 @@ struct Dispatcher {
 }
 
 enum Event {
-    Pod(Result<watcher::Event<Pod>, watcher::Error>),
+    Pod(Box<Result<watcher::Event<Pod>, watcher::Error>>),
     Runtime(Happened),
     Ended(String),
 }
@@ -67,28 +67,30 @@ pub(crate) async fn run(
         let event = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
             event = pods.next() => match event {
-                Some(event) => Event::Pod(event),
+                Some(event) => Event::Pod(Box::new(event)),
                 None => return Ok(()),
             },
             Some(happened) = events.recv() => Event::Runtime(happened),
             Some(uid) = endings.recv() => Event::Ended(uid),
         };
         match event {
-            Event::Pod(Ok(watcher::Event::Init)) => listed = Some(BTreeSet::new()),
-            Event::Pod(Ok(watcher::Event::InitApply(pod))) => {
-                if let (Some(listed), Some(uid)) = (&mut listed, &pod.metadata.uid) {
-                    listed.insert(uid.clone());
+            Event::Pod(event) => match *event {
+                Ok(watcher::Event::Init) => listed = Some(BTreeSet::new()),
+                Ok(watcher::Event::InitApply(pod)) => {
+                    if let (Some(listed), Some(uid)) = (&mut listed, &pod.metadata.uid) {
+                        listed.insert(uid.clone());
+                    }
+                    dispatcher.apply(pod);
                 }
-                dispatcher.apply(pod);
-            }
-            Event::Pod(Ok(watcher::Event::InitDone)) => {
-                if let Some(listed) = listed.take() {
-                    dispatcher.forget_all_but(&listed);
+                Ok(watcher::Event::InitDone) => {
+                    if let Some(listed) = listed.take() {
+                        dispatcher.forget_all_but(&listed);
+                    }
                 }
-            }
-            Event::Pod(Ok(watcher::Event::Apply(pod))) => dispatcher.apply(pod),
-            Event::Pod(Ok(watcher::Event::Delete(pod))) => dispatcher.deleted(&pod),
-            Event::Pod(Err(error)) => tracing::warn!(error = %kit::Chain(&error), "the watch on pods broke"),
+                Ok(watcher::Event::Apply(pod)) => dispatcher.apply(pod),
+                Ok(watcher::Event::Delete(pod)) => dispatcher.deleted(&pod),
+                Err(error) => tracing::warn!(error = %kit::Chain(&error), "the watch on pods broke"),
+            },
             Event::Runtime(happened) => dispatcher.happened(happened),
             Event::Ended(uid) => dispatcher.ended(&uid),
         }

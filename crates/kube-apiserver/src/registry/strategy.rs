@@ -140,7 +140,7 @@ pub(crate) fn validate(
     match (resource.group.as_str(), resource.plural.as_str()) {
         // A stored pod was valid; only its creation and its change of spec can make it invalid.
         ("", "pods") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
-            pod::validate(&object["spec"], "spec", causes)
+            pod::validate(&object["spec"], "spec", causes);
         }
         ("", "services") => service::validate(&object["spec"], causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),

@@ -110,9 +110,9 @@ fn embedded(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mu
 }
 
 /// A name that differs only in case or by one letter.
-fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+fn nearest<'a>(key: &str, mut known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let same = known.clone().find(|other| other.eq_ignore_ascii_case(key));
-    same.or_else(|| known.clone().find(|other| key.len() > 2 && one_apart(other.as_bytes(), key.as_bytes())))
+    same.or_else(|| known.find(|other| key.len() > 2 && one_apart(other.as_bytes(), key.as_bytes())))
 }
 
 fn one_apart(a: &[u8], b: &[u8]) -> bool {

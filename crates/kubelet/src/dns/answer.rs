@@ -70,7 +70,7 @@ pub fn answer(zone: Option<&Zone>, settings: &Settings, query: &[u8], transport:
     }
     let refuse = |mut reply: Message, code| {
         reply.metadata.response_code = code;
-        encode(reply, limit)
+        encode(&reply, limit)
     };
     if query.metadata.op_code != OpCode::Query {
         return refuse(reply, ResponseCode::NotImp);
@@ -103,19 +103,19 @@ fn lookup(
         }
         let Some(zone) = zone else {
             reply.metadata.response_code = ResponseCode::ServFail;
-            return encode(reply, limit);
+            return encode(&reply, limit);
         };
         reply.metadata.authoritative = true;
         let Some(entry) = zone.find(&name) else {
             reply.metadata.response_code = ResponseCode::NXDomain;
             reply.authorities.extend(authority(zone));
-            return encode(reply, limit);
+            return encode(&reply, limit);
         };
         let alias = entry.alias.as_deref().and_then(|alias| Name::from_ascii(format!("{alias}.")).ok());
         if let Some(target) = alias {
             reply.answers.push(record(&question.name, RData::CNAME(CNAME(target.clone()))));
             if question.query_type == RecordType::CNAME {
-                return encode(reply, limit);
+                return encode(&reply, limit);
             }
             question.name = target;
             continue;
@@ -135,10 +135,10 @@ fn lookup(
             let addresses = found.addresses.iter().map(|ip| record(&name, address(*ip)));
             reply.additionals.extend(addresses);
         }
-        return encode(reply, limit);
+        return encode(&reply, limit);
     }
     reply.metadata.response_code = ResponseCode::ServFail;
-    encode(reply, limit)
+    encode(&reply, limit)
 }
 
 fn reverse(zone: &Zone, question: &Query, address: IpAddr, mut reply: Message, limit: usize) -> Outcome {
@@ -154,7 +154,7 @@ fn reverse(zone: &Zone, question: &Query, address: IpAddr, mut reply: Message, l
     if reply.answers.is_empty() {
         reply.authorities.extend(authority(zone));
     }
-    encode(reply, limit)
+    encode(&reply, limit)
 }
 
 fn records(entry: &Entry, wanted: RecordType) -> Vec<RData> {
@@ -198,7 +198,7 @@ fn authority(zone: &Zone) -> Option<Record> {
 }
 
 /// The reply within `limit`, cut short and marked so when it does not fit.
-pub(super) fn encode(reply: Message, limit: usize) -> Outcome {
+pub(super) fn encode(reply: &Message, limit: usize) -> Outcome {
     match reply.to_vec() {
         Ok(bytes) if bytes.len() <= limit => Outcome::Reply(bytes),
         Ok(_) => match reply.truncate().to_vec() {

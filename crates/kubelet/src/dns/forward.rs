@@ -37,7 +37,7 @@ pub(super) async fn resolve(resolvers: &[IpAddr], pending: Box<Pending>, transpo
         }
         None => reply.metadata.response_code = ResponseCode::ServFail,
     }
-    match encode(reply, limit) {
+    match encode(&reply, limit) {
         Outcome::Reply(bytes) => bytes,
         _ => Vec::new(),
     }

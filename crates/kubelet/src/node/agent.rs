@@ -41,7 +41,7 @@ pub async fn run(config: &Config, client: kube::Client, stop: CancellationToken)
         }
     });
     wait_for_containerd().await;
-    crate::run(kubelet(config)?, client, stop).await.map_err(|source| Error::Kubelet(Box::new(source)))
+    Box::pin(crate::run(kubelet(config)?, client, stop)).await.map_err(|source| Error::Kubelet(Box::new(source)))
 }
 
 /// The socket appears when containerd listens; a moment later it answers.

@@ -7,6 +7,9 @@ use k8s_openapi::api::core::v1::{Container, Pod, Service};
 /// ConfigMaps or Secrets by name, values as text; `None` marks one that does not exist.
 pub(crate) type Sources = BTreeMap<String, Option<BTreeMap<String, String>>>;
 
+/// The amount of a resource, by container (none: the one itself), its name and the divisor.
+pub(crate) type ResourceField<'a> = dyn Fn(Option<&str>, &str, i64) -> Option<String> + 'a;
+
 /// What a container's environment is made of besides its spec.
 pub(crate) struct Inputs<'a> {
     pub(crate) pod: &'a Pod,
@@ -15,7 +18,7 @@ pub(crate) struct Inputs<'a> {
     /// Those a pod of this namespace sees: its own and `kubernetes`.
     pub(crate) services: &'a [Service],
     pub(crate) field: &'a dyn Fn(&str) -> Option<String>,
-    pub(crate) resource: &'a dyn Fn(Option<&str>, &str, i64) -> Option<String>,
+    pub(crate) resource: &'a ResourceField<'a>,
 }
 
 /// The container's environment in order; a later variable of the same name replaces an earlier one.

@@ -127,13 +127,7 @@ fn phase(spec: &PodSpec, inputs: &Inputs<'_>, initialized: bool) -> &'static str
         .containers
         .iter()
         .all(|c| observed.latest(&c.name).is_some_and(|instance| !matches!(instance.state, State::Created)));
-    if begun && initialized {
-        "Running"
-    } else if before == Some("Running") {
-        "Running"
-    } else {
-        "Pending"
-    }
+    if (begun && initialized) || before == Some("Running") { "Running" } else { "Pending" }
 }
 
 fn inits_done(spec: &PodSpec, inputs: &Inputs<'_>) -> bool {
@@ -167,8 +161,8 @@ fn container_status(
     });
     let terminated = |i: &Instance| terminated(i, inputs.messages.get(&i.id));
     let mut state = ContainerState::default();
-    let mut last = ContainerState::default();
-    last.terminated = inputs.observed.previous(&container.name).and_then(terminated);
+    let before = inputs.observed.previous(&container.name).and_then(terminated);
+    let mut last = ContainerState { terminated: before, ..Default::default() };
     if last.terminated.is_none() {
         last = old.and_then(|old| old.last_state.clone()).unwrap_or_default();
     }

@@ -79,7 +79,7 @@ pub(crate) async fn pull(context: Arc<Context>, pod: Arc<Pod>, name: String) -> 
 
 pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) -> Outcome {
     let name = start.name.clone();
-    Outcome::Started { name, result: start::start(context, pod, start).await }
+    Outcome::Started { name, result: Box::pin(start::start(context, pod, start)).await }
 }
 
 /// The preStop hook within the grace, then the stop signal with what is left of it.
@@ -104,7 +104,7 @@ pub(crate) async fn stop(
         match tokio::time::timeout(allowed, hooks::run(&context, container, &id, hook, ip.as_deref())).await {
             Ok(Ok(())) => {}
             Ok(Err(message)) => {
-                context.events.warning(&target, "FailedPreStopHook", format!("PreStopHook failed: {message}"))
+                context.events.warning(&target, "FailedPreStopHook", format!("PreStopHook failed: {message}"));
             }
             Err(_) => context.events.warning(
                 &target,

@@ -600,10 +600,9 @@ impl Worker {
         }
         let started = self.pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
         if let (Some(started), Some(limit), None) = (started, self.spec().active_deadline_seconds, &self.facts.stopping)
+            && let Ok(time) = started.checked_add(Duration::from_secs(u64::try_from(limit).unwrap_or(0)))
         {
-            if let Ok(time) = started.checked_add(Duration::from_secs(u64::try_from(limit).unwrap_or(0))) {
-                at(time);
-            }
+            at(time);
         }
         if let Some(since) = self.unpublished.filter(|_| !self.facts.busy.contains("publish")) {
             wake = wake.min(SETTLE.saturating_sub(since.elapsed()).max(Duration::from_millis(1)));

@@ -77,8 +77,8 @@ impl Ruleset {
         text
     }
 
-    fn element(&mut self, map: String, element: String) {
-        if let Some((_, elements)) = self.maps.get_mut(&map) {
+    fn element(&mut self, map: &str, element: String) {
+        if let Some((_, elements)) = self.maps.get_mut(map) {
             elements.push(element);
         }
     }
@@ -132,13 +132,13 @@ pub fn render(settings: &Settings, ports: &[Port]) -> Ruleset {
             for ip in ips {
                 // Two Services may claim one external address; an element can be there once.
                 if taken.insert((*ip, port.protocol, port.port)) {
-                    add_verdict(&mut rules, &addresses, format!("{ip} . {of_port}"), chain);
+                    add_verdict(&mut rules, &addresses, &format!("{ip} . {of_port}"), chain);
                 }
             }
         }
         if let Some(node_port) = port.node_port {
             let element = format!("{} . {node_port}", port.protocol.word());
-            add_verdict(&mut rules, &node_ports, element, &outside);
+            add_verdict(&mut rules, &node_ports, &element, &outside);
         }
         if port.protocol == super::ports::Protocol::Udp {
             rules.udp_endpoints.extend(&port.endpoints);
@@ -149,11 +149,11 @@ pub fn render(settings: &Settings, ports: &[Port]) -> Ruleset {
 
 /// Where a lookup leads. Refusals have maps of their own, because they are made where packets are filtered and not
 /// where they are translated.
-fn add_verdict(rules: &mut Ruleset, map: &str, key: String, chain: &str) {
+fn add_verdict(rules: &mut Ruleset, map: &str, key: &str, chain: &str) {
     if chain == "reject" {
-        rules.element(format!("refused_{map}"), format!("{key} : goto reject_it"));
+        rules.element(&format!("refused_{map}"), format!("{key} : goto reject_it"));
     } else {
-        rules.element(map.to_owned(), format!("{key} : goto {chain}"));
+        rules.element(map, format!("{key} : goto {chain}"));
     }
 }
 

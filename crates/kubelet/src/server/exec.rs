@@ -273,10 +273,9 @@ fn process(spec: &[u8], wanted: &Wanted) -> Option<Vec<u8>> {
     process.remove("consoleSize");
     if wanted.tty
         && let Some(env) = process.get_mut("env").and_then(|env| env.as_array_mut())
+        && !env.iter().any(|variable| variable.as_str().is_some_and(|v| v.starts_with("TERM=")))
     {
-        if !env.iter().any(|variable| variable.as_str().is_some_and(|v| v.starts_with("TERM="))) {
-            env.push("TERM=xterm".into());
-        }
+        env.push("TERM=xterm".into());
     }
     serde_json::to_vec(process).ok()
 }

@@ -105,15 +105,11 @@ async fn pump(socket: WebSocket, stream: TcpStream) {
     let up = async {
         while let Some(Ok(message)) = source.next().await {
             match message {
-                Message::Binary(data) if data.is_empty() => {
-                    if write.shutdown().await.is_err() {
-                        return;
-                    }
+                Message::Binary(data) if data.is_empty() && write.shutdown().await.is_err() => {
+                    return;
                 }
-                Message::Binary(data) => {
-                    if write.write_all(&data).await.is_err() {
-                        return;
-                    }
+                Message::Binary(data) if write.write_all(&data).await.is_err() => {
+                    return;
                 }
                 Message::Close(_) => return,
                 _ => {}

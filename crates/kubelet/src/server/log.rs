@@ -76,7 +76,7 @@ fn parse(query: &str, now: Timestamp) -> Result<(Query, bool), String> {
                 wanted.since = Some(now.checked_sub(ago).map_err(|_| "sinceSeconds is too large")?);
             }
             "sinceTime" => {
-                wanted.since = Some(value.parse().map_err(|_| format!("sinceTime: {value:?} is not a time"))?)
+                wanted.since = Some(value.parse().map_err(|_| format!("sinceTime: {value:?} is not a time"))?);
             }
             "stream" => {
                 wanted.stdout = value != "Stderr";
