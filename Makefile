@@ -41,7 +41,7 @@ down:
 purge:
 	@if [ -x bin/ferrovirt ]; then bin/ferrovirt down --purge; fi
 
-bench: images
+bench: deps
 	@scripts/bench.sh
 
 ci:

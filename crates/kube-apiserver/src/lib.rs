@@ -25,6 +25,7 @@ pub mod crd;
 pub mod discovery;
 pub mod edges;
 pub mod error;
+mod metrics;
 pub mod openapi;
 pub mod patch;
 pub mod registry;

@@ -111,6 +111,7 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     let call = Call { server, user, info, resource, query, accept, headers: parts.headers, warnings: Mutex::default() };
     let outcome = dispatch(&call, body).await;
     let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
+    call.server.requests().count(&call.user, &call.info, response.status());
     for text in call.warnings.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {

@@ -13,6 +13,7 @@ use crate::authz::view::View;
 use crate::config::Config;
 use crate::edges::Edges;
 use crate::error::ApiError;
+use crate::metrics::Requests;
 use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
 use crate::store::{Object, OpenError, Store};
@@ -57,6 +58,7 @@ struct Inner {
     authorizer: Authorizer,
     edges: Edges,
     openapi: crate::openapi::Cache,
+    requests: Requests,
     closing: watch::Sender<bool>,
     /// Held while a Service's addresses and ports are chosen and stored.
     services: Arc<tokio::sync::Mutex<()>>,
@@ -87,6 +89,7 @@ impl ApiServer {
                 authorizer,
                 edges,
                 openapi: crate::openapi::Cache::default(),
+                requests: Requests::default(),
                 closing: watch::Sender::new(false),
                 services: Arc::default(),
                 rebuilding: tokio::sync::Mutex::default(),
@@ -142,6 +145,10 @@ impl ApiServer {
     /// Hashes of the OpenAPI documents.
     pub(crate) fn openapi(&self) -> &crate::openapi::Cache {
         &self.inner.openapi
+    }
+    /// What was asked so far.
+    pub(crate) fn requests(&self) -> &Requests {
+        &self.inner.requests
     }
     /// The authorizer chain.
     pub fn authorizer(&self) -> &Authorizer {

@@ -29,9 +29,13 @@ fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::
     let found: Value = match segments.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => return Some("ok".into_response()),
         [""] => {
-            json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
+            json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
         }
         ["version"] => version(),
+        ["metrics"] => {
+            let text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+            return Some((text, server.requests().page()).into_response());
+        }
         [".well-known", "openid-configuration"] => openid(),
         ["openid", "v1", "jwks"] => server.edges().authenticator.tokens.key_set(),
         ["openapi", rest @ ..] => return super::specification::serve(server, rest, parts),

@@ -1,0 +1,94 @@
+//! `make bench`: measure, and print one table in which each figure has its floor or its reference beside it.
+//!
+//! Needs root, no cluster running, and a machine that does nothing else; leaves no cluster behind.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints a table")]
+
+mod cluster;
+mod floor;
+mod load;
+mod machines;
+mod process;
+mod rest;
+mod table;
+mod writes;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use cluster::Cluster;
+use table::Table;
+
+const STATE: &str = "/var/lib/ferrovirt-bench";
+
+fn main() -> ExitCode {
+    // Refused when there is one already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut table = Table::default();
+    let outcome = run(&mut table);
+    for line in table.lines() {
+        println!("{line}");
+    }
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What was measured before a failure stays in the table.
+fn run(table: &mut Table) -> Result<()> {
+    let number = |name: &str, usual: usize| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
+    let (rounds, objects) = (number("ROUNDS", 20), number("OBJECTS", 10_000));
+    let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| PathBuf::from(STATE), PathBuf::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    say("the cluster starts");
+    let cluster = Cluster::new(state)?;
+    let begin = Instant::now();
+    cluster.ferrovirt(&["up", "--cluster-only"])?;
+    table.row(
+        "ferrovirt up, to node Ready (s)",
+        format!("{:.2}", begin.elapsed().as_secs_f64()),
+        "aim 3; Kubernetes on such a machine 9-22",
+    );
+    runtime.block_on(async {
+        let client = cluster.client().await?;
+        say("virtual machine support is deployed");
+        deploy(&cluster, &client, table).await?;
+        say("everything is left alone");
+        table.append(rest::measure().await);
+        say("machines start");
+        table.append(machines::measure(&cluster, &client, rounds).await?);
+        drop(cluster);
+        say("the API server is loaded");
+        table.append(load::measure(objects).await?);
+        Ok(())
+    })
+}
+
+fn say(what: &str) {
+    eprintln!("{what} …");
+}
+
+/// From the KubeVirt object to Available, with the operator running and every image there.
+async fn deploy(cluster: &Cluster, client: &kube::Client, table: &mut Table) -> Result<()> {
+    let begin = Instant::now();
+    cluster.ferrovirt(&["images", "load"])?;
+    table.row("images loaded into the node (s)", format!("{:.2}", begin.elapsed().as_secs_f64()), "");
+    cluster.kubectl(&["apply", "-f", "deploy/kubevirt-operator.yaml"])?;
+    cluster.kubectl(&["-n", "kubevirt", "rollout", "status", "deployment/virt-operator", "--timeout=120s"])?;
+    let text = std::fs::read_to_string(cluster.root().join("deploy/kubevirt-cr.yaml"))?;
+    let manifests: Vec<Value> = serde_saphyr::from_multiple(&text).context("cannot read deploy/kubevirt-cr.yaml")?;
+    let object = manifests.into_iter().find(|object| object["kind"] == "KubeVirt").context("no KubeVirt object")?;
+    let object = json!({"apiVersion": object["apiVersion"], "kind": "KubeVirt", "metadata": {"name": object["metadata"]["name"]}, "spec": object["spec"]});
+    let api = cluster::kind(client, "kubevirt", "KubeVirt");
+    let took = cluster::create(&api, &object, |seen| cluster::condition(seen, "Available"), |_| false).await?;
+    table.row("KubeVirt object -> Available (s)", format!("{:.2}", took.as_secs_f64()), "aim 10; KubeVirt 84");
+    Ok(())
+}
