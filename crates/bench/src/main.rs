@@ -62,7 +62,7 @@ fn run(table: &mut Table) -> Result<()> {
         say("virtual machine support is deployed");
         deploy(&cluster, &client, table).await?;
         say("everything is left alone");
-        table.append(rest::measure().await);
+        table.append(rest::measure(&cluster).await?);
         say("machines start");
         table.append(machines::measure(&cluster, &client, rounds).await?);
         drop(cluster);

@@ -14,6 +14,8 @@ pub(crate) struct Process {
     pub(crate) words: Vec<String>,
     /// The paths of its control groups.
     pub(crate) groups: String,
+    /// The process that started it, or that took it over.
+    pub(crate) parent: u32,
 }
 
 impl Process {
@@ -32,7 +34,8 @@ pub(crate) fn all() -> Vec<Process> {
         let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
         let words = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        Some(Process { pid, words, groups })
+        let parent = stat(pid).split_ascii_whitespace().nth(1)?.parse().ok()?;
+        Some(Process { pid, words, groups, parent })
     });
     seen.collect()
 }
@@ -96,13 +99,18 @@ pub(crate) fn by_name(processes: &[Process], classify: impl Fn(&Process) -> Stri
 
 /// Processor time that a process has used, in seconds.
 pub(crate) fn processor_time(pid: u32) -> f64 {
-    parse_time(&fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default())
+    parse_time(&stat(pid))
 }
 
+/// What the kernel says of a process after its name, which is in parentheses and may hold anything.
+fn stat(pid: u32) -> String {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    line.rsplit_once(')').map_or_else(String::new, |(_, after)| after.to_owned())
+}
+
+/// User and system time are the 12th and the 13th word.
 fn parse_time(stat: &str) -> f64 {
-    // The name, in parentheses, may hold anything; user and system time are the 12th and 13th word after it.
-    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    after.split_ascii_whitespace().skip(11).take(2).filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / TICKS
+    stat.split_ascii_whitespace().skip(11).take(2).filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / TICKS
 }
 
 #[cfg(test)]
@@ -114,7 +122,7 @@ mod tests {
         let rollup = "00400000-7fff r-xp [rollup]\nRss:                2048 kB\nPss:                1024 kB\n";
         assert_eq!(parse_memory(rollup), Memory { rss: 2.0, pss: 1.0 });
         assert_eq!(parse_memory(""), Memory::default());
-        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 1 0 5 0 0";
+        let stat = " S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 1 0 5 0 0";
         assert!((parse_time(stat) - 2.0).abs() < f64::EPSILON, "{}", parse_time(stat));
         assert_eq!(parse_time(""), 0.0);
     }
@@ -122,7 +130,7 @@ mod tests {
     #[test]
     fn a_process_goes_by_its_last_name() {
         let words = vec!["/usr/bin/virt-launcher".to_owned(), "--name".to_owned()];
-        assert_eq!(Process { pid: 1, words, groups: String::new() }.name(), "virt-launcher");
+        assert_eq!(Process { pid: 1, words, groups: String::new(), parent: 0 }.name(), "virt-launcher");
         assert!(all().iter().any(|process| process.pid == std::process::id()));
     }
 }

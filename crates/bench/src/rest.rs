@@ -2,61 +2,63 @@
 
 use std::time::Duration;
 
-use crate::process::{self, Memory, Process};
+use anyhow::{Context, Result};
+
+use crate::cluster::Cluster;
+use crate::process::{self, Memory};
 use crate::table::Table;
 
 const WATCHED: Duration = Duration::from_secs(60);
-const COMPONENTS: [&str; 4] = ["virt-operator", "virt-api", "virt-controller", "virt-handler"];
+/// How a node's init calls its agent.
+const AGENT: &str = "node-agent";
 
 /// Rows for the components and for the embedded cluster.
-pub(crate) async fn measure() -> Table {
+pub(crate) async fn measure(cluster: &Cluster) -> Result<Table> {
     let mut table = Table::default();
-    let processes = process::all();
-    let components: Vec<&Process> = processes.iter().filter(|process| component(process).is_some()).collect();
-    let cluster: Vec<&Process> = processes.iter().filter(|process| embedded(process).is_some()).collect();
-    let used = |of: &[&Process]| of.iter().map(|process| process::processor_time(process.pid)).sum::<f64>();
-    let before = (used(&components), used(&cluster));
+    let components = components(cluster)?;
+    let embedded = embedded(cluster)?;
+    let used = |of: &[Named]| of.iter().map(|(_, pid)| process::processor_time(*pid)).sum::<f64>();
+    let before = (used(&components), used(&embedded));
     tokio::time::sleep(WATCHED).await;
-    let share = |of: &[&Process], before: f64| (used(of) - before) / WATCHED.as_secs_f64() * 100.0;
+    let share = |of: &[Named], before: f64| (used(of) - before) / WATCHED.as_secs_f64() * 100.0;
+    let (ours, theirs) = (share(&components, before.0), share(&embedded, before.1));
 
-    let mut sum = Memory::default();
-    for process in &components {
-        let memory = process::memory(process.pid);
-        sum += memory;
-        table.row(format!("{} at rest, RSS / PSS (MiB)", process.name()), memory.to_string(), "");
-    }
-    let load = share(&components, before.0);
-    table.row("components at rest, RSS / PSS (MiB)", sum.to_string(), "aim 100 (RSS); KubeVirt 925");
-    table.row(format!("components at rest, CPU over {} s (%)", WATCHED.as_secs()), format!("{load:.2}"), "");
-
-    let mut sum = Memory::default();
-    for process in &cluster {
-        let memory = process::memory(process.pid);
-        sum += memory;
-        let name = embedded(process).unwrap_or_default();
-        table.row(format!("{name} at rest, RSS / PSS (MiB)"), memory.to_string(), "");
-    }
-    let load = share(&cluster, before.1);
-    let reference = "aim 120 (RSS), containerd apart; Kubernetes 760";
-    table.row("control plane and node agent at rest, RSS / PSS (MiB)", sum.to_string(), reference);
-    table.row(format!("control plane and node agent, CPU over {} s (%)", WATCHED.as_secs()), format!("{load:.2}"), "");
-    table
+    let mut part = |what: &str, of: &[Named], share: f64, reference: &str| {
+        let mut sum = Memory::default();
+        for (name, pid) in of {
+            let memory = process::memory(*pid);
+            sum += memory;
+            table.row(format!("{name} at rest, RSS / PSS (MiB)"), memory.to_string(), "");
+        }
+        table.row(format!("{what} at rest, RSS / PSS (MiB)"), sum.to_string(), reference);
+        table.row(format!("{what}, CPU over {} s (%)", WATCHED.as_secs()), format!("{share:.2}"), "");
+    };
+    part("components", &components, ours, "aim 100 (RSS); KubeVirt 925");
+    part("control plane and node", &embedded, theirs, "aim 120 (RSS), containerd apart; Kubernetes 760");
+    Ok(table)
 }
 
-fn component(process: &Process) -> Option<&'static str> {
-    COMPONENTS.into_iter().find(|name| process.name() == *name)
+/// A name and a process id.
+type Named = (String, u32);
+
+/// The components' processes: those of the pods of their namespace, without what holds the pods.
+fn components(cluster: &Cluster) -> Result<Vec<Named>> {
+    let uids = cluster.kubectl(&["-n", "kubevirt", "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"])?;
+    let all = uids.split_ascii_whitespace().flat_map(process::of_pod);
+    Ok(all.filter(|one| one.name().starts_with("virt-")).map(|one| (one.name().to_owned(), one.pid)).collect())
 }
 
-/// The embedded cluster's processes start themselves again by way of `/proc/self/exe`.
-fn embedded(process: &Process) -> Option<&'static str> {
-    let program = process.words.first().map(String::as_str);
-    if !matches!(program, Some("/proc/self/exe" | "bin/ferrovirt")) {
-        return None;
+/// The control plane, the node's init and its agent, whose names `ferrovirt status` and the processes themselves say.
+fn embedded(cluster: &Cluster) -> Result<Vec<Named>> {
+    let status = cluster.ferrovirt(&["status"])?;
+    let mut found = Vec::new();
+    for part in ["control plane", "node"] {
+        let line = status.lines().find(|line| line.starts_with(part) && line.contains("running, pid "));
+        let word = line.and_then(|line| line.split("pid ").nth(1)?.split(',').next());
+        let pid = word.and_then(|word| word.parse().ok()).with_context(|| format!("no {part} in: {status}"))?;
+        found.push((part.to_owned(), pid));
+        let agents = process::all().into_iter().filter(|one| one.parent == pid && one.words.iter().any(|w| w == AGENT));
+        found.extend(agents.map(|one| ("node agent".to_owned(), one.pid)));
     }
-    Some(match process.words.get(1).map(String::as_str)? {
-        "control-plane" => "control plane",
-        "node-init" => "node's init",
-        "node-agent" => "node agent",
-        _ => return None,
-    })
+    Ok(found)
 }

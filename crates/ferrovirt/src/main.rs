@@ -47,6 +47,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
 ];
 
 fn main() -> ExitCode {
+    sys::heap::bound();
     // One provider for every TLS connection of this process; a second installation is refused, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut words = std::env::args_os();

@@ -8,6 +8,7 @@ pub mod beneath;
 pub mod cgroup;
 pub mod device;
 pub mod fdpass;
+pub mod heap;
 pub mod kvm;
 pub mod limits;
 pub mod lock;

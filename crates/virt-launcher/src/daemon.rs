@@ -89,6 +89,8 @@ impl Daemon {
             .arg(&config)
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            // Sixteen threads that wait need no sixteen heaps.
+            .env("MALLOC_ARENA_MAX", "1")
             .env("HOME", &home)
             .env("XDG_CONFIG_HOME", &home)
             .env("XDG_CACHE_HOME", &home)
