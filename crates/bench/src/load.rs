@@ -57,7 +57,8 @@ pub(crate) async fn measure(objects: usize) -> Result<Table> {
 
     // The last and largest crowd fills the store.
     let few = objects / 20;
-    for (clients, total) in CLIENTS.into_iter().zip([few, 3 * few, objects - 4 * few]) {
+    let last = objects - 4 * few;
+    for (clients, total) in CLIENTS.into_iter().zip([few, 3 * few, last]) {
         let (times, took) = each(&client, clients, total, move |client, n| async move {
             client.call("POST", PODS, Some(&pod(&format!("p-{clients}-{n}")))).await
         })
@@ -68,14 +69,14 @@ pub(crate) async fn measure(objects: usize) -> Result<Table> {
     for clients in CLIENTS {
         let (times, took) = each(&client, clients, 50 * clients, move |client, n| {
             let change = json!({"metadata": {"labels": {"n": clients.to_string()}}});
-            async move { client.call("PATCH", &format!("{PODS}/p-64-{n}"), Some(&change)).await }
+            async move { client.call("PATCH", &format!("{PODS}/p-64-{}", n % last), Some(&change)).await }
         })
         .await?;
         row(&mut table, "patch pod, durable", clients, &times, took, String::new());
     }
     for clients in CLIENTS {
         let (times, took) = each(&client, clients, 20_000, move |client, n| async move {
-            client.call("GET", &format!("{PODS}/p-64-{}", n % (objects - 4 * few)), None).await
+            client.call("GET", &format!("{PODS}/p-64-{}", n % last), None).await
         })
         .await?;
         row(&mut table, "get pod", clients, &times, took, String::new());
