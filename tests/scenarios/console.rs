@@ -31,6 +31,7 @@ fn logs_in_and_leaves_by_the_escape() -> Result<()> {
         console.type_in("sleep 1000\r")?;
         console.expect(&["sleep 1000"], SOON)?;
         console.type_in("\x03")?;
+        console.expect(&[" $ "], SOON)?;
         let (printed, _) = console.run("echo still here")?;
         ensure!(printed == "still here", "{printed:?}");
         console.log_out()?;

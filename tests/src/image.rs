@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use crate::wait::{self, until};
 use crate::{Namespace, node};
 
 /// Gives the node an image called `name` that holds these files.
@@ -17,16 +18,30 @@ pub fn import(name: &str, files: &[(&str, &[u8])]) -> Result<()> {
         &["get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "jsonpath={.items[0].metadata.uid}"],
     )?;
     let socket = node::containerd(uid.trim())?;
-    let mut command = Command::new("ctr");
-    command.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images", "import", "-"]);
-    let piped = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let ctr = || {
+        let mut command = Command::new("ctr");
+        command.arg("--address").arg(&socket).args(["--namespace", "k8s.io", "images"]);
+        command
+    };
+    let mut command = ctr();
+    let piped = command.args(["import", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut import = piped.spawn().context("cannot run ctr")?;
     if let Some(mut stdin) = import.stdin.take() {
         stdin.write_all(&archive).context("cannot hand ctr the image")?;
     }
     let output = import.wait_with_output().context("ctr did not end")?;
     ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    // Pods get the images that containerd's CRI part knows. It learns of others by an event, marks them then, and may be
+    // told before an image is complete: another event makes it look again.
+    let mut looks = 0;
+    until(&format!("image {name} to be known to CRI"), wait::SOON, || {
+        looks += 1;
+        if looks % 20 == 0 {
+            ctr().args(["label", name, &format!("looked={looks}")]).output().context("cannot run ctr")?;
+        }
+        let list = ctr().args(["list", &format!("name=={name}")]).output().context("cannot run ctr")?;
+        Ok(String::from_utf8_lossy(&list.stdout).contains("io.cri-containerd.image=managed").then_some(()))
+    })
 }
 
 /// An archive as `docker save` writes it: one layer, a configuration, and what names both.
