@@ -8,6 +8,7 @@ use std::{
 };
 
 use rpc::cri::{self, ContainerState, PodSandboxState};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -25,9 +26,15 @@ const KEEP_DEAD: usize = 1;
 /// Images go when less than the first is free, until the second is (percent).
 const IMAGE_LOW: u64 = 15;
 const IMAGE_ENOUGH: u64 = 20;
+/// An image that nobody has used for less than this may have been brought for a pod that is about to start.
+const IMAGE_AGE: Duration = Duration::from_secs(120);
+
+/// Unused images, and since when each is known to be unused.
+type Idle = BTreeMap<String, Instant>;
 
 /// Collects until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: CancellationToken) -> Result<()> {
+    let mut idle = Idle::new();
     loop {
         tokio::select! {
             () = tokio::time::sleep(PERIOD) => {}
@@ -36,7 +43,7 @@ pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: Cancellat
         for (what, result) in [
             ("containers", containers(&context).await),
             ("sandboxes", sandboxes(&context).await),
-            ("images", images(&context).await),
+            ("images", images(&context, &mut idle).await),
             ("logs", rotation::rotate(&context, &known).await),
         ] {
             if let Err(error) = result {
@@ -93,15 +100,12 @@ async fn sandboxes(context: &Context) -> Result<()> {
     Ok(())
 }
 
-async fn images(context: &Context) -> Result<()> {
+async fn images(context: &Context, idle: &mut Idle) -> Result<()> {
     let reply = context.runtime.images().image_fs_info(cri::ImageFsInfoRequest {}).await;
     let reply = reply.map_err(Error::runtime("image file system"))?.into_inner();
     let mount = reply.image_filesystems.into_iter().find_map(|fs| fs.fs_id).map(|id| id.mountpoint);
     let Some(mount) = mount else { return Ok(()) };
     let short = |percent| Space::of(Path::new(&mount)).is_some_and(|space| space.is_below(percent));
-    if !short(IMAGE_LOW) {
-        return Ok(());
-    }
     let used: Vec<String> = context
         .runtime
         .list_containers(None)
@@ -113,13 +117,19 @@ async fn images(context: &Context) -> Result<()> {
     let listed = context.runtime.images().list_images(cri::ListImagesRequest { filter: None }).await;
     let mut images = listed.map_err(Error::runtime("list images"))?.into_inner().images;
     images.sort_by_key(|image| std::cmp::Reverse(image.size));
-    for image in images {
+    images.retain(|image| {
         // Images without a registry behind them could not be had again.
         let local = image.repo_tags.iter().any(|tag| tag.starts_with("ferrovirt.local/"));
-        let names = image.repo_tags.iter().chain(&image.repo_digests).chain([&image.id]);
-        if image.pinned || local || names.into_iter().any(|name| used.contains(name)) {
-            continue;
-        }
+        let mut names = image.repo_tags.iter().chain(&image.repo_digests).chain([&image.id]);
+        !image.pinned && !local && !names.any(|name| used.contains(name))
+    });
+    let now = Instant::now();
+    idle.retain(|id, _| images.iter().any(|image| image.id == *id));
+    images.retain(|image| now.duration_since(*idle.entry(image.id.clone()).or_insert(now)) >= IMAGE_AGE);
+    if !short(IMAGE_LOW) {
+        return Ok(());
+    }
+    for image in images {
         tracing::info!(image = image.id, "removing an unused image to free disk space");
         let spec = cri::ImageSpec { image: image.id, ..Default::default() };
         let removed = context.runtime.images().remove_image(cri::RemoveImageRequest { image: Some(spec) }).await;
