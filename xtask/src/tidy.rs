@@ -150,7 +150,9 @@ fn words(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
         let production = text.split("#[cfg(test)]").next().unwrap_or_default();
         let example =
             path.components().any(|p| matches!(p.as_os_str().to_str(), Some("tests" | "examples" | "benches")));
-        if !example && !of(&["ferrovirt", "virtctl", "container-disk"]) && prints.iter().any(|p| production.contains(p))
+        if !example
+            && !of(&["ferrovirt", "virtctl", "container-disk", "bench"])
+            && prints.iter().any(|p| production.contains(p))
         {
             found.push(format!("{}: only the programs print and exit", path.display()));
         }
