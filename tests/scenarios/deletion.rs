@@ -34,9 +34,12 @@ fn delete(space: &Namespace) -> Result<()> {
     Ok(())
 }
 
+/// What a VMI did, and how that shows.
+type Moment = (&'static str, fn(&Value) -> bool);
+
 fn while_starting() -> Result<()> {
     let space = Namespace::new("deletion")?;
-    let moments: [(&str, fn(&Value) -> bool); 4] = [
+    let moments: [Moment; 4] = [
         ("was created", |vmi| !vmi.is_null()),
         ("was being scheduled", |vmi| ["Scheduling", "Scheduled", "Running"].contains(&phase(vmi))),
         ("was handed to its node", |vmi| ["Scheduled", "Running"].contains(&phase(vmi))),

@@ -25,9 +25,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn component(name: &str) -> Result<Value> {
     let text = Namespace::kubectl_in("kubevirt", &["get", "pods", "-l", &format!("kubevirt.io={name}"), "-o", "json"])?;
     let list: Value = serde_json::from_str(&text).context("kubectl's JSON")?;
-    let pods = list["items"].as_array().into_iter().flatten();
-    let found = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).next().cloned();
-    found.with_context(|| format!("no pod of {name}"))
+    let mut pods = list["items"].as_array().into_iter().flatten();
+    let found = pods.find(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    found.cloned().with_context(|| format!("no pod of {name}"))
 }
 
 /// Waits until another process of the component is Ready.

@@ -130,9 +130,9 @@ fn status(
     };
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let (state, reason) = if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
-    let mut conditions = old.conditions.clone().unwrap_or_default();
+    let mut conditions = old.conditions.unwrap_or_default();
     let known = conditions.iter().find(|c| c.type_ == "DisruptionAllowed" && c.status == state);
-    let since = known.map_or_else(|| now.clone(), |c| c.last_transition_time.clone());
+    let since = known.map_or(now, |c| &c.last_transition_time).clone();
     conditions.retain(|c| c.type_ != "DisruptionAllowed");
     conditions.push(Condition {
         type_: "DisruptionAllowed".into(),

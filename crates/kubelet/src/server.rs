@@ -93,6 +93,7 @@ fn refuse(status: StatusCode, message: impl Into<String>) -> Response {
 
 impl Site {
     /// The pod of that name on this node.
+    #[expect(clippy::result_large_err, reason = "a refusal is made once, and is the answer")]
     fn pod(&self, namespace: &str, name: &str) -> Result<Arc<Pod>, Response> {
         let pods = self.known.borrow().clone();
         let found = pods.values().find(|pod| {

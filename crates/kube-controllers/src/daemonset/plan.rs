@@ -106,7 +106,7 @@ pub(crate) fn confine(spec: &mut PodSpec, node: &str) {
     }
 }
 
-fn by_node<'a>(pods: &'a [Arc<Pod>]) -> BTreeMap<&'a str, Vec<&'a Arc<Pod>>> {
+fn by_node(pods: &[Arc<Pod>]) -> BTreeMap<&str, Vec<&Arc<Pod>>> {
     let mut nodes = BTreeMap::<&str, Vec<&Arc<Pod>>>::new();
     for pod in pods {
         if let Some(node) = target(pod) {

@@ -174,8 +174,7 @@ fn count(spec: &JobSpec, plan: &mut Plan, pods: &[Arc<Pod>]) -> Tally {
     let list = |uids: Vec<String>| (!uids.is_empty()).then_some(uids);
     status.uncounted_terminated_pods =
         Some(UncountedTerminatedPods { succeeded: list(succeeded_uids), failed: list(failed_uids) });
-    let positive = |n: usize| i32::try_from(n).ok().filter(|n| *n > 0);
-    status.active = positive(active.len());
+    status.active = i32::try_from(active.len()).ok().filter(|n| *n > 0);
     status.ready = Some(i32::try_from(active.iter().filter(|p| pod::is_ready(p)).count()).unwrap_or(0));
     let terminating = pods.iter().filter(|p| pod::is_terminating(p) && !pod::is_finished(p)).count();
     status.terminating = Some(i32::try_from(terminating).unwrap_or(0));
