@@ -152,7 +152,7 @@ async fn unknown_fields_are_refused_or_dropped_as_asked() {
     let message = refused(client.request::<ConfigMap>(post("Strict")).await, 400, "BadRequest");
     assert_eq!(
         message,
-        "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"dota\""
+        "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"dota\": did you mean data?"
     );
     client.request::<ConfigMap>(post("Warn")).await.unwrap();
 }
