@@ -38,6 +38,9 @@ const PULL_RETRY: Backoff = Backoff { base: Duration::from_secs(10), max: Durati
 const SETTLE: Duration = Duration::from_millis(400);
 /// How often an announced exit is looked for before the announcement is disbelieved.
 const LAG_TRIES: u32 = 12;
+/// Running containers are looked at this often even when containerd says nothing: an exit between this process's first
+/// look and its subscription, or while the subscription was broken, is announced to nobody.
+const RELIST: Duration = Duration::from_secs(10);
 /// How often contents of volumes are compared with their sources.
 const REFRESH: Duration = Duration::from_secs(45);
 
@@ -72,6 +75,8 @@ struct Worker {
     /// Since when the published status is not the true one.
     unpublished: Option<tokio::time::Instant>,
     released: bool,
+    /// When the runtime was last read.
+    looked: tokio::time::Instant,
     /// Containers whose exit containerd announced but its CRI part does not show yet.
     lagging: BTreeMap<String, u32>,
     steps: JoinSet<(String, Outcome)>,
@@ -120,7 +125,7 @@ pub(crate) async fn run(
                 }
             }
             Some((id, verdict)) = verdicts.recv() => worker.probed(&id, verdict),
-            () = tokio::time::sleep(wake) => dirty |= !worker.lagging.is_empty(),
+            () = tokio::time::sleep(wake) => dirty |= !worker.lagging.is_empty() || worker.relist() == Some(Duration::ZERO),
         }
     }
 }
@@ -144,6 +149,7 @@ impl Worker {
             published: None,
             unpublished: None,
             released: false,
+            looked: tokio::time::Instant::now(),
             lagging: BTreeMap::new(),
             steps: JoinSet::new(),
             probes: BTreeMap::new(),
@@ -164,6 +170,7 @@ impl Worker {
 
     /// Reads the runtime. False when it must be read again soon.
     async fn observe(&mut self) -> bool {
+        self.looked = tokio::time::Instant::now();
         let first = self.observed == Observed::default();
         let uid = self.uid().to_owned();
         match observed::observe(&self.context.runtime, &uid, &self.observed).await {
@@ -582,9 +589,14 @@ impl Worker {
     }
 
     /// How long nothing needs to be done unless something happens.
+    /// How long until the runtime is to be read without a reason; none while nothing runs.
+    fn relist(&self) -> Option<Duration> {
+        self.observed.running().next().map(|_| RELIST.saturating_sub(self.looked.elapsed()))
+    }
+
     fn wake(&self, plan: &Plan, dirty: bool) -> Duration {
         let now = kit::clock::now();
-        let mut wake = Duration::from_secs(3600);
+        let mut wake = self.relist().unwrap_or(Duration::from_secs(3600));
         let mut at = |time: Timestamp| {
             let left = Duration::try_from(time.duration_since(now)).unwrap_or(Duration::ZERO);
             // Never a busy loop, whatever the clocks say.
