@@ -28,8 +28,9 @@ fn logs_in_and_leaves_by_the_escape() -> Result<()> {
         let (_, code) = console.run("sh -c 'exit 7'")?;
         ensure!(code == 7, "{code}");
         // Ctrl-C is the guest's: it ends what runs there and nothing here.
-        console.type_in("sleep 1000\r")?;
-        console.expect(&["sleep 1000"], SOON)?;
+        // Before a command of the line has run, the shell's editor would read the key and nobody would be interrupted.
+        console.type_in("echo 'slee''ping'; sleep 1000\r")?;
+        console.expect(&["sleeping"], SOON)?;
         console.type_in("\x03")?;
         console.expect(&[" $ "], SOON)?;
         let (printed, _) = console.run("echo still here")?;
