@@ -9,6 +9,5 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-/var/cache/ferrovirt/target}
 # What users run is what is measured: the release profile, also inside of the images.
 PROFILE=release scripts/build.sh
 bin/ferrovirt images build >/dev/null
-# Named together, so that they share what both are made of.
-cargo build --quiet --locked --release -p ferrovirt -p virtctl -p bench
+cargo build --quiet --locked --release -p bench
 exec "$CARGO_TARGET_DIR/release/bench"
