@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// Copy files from or to a virtual machine.
     Scp(commands::scp::Args),
     /// Ask the guest to reboot.
-    SoftReboot(commands::soft_reboot::Args),
+    SoftReboot(commands::reset::Args),
     /// Open an SSH connection to a virtual machine.
     Ssh(commands::ssh::Args),
     /// Start a virtual machine.
@@ -50,7 +50,7 @@ pub(crate) enum Command {
     /// Stop a virtual machine.
     Stop(commands::stop::Args),
     /// Continue a paused virtual machine.
-    Unpause(commands::unpause::Args),
+    Unpause(commands::pause::Args),
     /// List the users logged in to the guest.
     Userlist(commands::guest::Args),
     /// Print the versions of client and server.

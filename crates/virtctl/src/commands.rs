@@ -13,11 +13,9 @@ mod request;
 pub(crate) mod reset;
 pub(crate) mod restart;
 pub(crate) mod scp;
-pub(crate) mod soft_reboot;
 pub(crate) mod ssh;
 pub(crate) mod start;
 pub(crate) mod stop;
-pub(crate) mod unpause;
 pub(crate) mod version;
 pub(crate) mod vnc;
 
@@ -37,16 +35,16 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Expose(args) => expose::run(globals, args).await,
         Command::Fslist(args) => guest::run(globals, args, "filesystemlist").await,
         Command::Guestosinfo(args) => guest::run(globals, args, "guestosinfo").await,
-        Command::Pause(args) => pause::run(globals, args).await,
+        Command::Pause(args) => pause::run(globals, args, "pause").await,
         Command::PortForward(args) => port_forward::run(globals, args).await,
-        Command::Reset(args) => reset::run(globals, args).await,
+        Command::Reset(args) => reset::run(globals, args, "reset", "reset").await,
         Command::Restart(args) => restart::run(globals, args).await,
         Command::Scp(args) => scp::run(globals, &args).await,
-        Command::SoftReboot(args) => soft_reboot::run(globals, args).await,
+        Command::SoftReboot(args) => reset::run(globals, args, "softreboot", "soft reboot").await,
         Command::Ssh(args) => ssh::run(globals, &args).await,
         Command::Start(args) => start::run(globals, args).await,
         Command::Stop(args) => stop::run(globals, args).await,
-        Command::Unpause(args) => unpause::run(globals, args).await,
+        Command::Unpause(args) => pause::run(globals, args, "unpause").await,
         Command::Userlist(args) => guest::run(globals, args, "userlist").await,
         Command::Version(args) => version::run(globals, &args).await,
         Command::Vnc(args) => Box::pin(vnc::run(globals, args)).await,

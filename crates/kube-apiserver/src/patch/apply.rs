@@ -95,7 +95,7 @@ pub fn apply(
     Ok(merged)
 }
 
-/// Removes what this applier asked for last time, does not ask for now, and nobody else owns.
+/// Removes what this applier asked for last time and no longer does, and nobody else owns.
 fn drop_forgotten(root: Node<'_>, merged: &mut Value, last: &Set, wanted: &Set, others: &[Entry]) {
     let mut gone = last.clone();
     gone.subtract(wanted);

@@ -180,7 +180,7 @@ fn absent(vm: &VirtualMachine, now: Timestamp, plan: &mut Plan) {
     plan.steps.push(Step::Start { paused, receiver: wanted == run_strategy::WAIT_AS_RECEIVER });
 }
 
-/// Counts instances that failed before the guest was stable; a stable one ends the count.
+/// Counts instances that failed before the guest was stable; one that was stable, or that ended well, ends the count.
 fn failure(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
@@ -192,8 +192,8 @@ fn failure(
         return None;
     }
     let Some(vmi) = vmi else { return held };
-    let ran = ran_for(vmi, now);
-    if ran.is_some_and(|ran| ran >= STABLE) {
+    let well = crate::vmi::plan::phase_of(vmi) == phase::SUCCEEDED;
+    if well || ran_for(vmi, now).is_some_and(|ran| ran >= STABLE) {
         return None;
     }
     let uid = vmi.metadata.uid.clone();
@@ -335,6 +335,9 @@ mod tests {
             let waiting = plan(&typed, None, now);
             assert_eq!((waiting.steps, waiting.again), (vec![], Some(Duration::from_secs(delay))), "{count}");
         }
+        let well = json!({ "metadata": { "uid": "8" }, "status": { "phase": "Succeeded" } });
+        let typed: VirtualMachine = serde_json::from_value(vm.clone()).unwrap();
+        assert_eq!(plan(&typed, Some(&serde_json::from_value(well).unwrap()), now).failure, None);
         let stable = json!({ "metadata": { "uid": "8" }, "status": { "phase": "Failed", "phaseTransitionTimestamps": [
             { "phase": "Running", "phaseTransitionTimestamp": "2026-01-01T00:30:00Z" },
             { "phase": "Failed", "phaseTransitionTimestamp": "2026-01-01T00:59:59Z" },

@@ -121,11 +121,12 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
         return printable::TERMINATING;
     }
     let Some(vmi) = vmi else {
-        let waiting = plan.failure.as_ref().is_some_and(|failure| failure.consecutive_fail_count.unwrap_or(0) > 0);
-        if facts.failure.is_some() || !waiting {
-            return if starting(plan) { printable::STARTING } else { printable::STOPPED };
-        }
-        return printable::CRASH_LOOP_BACK_OFF;
+        // A count of failures alone says nothing: who stopped the machine since then does not wait for its next start.
+        return match plan.again {
+            Some(_) if facts.failure.is_none() => printable::CRASH_LOOP_BACK_OFF,
+            _ if starting(plan) => printable::STARTING,
+            _ => printable::STOPPED,
+        };
     };
     let stopping = plan.requests.first().is_some_and(|r| r.action == STOP && r.uid == vmi.metadata.uid);
     if !is_final(vmi) && (vmi.metadata.deletion_timestamp.is_some() || stopping) {
@@ -167,6 +168,8 @@ fn starting(plan: &Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -207,7 +210,8 @@ mod tests {
             ..Default::default()
         };
         check(vmi("Failed", json!([])), &crashed, "CrashLoopBackOff", false);
-        check(None, &crashed, "CrashLoopBackOff", false);
+        check(None, &crashed, "Stopped", false);
+        check(None, &Plan { again: Some(Duration::from_secs(10)), ..crashed }, "CrashLoopBackOff", false);
         let mut going = vmi("Running", json!([])).unwrap();
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         check(Some(going), &none, "Stopping", false);

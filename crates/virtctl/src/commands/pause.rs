@@ -1,4 +1,4 @@
-//! `virtctl pause`: the guest's CPUs stop, its memory stays.
+//! `virtctl pause` and `virtctl unpause`: the guest's CPUs stop, its memory stays; and they go on.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::{
     target::Kind,
 };
 
-/// Pause a virtual machine.
+/// The machine to stop or continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// vm or vmi.
@@ -23,16 +23,17 @@ pub(crate) struct Args {
 }
 
 /// A VM is paused by its instance, which has its name.
-pub(super) fn kind(word: &str) -> Result<Kind, Fault> {
+fn kind(word: &str) -> Result<Kind, Fault> {
     Kind::parse(word).ok_or_else(|| Fault::usage(format!("{word:?} is neither vm nor vmi")))
 }
 
-pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
+/// `verb` is `pause` or `unpause`.
+pub(crate) async fn run(globals: &Globals, args: Args, verb: &str) -> Outcome {
     kind(&args.kind)?;
     let cluster = globals.cluster().await?;
     let (namespace, name) = request::named(&cluster, Kind::Vmi, &args.name)?;
-    request::put(&cluster, Kind::Vmi, (&namespace, &name), "pause", &args.dry_run.add(json!({}))).await?;
-    args.dry_run.done(Kind::Vmi, &name, "was scheduled to pause")
+    request::put(&cluster, Kind::Vmi, (&namespace, &name), verb, &args.dry_run.add(json!({}))).await?;
+    args.dry_run.done(Kind::Vmi, &name, &format!("was scheduled to {verb}"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Requests to subresources that are not streams: sent, and answered in one sentence.
 
 use http::{Method, Request, header};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     connect::Cluster,
@@ -37,6 +37,30 @@ impl DryRun {
         }
         words::say(&format!("{} {name} {done}", kind.short().to_uppercase()))?;
         Ok(std::process::ExitCode::SUCCESS)
+    }
+}
+
+/// How long a guest has to shut down, when that is to be another time than its own.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Deadline {
+    /// Seconds the guest has to shut down; needs --force.
+    #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_name = "SECONDS")]
+    pub(super) grace_period: i64,
+    /// Do not wait longer than --grace-period for the guest; data may be lost.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, default_value_t = false)]
+    pub(super) force: bool,
+}
+
+impl Deadline {
+    /// The options of the request `verb`, which calls the seconds `field`.
+    pub(super) fn options(&self, verb: &str, field: &str) -> Result<Value, Fault> {
+        match (self.force, self.grace_period) {
+            (true, -1) => Err(Fault::usage("--force needs to know how long the guest has")
+                .hint(format!("`--force --grace-period=0` {verb}s it at once"))),
+            (true, seconds) => Ok(json!({ (field): seconds })),
+            (false, -1) => Ok(json!({})),
+            (false, _) => Err(Fault::usage("--grace-period works only together with --force")),
+        }
     }
 }
 
@@ -88,13 +112,29 @@ pub(super) async fn get(cluster: &Cluster, (namespace, name): (&str, &str), subr
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_dry_run_is_asked_of_the_server() {
         assert_eq!(DryRun { dry_run: false }.add(json!({ "paused": true })), json!({ "paused": true }));
         assert_eq!(DryRun { dry_run: true }.add(json!({})), json!({ "dryRun": ["All"] }));
+    }
+
+    #[track_caller]
+    fn check(force: bool, grace_period: i64, expect: Result<Value, &str>) {
+        match (Deadline { grace_period, force }.options("stop", "gracePeriod"), expect) {
+            (Ok(found), Ok(expect)) => assert_eq!(found, expect),
+            (Err(fault), Err(expect)) => assert!(fault.to_string().contains(expect), "{fault}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_asked_for_by_both_flags() {
+        check(false, -1, Ok(json!({})));
+        check(true, 0, Ok(json!({ "gracePeriod": 0 })));
+        check(true, 10, Ok(json!({ "gracePeriod": 10 })));
+        check(true, -1, Err("--force --grace-period=0` stops it at once"));
+        check(false, 5, Err("only together with --force"));
     }
 }

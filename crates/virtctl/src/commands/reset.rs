@@ -1,4 +1,4 @@
-//! `virtctl reset`: the reset button.
+//! `virtctl reset`, the reset button, and `virtctl soft-reboot`, which asks the guest, by its agent or by ACPI.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::request;
 use crate::{connect::Globals, fault::Outcome, target::Kind, words};
 
-/// Reset a virtual machine instance, like its reset button.
+/// The machine to reset or reboot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the machine.
@@ -15,10 +15,11 @@ pub(crate) struct Args {
     name: String,
 }
 
-pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
+/// `subresource` is `reset` or `softreboot`; `verb` says it in words.
+pub(crate) async fn run(globals: &Globals, args: Args, subresource: &str, verb: &str) -> Outcome {
     let cluster = globals.cluster().await?;
     let (namespace, name) = request::named(&cluster, Kind::Vmi, &args.name)?;
-    request::put(&cluster, Kind::Vmi, (&namespace, &name), "reset", &Value::Null).await?;
-    words::say(&format!("VMI {name} was scheduled to reset"))?;
+    request::put(&cluster, Kind::Vmi, (&namespace, &name), subresource, &Value::Null).await?;
+    words::say(&format!("VMI {name} was scheduled to {verb}"))?;
     Ok(ExitCode::SUCCESS)
 }
