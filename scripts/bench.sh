@@ -4,8 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "error: the benchmarks need root" >&2; exit 1; }
-[ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-/var/cache/ferrovirt/target}
+. scripts/cargo.sh
 # What users run is what is measured: the release profile, also inside of the images.
 PROFILE=release scripts/build.sh
 bin/ferrovirt images build >/dev/null

@@ -2,8 +2,7 @@
 # Build bin/ferrovirt, bin/virtctl and bin/container-disk. PROFILE=release for a release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-/var/cache/ferrovirt/target}
+. scripts/cargo.sh
 profile=${PROFILE:-dev}
 dir=$profile
 [ "$profile" != dev ] || dir=debug

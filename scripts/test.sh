@@ -5,8 +5,7 @@
 #   scripts/test.sh unit       without the live cluster
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-/var/cache/ferrovirt/target}
+. scripts/cargo.sh
 begin=$SECONDS
 step() { echo "== $1 (after $((SECONDS - begin)) s)"; }
 
