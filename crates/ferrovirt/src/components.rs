@@ -53,32 +53,3 @@ pub(crate) fn virt_controller(words: Vec<OsString>) -> anyhow::Result<()> {
 pub(crate) fn virt_handler(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_handler::run)
 }
-
-/// `virt-launcher`: it chooses its own runtime, of one thread.
-pub(crate) fn virt_launcher(words: Vec<OsString>) -> anyhow::Result<()> {
-    let Some(arguments) = parse::<virt_launcher::Args>(words)? else { return Ok(()) };
-    terminal::log("info");
-    Ok(virt_launcher::run(arguments)?)
-}
-
-/// A program that asks one question and ends.
-fn ask<A, F, E>(words: Vec<OsString>, run: impl FnOnce(A) -> F) -> anyhow::Result<()>
-where
-    A: Args,
-    F: Future<Output = Result<(), E>>,
-    E: std::error::Error + Send + Sync + 'static,
-{
-    let Some(arguments) = parse::<Wrapped<A>>(words)? else { return Ok(()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Ok(runtime.context("cannot start the runtime")?.block_on(run(arguments.component))?)
-}
-
-/// `virt-probe`, in launcher pods.
-pub(crate) fn virt_probe(words: Vec<OsString>) -> anyhow::Result<()> {
-    ask(words, virt_launcher::probe)
-}
-
-/// `virt-freezer`, in launcher pods.
-pub(crate) fn virt_freezer(words: Vec<OsString>) -> anyhow::Result<()> {
-    ask(words, virt_launcher::freezer)
-}

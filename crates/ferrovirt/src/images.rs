@@ -100,14 +100,14 @@ pub(crate) fn default_workshop() -> anyhow::Result<Workshop> {
 
 fn workshop(cache: PathBuf) -> anyhow::Result<Workshop> {
     let binary = std::env::current_exe().context("cannot find this program's own file")?;
-    let container_disk = binary.with_file_name("container-disk");
-    Ok(Workshop { cache, binary, container_disk })
+    let (launcher, container_disk) = (binary.with_file_name("virt-launcher"), binary.with_file_name("container-disk"));
+    Ok(Workshop { cache, binary, launcher, container_disk })
 }
 
 /// Builds what is not up to date.
 pub(crate) fn build(shop: &Workshop) -> anyhow::Result<()> {
-    if !shop.container_disk.is_file() {
-        let error = anyhow::anyhow!("{} is missing", shop.container_disk.display());
+    if let Some(missing) = [&shop.launcher, &shop.container_disk].into_iter().find(|program| !program.is_file()) {
+        let error = anyhow::anyhow!("{} is missing", missing.display());
         return Err(advise(error, "`make build` puts it beside the program"));
     }
     shop.build(&mut |line| terminal::say(line))?;

@@ -1,4 +1,4 @@
-//! The one program of the product: a table from names to what they run, looked up by the name it is called by, then by
+//! The one program of the product, virt-launcher excepted: a table from names to what they run, looked up by the name it is called by, then by
 //! its first argument.
 
 mod cluster;
@@ -39,9 +39,6 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("virt-api", components::virt_api, ""),
     ("virt-controller", components::virt_controller, ""),
     ("virt-handler", components::virt_handler, ""),
-    ("virt-launcher", components::virt_launcher, ""),
-    ("virt-probe", components::virt_probe, ""),
-    ("virt-freezer", components::virt_freezer, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

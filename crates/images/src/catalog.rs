@@ -12,7 +12,7 @@ use crate::{Error, Workshop, closure, guest, sysroot};
 /// Tag of all images: the version of the product.
 pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
-/// The images. The two that run the product share the layer with our binary.
+/// The images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
     /// Holds a pod's namespaces.
@@ -65,8 +65,9 @@ const LAUNCHER_PACKAGES: [&str; 13] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 7] =
-    ["virt-operator", "virt-api", "virt-controller", "virt-handler", "virt-launcher", "virt-probe", "virt-freezer"];
+const COMPONENTS: [&str; 4] = ["virt-operator", "virt-api", "virt-controller", "virt-handler"];
+/// Links of the launcher: programs that ask it.
+const ASKING: [&str; 2] = ["virt-probe", "virt-freezer"];
 
 /// Applets that make `kubectl exec` useful.
 const APPLETS: [&str; 16] =
@@ -103,11 +104,12 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     let guest = sysroot::prepare(&shop.cache, "guest", &guest::PACKAGES, false, say)?;
 
     let recipe = hash(&[include_bytes!("catalog.rs"), include_bytes!("layer.rs")]);
-    let binary = hash_files(&[&shop.binary, &shop.container_disk])?;
+    let binary = hash_files(&[&shop.binary])?;
+    let launching = hash_files(&[&shop.launcher, &shop.container_disk])?;
     let inputs = |image: Image| match image {
         Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
         Image::Component => format!("{recipe} {binary} {}", hash(&[component.identity.as_bytes()])),
-        Image::Launcher => format!("{recipe} {binary} {}", hash(&[launcher.identity.as_bytes()])),
+        Image::Launcher => format!("{recipe} {launching} {}", hash(&[launcher.identity.as_bytes()])),
         Image::GuestDemo | Image::GuestKernel => {
             format!("{recipe} {}", hash(&[guest.identity.as_bytes(), guest::recipe().as_bytes()]))
         }
@@ -127,20 +129,24 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         layout.add(&Image::Pause.name(), &[layer.write(&blobs)?], &start, &inputs(Image::Pause))?;
     }
     let path = vec!["PATH=/usr/sbin:/usr/bin".to_owned()];
-    if has(Image::Component) || has(Image::Launcher) {
-        let ours = binary_layer(shop).write(&blobs)?;
-        if has(Image::Component) {
-            say("making component");
-            let base = component_layer(&component.root, &shop.binary)?.write(&blobs)?;
-            let start = Start { entrypoint: words(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
-            layout.add(&Image::Component.name(), &[base, ours.clone()], &start, &inputs(Image::Component))?;
-        }
-        if has(Image::Launcher) {
-            say("making launcher");
-            let base = launcher_layer(&launcher.root, &shop.binary)?.write(&blobs)?;
-            let start = Start { entrypoint: words(&["/usr/bin/virt-launcher"]), user: "107:107".into(), env: path };
-            layout.add(&Image::Launcher.name(), &[base, ours], &start, &inputs(Image::Launcher))?;
-        }
+    if has(Image::Component) {
+        say("making component");
+        let base = component_layer(&component.root, &shop.binary)?.write(&blobs)?;
+        let mut ours = Layer::default();
+        ours.file("usr/bin/ferrovirt", &shop.binary, 0o755, 0);
+        links(&mut ours, &COMPONENTS, "ferrovirt");
+        let start = Start { entrypoint: words(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
+        layout.add(&Image::Component.name(), &[base, ours.write(&blobs)?], &start, &inputs(Image::Component))?;
+    }
+    if has(Image::Launcher) {
+        say("making launcher");
+        let base = launcher_layer(&launcher.root, &shop.launcher)?.write(&blobs)?;
+        let mut ours = Layer::default();
+        ours.file("usr/bin/virt-launcher", &shop.launcher, 0o755, 0);
+        ours.file("usr/bin/container-disk", &shop.container_disk, 0o755, 0);
+        links(&mut ours, &ASKING, "virt-launcher");
+        let start = Start { entrypoint: words(&["/usr/bin/virt-launcher"]), user: "107:107".into(), env: path };
+        layout.add(&Image::Launcher.name(), &[base, ours.write(&blobs)?], &start, &inputs(Image::Launcher))?;
     }
     if has(Image::GuestDemo) || has(Image::GuestKernel) {
         let made = guest::build(shop, &guest, say)?;
@@ -161,15 +167,10 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     layout.sweep()
 }
 
-/// The layer every pod of ours shares.
-fn binary_layer(shop: &Workshop) -> Layer {
-    let mut layer = Layer::default();
-    layer.file("usr/bin/ferrovirt", &shop.binary, 0o755, 0);
-    layer.file("usr/bin/container-disk", &shop.container_disk, 0o755, 0);
-    for name in COMPONENTS {
-        layer.link(Path::new("usr/bin").join(name), "ferrovirt");
+fn links(layer: &mut Layer, names: &[&str], to: &str) {
+    for name in names {
+        layer.link(Path::new("usr/bin").join(name), to);
     }
-    layer
 }
 
 fn component_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {

@@ -97,8 +97,10 @@ impl Error {
 pub struct Workshop {
     /// Directory of downloaded packages, unpacked trees and the OCI layout. May be deleted at any time.
     pub cache: PathBuf,
-    /// The `ferrovirt` binary that goes into the images.
+    /// The `ferrovirt` binary that goes into the component image.
     pub binary: PathBuf,
+    /// The `virt-launcher` binary.
+    pub launcher: PathBuf,
     /// The static `container-disk` binary.
     pub container_disk: PathBuf,
 }

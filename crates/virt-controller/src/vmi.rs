@@ -1,5 +1,6 @@
 //! VirtualMachineInstance -> launcher pod, up to the hand-over to virt-handler; and the way back when it is deleted.
 
+mod brief;
 pub mod plan;
 pub mod pod;
 pub mod resources;
@@ -85,14 +86,17 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if let Some(error) = &creation_error {
         status::creation_failed(&mut wanted, &Chain(error).to_string(), now);
     }
-    write_status(context, &vmi, &plan, wanted).await?;
+    let wait = brief::brief(&vmi, &wanted, clock::now());
+    if wait.is_none() {
+        write_status(context, &vmi, &plan, wanted).await?;
+    }
     if plan.phase == Some(phase::FAILED) {
         context.recorder.warning(&reference(&vmi), "Failed", plan.reason.clone().unwrap_or_default());
     }
     if let Some(error) = creation_error {
         return Err(error);
     }
-    Ok(plan.again.map_or(Next::Wait, Next::After))
+    Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
 }
 
 async fn create_pod(
