@@ -6,6 +6,7 @@ mod codegen_crds;
 mod codegen_manifests;
 mod codegen_rpc;
 mod codegen_schemas;
+mod descriptions;
 mod tidy;
 
 use std::path::{Path, PathBuf};

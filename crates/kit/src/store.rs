@@ -7,7 +7,7 @@
 //! A typed object of optional fields is ten times its JSON; ten thousand of them are the memory of a controller.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fmt::Debug,
     marker::PhantomData,
     pin::pin,
@@ -67,14 +67,22 @@ pub struct Change<'a, K> {
 }
 
 struct Entry {
+    version: u64,
+    uid: Box<str>,
     json: Box<[u8]>,
     words: Box<[String]>,
 }
 
+#[derive(Default)]
 struct Inner {
     objects: BTreeMap<Key, Entry>,
     index: HashMap<String, BTreeSet<Key>>,
+    /// UIDs of the objects that went last: the answer to a write may come after the news of the object's end.
+    gone: VecDeque<Box<str>>,
 }
+
+/// How many of them are remembered; an answer is late by milliseconds.
+const GONE: usize = 256;
 
 /// Objects of one kind; cheap to clone, filled by [`watch`].
 pub struct Store<K> {
@@ -91,11 +99,7 @@ impl<K> Clone for Store<K> {
 
 impl<K> Default for Store<K> {
     fn default() -> Self {
-        Store {
-            inner: Arc::new(RwLock::new(Inner { objects: BTreeMap::new(), index: HashMap::new() })),
-            synced: Arc::new(watch::channel(false).0),
-            kind: PhantomData,
-        }
+        Store { inner: Arc::default(), synced: Arc::new(watch::channel(false).0), kind: PhantomData }
     }
 }
 
@@ -156,33 +160,43 @@ impl<K: DeserializeOwned + Serialize> Store<K> {
     }
 
     /// Puts an object in by hand: what a controller just wrote is visible before the watch brings it back.
-    /// A newer version that arrived meanwhile is kept.
+    /// A newer version that arrived meanwhile is kept, and an object that went meanwhile stays gone.
     pub fn put(&self, object: &K, words: Vec<String>)
     where
         K: Resource,
     {
-        let key = Key::of(object);
-        if let Some(held) = self.get(&key)
-            && version(&held) > version(object)
-        {
-            return;
+        let (key, entry) = (Key::of(object), entry(object, words));
+        // Looking and replacing are one step: the watch runs beside this, and what it brings in between must not be lost.
+        let mut inner = self.write();
+        let newer = inner.objects.get(&key).is_some_and(|held| held.version > entry.version);
+        if !newer && !(!entry.uid.is_empty() && inner.gone.contains(&entry.uid)) {
+            insert(&mut inner, &key, entry);
         }
-        self.replace(&key, object, words);
     }
 
-    fn replace(&self, key: &Key, object: &K, words: Vec<String>) -> Box<[String]> {
-        let json = serde_json::to_vec(object).unwrap_or_default().into_boxed_slice();
+    /// Takes in what the watch brought, unless a newer version is held. Returns the words before and now.
+    fn take(&self, key: &Key, object: &K, words: Vec<String>, listed: bool) -> (Box<[String]>, Box<[String]>)
+    where
+        K: Resource,
+    {
+        let entry = entry(object, words);
         let mut inner = self.write();
-        let was = forget(&mut inner, key);
-        for word in &words {
-            inner.index.entry(word.clone()).or_default().insert(key.clone());
+        // A list is the truth also where its versions are lower: the cluster may have been restored.
+        if let Some(held) = inner.objects.get(key).filter(|held| !listed && held.version > entry.version) {
+            return (held.words.clone(), held.words.clone());
         }
-        inner.objects.insert(key.clone(), Entry { json, words: words.into_boxed_slice() });
-        was
+        let is = entry.words.clone();
+        (insert(&mut inner, key, entry), is)
     }
 
     fn remove(&self, key: &Key) -> Box<[String]> {
-        forget(&mut self.write(), key)
+        let mut inner = self.write();
+        let Some(entry) = forget(&mut inner, key) else { return Box::default() };
+        if inner.gone.len() == GONE {
+            inner.gone.pop_front();
+        }
+        inner.gone.push_back(entry.uid);
+        entry.words
     }
 
     // A poisoned lock only means that another reader panicked; the map itself is whole after each statement.
@@ -195,16 +209,31 @@ impl<K: DeserializeOwned + Serialize> Store<K> {
     }
 }
 
-fn version<K: Resource>(object: &K) -> u64 {
-    object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
+fn entry<K: Resource + Serialize>(object: &K, words: Vec<String>) -> Entry {
+    Entry {
+        version: object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0),
+        uid: object.uid().unwrap_or_default().into_boxed_str(),
+        json: serde_json::to_vec(object).unwrap_or_default().into_boxed_slice(),
+        words: words.into_boxed_slice(),
+    }
+}
+
+/// Returns the words of what was there before.
+fn insert(inner: &mut Inner, key: &Key, entry: Entry) -> Box<[String]> {
+    let was = forget(inner, key).map(|entry| entry.words).unwrap_or_default();
+    for word in &entry.words {
+        inner.index.entry(word.clone()).or_default().insert(key.clone());
+    }
+    inner.objects.insert(key.clone(), entry);
+    was
 }
 
 fn decode<K: DeserializeOwned>(json: &[u8]) -> Option<K> {
     serde_json::from_slice(json).ok()
 }
 
-fn forget(inner: &mut Inner, key: &Key) -> Box<[String]> {
-    let Some(entry) = inner.objects.remove(key) else { return Box::default() };
+fn forget(inner: &mut Inner, key: &Key) -> Option<Entry> {
+    let entry = inner.objects.remove(key)?;
     for word in &entry.words {
         if let Some(keys) = inner.index.get_mut(word) {
             keys.remove(key);
@@ -213,7 +242,7 @@ fn forget(inner: &mut Inner, key: &Key) -> Box<[String]> {
             }
         }
     }
-    entry.words
+    Some(entry)
 }
 
 /// How one kind is watched.
@@ -239,16 +268,16 @@ where
     F: FnMut(Change<'_, K>) + Send + 'static,
 {
     crate::spawn("watch", async move {
-        let mut stream = pin!(watcher::watcher(api, how.config).default_backoff());
+        let mut stream = pin!(watcher::watcher(api, how.config.clone()).default_backoff());
         let mut listed = BTreeSet::new();
         while let Some(event) = stream.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
                     listed.insert(Key::of(&object));
-                    apply(&store, object, how.trim, how.index, &mut notify);
+                    apply(&store, object, true, &how, &mut notify);
                 }
-                Ok(Event::Apply(object)) => apply(&store, object, how.trim, how.index, &mut notify),
+                Ok(Event::Apply(object)) => apply(&store, object, false, &how, &mut notify),
                 Ok(Event::Delete(object)) => remove(&store, &Key::of(&object), &mut notify),
                 Ok(Event::InitDone) => {
                     for key in store.keys().into_iter().filter(|key| !listed.contains(key)) {
@@ -263,7 +292,7 @@ where
     })
 }
 
-fn apply<K, F>(store: &Store<K>, mut object: K, trim: fn(&mut K), index: fn(&K) -> Vec<String>, notify: &mut F)
+fn apply<K, F>(store: &Store<K>, mut object: K, listed: bool, how: &Watch<K>, notify: &mut F)
 where
     K: Resource + DeserializeOwned + Serialize,
     F: FnMut(Change<'_, K>),
@@ -272,11 +301,11 @@ where
     if let Some(annotations) = &mut object.meta_mut().annotations {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
-    let words = index(&object);
-    trim(&mut object);
+    let words = (how.index)(&object);
+    (how.trim)(&mut object);
     let key = Key::of(&object);
-    let was = store.replace(&key, &object, words.clone());
-    notify(Change { key: &key, new: Some(&object), was: &was, is: &words });
+    let (was, is) = store.take(&key, &object, words, listed);
+    notify(Change { key: &key, new: Some(&object), was: &was, is: &is });
 }
 
 fn remove<K, F>(store: &Store<K>, key: &Key, notify: &mut F)
@@ -317,12 +346,53 @@ mod tests {
         assert!(store.is_empty() && store.keys_by_word("other").is_empty());
     }
 
+    #[track_caller]
+    fn check(store: &Store<ConfigMap>, version: Option<&str>) {
+        let held = store.get(&Key::new("ns", "a")).and_then(|held| held.resource_version());
+        assert_eq!(held.as_deref(), version);
+    }
+
     #[test]
     fn an_older_version_never_replaces_a_newer_one() {
         let store = Store::<ConfigMap>::default();
+        let key = Key::new("ns", "a");
         store.put(&object("a", "10"), vec![]);
         store.put(&object("a", "9"), vec![]);
-        let held = store.get(&Key::new("ns", "a")).unwrap();
-        assert_eq!(held.resource_version().unwrap(), "10");
+        check(&store, Some("10"));
+        store.take(&key, &object("a", "9"), vec![], false);
+        check(&store, Some("10"));
+        store.take(&key, &object("a", "11"), vec![], false);
+        check(&store, Some("11"));
+        store.take(&key, &object("a", "3"), vec![], true);
+        check(&store, Some("3"));
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_an_object_back() {
+        let store = Store::<ConfigMap>::default();
+        let mut first = object("a", "1");
+        first.metadata.uid = Some("first".into());
+        store.put(&first, vec![]);
+        store.remove(&Key::new("ns", "a"));
+        store.put(&first, vec![]);
+        check(&store, None);
+        let mut second = object("a", "2");
+        second.metadata.uid = Some("second".into());
+        store.put(&second, vec![]);
+        check(&store, Some("2"));
+    }
+
+    /// The answer to a write, and the watch's news of the next one, at the same time.
+    #[test]
+    fn an_answer_never_hides_what_the_watch_brought() {
+        let store = Store::<ConfigMap>::default();
+        for round in 0..2000 {
+            let (older, newer) = ((2 * round + 1).to_string(), (2 * round + 2).to_string());
+            std::thread::scope(|scope| {
+                scope.spawn(|| store.put(&object("a", &older), vec![]));
+                store.take(&Key::new("ns", "a"), &object("a", &newer), vec![], false);
+            });
+            check(&store, Some(&newer));
+        }
     }
 }
