@@ -130,7 +130,8 @@ fn conditions(
     } else {
         remove(list, condition::AGENT_CONNECTED);
     }
-    if seen.domain.is_some() {
+    // Before the guest was started there is nothing to say about moving it, and one write less.
+    if !state.status.is_empty() {
         match blocks_migration(vmi) {
             Some((reason, message)) => {
                 set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), &now);
