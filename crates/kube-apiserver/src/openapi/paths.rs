@@ -142,7 +142,10 @@ impl Writer<'_> {
         let body = match verb {
             "create" | "update" => Some((kind, vec!["application/json", "application/yaml"])),
             "patch" => {
-                Some((self.dialect.reference("io.k8s.apimachinery.pkg.apis.meta.v1.Patch"), PATCH_TYPES.to_vec()))
+                let mut types = PATCH_TYPES.to_vec();
+                // Clients send a strategic merge patch wherever it is offered, and custom resources know none.
+                types.retain(|type_| self.resource.crd.is_none() || !type_.contains("strategic"));
+                Some((self.dialect.reference("io.k8s.apimachinery.pkg.apis.meta.v1.Patch"), types))
             }
             "delete" | "deletecollection" => Some((
                 self.dialect.reference("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"),

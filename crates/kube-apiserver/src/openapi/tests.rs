@@ -62,10 +62,23 @@ fn clients_find_kinds_and_parameters() {
     let names: Vec<&str> =
         patch["parameters"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["dryRun", "fieldManager", "fieldValidation", "force"]);
+    // `kubectl apply` makes its patch of the types it finds here.
+    let types = |patch: &Value| -> Vec<String> {
+        patch["requestBody"]["content"].as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(
+        types(patch),
+        ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"]
+    );
     let widget = &document["components"]["schemas"]["com.example.v1.Widget"];
     assert_eq!(widget["x-kubernetes-group-version-kind"][0]["kind"], "Widget");
     let pods = v3(&registry(), "", "v1").unwrap();
     let containers = &pods["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+    assert!(
+        types(&pods["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"])
+            .iter()
+            .any(|t| t.contains("strategic"))
+    );
     assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
     assert_eq!(containers["items"]["$ref"], "#/components/schemas/io.k8s.api.core.v1.Container");
 }
