@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::error::Cause;
 use crate::schema::rules::Rules;
-use crate::schema::validate::cause;
+use crate::schema::validate::{self, cause};
+use crate::schema::{defaults, parse};
 
 /// Adds a cause for everything that keeps a definition from being served.
 pub(crate) fn validate(crd: &Value, causes: &mut Vec<Cause>) {
@@ -75,6 +76,8 @@ fn structural(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
     if kind == "array" && !schema["items"].is_object() {
         causes.push(cause("FieldValueRequired", &format!("{at}.items"), "Required value: must be specified".into()));
     }
+    list_keys(schema, at, causes);
+    default(schema, at, causes);
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
         if root && matches!(name.as_str(), "metadata" | "apiVersion" | "kind") {
             continue;
@@ -86,5 +89,99 @@ fn structural(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
     }
     if schema["items"].is_object() {
         structural(&schema["items"], &format!("{at}.items"), false, causes);
+    }
+}
+
+/// A list that is a map names fields that each of its items has.
+fn list_keys(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let here = format!("{at}.x-kubernetes-list-map-keys");
+    let keys = schema["x-kubernetes-list-map-keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if schema["x-kubernetes-list-type"] != "map" {
+        if !keys.is_empty() {
+            let message = "Forbidden: must be empty if x-kubernetes-list-type is not map".to_owned();
+            causes.push(cause("FieldValueForbidden", &here, message));
+        }
+        return;
+    }
+    if keys.is_empty() {
+        let message = "Required value: must not be empty if x-kubernetes-list-type is map".to_owned();
+        causes.push(cause("FieldValueRequired", &here, message));
+    }
+    let items = &schema["items"];
+    for (index, key) in keys.iter().enumerate() {
+        let name = key.as_str().unwrap_or_default();
+        let property = &items["properties"][name];
+        if !property.is_object() {
+            let message = format!("Invalid value: {key}: entries must all be names of item properties");
+            causes.push(cause("FieldValueInvalid", &format!("{here}[{index}]"), message));
+        } else if property.get("default").is_none() && !items["required"].as_array().is_some_and(|r| r.contains(key)) {
+            let why =
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            let field = format!("{at}.items.properties[{name}].default");
+            causes.push(cause("FieldValueRequired", &field, format!("Required value: {why}")));
+        }
+    }
+}
+
+/// A default is a value the field may have.
+fn default(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let Some(default) = schema.get("default") else { return };
+    let holder = parse::openapi(&json!({"type": "object", "properties": {"default": schema}}));
+    let mut object = json!({"default": default});
+    defaults::apply(&holder, &mut object);
+    let mut found = Vec::new();
+    validate::check(&holder, &object, &mut found);
+    causes.extend(found.into_iter().map(|cause| Cause { field: format!("{at}.{}", cause.field), ..cause }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+    fn check(field: Value, expect: &[&str]) {
+        let schema = json!({"type": "object", "properties": {"f": field}});
+        let mut causes = Vec::new();
+        structural(&schema, "s", true, &mut causes);
+        let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+        assert_eq!(got, expect);
+    }
+
+    #[test]
+    fn keys_of_lists_are_fields_of_their_items() {
+        let list = |keys: Value, required: Value| {
+            json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys,
+                "items": {"type": "object", "required": required, "properties": {"k": {"type": "string"}}}})
+        };
+        let at = "s.properties[f].x-kubernetes-list-map-keys";
+        check(list(json!(["k"]), json!(["k"])), &[]);
+        check(
+            list(json!([]), json!([])),
+            &[&format!("{at}: Required value: must not be empty if x-kubernetes-list-type is map")],
+        );
+        check(
+            list(json!(["z"]), json!(["z"])),
+            &[&format!("{at}[0]: Invalid value: \"z\": entries must all be names of item properties")],
+        );
+        check(
+            list(json!(["k"]), json!([])),
+            &[
+                "s.properties[f].items.properties[k].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property",
+            ],
+        );
+    }
+
+    #[test]
+    fn defaults_are_values_of_their_fields() {
+        check(json!({"type": "integer", "default": 3}), &[]);
+        check(
+            json!({"type": "integer", "default": "x"}),
+            &[
+                "s.properties[f].default: Invalid value: \"string\": default in body must be of type integer: \"string\"",
+            ],
+        );
+        let inner = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "default": 1}}, "default": {}});
+        check(inner, &[]);
     }
 }

@@ -65,6 +65,9 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
     warnings.into_iter().for_each(|text| call.warn(text));
     *object = attributes.object.unwrap_or_default();
     prune::unknown(&call.resource.schema, object);
+    if call.resource.crd.is_some() {
+        prune::unset(&call.resource.schema, object);
+    }
     schema::defaults::apply(&call.resource.schema, object);
     strategy::defaults(&call.resource, object);
     Ok(())

@@ -49,8 +49,11 @@ pub(super) fn shape(call: &Call, object: &mut Value, mut duplicates: Vec<String>
     let schema = &call.resource.schema;
     if call.resource.crd.is_none() {
         prune::nulls(object);
-    } else if let Some(metadata) = object.get_mut("metadata") {
-        prune::nulls(metadata);
+    } else {
+        if let Some(metadata) = object.get_mut("metadata") {
+            prune::nulls(metadata);
+        }
+        prune::unset(schema, object);
     }
     let unknown = prune::unknown(schema, object);
     schema::defaults::apply(schema, object);

@@ -137,12 +137,63 @@ pub fn nulls(value: &mut Value) {
     }
 }
 
+/// Drops nulls where the schema has a field that may not be null and has no default: writers in languages where every
+/// field has a value send null for "not set". Items of lists stay, because their places mean something.
+pub fn unset(schema: &Schema, value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            let of = |key: &str| schema.properties.get(key).or(schema.additional.as_ref());
+            map.retain(|key, value| {
+                !(value.is_null() && of(key).is_some_and(|of| !of.nullable && of.default.is_none()))
+            });
+            for (key, value) in map.iter_mut() {
+                if let Some(of) = of(key).filter(|of| !is_leaf(of)) {
+                    unset(of, value);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(of) = schema.items.as_ref().filter(|of| !is_leaf(of)) {
+                items.iter_mut().for_each(|item| unset(of, item));
+            }
+        }
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
     use crate::schema::parse;
+
+    #[test]
+    fn nulls_that_mean_nothing_go() {
+        #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+        fn check(schema: Value, mut object: Value, expect: Value) {
+            unset(&parse::openapi(&schema), &mut object);
+            assert_eq!(object, expect);
+        }
+        let text = json!({"type": "string"});
+        let maybe = json!({"type": "string", "nullable": true});
+        let filled = json!({"type": "string", "default": "x"});
+        let of = json!({"type": "object", "properties": {"a": text, "b": maybe, "c": filled}});
+        check(
+            of.clone(),
+            json!({"a": null, "b": null, "c": null, "z": null}),
+            json!({"b": null, "c": null, "z": null}),
+        );
+        check(json!({"type": "array", "items": of}), json!([{"a": null}, null]), json!([{}, null]));
+        check(json!({"type": "object", "additionalProperties": text}), json!({"k": null, "l": "1"}), json!({"l": "1"}));
+        check(json!({"type": "object", "additionalProperties": maybe}), json!({"k": null}), json!({"k": null}));
+        check(
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+            json!({"k": null}),
+            json!({"k": null}),
+        );
+    }
 
     #[track_caller]
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]

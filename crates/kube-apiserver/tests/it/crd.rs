@@ -64,6 +64,8 @@ async fn schemas_default_prune_and_validate() {
     let created = api.create(&post, &gadget("v1", "g", json!({"size": 3, "unknown": 1}))).await.unwrap();
     assert_eq!(created.data["spec"], json!({"size": 3, "mode": "a"}));
     assert_eq!(created.metadata.generation, Some(1));
+    let unset = api.create(&post, &gadget("v1", "u", json!({"size": 3, "mode": null, "fixed": null}))).await.unwrap();
+    assert_eq!(unset.data["spec"], json!({"size": 3, "mode": "a"}), "null is not set");
     let refusals = [
         (
             json!({"size": 0}),
