@@ -84,7 +84,8 @@ impl ApiError {
         let list = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect::<Vec<_>>();
         let text = if list.len() == 1 { list.concat() } else { format!("[{}]", list.join(", ")) };
         let mut error = Self::new(422, "Invalid", format!("{qualified_kind} {name:?} is invalid: {text}"));
-        error.details = Some(json!({"name": name, "group": group, "kind": kind}));
+        let known = [("name", name), ("group", group), ("kind", kind)].into_iter().filter(|(_, text)| !text.is_empty());
+        error.details = Some(known.map(|(key, text)| (key.to_owned(), Value::from(text))).collect());
         error.causes = causes;
         error
     }
