@@ -1,5 +1,6 @@
-//! EndpointSlices and Endpoints of services with a selector.
+//! EndpointSlices and Endpoints of services with a selector, EndpointSlices of Endpoints written by hand.
 
+mod mirror;
 mod plan;
 
 use std::collections::BTreeMap;
@@ -89,12 +90,17 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let service = ctx.store::<Service>().get(&key);
     let service = service.filter(|service| service.metadata.deletion_timestamp.is_none());
     let slices: Vec<_> = ctx.store::<EndpointSlice>().in_namespace(&key.namespace);
-    let ours = |slice: &Arc<EndpointSlice>| {
+    let managed = |slice: &&Arc<EndpointSlice>, manager: &str| {
         let labels = pod::labels(slice.meta());
         labels.get(plan::SERVICE_NAME) == Some(&key.name)
-            && labels.get(plan::MANAGED_BY).map(String::as_str) == Some(plan::MANAGER)
+            && labels.get(plan::MANAGED_BY).map(String::as_str) == Some(manager)
     };
-    let existing: Vec<_> = slices.into_iter().filter(ours).collect();
+    let existing: Vec<_> = slices.iter().filter(|slice| managed(slice, plan::MANAGER)).cloned().collect();
+    let mirrored: Vec<_> = slices.iter().filter(|slice| managed(slice, mirror::MANAGER)).cloned().collect();
+    let by_hand = ctx.store::<Endpoints>().get(&key).filter(|endpoints| !is_ours(endpoints));
+    let wanted = mirror::contents(service.as_deref(), by_hand.as_deref());
+    let metadata = by_hand.map(|endpoints| mirrored_metadata(&endpoints)).unwrap_or_default();
+    write_slices(ctx, &metadata, plan::changes(mirrored, wanted)).await?;
     let Some(service) = service else {
         for slice in existing {
             ctx.delete("delete endpointslice", slice.as_ref(), DeleteParams::default()).await?;
@@ -113,7 +119,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let pods: Vec<_> = pods.into_iter().filter(|pod| selects(&service, pod)).collect();
     let nodes = ctx.store::<Node>();
     let wanted = plan::slices(&service, &pods, |name| nodes.get(&Key::new("", name)));
-    write_slices(ctx, &service, plan::changes(existing, wanted)).await?;
+    write_slices(ctx, &slice_metadata(&service), plan::changes(existing, wanted)).await?;
     write_classic(ctx, &service, &key, plan::subsets(&service, &pods)).await?;
     Ok(Wake::OnChange)
 }
@@ -128,6 +134,34 @@ fn is_ours(endpoints: &Endpoints) -> bool {
 
 const MANAGED: &str = "endpoints.kubernetes.io/managed-by";
 
+/// The metadata of new slices of a service.
+fn slice_metadata(service: &Service) -> ObjectMeta {
+    ObjectMeta {
+        generate_name: Some(format!("{}-", service.name_any())),
+        namespace: service.namespace(),
+        labels: Some(slice_labels(service)),
+        owner_references: Some(vec![controlled_by(service)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The metadata of new slices that show Endpoints written by hand.
+fn mirrored_metadata(endpoints: &Endpoints) -> ObjectMeta {
+    let mut labels = endpoints.metadata.labels.clone().unwrap_or_default();
+    labels.insert(plan::SERVICE_NAME.into(), endpoints.name_any());
+    labels.insert(plan::MANAGED_BY.into(), mirror::MANAGER.into());
+    let mut annotations = endpoints.metadata.annotations.clone().unwrap_or_default();
+    annotations.remove(TRIGGER);
+    ObjectMeta {
+        generate_name: Some(format!("{}-", endpoints.name_any())),
+        namespace: endpoints.namespace(),
+        labels: Some(labels),
+        annotations: (!annotations.is_empty()).then_some(annotations),
+        owner_references: Some(vec![controlled_by(endpoints)]),
+        ..ObjectMeta::default()
+    }
+}
+
 fn slice_labels(service: &Service) -> BTreeMap<String, String> {
     let mut labels = service.metadata.labels.clone().unwrap_or_default();
     labels.insert(plan::SERVICE_NAME.into(), service.name_any());
@@ -138,16 +172,10 @@ fn slice_labels(service: &Service) -> BTreeMap<String, String> {
     labels
 }
 
-async fn write_slices(ctx: &Context, service: &Service, changes: plan::Changes) -> Result<()> {
+async fn write_slices(ctx: &Context, metadata: &ObjectMeta, changes: plan::Changes) -> Result<()> {
     for content in changes.create {
         let slice = EndpointSlice {
-            metadata: ObjectMeta {
-                generate_name: Some(format!("{}-", service.name_any())),
-                namespace: service.namespace(),
-                labels: Some(slice_labels(service)),
-                owner_references: Some(vec![controlled_by(service)]),
-                ..ObjectMeta::default()
-            },
+            metadata: metadata.clone(),
             address_type: content.address_type,
             ports: Some(content.ports),
             endpoints: content.endpoints,

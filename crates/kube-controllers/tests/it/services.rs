@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use kube_controllers::{endpoints, scheduler};
 use serde_json::json;
@@ -51,6 +51,26 @@ async fn a_service_shows_its_ready_pods() {
     cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
     cluster.until_all::<EndpointSlice>(|slices| ours(slices).is_none()).await;
     cluster.until(cluster.api::<Endpoints>(), "web", |e| e.is_none()).await;
+}
+
+#[tokio::test]
+async fn endpoints_written_by_hand_become_a_slice() {
+    let cluster = Cluster::new().await;
+    cluster.start(endpoints::run);
+    cluster.create::<Service>(json!({"metadata": {"name": "db"}, "spec": {"ports": [{"port": 5432}]}})).await;
+    let subset = |ip: &str| json!([{"addresses": [{"ip": ip}], "ports": [{"port": 5432}]}]);
+    cluster.create::<Endpoints>(json!({"metadata": {"name": "db"}, "subsets": subset("192.0.2.1")})).await;
+    let shows = |slices: &[EndpointSlice], ip: &str| {
+        let of_db = |s: &&EndpointSlice| s.labels().get("kubernetes.io/service-name").is_some_and(|n| n == "db");
+        let all: Vec<_> = slices.iter().filter(of_db).flat_map(|s| &s.endpoints).flat_map(|e| &e.addresses).collect();
+        all == [ip]
+    };
+    cluster.until_all::<EndpointSlice>(|slices| shows(slices, "192.0.2.1")).await;
+    let change = json!({"subsets": subset("192.0.2.2")});
+    cluster.api::<Endpoints>().patch("db", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    cluster.until_all::<EndpointSlice>(|slices| shows(slices, "192.0.2.2")).await;
+    cluster.api::<Endpoints>().delete("db", &DeleteParams::default()).await.unwrap();
+    cluster.until_all::<EndpointSlice>(|slices| slices.is_empty()).await;
 }
 
 #[tokio::test]
