@@ -278,7 +278,14 @@ fn resize(deployment: &Deployment, current: Option<&ReplicaSet>, old: &[&Replica
     }
     let total: i32 = active.iter().map(|set| size(set)).sum();
     let allowed = if wanted > 0 { wanted + bounds(deployment).0 } else { 0 };
-    proportions(&active, allowed - total, allowed).into_iter().map(|(set, to)| scale(deployment, set, to)).collect()
+    // A set that keeps its size only learns what it was sized for.
+    let step = |(set, to)| match scale(deployment, set, to) {
+        Step::Scale { set, from, to, annotations } if from == to => {
+            (!annotations.is_empty()).then_some(Step::Annotate { set, annotations })
+        }
+        step => Some(step),
+    };
+    proportions(&active, allowed - total, allowed).into_iter().filter_map(step).collect()
 }
 
 /// Spreads `change` over the sets by their share; what rounding leaves goes to the largest.

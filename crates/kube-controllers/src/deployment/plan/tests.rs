@@ -108,6 +108,19 @@ fn resizing_keeps_proportions() {
 }
 
 #[test]
+fn a_paused_rollout_that_fits_is_left_alone() {
+    let mut deployment = deployment("1/0", 2, "new");
+    deployment.spec.as_mut().unwrap().paused = Some(true);
+    let check = |desired: i32, expect: &str| {
+        let sets = sets("old:2/2 new:1/1", desired);
+        let planned = steps(Observed { deployment: &deployment, sets: &sets, old_pods_exist: false });
+        assert_eq!(text(&planned), expect);
+    };
+    check(2, "");
+    check(3, "annotate old None, annotate new None");
+}
+
+#[test]
 fn conditions_follow_the_rollout() {
     let now = |second: u32| serde_json::from_value(json!(format!("2026-01-01T00:10:{second:02}Z"))).unwrap();
     let mut deployment = deployment("1/0", 1, "new");
