@@ -1,5 +1,6 @@
 //! What is particular to a built-in kind: what a create starts with, what an update may not change, how deletion goes.
 
+mod data;
 mod immutable;
 mod pod;
 pub(crate) mod service;
@@ -143,6 +144,8 @@ pub(crate) fn validate(
             pod::validate(&object["spec"], "spec", causes);
         }
         ("", "services") => service::validate(&object["spec"], causes),
+        ("", "configmaps") => data::config_map(object, causes),
+        ("", "secrets") => data::secret(object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, causes),
         _ => {}

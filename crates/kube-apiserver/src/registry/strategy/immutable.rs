@@ -56,6 +56,12 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
             for field in ["selector", "completionMode"] {
                 keep(old, new, &["spec", field], FIELD, causes);
             }
+            // An indexed job may grow and shrink while its parallelism follows.
+            let elastic =
+                new["spec"]["completionMode"] == "Indexed" && new["spec"]["completions"] == new["spec"]["parallelism"];
+            if !elastic {
+                keep(old, new, &["spec", "completions"], FIELD, causes);
+            }
             if old["spec"]["suspend"] != true {
                 keep(old, new, &["spec", "template"], FIELD, causes);
             }

@@ -37,6 +37,11 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
     match resource.plural.as_str() {
         "deployments" | "daemonsets" | "replicasets" | "statefulsets" => {
             selector(spec, causes);
+            match resource.plural.as_str() {
+                "deployments" => strategy(&spec["strategy"], "spec.strategy", causes),
+                "daemonsets" => strategy(&spec["updateStrategy"], "spec.updateStrategy", causes),
+                _ => {}
+            }
             let policy = &spec["template"]["spec"]["restartPolicy"];
             super::one_of("spec.template.spec.restartPolicy", policy, &["Always"], causes);
             pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
@@ -59,6 +64,49 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
             restart_of_job(template, "spec.jobTemplate.spec.template.spec", causes);
         }
         _ => {}
+    }
+}
+
+/// A rolling update must be able to move, and only a rolling update has bounds.
+fn strategy(strategy: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let forbidden = |field: &str, why: String, causes: &mut Vec<Cause>| {
+        let message = format!("Forbidden: {why}");
+        causes.push(crate::schema::validate::cause("FieldValueForbidden", &format!("{at}.{field}"), message));
+    };
+    let kinds: &[&str] =
+        if at == "spec.strategy" { &["Recreate", "RollingUpdate"] } else { &["OnDelete", "RollingUpdate"] };
+    super::one_of(&format!("{at}.type"), &strategy["type"], kinds, causes);
+    let rolling = &strategy["rollingUpdate"];
+    if strategy["type"] == "Recreate" && rolling.is_object() {
+        let why = "may not be specified when strategy `type` is 'Recreate'".to_owned();
+        forbidden("rollingUpdate", why, causes);
+    }
+    if strategy["type"] != "RollingUpdate" || !rolling.is_object() {
+        return;
+    }
+    for field in ["maxSurge", "maxUnavailable"] {
+        let value = &rolling[field];
+        let percent = value.as_str().map(|text| text.strip_suffix('%').and_then(|n| n.parse::<u32>().ok()));
+        let at = format!("{at}.rollingUpdate.{field}");
+        match percent {
+            Some(None) => {
+                let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
+                invalid(&at, value, why, causes);
+            }
+            Some(Some(percent)) if percent > 100 && field == "maxUnavailable" => {
+                invalid(&at, value, "must not be greater than 100%", causes);
+            }
+            _ if value.as_i64().is_some_and(|n| n < 0) => {
+                invalid(&at, value, "must be greater than or equal to 0", causes);
+            }
+            _ => {}
+        }
+    }
+    let zero = |value: &Value| value == 0 || value == "0%";
+    if zero(&rolling["maxSurge"]) && zero(&rolling["maxUnavailable"]) {
+        let why =
+            if at == "spec.strategy" { "may not be 0 when `maxSurge` is 0" } else { "cannot be 0 when maxSurge is 0" };
+        invalid(&format!("{at}.rollingUpdate.maxUnavailable"), &rolling["maxUnavailable"], why, causes);
     }
 }
 
@@ -126,7 +174,40 @@ fn selector(spec: &Value, causes: &mut Vec<Cause>) {
 
 #[cfg(test)]
 mod tests {
-    use super::schedule_problem;
+    use serde_json::{Value, json};
+
+    use super::{schedule_problem, strategy};
+
+    #[test]
+    fn rolling_updates_can_move() {
+        #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+        fn check(given: Value, expect: &[&str]) {
+            let mut causes = Vec::new();
+            strategy(&given, "spec.strategy", &mut causes);
+            let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+            assert_eq!(got, expect);
+        }
+        let rolling = |surge: Value, unavailable: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
+        check(rolling(json!("25%"), json!("25%")), &[]);
+        check(rolling(json!(0), json!(1)), &[]);
+        check(
+            rolling(json!(0), json!("0%")),
+            &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"0%\": may not be 0 when `maxSurge` is 0"],
+        );
+        check(
+            rolling(json!(1), json!("101%")),
+            &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%"],
+        );
+        check(
+            json!({"type": "Recreate", "rollingUpdate": {}}),
+            &["spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'"],
+        );
+        check(
+            json!({"type": "Rolling"}),
+            &["spec.strategy.type: Unsupported value: \"Rolling\": supported values: \"Recreate\", \"RollingUpdate\""],
+        );
+    }
 
     #[test]
     fn schedules() {
