@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use api::kubevirt::v1::KubeVirt;
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta};
 use kube::core::GroupVersionKind;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 
-use crate::failure::advise;
+use crate::available::wait_until_available;
 use crate::terminal;
 
 /// Namespaces, CRD, RBAC and Deployment of virt-operator.
@@ -20,7 +17,7 @@ const OPERATOR: &str = include_str!("../../../deploy/kubevirt-operator.yaml");
 const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt-cr.yaml");
 const MANAGER: &str = "ferrovirt";
 /// The components' pods by label; virtual machines have others.
-const COMPONENTS: &str = "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler)";
+pub(crate) const COMPONENTS: &str = "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler)";
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Applies the operator and the KubeVirt object.
@@ -98,32 +95,6 @@ pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
         ended.with_context(|| format!("cannot watch the pod {name}"))?;
     }
     Ok(())
-}
-
-/// Waits until the KubeVirt object says Available, and says what it waits for.
-pub(crate) async fn wait_until_available(client: &Client) -> anyhow::Result<()> {
-    let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
-    let mut said = String::new();
-    let wait = async {
-        let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
-        while let Some(event) = stream.next().await {
-            let Ok(kubevirt) = event else { continue };
-            let status = kubevirt.status.unwrap_or_default();
-            if status.conditions.iter().any(|c| c.type_ == "Available" && c.status == "True") {
-                return said;
-            }
-            let progress = status.conditions.iter().find(|c| c.type_ == "Progressing").and_then(|c| c.message.clone());
-            said = progress.unwrap_or_default();
-        }
-        said
-    };
-    match tokio::time::timeout(PATIENCE, wait).await {
-        Ok(_) => Ok(()),
-        Err(_) => {
-            let error = anyhow::anyhow!("the KubeVirt object was not Available after {} s", PATIENCE.as_secs());
-            Err(advise(error, "`kubectl -n kubevirt get kubevirt,pods,events` says what it waits for"))
-        }
-    }
 }
 
 /// `ferrovirt install`: the same on the cluster of the current kubeconfig.

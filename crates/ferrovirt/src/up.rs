@@ -18,7 +18,7 @@ use kubelet::node::host_network;
 
 use crate::failure::{advise, parse};
 use crate::state::{NODE, State, StateArgs, need_root};
-use crate::{cluster, deploy, down, images, node, status, terminal};
+use crate::{available, cluster, deploy, down, images, node, status, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -117,7 +117,7 @@ async fn virtual_machines(state: &State, client: &kube::Client) -> anyhow::Resul
         deploy::restart(client).await?;
     }
     deploy::apply(client).await?;
-    deploy::wait_until_available(client).await?;
+    available::wait_until_available(client).await?;
     steps.done("virtual machines can be created", since);
     Ok(())
 }

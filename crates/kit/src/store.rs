@@ -169,7 +169,8 @@ impl<K: DeserializeOwned + Serialize> Store<K> {
         // Looking and replacing are one step: the watch runs beside this, and what it brings in between must not be lost.
         let mut inner = self.write();
         let newer = inner.objects.get(&key).is_some_and(|held| held.version > entry.version);
-        if !newer && !(!entry.uid.is_empty() && inner.gone.contains(&entry.uid)) {
+        let gone = !entry.uid.is_empty() && inner.gone.contains(&entry.uid);
+        if !newer && !gone {
             insert(&mut inner, &key, entry);
         }
     }

@@ -225,7 +225,12 @@ async fn conditions(context: &Context, before: Option<&NodeStatus>, now: Timesta
         Err(status) => Some(format!("container runtime is down: {}", status.message())),
     };
     let memory = meminfo("MemAvailable").unwrap_or(i64::MAX) < MEMORY_PRESSURE;
-    let disk = Space::of(&context.config.root).is_some_and(|space| space.is_below(DISK_PRESSURE_PERCENT));
+    let root = &context.config.root;
+    let disk = Space::of(root).is_some_and(|space| space.is_below(DISK_PRESSURE_PERCENT));
+    let full = format!(
+        "kubelet has disk pressure: less than {DISK_PRESSURE_PERCENT} % of the disk of {} is free: make room on it",
+        root.display()
+    );
     let state = |bad: bool, when_bad: (&str, &str), when_good: (&str, &str)| {
         let (reason, message) = if bad { when_bad } else { when_good };
         (reason.to_owned(), message.to_owned())
@@ -250,7 +255,7 @@ async fn conditions(context: &Context, before: Option<&NodeStatus>, now: Timesta
             truth(disk),
             state(
                 disk,
-                ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+                ("KubeletHasDiskPressure", &full),
                 ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
             ),
         ),

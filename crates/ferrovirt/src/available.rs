@@ -1,0 +1,114 @@
+//! Waiting until virtual machines can be created, and saying meanwhile what hinders.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use api::kubevirt::v1::KubeVirt;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+
+use crate::deploy::COMPONENTS;
+use crate::failure::advise;
+use crate::terminal;
+
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Who waits this long wants to know what for.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Waits until the KubeVirt object says Available, and says what it waits for.
+pub(crate) async fn wait_until_available(client: &Client) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let mut available = std::pin::pin!(available(client));
+    let mut said = String::new();
+    loop {
+        let now = tokio::time::Instant::now();
+        if tokio::time::timeout_at((now + SILENCE).min(deadline), &mut available).await.is_ok() {
+            return Ok(());
+        }
+        let hindrance = match components(client).await {
+            Ok(pods) => hindrance(&pods),
+            Err(error) => format!("{error:#}"),
+        };
+        if tokio::time::Instant::now() >= deadline {
+            let seconds = PATIENCE.as_secs();
+            let error = anyhow::anyhow!("the KubeVirt object was not Available after {seconds} s: {hindrance}");
+            return Err(advise(error, "`kubectl -n kubevirt get kubevirt,pods,events` says more"));
+        }
+        if hindrance != said {
+            terminal::say(&format!("           waiting: {hindrance}"));
+            said = hindrance;
+        }
+    }
+}
+
+async fn available(client: &Client) {
+    let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
+    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
+    while let Some(event) = stream.next().await {
+        let Ok(kubevirt) = event else { continue };
+        let status = kubevirt.status.unwrap_or_default();
+        if status.conditions.iter().any(|c| c.type_ == "Available" && c.status == "True") {
+            return;
+        }
+    }
+}
+
+async fn components(client: &Client) -> anyhow::Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
+    let pods = pods.list(&ListParams::default().labels(COMPONENTS)).await;
+    Ok(pods.context("the components' pods cannot be listed")?.items)
+}
+
+/// The first thing that is wrong with these pods, in a sentence.
+fn hindrance(pods: &[Pod]) -> String {
+    for pod in pods {
+        let status = pod.status.clone().unwrap_or_default();
+        let condition = |kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind);
+        if condition("Ready").is_some_and(|ready| ready.status == "True") {
+            continue;
+        }
+        let unscheduled = condition("PodScheduled").filter(|scheduled| scheduled.status == "False");
+        let waiting = status.container_statuses.iter().flatten().find_map(|c| c.state.as_ref()?.waiting.as_ref());
+        let why = match (unscheduled, waiting) {
+            (Some(scheduled), _) => scheduled.message.clone().unwrap_or_default(),
+            (None, Some(waiting)) => {
+                let words = [waiting.reason.as_deref(), waiting.message.as_deref()];
+                words.into_iter().flatten().collect::<Vec<_>>().join(": ")
+            }
+            (None, None) => "it runs but is not ready".to_owned(),
+        };
+        return format!("pod {}: {why}", pod.name_any());
+    }
+    if pods.is_empty() { "virt-operator has no pod" } else { "virt-operator is at work" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(statuses: &[Value], expect: &str) {
+        let pod = |status: &Value| json!({ "metadata": { "name": "p" }, "status": status });
+        let pods: Vec<Pod> = statuses.iter().map(|status| serde_json::from_value(pod(status)).unwrap()).collect();
+        assert_eq!(hindrance(&pods), expect);
+    }
+
+    #[test]
+    fn what_hinders() {
+        let ready = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
+        let full = "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.";
+        let unscheduled = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "message": full }] });
+        let waiting = json!({ "waiting": { "reason": "ErrImageNeverPull", "message": "it is not there" } });
+        let lacking = json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": waiting }] });
+        check(&[], "virt-operator has no pod");
+        check(&[ready.clone()], "virt-operator is at work");
+        check(&[ready.clone(), unscheduled], &format!("pod p: {full}"));
+        check(&[ready, lacking], "pod p: ErrImageNeverPull: it is not there");
+        check(&[json!({})], "pod p: it runs but is not ready");
+    }
+}
