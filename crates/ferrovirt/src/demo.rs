@@ -43,7 +43,7 @@ async fn run(state: &State) -> anyhow::Result<()> {
     wait(&vmis, "runs", |vmi| phase(vmi) == "Running").await?;
     terminal::say(&format!("{:>7.2} s  VM {NAME} runs", since.elapsed().as_secs_f64()));
     let since = Instant::now();
-    wait(&vmis, "has booted", |vmi| has_agent(vmi)).await?;
+    wait(&vmis, "has booted", has_agent).await?;
     terminal::say(&format!("{:>7.2} s  its guest has booted", since.elapsed().as_secs_f64()));
     next_commands(state, &client).await
 }
