@@ -106,7 +106,7 @@ mod tests {
         let waiting = json!({ "waiting": { "reason": "ErrImageNeverPull", "message": "it is not there" } });
         let lacking = json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": waiting }] });
         check(&[], "virt-operator has no pod");
-        check(&[ready.clone()], "virt-operator is at work");
+        check(std::slice::from_ref(&ready), "virt-operator is at work");
         check(&[ready.clone(), unscheduled], &format!("pod p: {full}"));
         check(&[ready, lacking], "pod p: ErrImageNeverPull: it is not there");
         check(&[json!({})], "pod p: it runs but is not ready");

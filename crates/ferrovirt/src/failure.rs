@@ -91,6 +91,7 @@ mod tests {
     use anyhow::anyhow;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are made in the call")]
     fn check(error: anyhow::Error, expect: &str) {
         assert_eq!(text(&error), expect);
     }

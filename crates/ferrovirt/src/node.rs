@@ -79,6 +79,7 @@ pub(crate) async fn start(state: &State) -> anyhow::Result<Started> {
 }
 
 /// PID 1 of the node; its argument is the path of the configuration.
+#[expect(clippy::needless_pass_by_value, reason = "programs of one table share a signature")]
 pub(crate) fn init(words: Vec<OsString>) -> anyhow::Result<()> {
     terminal::log("info");
     let config = words.first().context("the node's configuration is not given")?;

@@ -168,6 +168,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(holder: &str, age: i64, expect: Step) {
         let now = jiff::Timestamp::from_second(1_000_000).unwrap();
         let spec = LeaseSpec {

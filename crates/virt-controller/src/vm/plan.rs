@@ -232,6 +232,7 @@ mod tests {
     const NOW: &str = "2026-01-01T01:00:00Z";
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(strategy: &str, requests: Value, vmi: Option<Value>, steps: &[Step]) -> Plan {
         let vm = json!({
             "metadata": { "name": "vm", "finalizers": [finalizer::VM] },
@@ -349,6 +350,7 @@ mod tests {
     #[test]
     fn deletion_takes_the_instance_first() {
         #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check_deleted(finalizers: Value, vmi: Option<Value>, steps: &[Step]) {
             let vm = json!({
                 "metadata": { "name": "vm", "deletionTimestamp": NOW, "finalizers": finalizers },

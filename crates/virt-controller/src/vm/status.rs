@@ -184,6 +184,7 @@ mod tests {
         assert_eq!(status.created, Some(vmi.is_some()));
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn vmi(phase: &str, conditions: Value) -> Option<Value> {
         Some(json!({ "metadata": { "uid": "u" }, "status": { "phase": phase, "conditions": conditions } }))
     }

@@ -51,6 +51,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(metadata: Value, old: Value, wanted: Value, at: &str, expect: Option<u64>) {
         let vmi = serde_json::from_value(json!({ "metadata": metadata, "status": old })).unwrap();
         let wanted = serde_json::from_value(wanted).unwrap();

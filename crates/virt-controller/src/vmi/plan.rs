@@ -239,6 +239,7 @@ mod tests {
     const NOW: &str = "2026-01-01T00:01:00Z";
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(vmi: Value, pods: &[Value], expect: Plan) {
         let mut object = json!({ "metadata": { "name": "vm", "finalizers": [finalizer::VMI] } });
         json_merge(&mut object, vmi);
@@ -269,6 +270,7 @@ mod tests {
         })
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn container(name: &str, state: Value) -> Value {
         json!({ "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state })
     }

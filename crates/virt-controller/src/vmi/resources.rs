@@ -152,6 +152,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(domain: serde_json::Value, emulation: bool, requests: serde_json::Value, limits: serde_json::Value) {
         let spec = serde_json::from_value(json!({ "domain": domain })).unwrap();
         let found = compute(&spec, &Settings::of(None, ""), emulation);

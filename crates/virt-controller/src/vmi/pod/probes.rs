@@ -48,6 +48,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(probe: Value, expect: Value) {
         let vmi = serde_json::from_value(json!({ "metadata": { "name": "vm", "namespace": "ns" } })).unwrap();
         assert_eq!(translate(&vmi, Some(&serde_json::from_value(probe).unwrap())), expect);
