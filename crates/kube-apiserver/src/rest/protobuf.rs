@@ -25,7 +25,7 @@ static MESSAGES: LazyLock<HashMap<String, HashMap<String, Field>>> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../data/protobuf.json")).unwrap_or_default());
 
 /// Fields whose zero or false differs from their absence (pointers in Go).
-const POINTERS: [&str; 45] = [
+const POINTERS: [&str; 49] = [
     "replicas",
     "runAsUser",
     "runAsGroup",
@@ -71,6 +71,10 @@ const POINTERS: [&str; 45] = [
     "orphanDependents",
     "minReplicas",
     "manualSelector",
+    "ready",
+    "serving",
+    "terminating",
+    "started",
 ];
 /// Fields that are written in JSON even when they are zero.
 const WRITTEN: [&str; 4] = ["value", "allowed", "verbs", "lastTransitionTime"];
@@ -359,6 +363,43 @@ mod tests {
         check(
             &body("apps/v1", "Deployment", &field(2, &[0x08, 0x00])),
             &json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 0}}),
+        );
+    }
+
+    /// The names a message can yield, those of messages it embeds included.
+    fn names(message: &str) -> Vec<&str> {
+        let fields = MESSAGES[message].values();
+        let of = |field: &'static Field| match field[0].as_str() {
+            "" => names(&field[2]),
+            name => vec![name],
+        };
+        fields.flat_map(of).collect()
+    }
+
+    #[test]
+    fn every_field_of_every_type_is_known() {
+        for (message, _) in MESSAGES.iter() {
+            let Some(schema) = builtin::definition(message) else { continue };
+            let known = names(message);
+            let missing: Vec<_> = schema
+                .properties
+                .keys()
+                .filter(|name| !matches!(name.as_str(), "apiVersion" | "kind") && !known.contains(&name.as_str()))
+                .collect();
+            assert!(missing.is_empty(), "{message} lacks {missing:?}");
+        }
+    }
+
+    #[test]
+    fn embedded_messages_are_fields_of_their_holder() {
+        let rule = [field(1, b"apps"), field(2, b"v1"), field(3, b"deployments")].concat();
+        let hook = [field(1, b"h"), field(3, &[field(1, b"CREATE"), field(2, &rule)].concat())].concat();
+        let document =
+            document(&body("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", &field(2, &hook)))
+                .unwrap();
+        assert_eq!(
+            document["webhooks"][0]["rules"],
+            json!([{"operations": ["CREATE"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"]}])
         );
     }
 
