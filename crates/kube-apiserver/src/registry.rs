@@ -82,6 +82,8 @@ pub struct Resource {
     pub crd_revision: u64,
     /// `.spec.preserveUnknownFields`-like behaviour and conversion are the schema's and the CRD entry's affair.
     pub conversion_webhook: Option<serde_json::Value>,
+    /// What clients of this version are warned of; empty when it is not deprecated.
+    pub deprecation: String,
     /// CRD `selectableFields` JSONPaths, or the field labels a built-in supports (`spec.nodeName`).
     pub selectable_fields: Vec<String>,
 }

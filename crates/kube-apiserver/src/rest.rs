@@ -109,6 +109,9 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     };
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let call = Call { server, user, info, resource, query, accept, headers: parts.headers, warnings: Mutex::default() };
+    if !call.resource.deprecation.is_empty() {
+        call.warn(call.resource.deprecation.clone());
+    }
     let outcome = dispatch(&call, body).await;
     let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
     call.server.requests().count(&call.user, &call.info, response.status());

@@ -43,12 +43,9 @@ pub(crate) fn validate(crd: &Value, causes: &mut Vec<Cause>) {
                 let at = format!("{at}.schema.openAPIV3Schema");
                 structural(schema, &at, true, causes);
                 let rules = Rules::compile(schema, &group, "", "");
-                for error in rules.iter().flat_map(Rules::errors) {
-                    causes.push(cause(
-                        "FieldValueInvalid",
-                        &at,
-                        format!("Invalid value: x-kubernetes-validations: {error}"),
-                    ));
+                for (place, error) in rules.iter().flat_map(Rules::errors) {
+                    let message = format!("Invalid value: {error}");
+                    causes.push(cause("FieldValueInvalid", &format!("{at}{place}"), message));
                 }
             }
         }
@@ -68,6 +65,10 @@ fn structural(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
     } else if root && kind != "object" {
         let message = format!("Invalid value: {kind:?}: must be object at the root");
         causes.push(cause("FieldValueInvalid", &format!("{at}.type"), message));
+    }
+    const KINDS: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+    if !kind.is_empty() {
+        crate::registry::strategy::one_of(&format!("{at}.type"), &schema["type"], &KINDS, causes);
     }
     if schema.get("properties").is_some() && schema.get("additionalProperties").is_some_and(|a| a != &json!(false)) {
         let message = "Forbidden: must not be used together with properties".to_owned();
@@ -168,6 +169,16 @@ mod tests {
             list(json!(["k"]), json!([])),
             &[
                 "s.properties[f].items.properties[k].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property",
+            ],
+        );
+    }
+
+    #[test]
+    fn types_are_known() {
+        check(
+            json!({"type": "text"}),
+            &[
+                "s.properties[f].type: Unsupported value: \"text\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
             ],
         );
     }

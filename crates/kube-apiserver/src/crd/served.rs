@@ -87,6 +87,7 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
             columns: columns(&version["additionalPrinterColumns"]),
             crd: Some(text(&crd["metadata"]["name"])),
             crd_revision: revision,
+            deprecation: deprecation(spec, version),
             conversion_webhook: (spec["conversion"]["strategy"] == "Webhook")
                 .then(|| spec["conversion"]["webhook"].clone()),
             selectable_fields: version["selectableFields"]
@@ -98,6 +99,17 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
         }
     };
     versions.iter().filter(|version| version["served"] == true).map(resource).collect()
+}
+
+/// The warning of a deprecated version, its own or the usual one.
+fn deprecation(spec: &Value, version: &Value) -> String {
+    if version["deprecated"] != true {
+        return String::new();
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (group, name, kind) = (text(&spec["group"]), text(&version["name"]), text(&spec["names"]["kind"]));
+    let own = version["deprecationWarning"].as_str().map(str::to_owned);
+    own.unwrap_or_else(|| format!("{group}/{name} {kind} is deprecated"))
 }
 
 fn columns(list: &Value) -> Vec<Column> {

@@ -89,6 +89,7 @@ fn resource(entry: &Value) -> Option<Resource> {
         columns: entry["columns"].as_array().into_iter().flatten().filter_map(column).collect(),
         crd: None,
         crd_revision: 0,
+        deprecation: String::new(),
         conversion_webhook: None,
         selectable_fields: words(&entry["fields"]),
     })

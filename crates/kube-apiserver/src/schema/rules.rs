@@ -10,6 +10,9 @@ use crate::error::Cause;
 
 const KEY: &str = "x-kubernetes-validations";
 
+/// The whole object, as Kubernetes calls it where a field is named.
+const ROOT: &str = "<nil>";
+
 /// The rules of one schema.
 #[derive(Clone)]
 pub struct Rules {
@@ -35,9 +38,11 @@ impl Rules {
         Some(Self { compiled: Arc::new(compile_schema(&reduced)), root })
     }
 
-    /// What is wrong with the rules themselves, for the author of the definition.
-    pub fn errors(&self) -> Vec<String> {
-        self.compiled.compilation_errors().iter().map(ToString::to_string).collect()
+    /// What is wrong with the rules themselves, for the author of the definition: where, and what.
+    pub fn errors(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        broken(&self.compiled, "", &mut found);
+        found
     }
 
     /// Adds a cause for each rule that `object` (or its change from `old`) breaks.
@@ -50,12 +55,33 @@ impl Rules {
                 "FieldValueForbidden" => format!("Forbidden: {text}"),
                 "FieldValueRequired" => format!("Required value: {text}"),
                 "FieldValueDuplicate" => format!("Duplicate value: {text}"),
-                _ => match value_at(object, &error.field_path) {
-                    Some(value) if !value.is_object() && !value.is_array() => format!("Invalid value: {value}: {text}"),
-                    _ => format!("Invalid value: {text}"),
-                },
+                // The kind stands for the value, as in the answers of Kubernetes.
+                _ => {
+                    let kind = value_at(object, &error.field_path).map_or("object", super::validate::kind_of);
+                    format!("Invalid value: {kind:?}: {text}")
+                }
             };
-            causes.push(cause(reason, &error.field_path, message));
+            let field = if error.field_path.is_empty() { ROOT } else { &error.field_path };
+            causes.push(cause(reason, field, message));
+        }
+    }
+}
+
+/// Adds the rules at and below a node that cannot be compiled.
+fn broken(node: &CompiledSchema, at: &str, found: &mut Vec<(String, String)>) {
+    for (index, rule) in node.validations.iter().enumerate() {
+        if let Err(error) = rule {
+            found.push((format!("{at}.{KEY}[{index}].rule"), error.to_string()));
+        }
+    }
+    let mut names: Vec<_> = node.properties.keys().collect();
+    names.sort();
+    for name in names {
+        broken(&node.properties[name], &format!("{at}.properties[{name}]"), found);
+    }
+    for (word, child) in [("items", &node.items), ("additionalProperties", &node.additional_properties)] {
+        if let Some(child) = child {
+            broken(child, &format!("{at}.{word}"), found);
         }
     }
 }
@@ -145,7 +171,7 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(schema: Value, object: Value, old: Option<Value>, expect: &[&str]) {
         let rules = Rules::compile(&schema, "example.com", "v1", "Thing").unwrap();
-        assert_eq!(rules.errors(), Vec::<String>::new());
+        assert_eq!(rules.errors(), []);
         let mut causes = Vec::new();
         rules.check(&object, old.as_ref(), &mut causes);
         let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
@@ -159,7 +185,24 @@ mod tests {
         let of = |text: &str| json!({"spec": {"f": text}});
         check(schema.clone(), of("x"), None, &[]);
         check(schema.clone(), of("x"), Some(of("x")), &[]);
-        check(schema, of("y"), Some(of("x")), &["spec.f: Invalid value: \"y\": is fixed"]);
+        check(schema, of("y"), Some(of("x")), &["spec.f: Invalid value: \"string\": is fixed"]);
+    }
+
+    #[test]
+    fn the_whole_object_has_a_name() {
+        let schema = json!({"type": "object", KEY: [{"rule": "self.n > 1", "message": "is small"}],
+            "properties": {"n": {"type": "integer"}}});
+        check(schema, json!({"n": 1}), None, &["<nil>: Invalid value: \"object\": is small"]);
+    }
+
+    #[test]
+    fn broken_rules_are_found_wherever_they_are() {
+        let field =
+            json!({"type": "array", "items": {"type": "string", KEY: [{"rule": "true"}, {"rule": "self.a ="}]}});
+        let schema = json!({"type": "object", "properties": {"f": field}});
+        let rules = Rules::compile(&schema, "example.com", "v1", "Thing").unwrap();
+        let places: Vec<String> = rules.errors().into_iter().map(|(at, _)| at).collect();
+        assert_eq!(places, [format!(".properties[f].items.{KEY}[1].rule")]);
     }
 
     #[test]

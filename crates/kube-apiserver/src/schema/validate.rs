@@ -27,7 +27,8 @@ pub(crate) fn cause(reason: &str, field: &str, message: String) -> Cause {
     Cause { reason: reason.into(), message, field: field.into() }
 }
 
-fn kind_of(value: &Value) -> &'static str {
+/// The word for a value's type.
+pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",

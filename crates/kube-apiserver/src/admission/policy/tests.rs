@@ -29,6 +29,7 @@ fn resource() -> Resource {
         columns: Vec::new(),
         crd: None,
         crd_revision: 0,
+        deprecation: String::new(),
         conversion_webhook: None,
         selectable_fields: Vec::new(),
     }
