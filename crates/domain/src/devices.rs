@@ -46,7 +46,8 @@ pub(crate) fn element(vmi: &VirtualMachineInstance, environment: &Environment) -
         )
         .children(serial.then(|| serial_console(spec, environment)))
         .children(inputs(spec).iter().map(|(kind, bus)| {
-            let model = (*bus == "virtio").then_some(virtio);
+            // Transitional flavours exist of other virtio devices only.
+            let model = (*bus == "virtio").then_some("virtio");
             Element::new("input").attr("type", kind).attr("bus", bus).attr_opt("model", model)
         }));
     devices = if graphics { devices.children(screen(spec, environment)) } else { devices.child(no_video()) };

@@ -133,6 +133,8 @@ pub fn instance(mut vmi: Value, defaults: &Defaults, now: &str) -> Value {
     default(spec, "evictionStrategy", json!(defaults.eviction));
     networks(spec, defaults);
     disks(spec);
+    inputs(spec);
+    probes(spec);
     images(spec);
     let domain = object(spec, "domain");
     object(domain, "devices");
@@ -213,6 +215,27 @@ fn disks(spec: &mut Value) {
         let kind =
             ["disk", "cdrom", "lun"].into_iter().find(|kind| disk.get(kind).is_some_and(|value| !value.is_null()));
         default(object(disk, kind.unwrap_or("disk")), "bus", json!("sata"));
+    }
+}
+
+fn inputs(spec: &mut Value) {
+    let inputs = spec.pointer_mut("/domain/devices/inputs").and_then(Value::as_array_mut);
+    for input in inputs.into_iter().flatten().filter(|input| input.is_object()) {
+        default(input, "bus", json!("usb"));
+        default(input, "type", json!("tablet"));
+    }
+}
+
+/// What a pod's probe would get; zero counts as unset.
+fn probes(spec: &mut Value) {
+    for name in ["readinessProbe", "livenessProbe"] {
+        let Some(probe) = spec.get_mut(name).filter(|probe| probe.is_object()) else { continue };
+        let times = [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)];
+        for (field, value) in times {
+            if probe.get(field).and_then(Value::as_i64).unwrap_or(0) == 0 {
+                probe[field] = json!(value);
+            }
+        }
     }
 }
 
@@ -320,6 +343,20 @@ mod tests {
         check(spec, "/volumes/1/containerDisk/imagePullPolicy", json!("Always"));
         let pinned = json!({ "volumes": [{ "name": "b", "containerDisk": { "image": "r:5000/x:v1" } }] });
         check(pinned, "/volumes/0/containerDisk/imagePullPolicy", json!("IfNotPresent"));
+    }
+
+    #[test]
+    fn inputs_and_probes_are_completed() {
+        let spec = json!({
+            "domain": { "devices": { "inputs": [{ "name": "pointer" }] } },
+            "readinessProbe": { "tcpSocket": { "port": 22 }, "periodSeconds": 5 },
+        });
+        check(spec.clone(), "/domain/devices/inputs/0", json!({ "name": "pointer", "bus": "usb", "type": "tablet" }));
+        let probe = json!({
+            "tcpSocket": { "port": 22 }, "periodSeconds": 5, "timeoutSeconds": 1, "successThreshold": 1,
+            "failureThreshold": 3,
+        });
+        check(spec, "/readinessProbe", probe);
     }
 
     #[test]

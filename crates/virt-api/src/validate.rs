@@ -1,11 +1,14 @@
 //! What is refused at admission, with the field and what to do about it: the validating webhooks. Pure.
 
+mod access;
 mod devices;
+mod hardware;
 mod machine;
 mod names;
 mod networks;
 mod resources;
 mod strict;
+mod unsupported;
 mod volumes;
 
 use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec};
@@ -19,7 +22,6 @@ pub struct Rules {
     bridge_on_pod_network: bool,
     /// Users that are our own components.
     components: Vec<String>,
-    gates: Vec<String>,
 }
 
 impl Rules {
@@ -35,7 +37,6 @@ impl Rules {
             machines,
             bridge_on_pod_network: network.and_then(|n| n.permit_bridge_interface_on_pod_network).unwrap_or(true),
             components: ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"].map(account).to_vec(),
-            gates: configuration.developer_configuration.clone().unwrap_or_default().feature_gates,
         }
     }
 }
@@ -61,9 +62,12 @@ pub fn instance_spec(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rule
     let mut causes = Vec::new();
     resources::check(path, spec, &mut causes);
     names::check(path, spec, &mut causes);
-    volumes::check(path, spec, rules, &mut causes);
+    volumes::check(path, spec, &mut causes);
     devices::check(path, spec, rules, &mut causes);
+    hardware::check(path, spec, &mut causes);
     networks::check(path, spec, rules, &mut causes);
+    access::check(path, spec, &mut causes);
+    unsupported::check(path, spec, &mut causes);
     causes
 }
 
@@ -140,8 +144,9 @@ fn reserved(new: &Value, old: &Value, request: &Request, rules: &Rules) -> Vec<C
     if changed.is_empty() {
         return Vec::new();
     }
+    let what = if old.is_null() { "creation" } else { "modification" };
     let message = format!(
-        "modification of the following reserved kubevirt.io/ labels on a VMI object is prohibited: {}",
+        "{what} of the following reserved kubevirt.io/ labels on a VMI object is prohibited: {}",
         changed.join(", ")
     );
     vec![unsupported("metadata.labels".to_owned(), message)]

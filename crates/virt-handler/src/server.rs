@@ -133,19 +133,34 @@ async fn soft_reboot(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Sta
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Body of a freeze request; the unit is KubeVirt's `metav1.Duration`, a string such as `5m0s`, or nanoseconds.
+/// Body of a freeze request.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Freeze {
-    unfreeze_timeout_seconds: i32,
+    /// How clients write durations: `5m0s`; none or zero is as long as the launcher allows.
+    unfreeze_timeout: Option<String>,
 }
 
-async fn freeze(
-    State(shared): State<Shared>,
-    Path(vmi): Vmi,
-    body: Option<Json<Freeze>>,
-) -> Result<StatusCode, Refusal> {
-    let unfreeze_timeout_seconds = body.map(|Json(f)| f.unfreeze_timeout_seconds).unwrap_or_default();
+/// Whole seconds of `text`, at least one unless it is zero.
+fn seconds(text: &str) -> Option<i32> {
+    let duration = text.parse::<jiff::SignedDuration>().ok().filter(|duration| !duration.is_negative())?;
+    let seconds = duration.as_secs() + i64::from(duration.subsec_nanos() > 0);
+    i32::try_from(seconds).ok()
+}
+
+async fn freeze(State(shared): State<Shared>, Path(vmi): Vmi, body: axum::body::Bytes) -> Result<StatusCode, Refusal> {
+    let bad = |why: String| Refusal(StatusCode::BAD_REQUEST, format!("Can not unmarshal Request body: {why}"));
+    let asked: Freeze = if body.is_empty() {
+        Freeze::default()
+    } else {
+        serde_json::from_slice(&body).map_err(|e| bad(e.to_string()))?
+    };
+    let unfreeze_timeout_seconds = match asked.unfreeze_timeout.as_deref() {
+        None => 0,
+        Some(text) => {
+            seconds(text).ok_or_else(|| bad(format!("unfreezeTimeout {text:?} is no duration such as 5m0s")))?
+        }
+    };
     shared.launcher(&vmi)?.client.freeze(call(FreezeRequest { unfreeze_timeout_seconds })).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -169,4 +184,20 @@ async fn screenshot(
     let request = ScreenshotRequest { move_cursor: options.move_cursor };
     let png = shared.launcher(&vmi)?.client.screenshot(call(request)).await?.into_inner().data;
     Ok(([(header::CONTENT_TYPE, "image/png")], png).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn durations_are_those_of_go() {
+        let check = |text: &str, expect: Option<i32>| assert_eq!(seconds(text), expect, "{text}");
+        check("5m0s", Some(300));
+        check("0s", Some(0));
+        check("500ms", Some(1));
+        check("1h30m", Some(5400));
+        check("-1s", None);
+        check("soon", None);
+    }
 }

@@ -29,7 +29,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     apply::{self, Applied},
-    certificates,
+    certificates, customize,
     error::Error,
     manifests::{self, Input, Placement, crds},
     remove,
@@ -150,9 +150,12 @@ async fn install(context: &Context, kubevirt: &KubeVirt) -> Result<Next, Error> 
     let input = input(context, kubevirt, wanted.bundle.clone()).await?;
     let mut applied = context.applied.lock().await;
     // Pods mount certificates and start from accounts: what they need goes first, or they wait for a retry.
-    let (first, rest): (Vec<Value>, Vec<Value>) = manifests::render(&input)
-        .into_iter()
-        .partition(|m| !matches!(m["kind"].as_str(), Some("Deployment" | "DaemonSet")));
+    let mut all = manifests::render(&input);
+    if let Some(wanted) = &kubevirt.spec.customize_components {
+        customize::apply(&mut all, wanted).map_err(Error::Customize)?;
+    }
+    let (first, rest): (Vec<Value>, Vec<Value>) =
+        all.into_iter().partition(|m| !matches!(m["kind"].as_str(), Some("Deployment" | "DaemonSet")));
     let mut early = wanted.manifests;
     let (accounts, others): (Vec<Value>, Vec<Value>) = first
         .into_iter()

@@ -19,6 +19,9 @@ pub enum Error {
     /// A certificate could not be made.
     #[error("cannot make the certificates")]
     Certificates(#[source] kit::certs::Error),
+    /// What the administrator wants changed cannot be.
+    #[error("the components cannot be customised")]
+    Customize(#[source] crate::customize::Refusal),
     /// The process could not be set up.
     #[error("cannot {what}")]
     Setup {

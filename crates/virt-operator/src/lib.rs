@@ -6,6 +6,7 @@
 
 pub mod apply;
 pub mod certificates;
+pub mod customize;
 pub mod deploy;
 pub mod error;
 pub mod install;

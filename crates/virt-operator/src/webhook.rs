@@ -1,6 +1,8 @@
 //! Admission of the KubeVirt object itself.
 
-use api::kubevirt::v1::{KubeVirt, VirtualMachineInstance};
+use api::kubevirt::v1::{
+    CustomizeComponents, KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet,
+};
 use axum::{
     Json, Router,
     body::Bytes,
@@ -15,7 +17,7 @@ use kit::{
 use kube::{Api, Client, api::ListParams};
 use serde_json::Value;
 
-use crate::certificates;
+use crate::{certificates, customize};
 
 /// What protects a cluster with machines in it.
 const BLOCK: &str = "BlockUninstallIfWorkloadsExist";
@@ -33,10 +35,32 @@ async fn answer_delete(client: Client, body: Bytes) -> Response {
         Ok(request) => request,
         Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
     };
-    let machines: Api<VirtualMachineInstance> = Api::all(client);
-    // Before the product is installed there is no such kind, and nothing to protect.
-    let machines = machines.list_metadata(&ListParams::default()).await.map_or(0, |list| list.items.len());
-    Json(admission::response(&request.uid, delete(&request, machines))).into_response()
+    let left = workloads(&client).await;
+    Json(admission::response(&request.uid, delete(&request, left.as_deref()))).into_response()
+}
+
+/// The first kind of which something is left, in the plural. What cannot be counted may be there.
+async fn workloads(client: &Client) -> Option<String> {
+    async fn any<K>(client: &Client) -> bool
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+    {
+        match Api::<K>::all(client.clone()).list_metadata(&ListParams::default().limit(1)).await {
+            Ok(list) => !list.items.is_empty(),
+            // Before the product is installed there is no such kind, and nothing to protect.
+            Err(kube::Error::Api(status)) => status.code != 404,
+            Err(_) => true,
+        }
+    }
+    if any::<VirtualMachineInstance>(client).await {
+        Some("Virtual Machine Instances".to_owned())
+    } else if any::<VirtualMachine>(client).await {
+        Some("Virtual Machines".to_owned())
+    } else if any::<VirtualMachineInstanceReplicaSet>(client).await {
+        Some("Virtual Machine Instance Replica Sets".to_owned())
+    } else {
+        None
+    }
 }
 
 fn create(request: &Request, held: &[Key]) -> Verdict {
@@ -47,11 +71,23 @@ fn create(request: &Request, held: &[Key]) -> Verdict {
             message: format!("KubeVirt is already created: only one is deployed per cluster, and {other} is it"),
         };
     }
-    Verdict::of_causes(rotation(&request.object))
+    Verdict::of_causes(causes(&request.object))
 }
 
 fn update(request: &Request) -> Verdict {
-    Verdict::of_causes(rotation(&request.object))
+    Verdict::of_causes(causes(&request.object))
+}
+
+fn causes(object: &Value) -> Vec<Cause> {
+    let mut causes = rotation(object);
+    let wanted = object.pointer("/spec/customizeComponents").cloned().unwrap_or_default();
+    let wanted: CustomizeComponents = serde_json::from_value(wanted).unwrap_or_default();
+    causes.extend(customize::check(&wanted).into_iter().map(|refusal| Cause {
+        reason: "FieldValueInvalid",
+        message: refusal.to_string(),
+        field: refusal.field,
+    }));
+    causes
 }
 
 fn rotation(object: &Value) -> Vec<Cause> {
@@ -73,19 +109,19 @@ fn rotation(object: &Value) -> Vec<Cause> {
     causes
 }
 
-fn delete(request: &Request, machines: usize) -> Verdict {
+fn delete(request: &Request, left: Option<&str>) -> Verdict {
     let strategy = request.old_object.pointer("/spec/uninstallStrategy").and_then(Value::as_str).unwrap_or_default();
-    if strategy == BLOCK && machines > 0 {
-        return Verdict::Deny {
+    match left {
+        Some(left) if strategy == BLOCK => Verdict::Deny {
             code: 403,
             reason: "Forbidden",
             message: format!(
-                "there are still {machines} Virtual Machine Instances present: delete them, or set \
-                 spec.uninstallStrategy to RemoveWorkloads"
+                "Rejecting the uninstall request, since there are still {left} present. Either delete all KubeVirt \
+                 related workloads or change the uninstall strategy before uninstalling KubeVirt."
             ),
-        };
+        },
+        _ => Verdict::allow(),
     }
-    Verdict::allow()
 }
 
 #[cfg(test)]
@@ -98,9 +134,10 @@ mod tests {
     fn machines_block_an_uninstall_when_asked_to() {
         let old_object = json!({ "spec": { "uninstallStrategy": BLOCK } });
         let request = Request { old_object, ..Default::default() };
-        assert!(matches!(delete(&request, 1), Verdict::Deny { code: 403, .. }));
-        assert_eq!(delete(&request, 0), Verdict::allow());
-        assert_eq!(delete(&Request::default(), 1), Verdict::allow());
+        let Verdict::Deny { code: 403, message, .. } = delete(&request, Some("Virtual Machines")) else { panic!() };
+        assert!(message.contains("there are still Virtual Machines present"), "{message}");
+        assert_eq!(delete(&request, None), Verdict::allow());
+        assert_eq!(delete(&Request::default(), Some("Virtual Machines")), Verdict::allow());
     }
 
     #[test]

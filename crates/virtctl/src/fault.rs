@@ -80,6 +80,11 @@ impl Fault {
         self
     }
 
+    /// Whether `words` are part of the cause.
+    pub(crate) fn says(&self, words: &str) -> bool {
+        self.why.as_ref().is_some_and(|why| why.contains(words))
+    }
+
     /// Prints it, and yields the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("{self}");

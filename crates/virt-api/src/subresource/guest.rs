@@ -32,12 +32,10 @@ fn has(vmi: &VirtualMachineInstance, kind: &str) -> bool {
 fn refusal(vmi: &VirtualMachineInstance, subresource: &str) -> Option<Refusal> {
     let name = vmi.metadata.name.as_deref().unwrap_or_default();
     let conflict = |message: &str| Some(Refusal::conflict(KIND, name, message));
-    let status = vmi.status.clone().unwrap_or_default();
-    if status.phase.as_deref() != Some(phase::RUNNING) || status.node_name.is_none() {
-        return conflict("VMI is not running");
-    }
     let devices = &vmi.spec.domain.devices;
     let paused = has(vmi, condition::PAUSED);
+    let status = vmi.status.clone().unwrap_or_default();
+    let runs = status.phase.as_deref() == Some(phase::RUNNING) && status.node_name.is_some();
     match subresource {
         "console" if devices.autoattach_serial_console == Some(false) => {
             Some(Refusal::bad_request("No serial consoles are present."))
@@ -45,6 +43,11 @@ fn refusal(vmi: &VirtualMachineInstance, subresource: &str) -> Option<Refusal> {
         "vnc" | "vnc/screenshot" if devices.autoattach_graphics_device == Some(false) => {
             Some(Refusal::bad_request("No graphics devices are present."))
         }
+        "console" if status.phase.as_deref() == Some(phase::FAILED) => conflict("VMI is in failed status"),
+        // Clients wait for a console or a screen as long as the answer is 400.
+        "console" | "vnc" | "vnc/screenshot" if !runs => Some(Refusal::bad_request("VMI is not running")),
+        "pause" | "freeze" | "softreboot" if !runs => conflict("VM is not running"),
+        _ if !runs => conflict("VMI is not running"),
         "guestosinfo" | "userlist" | "filesystemlist" if !has(vmi, condition::AGENT_CONNECTED) => {
             conflict("VMI does not have guest agent connected")
         }
@@ -192,7 +195,12 @@ mod tests {
         let prefix = "Operation cannot be fulfilled on virtualmachineinstance.kubevirt.io \"vm\": ";
         let says = |text: &str| format!("{prefix}{text}");
         let stopped = json!({ "status": { "phase": "Scheduling" } });
-        check(stopped, "console", Some((409, &says("VMI is not running"))));
+        check(stopped.clone(), "console", Some((400, "VMI is not running")));
+        check(stopped.clone(), "vnc", Some((400, "VMI is not running")));
+        check(stopped.clone(), "pause", Some((409, &says("VM is not running"))));
+        check(stopped, "unpause", Some((409, &says("VMI is not running"))));
+        let failed = json!({ "status": { "phase": "Failed" } });
+        check(failed, "console", Some((409, &says("VMI is in failed status"))));
         check(running("Ready"), "console", None);
         check(running("Ready"), "guestosinfo", Some((409, &says("VMI does not have guest agent connected"))));
         check(running("AgentConnected"), "guestosinfo", None);

@@ -82,7 +82,11 @@ fn started(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, paused: bo
     if paused {
         request["data"] = json!({ "paused": "true" });
     }
+    let failed = vmi.and_then(|vmi| vmi.status.as_ref()?.phase.as_deref()) == Some(phase::FAILED);
     match strategy(vm) {
+        run_strategy::RERUN_ON_FAILURE if failed => {
+            Err("RerunOnFailure does not support starting VM from failed state")
+        }
         run_strategy::HALTED => {
             let requests = paused.then(|| json!([request]));
             Ok(Change { spec: Some(switched(vm, true)), requests, grace: None })
@@ -110,15 +114,16 @@ fn stopped(
             (Some(_), None) => Err("Halted only supports manual stop requests with a shorter graceperiod"),
             (None, _) => Err("VM is not running"),
         },
-        run_strategy::MANUAL => {
-            let vmi = running.ok_or("VM is not running")?;
-            if pending(vm) && shorter.is_none() {
-                return Err("unable to complete request: stop/start already underway");
+        // These keep their strategy: only this instance ends.
+        run_strategy::MANUAL | run_strategy::RERUN_ON_FAILURE => match running {
+            Some(vmi) => {
+                let requests = json!([{ "action": "Stop", "uid": vmi.metadata.uid }]);
+                Ok(Change { requests: Some(requests), grace: shorter, spec: None })
             }
-            let requests = json!([{ "action": "Stop", "uid": vmi.metadata.uid }]);
-            Ok(Change { requests: Some(requests), grace: shorter, spec: None })
-        }
-        run_strategy::RERUN_ON_FAILURE | run_strategy::ONCE if vmi.is_none() => Err("VM is not running"),
+            // What waits to be started again after a crash is stopped by not starting it.
+            None if pending(vm) => Ok(Change { requests: Some(json!([])), ..Default::default() }),
+            None => Err("VM is not running"),
+        },
         // A machine that should always run is stopped by saying that it should not, whether it runs now or not.
         _ => Ok(Change { spec: Some(switched(vm, false)), grace: shorter, requests: None }),
     }
@@ -129,10 +134,12 @@ fn restarted(
     vmi: Option<&VirtualMachineInstance>,
     grace: Option<i64>,
 ) -> Result<Change, &'static str> {
-    if strategy(vm) == run_strategy::HALTED {
-        return Err("Halted does not support manual restart requests");
+    match strategy(vm) {
+        run_strategy::HALTED => return Err("RunStategy Halted does not support manual restart requests"),
+        run_strategy::ONCE => return Err("RunStategy Once does not support manual restart requests"),
+        _ => {}
     }
-    let vmi = alive(vmi).ok_or("VM is not running")?;
+    let vmi = vmi.ok_or("VM is not running: Halted")?;
     if pending(vm) {
         return Err("unable to complete request: stop/start already underway");
     }
@@ -152,7 +159,10 @@ pub(super) async fn stop(context: &Context, object: &Object, body: &Bytes) -> Re
 
 pub(super) async fn restart(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {
     let options = options(body)?;
-    if options.grace_period_seconds.is_some_and(|seconds| seconds != 0) {
+    if options.grace_period_seconds.is_some_and(|seconds| seconds < 0) {
+        return Err(Refusal::bad_request("gracePeriod has to be greater or equal to 0"));
+    }
+    if options.grace_period_seconds.is_some_and(|seconds| seconds > 0) {
         return Err(Refusal::bad_request(
             "For force restart, only gracePeriod=0 is supported for now: leave it out for an orderly restart",
         ));
@@ -233,6 +243,7 @@ mod tests {
         check("Manual", Some("Running"), Err("VM is already running"));
         check("RerunOnFailure", None, Ok(asked()));
         check("Always", None, Err("Always does not support manual start requests"));
+        check("RerunOnFailure", Some("Failed"), Err("RerunOnFailure does not support starting VM from failed state"));
     }
 
     #[test]
@@ -246,8 +257,16 @@ mod tests {
         check("Always", Some("Running"), Some(0), Ok(Change { spec: off(), grace: Some(0), requests: None }));
         check("Always", Some("Running"), Some(99), Ok(Change { spec: off(), ..Default::default() }));
         let asked = json!([{ "action": "Stop", "uid": "u" }]);
-        check("Manual", Some("Running"), None, Ok(Change { requests: Some(asked), ..Default::default() }));
-        check("Manual", None, None, Err("VM is not running"));
+        for strategy in ["Manual", "RerunOnFailure"] {
+            let asked = Change { requests: Some(asked.clone()), ..Default::default() };
+            check(strategy, Some("Running"), None, Ok(asked));
+            check(strategy, None, None, Err("VM is not running"));
+        }
+        check("Once", None, None, Ok(Change { spec: off(), ..Default::default() }));
+        let mut crashed = vm("RerunOnFailure");
+        crashed.status = serde_json::from_value(json!({ "stateChangeRequests": [{ "action": "Start" }] })).unwrap();
+        let nothing = Change { requests: Some(json!([])), ..Default::default() };
+        assert_eq!(stopped(&crashed, Some(&vmi("Failed")), None), Ok(nothing));
         check("Halted", None, None, Err("VM is not running"));
         check("Halted", Some("Running"), Some(0), Ok(Change { grace: Some(0), ..Default::default() }));
     }
@@ -257,9 +276,11 @@ mod tests {
         let both = json!([{ "action": "Stop", "uid": "u" }, { "action": "Start" }]);
         let expect = Change { requests: Some(both), ..Default::default() };
         assert_eq!(restarted(&vm("Always"), Some(&vmi("Running")), None), Ok(expect));
-        assert_eq!(restarted(&vm("Always"), None, None), Err("VM is not running"));
-        let refused = "Halted does not support manual restart requests";
-        assert_eq!(restarted(&vm("Halted"), Some(&vmi("Running")), None), Err(refused));
+        assert_eq!(restarted(&vm("Always"), None, None), Err("VM is not running: Halted"));
+        for strategy in ["Halted", "Once"] {
+            let refused = format!("RunStategy {strategy} does not support manual restart requests");
+            assert_eq!(restarted(&vm(strategy), Some(&vmi("Running")), None), Err(refused.as_str()));
+        }
     }
 
     #[test]

@@ -5,7 +5,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::phase};
+use api::kubevirt::{
+    v1::VirtualMachineInstance,
+    words::{condition, phase},
+};
 use axum::{
     extract::{
         WebSocketUpgrade,
@@ -51,6 +54,9 @@ fn address(vmi: &VirtualMachineInstance) -> Result<IpAddr, Refusal> {
     if status.phase.as_deref() != Some(phase::RUNNING) {
         return Err(Refusal::conflict("virtualmachineinstance", name, "VMI is not running"));
     }
+    if status.conditions.iter().any(|c| c.type_ == condition::PAUSED && c.status == "True") {
+        return Err(Refusal::conflict("virtualmachineinstance", name, "VMI is paused"));
+    }
     let found = status.interfaces.iter().filter_map(|interface| interface.ip_address.as_deref()?.parse().ok()).next();
     found.ok_or_else(|| Refusal::conflict("virtualmachineinstance", name, "VMI has no address yet: try again shortly"))
 }
@@ -62,7 +68,16 @@ pub(super) async fn serve(
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Refusal> {
     let (port, transport) = parse(rest)?;
-    let vmi = cluster::vmi(&context.client, &object.namespace, &object.name).await?;
+    let (client, namespace, name) = (&context.client, &object.namespace, &object.name);
+    let vmi = match object.resource {
+        "virtualmachines" => {
+            let vm = cluster::vm(client, namespace, name).await?;
+            let vmi = cluster::find_vmi(client, namespace, name).await?;
+            let name = vm.metadata.name.as_deref().unwrap_or_default();
+            vmi.ok_or_else(|| Refusal::conflict("virtualmachine", name, "VMI is not started"))?
+        }
+        _ => cluster::vmi(client, namespace, name).await?,
+    };
     let target = SocketAddr::new(address(&vmi)?, port);
     let upgrade = upgrade.protocols([PROTOCOL]).max_message_size(1 << 20);
     let unreachable = |error: &dyn std::fmt::Display| {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use api::kubevirt::v1::{Disk, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
-use super::{Rules, duplicate, invalid, required, volumes};
+use super::{Rules, duplicate, hardware, invalid, required, volumes};
 
-const BUSES: [&str; 4] = ["virtio", "sata", "scsi", "usb"];
+const BUSES: [&str; 4] = ["virtio", "scsi", "sata", "usb"];
 
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules, causes: &mut Vec<Cause>) {
     disks(path, spec, causes);
@@ -54,11 +54,10 @@ fn disks(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>)
         }
         target(&field, disk, causes);
         if let Some(serial) = disk.serial.as_deref() {
-            let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '.');
             if serial.len() > 256 {
                 let message = format!("{field}.serial must be less than or equal to 256 in length, if specified");
                 causes.push(invalid(format!("{field}.serial"), message));
-            } else if !serial.chars().all(good) {
+            } else if !hardware::is_serial(serial) {
                 let message =
                     format!("{field}.serial must be made up of the following characters [A-Za-z0-9_.+-], if specified");
                 causes.push(invalid(format!("{field}.serial"), message));
@@ -95,9 +94,11 @@ fn target(field: &str, disk: &Disk, causes: &mut Vec<Cause>) {
     for (kind, bus) in set {
         let Some(bus) = bus.filter(|bus| !bus.is_empty()) else { continue };
         let place = format!("{field}.{kind}.bus");
-        if !BUSES.contains(&bus) {
+        if bus == "ide" {
+            causes.push(invalid(place, "IDE bus is not supported: use sata".to_owned()));
+        } else if !BUSES.contains(&bus) {
             let message =
-                format!("{place} is set with an unrecognized bus {bus}, must be one of: [{}]", BUSES.join(" "));
+                format!("{field} is set with an unrecognized bus {bus}, must be one of: [{}]", BUSES.join(" "));
             causes.push(invalid(place, message));
         } else if kind == "cdrom" && bus == "virtio" {
             causes.push(invalid(place, "Bus type virtio is invalid for CD-ROM device: use sata or scsi".to_owned()));

@@ -3,7 +3,7 @@
 use api::kubevirt::{v1::VirtualMachine, words::run_strategy};
 use kit::admission::Cause;
 
-use super::{Rules, instance_spec, invalid, required};
+use super::{Rules, instance_spec, invalid, required, unsupported};
 
 const STRATEGIES: [&str; 6] = [
     run_strategy::HALTED,
@@ -24,10 +24,8 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
              instead"
                 .to_owned(),
         )),
-        (None, None) => causes.push(required(
-            "spec.runStrategy".to_owned(),
-            "One of Running or RunStrategy must be specified".to_owned(),
-        )),
+        (None, None) => causes
+            .push(invalid("spec.running".to_owned(), "One of Running or RunStrategy must be specified".to_owned())),
         (Some(strategy), None) if !STRATEGIES.contains(&strategy) => causes.push(invalid(
             "spec.runStrategy".to_owned(),
             format!("Invalid RunStrategy ({strategy}): use one of {}", STRATEGIES.join(", ")),
@@ -37,14 +35,26 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
     for field in ["instancetype", "preference"] {
         let named = if field == "instancetype" { vm.spec.instancetype.is_some() } else { vm.spec.preference.is_some() };
         if named {
-            causes.push(Cause {
-                reason: "FieldValueNotSupported",
-                field: format!("spec.{field}"),
-                message: format!(
-                    "spec.{field} cannot be applied in this version: write its values into spec.template instead"
-                ),
-            });
+            causes.push(unsupported(
+                format!("spec.{field}"),
+                format!("spec.{field} cannot be applied in this version: write its values into spec.template instead"),
+            ));
         }
+    }
+    if !vm.spec.data_volume_templates.is_empty() {
+        causes.push(unsupported(
+            "spec.dataVolumeTemplates".to_owned(),
+            "spec.dataVolumeTemplates cannot be used in this version: create the PersistentVolumeClaim, and name it in \
+             spec.template.spec.volumes"
+                .to_owned(),
+        ));
+    }
+    if vm.spec.update_volumes_strategy.as_deref() == Some("Migration") {
+        causes.push(unsupported(
+            "spec.updateVolumesStrategy".to_owned(),
+            "spec.updateVolumesStrategy Migration cannot be used in this version: use Replacement, and restart the VM"
+                .to_owned(),
+        ));
     }
     match &vm.spec.template.spec {
         Some(spec) => causes.extend(instance_spec("spec.template.spec", spec, rules)),

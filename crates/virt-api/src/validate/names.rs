@@ -12,11 +12,13 @@ pub(super) fn is_label(text: &str) -> bool {
 }
 
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
-    for (name, value) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
+    for (name, value, rules) in
+        [("hostname", &spec.hostname, "DNS_LABEL"), ("subdomain", &spec.subdomain, "DNS_SUBDOMAIN")]
+    {
         if let Some(value) = value.as_deref().filter(|value| !value.is_empty() && !is_label(value)) {
             let field = format!("{path}.{name}");
             let message = format!(
-                "{field} does not conform to the kubernetes DNS_LABEL rules : {value:?} must be at most 63 lower-case \
+                "{field} does not conform to the kubernetes {rules} rules : {value:?} must be at most 63 lower-case \
                  letters, digits and '-', and begin and end with a letter or digit"
             );
             causes.push(invalid(field, message));
@@ -43,8 +45,28 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
         let field = format!("{path}.terminationGracePeriodSeconds");
         causes.push(invalid(field.clone(), format!("{field} must be greater than or equal to 0")));
     }
-    probe(&format!("{path}.readinessProbe"), spec.readiness_probe.as_deref(), causes);
-    probe(&format!("{path}.livenessProbe"), spec.liveness_probe.as_deref(), causes);
+    let reachable = spec.networks.is_empty() && spec.domain.devices.autoattach_pod_interface != Some(false)
+        || spec.networks.iter().any(|network| network.pod.is_some());
+    for (name, found) in [("readinessProbe", &spec.readiness_probe), ("livenessProbe", &spec.liveness_probe)] {
+        probe(&format!("{path}.{name}"), found.as_deref(), reachable, causes);
+    }
+    if spec.start_strategy.as_deref() == Some("Paused") && spec.liveness_probe.is_some() {
+        let field = format!("{path}.startStrategy");
+        let message = format!(
+            "either {field} or {path}.livenessProbe should be provided.Pausing VMI with LivenessProbe is not supported"
+        );
+        causes.push(invalid(field, message));
+    }
+    let servers = spec.dns_config.as_ref().and_then(|config| config.nameservers.as_ref()).map_or(0, Vec::len);
+    if spec.dns_policy.as_deref() == Some("None") && servers == 0 {
+        let field = format!("{path}.dnsConfig");
+        let message = if spec.dns_config.is_none() {
+            "must provide `dnsConfig` when `dnsPolicy` is None".to_owned()
+        } else {
+            "must provide at least one DNS nameserver when `dnsPolicy` is None".to_owned()
+        };
+        causes.push(required(field, message));
+    }
     let architecture = spec.architecture.as_deref().unwrap_or_default();
     if !architecture.is_empty() && architecture != "amd64" {
         let field = format!("{path}.architecture");
@@ -52,8 +74,14 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
     }
 }
 
-fn probe(field: &str, probe: Option<&Probe>, causes: &mut Vec<Cause>) {
+fn probe(field: &str, probe: Option<&Probe>, reachable: bool, causes: &mut Vec<Cause>) {
     let Some(probe) = probe else { return };
+    for (name, set) in [("httpGet", probe.http_get.is_some()), ("tcpSocket", probe.tcp_socket.is_some())] {
+        if set && !reachable {
+            let place = format!("{field}.{name}");
+            causes.push(invalid(place.clone(), format!("{place} is only allowed if the Pod Network is attached")));
+        }
+    }
     let kinds =
         [probe.tcp_socket.is_some(), probe.exec.is_some(), probe.http_get.is_some(), probe.guest_agent_ping.is_some()];
     match kinds.iter().filter(|set| **set).count() {

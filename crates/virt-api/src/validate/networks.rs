@@ -3,7 +3,7 @@
 use api::kubevirt::v1::{Interface, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
-use super::{Rules, duplicate, invalid, required};
+use super::{Rules, duplicate, invalid, names, required};
 
 const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
 
@@ -72,6 +72,17 @@ fn one(
             format!("Only one interface can be connected to one specific network: {base}[{other}] has this name");
         causes.push(duplicate(format!("{field}.name"), message));
     }
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if interface.name.is_empty() || !interface.name.chars().all(good) {
+        let message =
+            "Network interface name can only contain alphabetical characters, numbers, dashes (-) or underscores (_)";
+        causes.push(invalid(format!("{field}.name"), message.to_owned()));
+    }
+    if let Some(state) = interface.state.as_deref().filter(|state| !["", "up", "down", "absent"].contains(state)) {
+        let message =
+            format!("logical {} interface state value is unsupported: {state}: use up or down", interface.name);
+        causes.push(invalid(format!("{field}.state"), message));
+    }
     let Some(network) = spec.networks.iter().find(|network| network.name == interface.name) else {
         let message =
             format!("{field}.name '{}' not found: add a network of this name to {path}.networks", interface.name);
@@ -79,6 +90,7 @@ fn one(
         return;
     };
     let bindings = [interface.bridge.is_some(), interface.masquerade.is_some()].iter().filter(|set| **set).count();
+    let mut other = false;
     for (name, set) in [
         ("sriov", interface.sriov.is_some()),
         ("macvtap", interface.macvtap.is_some()),
@@ -87,6 +99,7 @@ fn one(
         ("slirp", interface.slirp.is_some()),
         ("binding", interface.binding.is_some()),
     ] {
+        other |= set;
         if set {
             let place = format!("{field}.{name}");
             causes.push(invalid(
@@ -94,6 +107,10 @@ fn one(
                 format!("{place} cannot be used in this version: use masquerade: {{}} or bridge: {{}}"),
             ));
         }
+    }
+    if bindings == 0 && !other {
+        let message = format!("{field} should have a binding method: masquerade: {{}} or bridge: {{}}");
+        causes.push(required(field.clone(), message));
     }
     if bindings > 1 {
         causes
@@ -151,7 +168,9 @@ fn ports(field: &str, interface: &Interface, causes: &mut Vec<Cause>) {
     let mut seen = std::collections::BTreeSet::new();
     for (index, port) in interface.ports.iter().enumerate() {
         let place = format!("{field}.ports[{index}]");
-        if !(1..=65535).contains(&i64::from(port.port)) {
+        if port.port == 0 {
+            causes.push(required(place.clone(), "Port field is mandatory.".to_owned()));
+        } else if !(1..=65535).contains(&i64::from(port.port)) {
             causes.push(invalid(place.clone(), "Port field must be in range 0 < x < 65536.".to_owned()));
         }
         if let Some(protocol) = port.protocol.as_deref().filter(|p| !["", "TCP", "UDP"].contains(p)) {
@@ -164,5 +183,14 @@ fn ports(field: &str, interface: &Interface, causes: &mut Vec<Cause>) {
             let message = format!("Duplicate name of the port: {name}");
             causes.push(duplicate(format!("{place}.name"), message));
         }
+        if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty() && !is_port_name(name)) {
+            let message = format!("Invalid name of the port: {name}");
+            causes.push(invalid(format!("{place}.name"), message));
+        }
     }
+}
+
+/// What Services take for a port's name: at most 15 lower-case letters, digits and single hyphens, with a letter in it.
+fn is_port_name(name: &str) -> bool {
+    names::is_label(name) && name.len() <= 15 && !name.contains("--") && name.chars().any(|c| c.is_ascii_lowercase())
 }

@@ -19,7 +19,7 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
     amounts(path, spec, causes);
     memory(path, spec, causes);
     if let Some(cpu) = &spec.domain.cpu {
-        topology(&format!("{path}.domain.cpu"), path, spec, cpu, causes);
+        topology(&format!("{path}.domain.cpu"), cpu, causes);
     }
 }
 
@@ -91,10 +91,12 @@ fn memory(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>
     if let (Some(guest), Some(limit)) = (amount(guest), amount(resources.limits.get("memory")))
         && guest > limit
     {
-        let limit = resources.limits.get("memory").map(|q| q.0.clone()).unwrap_or_default();
+        let text = |quantity: Option<&Quantity>| quantity.map(|q| q.0.clone()).unwrap_or_default();
+        let (limit, asked) =
+            (text(resources.limits.get("memory")), text(domain.memory.as_ref().and_then(|m| m.guest.as_ref())));
         let field = format!("{path}.domain.memory.guest");
         let message = format!(
-            "{field} must be equal to or less than the memory limit {path}.domain.resources.limits.memory '{limit}'"
+            "{field} '{asked}' must be equal to or less than the memory limit {path}.domain.resources.limits.memory '{limit}'"
         );
         causes.push(invalid(field, message));
     }
@@ -119,7 +121,7 @@ fn memory(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>
     }
 }
 
-fn topology(field: &str, path: &str, spec: &VirtualMachineInstanceSpec, cpu: &CPU, causes: &mut Vec<Cause>) {
+fn topology(field: &str, cpu: &CPU, causes: &mut Vec<Cause>) {
     let parts = [("sockets", cpu.sockets), ("cores", cpu.cores), ("threads", cpu.threads)];
     for (name, value) in parts {
         if value.is_some_and(|value| value < 0) {
@@ -145,21 +147,6 @@ fn topology(field: &str, path: &str, spec: &VirtualMachineInstanceSpec, cpu: &CP
     {
         let message = "Number of sockets in CPU topology is greater than the maximum sockets allowed".to_owned();
         causes.push(invalid(format!("{field}.sockets"), message));
-    }
-    if cpu.dedicated_cpu_placement == Some(true) {
-        let resources = spec.domain.resources.clone().unwrap_or_default();
-        let named = cpu.sockets.or(cpu.cores).or(cpu.threads).is_some();
-        for (kind, all) in [("requests", &resources.requests), ("limits", &resources.limits)] {
-            let Some(asked) = amount(all.get("cpu")).filter(|_| named) else { continue };
-            if asked.milli_value() != total.saturating_mul(1000) {
-                let place = format!("{path}.domain.resources.{kind}.cpu");
-                let message = format!(
-                    "{place} must equal the {total} virtual CPUs of {field} when {field}.dedicatedCpuPlacement is true: \
-                     leave one of the two out"
-                );
-                causes.push(invalid(place, message));
-            }
-        }
     }
     if let Some(model) = cpu.model.as_deref().filter(|model| !model.is_empty()) {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

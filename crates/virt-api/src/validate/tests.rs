@@ -78,7 +78,7 @@ fn unknown_fields() {
 
 #[test]
 fn run_strategies() {
-    check("/runStrategy", Value::Null, &[("spec.runStrategy", "One of Running or RunStrategy must be specified")]);
+    check("/runStrategy", Value::Null, &[("spec.running", "One of Running or RunStrategy must be specified")]);
     check(
         "/running",
         json!(true),
@@ -167,10 +167,15 @@ fn disks_and_volumes() {
     check(
         &format!("{SPEC}/domain/devices/disks/0/disk/bus"),
         json!("ide"),
+        &[("spec.template.spec.domain.devices.disks[0].disk.bus", "IDE bus is not supported: use sata")],
+    );
+    check(
+        &format!("{SPEC}/domain/devices/disks/0/disk/bus"),
+        json!("pci"),
         &[(
             "spec.template.spec.domain.devices.disks[0].disk.bus",
-            "spec.template.spec.domain.devices.disks[0].disk.bus is set with an unrecognized bus ide, must be one of: \
-             [virtio sata scsi usb]",
+            "spec.template.spec.domain.devices.disks[0] is set with an unrecognized bus pci, must be one of: \
+             [virtio scsi sata usb]",
         )],
     );
     check(
@@ -197,7 +202,7 @@ fn cloud_init() {
     check(
         &format!("{SPEC}/volumes/0"),
         json!({ "name": "root", "cloudInitNoCloud": {} }),
-        &[(field, &format!("{field} must have at least one userdata source set."))],
+        &[(field, &format!("{field} must have at least one userdatasource or one networkdatasource set."))],
     );
 }
 
@@ -245,6 +250,193 @@ fn firmware() {
         )],
     );
     check(&format!("{SPEC}/domain/firmware"), json!({ "bootloader": { "efi": { "secureBoot": false } } }), &[]);
+}
+
+/// What this version does not act on is refused, and never runs without what was asked for.
+#[test]
+fn nothing_is_silently_left_out() {
+    let gone = [
+        ("domain/devices/gpus", json!([{ "name": "g", "deviceName": "n/g" }]), "no GPU is passed through: remove it"),
+        (
+            "domain/devices/hostDevices",
+            json!([{ "name": "h", "deviceName": "n/h" }]),
+            "no host device is passed through: remove it",
+        ),
+        (
+            "domain/devices/filesystems",
+            json!([{ "name": "root", "virtiofs": {} }]),
+            "virtiofs is not served: list the volume under domain.devices.disks, and mount it in the guest",
+        ),
+        (
+            "domain/launchSecurity",
+            json!({ "sev": {} }),
+            "the guest's memory is not encrypted: remove it if it may run without",
+        ),
+        (
+            "domain/devices/autoattachVSOCK",
+            json!(true),
+            "no VSOCK device is attached: remove it, and reach the guest through its network",
+        ),
+    ];
+    for (pointer, value, why) in gone {
+        let field = format!("spec.template.spec.{}", pointer.replace('/', "."));
+        let message = format!("{field} cannot be used in this version: {why}");
+        check(&format!("{SPEC}/{pointer}"), value, &[(&field, &message)]);
+    }
+    let deep = [
+        (
+            "domain/devices/tpm",
+            json!({ "persistent": true }),
+            "persistent",
+            "the state of the TPM goes with the pod: set it to false",
+        ),
+        (
+            "domain/cpu",
+            json!({ "cores": 2, "dedicatedCpuPlacement": true }),
+            "dedicatedCpuPlacement",
+            "virtual CPUs are not pinned: remove it, and ask for whole CPUs with domain.resources.requests.cpu",
+        ),
+        (
+            "domain/cpu",
+            json!({ "numa": { "guestMappingPassthrough": {} } }),
+            "numa.guestMappingPassthrough",
+            "the host's NUMA topology is not passed on: remove it",
+        ),
+        (
+            "domain/firmware",
+            json!({ "bootloader": { "efi": { "secureBoot": false, "persistent": true } } }),
+            "bootloader.efi.persistent",
+            "the variables of EFI go with the pod: set it to false",
+        ),
+    ];
+    for (pointer, value, rest, why) in deep {
+        let field = format!("spec.template.spec.{}.{rest}", pointer.replace('/', "."));
+        let message = format!("{field} cannot be used in this version: {why}");
+        check(&format!("{SPEC}/{pointer}"), value, &[(&field, &message)]);
+    }
+    check(&format!("{SPEC}/domain/devices/tpm"), json!({}), &[]);
+    check(
+        "/dataVolumeTemplates",
+        json!([{ "metadata": { "name": "dv" }, "spec": {} }]),
+        &[(
+            "spec.dataVolumeTemplates",
+            "spec.dataVolumeTemplates cannot be used in this version: create the PersistentVolumeClaim, and name it in \
+             spec.template.spec.volumes",
+        )],
+    );
+}
+
+#[test]
+fn details_of_devices() {
+    let devices = "spec.template.spec.domain.devices";
+    let input = |input: Value, expect: &[(&str, &str)]| {
+        check(&format!("{SPEC}/domain/devices/inputs"), json!([input]), expect);
+    };
+    input(json!({ "name": "t", "type": "tablet", "bus": "virtio" }), &[]);
+    input(
+        json!({ "name": "t", "type": "keyboard", "bus": "ps2" }),
+        &[
+            (&format!("{devices}.inputs[0].bus"), "Input device can have only virtio or usb bus."),
+            (&format!("{devices}.inputs[0].type"), "Input device can have only tablet type."),
+        ],
+    );
+    check(
+        &format!("{SPEC}/domain/ioThreadsPolicy"),
+        json!("many"),
+        &[(
+            "spec.template.spec.domain.ioThreadsPolicy",
+            "Invalid IOThreadsPolicy (many): use shared, auto or supplementalPool",
+        )],
+    );
+    let disk = |disk: Value, expect: &[(&str, &str)]| {
+        check(&format!("{SPEC}/domain/devices/disks/0"), disk, expect);
+    };
+    let field = format!("{devices}.disks[0]");
+    disk(
+        json!({ "name": "root", "disk": { "bus": "sata" }, "dedicatedIOThread": true }),
+        &[(&format!("{field}.dedicatedIOThread"), "IOThreads are not supported for disks on a sata bus: use virtio")],
+    );
+    disk(
+        json!({ "name": "root", "disk": { "bus": "sata", "readonly": true } }),
+        &[(&format!("{field}.disk.bus"), "sata hard-disks do not support read-only.")],
+    );
+    disk(
+        json!({ "name": "root", "lun": {} }),
+        &[(
+            &format!("{field}.lun"),
+            &format!("{field}.lun can only be mapped to a DataVolume or PersistentVolumeClaim volume."),
+        )],
+    );
+    disk(
+        json!({ "name": "root", "disk": { "pciAddress": "81:1" } }),
+        &[(
+            &format!("{field}.disk.pciAddress"),
+            &format!("disk {field}.name has malformed PCI address (81:1): write it like 0000:81:01.0."),
+        )],
+    );
+    disk(json!({ "name": "root", "disk": { "bus": "virtio", "pciAddress": "0000:81:01.0" } }), &[]);
+    disk(
+        json!({ "name": "root", "blockSize": { "custom": { "logical": 1000, "physical": 4096 } } }),
+        &[(&format!("{field}.blockSize.custom.logical"), "Provided size of 1000 is not a power of 2")],
+    );
+    check(
+        &format!("{SPEC}/domain/firmware"),
+        json!({ "uuid": "mine" }),
+        &[(
+            "spec.template.spec.domain.firmware.uuid",
+            "spec.template.spec.domain.firmware.uuid \"mine\" is not a UUID: leave it out to get one",
+        )],
+    );
+}
+
+#[test]
+fn credentials() {
+    let field = "spec.template.spec.accessCredentials[0]";
+    let key = |way: Value| json!([{ "sshPublicKey": { "source": { "secret": { "secretName": "s" } }, "propagationMethod": way } }]);
+    let message = format!("{field} requires a noCloud volume to exist when the noCloud propagationMethod is in use.");
+    let place = format!("{field}.sshPublicKey.propagationMethod");
+    check(&format!("{SPEC}/accessCredentials"), key(json!({ "noCloud": {} })), &[(&place, &message)]);
+    let place = format!("{place}.qemuGuestAgent");
+    let message = format!(
+        "{place} cannot be used in this version: use noCloud: {{}} or configDrive: {{}} with a cloud-init volume"
+    );
+    let agent = key(json!({ "qemuGuestAgent": { "users": ["me"] } }));
+    check(&format!("{SPEC}/accessCredentials"), agent, &[(&place, &message)]);
+}
+
+#[test]
+fn probes_and_names() {
+    let probe = json!({ "tcpSocket": { "port": 22 } });
+    check(&format!("{SPEC}/readinessProbe"), probe.clone(), &[]);
+    let mut alone = good();
+    alone["template"]["spec"]["networks"] = json!([]);
+    alone["template"]["spec"]["domain"]["devices"] = json!({ "autoattachPodInterface": false });
+    alone["template"]["spec"]["readinessProbe"] = probe;
+    alone["template"]["spec"]["volumes"] = json!([]);
+    let object = json!({ "metadata": { "name": "vm" }, "spec": alone });
+    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let Verdict::Invalid(causes) = verdict else { panic!("accepted") };
+    let field = "spec.template.spec.readinessProbe.tcpSocket";
+    assert_eq!(causes[0].message, format!("{field} is only allowed if the Pod Network is attached"));
+    check(
+        &format!("{SPEC}/dnsPolicy"),
+        json!("None"),
+        &[("spec.template.spec.dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None")],
+    );
+    let interface = "spec.template.spec.domain.devices.interfaces[0]";
+    check(
+        &format!("{SPEC}/domain/devices/interfaces/0"),
+        json!({ "name": "default" }),
+        &[(interface, &format!("{interface} should have a binding method: masquerade: {{}} or bridge: {{}}"))],
+    );
+    check(
+        &format!("{SPEC}/domain/devices/interfaces/0/ports"),
+        json!([{ "port": 0 }, { "port": 80, "name": "Web_1" }]),
+        &[
+            (&format!("{interface}.ports[0]"), "Port field is mandatory."),
+            (&format!("{interface}.ports[1].name"), "Invalid name of the port: Web_1"),
+        ],
+    );
 }
 
 #[test]

@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::LocalObjectReference;
 use kit::admission::Cause;
 use serde_json::Value;
 
-use super::{Rules, invalid, names, required, unsupported};
+use super::{invalid, names, required, unsupported};
 
 /// What fits into the object itself; more belongs into a Secret.
 const CLOUD_INIT: usize = 2048;
 
 /// Sources that this version can use.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 11] = [
     "cloudInitConfigDrive",
     "cloudInitNoCloud",
     "configMap",
@@ -25,16 +25,13 @@ const SOURCES: [&str; 14] = [
     "dataVolume",
     "downwardAPI",
     "emptyDisk",
-    "ephemeral",
     "persistentVolumeClaim",
     "secret",
     "serviceAccount",
     "sysprep",
-    "hostDisk",
-    "downwardMetrics",
 ];
 
-pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules, causes: &mut Vec<Cause>) {
+pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     let base = format!("{path}.volumes");
     let mut seen: Vec<&str> = Vec::new();
     let mut served = 0;
@@ -52,7 +49,7 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
                 format!("{field}.name {name:?} is not a name for a volume: use lower-case letters, digits and '-'");
             causes.push(invalid(format!("{field}.name"), message));
         }
-        source(&field, volume, rules, causes);
+        source(&field, volume, causes);
         if volume.service_account.is_some() {
             served += 1;
         }
@@ -80,7 +77,7 @@ fn matched(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause
     }
 }
 
-fn source(field: &str, volume: &Volume, rules: &Rules, causes: &mut Vec<Cause>) {
+fn source(field: &str, volume: &Volume, causes: &mut Vec<Cause>) {
     let fields = serde_json::to_value(volume).unwrap_or_default();
     let set: Vec<&str> = fields
         .as_object()
@@ -123,11 +120,6 @@ fn source(field: &str, volume: &Volume, rules: &Rules, causes: &mut Vec<Cause>) 
             )),
         }
     }
-    if volume.host_disk.is_some() && !rules.gates.iter().any(|gate| gate == "HostDisk") {
-        let place = format!("{field}.hostDisk");
-        let message = "HostDisk feature gate is not enabled: add it to spec.configuration.developerConfiguration.featureGates of the KubeVirt object";
-        causes.push(invalid(place, message.to_owned()));
-    }
     let clouds = [
         ("cloudInitNoCloud", volume.cloud_init_no_cloud.as_ref().map(|c| serde_json::to_value(c).unwrap_or_default())),
         (
@@ -150,9 +142,9 @@ pub(super) fn absolute(field: &str, path: &str, causes: &mut Vec<Cause>) {
 }
 
 fn cloud_init(field: &str, source: &Value, causes: &mut Vec<Cause>) {
-    for (what, plain, encoded, secret, must) in [
-        ("userdata", "userData", "userDataBase64", "secretRef", true),
-        ("networkdata", "networkData", "networkDataBase64", "networkDataSecretRef", false),
+    for (what, many, plain, encoded, secret, must) in [
+        ("userdata", "userdatasource", "userData", "userDataBase64", "secretRef", true),
+        ("networkdata", "networkdata source", "networkData", "networkDataBase64", "networkDataSecretRef", false),
     ] {
         let text = |key: &str| source.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
         let reference = source.get(secret).cloned().and_then(|value| serde_json::from_value(value).ok());
@@ -171,11 +163,14 @@ fn cloud_init(field: &str, source: &Value, causes: &mut Vec<Cause>) {
             + usize::from(text(encoded).is_some())
             + usize::from(reference.is_some());
         if sources > 1 {
-            causes.push(invalid(field.to_owned(), format!("{field} must have only one {what} source set.")));
+            causes.push(invalid(field.to_owned(), format!("{field} must have only one {many} set.")));
         }
         let network = source.as_object().is_some_and(|all| all.keys().any(|key| key.starts_with("networkData")));
         if must && sources == 0 && !network {
-            causes.push(invalid(field.to_owned(), format!("{field} must have at least one userdata source set.")));
+            causes.push(invalid(
+                field.to_owned(),
+                format!("{field} must have at least one userdatasource or one networkdatasource set."),
+            ));
         }
         if size > CLOUD_INIT {
             let place = format!("{field}.{}", if text(encoded).is_some() { encoded } else { plain });

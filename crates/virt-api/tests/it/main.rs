@@ -98,7 +98,7 @@ async fn start_and_stop() {
     assert_eq!(code, 202);
     assert_eq!(vms.get("vm").await.unwrap().spec.run_strategy.as_deref(), Some("Halted"));
     let (code, body) = setup.call("PUT", &format!("{path}/restart"), "admin", ADMIN).await;
-    let expect = "Operation cannot be fulfilled on virtualmachine.kubevirt.io \"vm\": Halted does not support manual \
+    let expect = "Operation cannot be fulfilled on virtualmachine.kubevirt.io \"vm\": RunStategy Halted does not support manual \
                   restart requests";
     assert_eq!((code, body["message"].as_str()), (409, Some(expect)));
     let (code, body) = setup.call("PUT", "/namespaces/default/virtualmachines/none/start", "admin", ADMIN).await;

@@ -105,7 +105,7 @@ pub fn render(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool
             "priorityClassName": spec.priority_class_name,
             "schedulerName": spec.scheduler_name,
             "runtimeClassName": settings.runtime_class,
-            "serviceAccountName": mounts.service_account,
+            "serviceAccountName": mounts.service_account.as_ref().or(spec.service_account_name.as_ref()),
             "imagePullSecrets": containers::pull_secrets(vmi),
         },
     });

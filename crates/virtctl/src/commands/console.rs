@@ -132,7 +132,7 @@ impl Session {
                 Err(fault) => fault,
             };
             // Not yet there, not yet running, or its node's agent not yet: worth waiting for.
-            let soon = matches!(fault.status, Some(404 | 409 | 500 | 502 | 503));
+            let soon = matches!(fault.status, Some(404 | 409 | 500 | 502 | 503)) || fault.says("VMI is not running");
             if !soon || Instant::now() >= deadline {
                 return Err(
                     fault.hint(format!("`virtctl explain {} -n {}` says what it waits for", self.name, self.namespace))
