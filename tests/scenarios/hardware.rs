@@ -1,5 +1,7 @@
 //! The guest sees the hardware that was asked for: firmware, processor, buses, seeds, and the pod's own addresses.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use anyhow::{Result, ensure};
 use e2e::machine::{self, condition, holds};
 use e2e::{Console, Namespace};
@@ -26,8 +28,11 @@ fn unusual() -> Value {
     let domain = machine::domain(&mut vm);
     domain["firmware"] = json!({ "bootloader": { "efi": { "secureBoot": false } }, "serial": "SN-77" });
     domain["cpu"] = json!({ "cores": 2, "model": "Nehalem" });
+    domain["clock"] = json!({ "timezone": "Asia/Tokyo" });
     domain["devices"] = json!({
         "autoattachGraphicsDevice": false,
+        "inputs": [{ "name": "pointer", "type": "tablet", "bus": "virtio" }],
+        "tpm": {},
         "disks": [
             { "name": "root", "bootOrder": 1, "disk": { "bus": "sata" } },
             { "name": "space", "disk": { "bus": "scsi" }, "serial": "SPACE1" },
@@ -35,6 +40,8 @@ fn unusual() -> Value {
         ],
         "interfaces": [{ "name": "default", "bridge": {}, "model": "e1000", "macAddress": MAC }],
     });
+    let key = json!({ "source": { "secret": { "secretName": "keys" } }, "propagationMethod": { "configDrive": {} } });
+    machine::spec(&mut vm)["accessCredentials"] = json!([{ "sshPublicKey": key }]);
     vm
 }
 
@@ -49,6 +56,10 @@ fn mute() -> Value {
 
 fn hardware_is_what_was_asked_for() -> Result<()> {
     let space = Namespace::new("hardware")?;
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMbNq somebody";
+    space.apply(
+        &json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "keys" }, "stringData": { "a": key } }),
+    )?;
     space.apply(&unusual())?;
     space.apply(&mute())?;
     let addressed = |vmi: &Value| holds(vmi, "AgentConnected") && addresses(vmi).len() > 2;
@@ -58,6 +69,10 @@ fn hardware_is_what_was_asked_for() -> Result<()> {
 
     let mut console = Console::open(&space, "unusual")?;
     console.log_in("root", "guest")?;
+    let (clock, _) = console.run("cat /sys/class/rtc/rtc0/since_epoch")?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let ahead = clock.trim().parse::<u64>()?.saturating_sub(now);
+    ensure!(ahead.abs_diff(9 * 3600) < 1800, "the clock is {ahead} seconds ahead, Tokyo is nine hours");
     let mut says = |command: &str, expect: &str| -> Result<()> {
         let (said, code) = console.run(command)?;
         ensure!(code == 0 && said.contains(expect), "{command}: expected {expect:?}, found {said:?} and code {code}");
@@ -66,6 +81,7 @@ fn hardware_is_what_was_asked_for() -> Result<()> {
     says("hostname", "drive")?;
     says("ls -d /sys/firmware/efi", "/sys/firmware/efi")?;
     says("cat /sys/class/dmi/id/product_serial", "SN-77")?;
+    says("mount -o ro /dev/sr0 /mnt && cat /mnt/openstack/latest/meta_data.json; umount /mnt", key)?;
     says("nproc", "2")?;
     says("grep -m1 'model name' /proc/cpuinfo", "Nehalem")?;
     says("cat /sys/block/sda/device/model", "QEMU HARDDISK")?;

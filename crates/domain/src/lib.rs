@@ -55,6 +55,11 @@ pub fn domain_name(namespace: &str, name: &str) -> String {
     format!("{namespace}_{name}")
 }
 
+/// The domain's UUID, which is also the firmware's.
+pub fn uuid(vmi: &VirtualMachineInstance) -> String {
+    machine::uuid(vmi)
+}
+
 /// Paths of the sockets and the log in the consoles' directory.
 pub mod console {
     pub const SERIAL: &str = "virt-serial0";

@@ -48,7 +48,7 @@ impl Image {
 }
 
 const COMPONENT_PACKAGES: [&str; 5] = ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static"];
-const LAUNCHER_PACKAGES: [&str; 13] = [
+const LAUNCHER_PACKAGES: [&str; 14] = [
     "libc6",
     "libgcc-s1",
     "busybox-static",
@@ -62,6 +62,7 @@ const LAUNCHER_PACKAGES: [&str; 13] = [
     "ipxe-qemu",
     "swtpm",
     "swtpm-tools",
+    "tzdata",
 ];
 
 /// Links of the multicall binary.
@@ -233,6 +234,8 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
         "usr/share/ovmf",
         "usr/share/libvirt/cpu_map",
         "usr/lib/ipxe/qemu",
+        // Clocks of guests that show a local time.
+        "usr/share/zoneinfo",
     ] {
         if root.join(tree).is_dir() {
             layer.tree(Path::new(tree), &root.join(tree), &firmware)?;

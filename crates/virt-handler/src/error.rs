@@ -46,6 +46,15 @@ pub enum Error {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// The API server refused a read.
+    #[error("cannot read {what}")]
+    Read {
+        /// Which object.
+        what: &'static str,
+        /// Cause.
+        #[source]
+        source: kube::Error,
+    },
     /// The API server refused a write.
     #[error("cannot write {what}")]
     Write {

@@ -24,6 +24,7 @@ mod reaper;
 mod request_queue;
 mod screenshot;
 mod server;
+mod tpm;
 mod words;
 
 use std::time::Duration;

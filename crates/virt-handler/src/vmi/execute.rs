@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::kubevirt::v1::VirtualMachineInstance;
-use api::kubevirt::words::phase;
+use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration, VirtualMachineInstance};
+use api::kubevirt::words::{annotation, phase};
 use domain::{Environment, GuestFacts};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kit::queue::Next;
 use kit::store::Key;
 use kit::{Chain, Task, clock};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
 use rpc::launcher::{DomainState, Empty, SyncRequest};
 use serde_json::{Map, Value, json};
@@ -157,7 +157,7 @@ async fn execute(
             guest.held().plugged = Some(Arc::new(plugged));
             Ok(())
         }
-        Step::Sync => sync(guest, vmi).await,
+        Step::Sync => sync(context, guest, vmi).await,
         Step::Shutdown => {
             let mut client = current(guest, vmi)?.client;
             client.shutdown(timed(Empty {}, CALL)).await?;
@@ -223,16 +223,18 @@ async fn connect(context: &Context, key: &Key, vmi: &VirtualMachineInstance, gue
     Ok(())
 }
 
-async fn sync(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> {
     let mut client = current(guest, vmi)?.client;
+    let kubevirts: Api<KubeVirt> = Api::all(context.client.clone());
+    let found = kubevirts.list(&ListParams::default().limit(1)).await;
+    let read = |source| Error::Read { what: "the KubeVirt object", source };
+    let configuration = found.map_err(read)?.items.into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
     let environment = {
         let held = guest.held();
         Environment {
             emulation: held.emulation.is_some(),
             interfaces: held.plugged.as_ref().map(|p| p.interfaces.clone()).unwrap_or_default(),
-            free_page_reporting: true,
-            log_serial_console: true,
-            ..Default::default()
+            ..chosen(vmi, &configuration.unwrap_or_default())
         }
     };
     let encode = |value: serde_json::Result<String>| value.map_err(|e| tonic::Status::internal(e.to_string()));
@@ -245,6 +247,25 @@ async fn sync(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> 
     held.synced = Some(vmi.metadata.generation.unwrap_or(0));
     held.trouble = None;
     Ok(())
+}
+
+/// What the administrator chose for every guest, as far as this one does not choose itself.
+fn chosen(vmi: &VirtualMachineInstance, configuration: &KubeVirtConfiguration) -> Environment {
+    let options = configuration.virtual_machine_options.clone().unwrap_or_default();
+    let smbios = configuration.smbios.clone().unwrap_or_default();
+    let kept = vmi.annotations().get(annotation::FREE_PAGE_REPORTING_DISABLED).is_some_and(|value| value == "true");
+    Environment {
+        free_page_reporting: options.disable_free_page_reporting.is_none() && !kept,
+        log_serial_console: options.disable_serial_console_log.is_none(),
+        smbios: domain::Smbios {
+            manufacturer: smbios.manufacturer.unwrap_or_default(),
+            product: smbios.product.unwrap_or_default(),
+            version: smbios.version.unwrap_or_default(),
+            sku: smbios.sku.unwrap_or_default(),
+            family: smbios.family.unwrap_or_default(),
+        },
+        ..Default::default()
+    }
 }
 
 fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
@@ -350,6 +371,23 @@ fn reference(vmi: &VirtualMachineInstance) -> ObjectReference {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_administrator_chooses_for_every_guest() {
+        let vmi =
+            |annotations: Value| serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap();
+        let configuration = json!({
+            "smbios": {"manufacturer": "Acme", "product": "Cloud"},
+            "virtualMachineOptions": {"disableSerialConsoleLog": {}},
+        });
+        let configuration = serde_json::from_value(configuration).unwrap();
+        let found = chosen(&vmi(json!({})), &configuration);
+        assert_eq!((found.smbios.manufacturer.as_str(), found.smbios.product.as_str()), ("Acme", "Cloud"));
+        assert_eq!((found.free_page_reporting, found.log_serial_console), (true, false));
+        let kept = vmi(json!({"kubevirt.io/free-page-reporting-disabled": "true"}));
+        let found = chosen(&kept, &KubeVirtConfiguration::default());
+        assert_eq!((found.free_page_reporting, found.log_serial_console), (false, true));
+    }
 
     #[test]
     fn only_what_changed_is_written() {

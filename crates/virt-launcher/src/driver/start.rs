@@ -1,11 +1,17 @@
 //! From a VMI to a domain that runs.
 
+use std::path::Path;
+
 use api::kubevirt::v1::VirtualMachineInstance;
 use domain::Environment;
 use libvirt::{Connection, Domain};
 
 use crate::Dirs;
 use crate::prepare::{self, Prepared};
+use crate::tpm;
+
+/// What QEMU reads a time zone from; it takes one that is not there for UTC.
+const ZONES: &str = "/usr/share/zoneinfo";
 
 /// Why a VMI does not start. The sentence reaches the user.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +22,10 @@ pub(crate) enum Failure {
     Environment(serde_json::Error),
     #[error("{}", kit::Chain(.0))]
     Prepare(prepare::Error),
+    #[error("spec.domain.clock.timezone {0:?} is not a known time zone: write it like Europe/Berlin")]
+    TimeZone(String),
+    #[error("{}", kit::Chain(.0))]
+    Tpm(tpm::Error),
     #[error("{0}")]
     Domain(domain::Error),
     #[error("{0}")]
@@ -30,8 +40,8 @@ impl Failure {
         match self {
             Self::Prepare(error) => error.is_final(),
             Self::Domain(domain::Error::NotPlugged { .. }) => false,
-            Self::Domain(_) | Self::Vmi(_) => true,
-            Self::Environment(_) | Self::Libvirt(_) | Self::Ending => false,
+            Self::Domain(_) | Self::Vmi(_) | Self::TimeZone(_) => true,
+            Self::Environment(_) | Self::Tpm(_) | Self::Libvirt(_) | Self::Ending => false,
         }
     }
 }
@@ -42,6 +52,10 @@ pub(super) async fn domain(
     dirs: &Dirs,
     connection: &Connection,
 ) -> Result<(Prepared, Domain), Failure> {
+    let zone = vmi.spec.domain.clock.as_ref().and_then(|clock| clock.timezone.as_deref());
+    if let Some(zone) = zone.filter(|zone| !is_zone(Path::new(ZONES), zone)) {
+        return Err(Failure::TimeZone(zone.to_owned()));
+    }
     let prepared = prepare::prepare(vmi, dirs).await.map_err(Failure::Prepare)?;
     environment.disks.clone_from(&prepared.disks);
     environment.kernel.clone_from(&prepared.kernel);
@@ -49,6 +63,11 @@ pub(super) async fn domain(
     let xml = domain::to_xml(vmi, &environment).map_err(Failure::Domain)?;
     tracing::debug!(xml, "domain");
     let paused = vmi.spec.start_strategy.as_deref() == Some("Paused");
+    if tpm::wanted(vmi) {
+        let (private, uuid) = (dirs.private(), domain::uuid(vmi));
+        let made = tokio::task::spawn_blocking(move || tpm::manufacture(&private, &uuid)).await;
+        made.map_err(|_| Failure::Ending)?.map_err(Failure::Tpm)?;
+    }
     let connection = connection.clone();
     let started = tokio::task::spawn_blocking(move || {
         let domain = connection.define(&xml)?;
@@ -64,4 +83,28 @@ pub(super) async fn domain(
     });
     let domain = started.await.map_err(|_| Failure::Ending)?.map_err(Failure::Libvirt)?;
     Ok((prepared, domain))
+}
+
+fn is_zone(zones: &Path, name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
+    name.chars().all(plain) && !name.starts_with('/') && zones.join(name).is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_files_below_their_directory() {
+        let zones = std::env::temp_dir().join(format!("zones-{}", std::process::id()));
+        std::fs::create_dir_all(zones.join("Europe")).unwrap();
+        std::fs::write(zones.join("Europe/Berlin"), "TZif2").unwrap();
+        for (name, expect) in
+            [("Europe/Berlin", true), ("Europe", false), ("Europe/Bärlin", false), ("/etc/passwd", false)]
+        {
+            assert_eq!(is_zone(&zones, name), expect, "{name}");
+        }
+        assert!(!is_zone(&zones, "../etc/passwd"));
+        std::fs::remove_dir_all(zones).unwrap();
+    }
 }
