@@ -208,5 +208,13 @@ fn run_attaches_and_cleans_up() -> Result<()> {
     ensure!(text(&output.stdout).contains("got this"), "{output:?}");
     ensure!(output.status.code() == Some(3), "{output:?}");
     space.wait("pod", "once", "was removed", serde_json::Value::is_null)?;
+    // A command that has said everything before its client is there is heard nevertheless.
+    for round in 0..5 {
+        let name = format!("quick{round}");
+        let words =
+            ["run", &name, "-i", "--rm", "--restart=Never", "--quiet", &image, "--command", "--", "echo", "heard"];
+        let output = space.output(&words)?;
+        ensure!(text(&output.stdout).contains("heard"), "{output:?}");
+    }
     Ok(())
 }

@@ -1,4 +1,7 @@
 //! attach: the container's own process. Its output is read from its log, from now on; its input goes to its pipe.
+//!
+//! A container whose input is for one session only (`kubectl run -i`) was made for that session, which sees its output from
+//! the beginning: a command that is quick has said everything before its client is here.
 
 use std::path::PathBuf;
 
@@ -6,6 +9,7 @@ use axum::{
     extract::{Path as UrlPath, RawQuery, State, WebSocketUpgrade, ws::WebSocket},
     response::Response,
 };
+use k8s_openapi::api::core::v1::Pod;
 use rpc::containerd::tasks;
 use tokio::{io::AsyncWriteExt, net::unix::pipe, sync::mpsc};
 
@@ -26,6 +30,8 @@ struct Attached {
     container: String,
     log: PathBuf,
     wanted: Wanted,
+    /// Whether this is the one session of the container.
+    only: bool,
 }
 
 pub(super) async fn serve(
@@ -50,8 +56,14 @@ pub(super) async fn serve(
         container: id,
         log: dir.join(log_path(&container, attempt)),
         wanted: Wanted::parse(query.as_deref().unwrap_or_default()),
+        only: is_for_one_session(&pod, &container),
     };
     Ok(upgrade.protocols(PROTOCOLS).on_upgrade(move |socket| async move { Box::pin(session(socket, attached)).await }))
+}
+
+fn is_for_one_session(pod: &Pod, container: &str) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.into_iter().any(|known| known.name == container && known.stdin_once == Some(true))
 }
 
 async fn session(socket: WebSocket, attached: Attached) {
@@ -67,7 +79,8 @@ async fn session(socket: WebSocket, attached: Attached) {
         // Set once, here.
         let _ = ending.set(code);
     };
-    let query = Query { follow: true, tail: Some(0), stdout: true, stderr: true, ..Default::default() };
+    let tail = (!attached.only).then_some(0);
+    let query = Query { follow: true, tail, stdout: true, stderr: true, ..Default::default() };
     let reading = async {
         let outcome = read::read(&attached.log, &query, ended, &send).await;
         drop(send);
