@@ -171,6 +171,7 @@ mod tests {
         })
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn wanted(name: &str, kind: &str, patch: Value) -> CustomizeComponents {
         let patch =
             json!({ "resourceType": "Deployment", "resourceName": name, "type": kind, "patch": patch.to_string() });
@@ -178,6 +179,7 @@ mod tests {
     }
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(kind: &str, patch: Value, pointer: &str, expect: Value) {
         let mut manifests = [deployment()];
         apply(&mut manifests, &wanted("virt-api", kind, patch)).unwrap();
