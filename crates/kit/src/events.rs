@@ -95,6 +95,8 @@ async fn write(client: Client, source: Source, mut receive: mpsc::Receiver<Recor
             record = receive.recv() => {
                 let Some(record) = record else { return };
                 let identity = record.object.uid.clone().or_else(|| record.object.name.clone()).unwrap_or_default();
+                // The same sentence about another part of the object is another event.
+                let identity = identity + record.object.field_path.as_deref().unwrap_or_default();
                 let key = (identity, record.reason.clone(), record.message.clone());
                 if let Some(written) = known.get_mut(&key) {
                     written.count = written.count.saturating_add(1);

@@ -50,6 +50,11 @@ impl Context {
         self.config.root.join("pods").join(uid)
     }
 
+    /// Where the volumes of one kind lie.
+    pub(crate) fn volume_dir(&self, uid: &str, plugin: &str) -> PathBuf {
+        self.pod_dir(uid).join("volumes").join(format!("kubernetes.io~{plugin}"))
+    }
+
     /// The Services a pod of `namespace` sees in its environment.
     pub(crate) fn visible_services(&self, namespace: &str) -> Vec<Service> {
         let state = self.services.state();
@@ -83,6 +88,11 @@ pub(crate) fn about(pod: &Pod) -> ObjectReference {
 /// The same, about one of its containers.
 pub(crate) fn about_container(pod: &Pod, name: &str) -> ObjectReference {
     let init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).any(|c| c.name == name);
-    let list = if init { "initContainers" } else { "containers" };
+    let passing = pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten()).any(|c| c.name == name);
+    let list = match (init, passing) {
+        (true, _) => "initContainers",
+        (_, true) => "ephemeralContainers",
+        _ => "containers",
+    };
     ObjectReference { field_path: Some(format!("spec.{list}{{{name}}}")), ..about(pod) }
 }

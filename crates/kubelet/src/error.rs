@@ -39,6 +39,14 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A volume of a pod could not be set up.
+    #[error("volume {name:?}")]
+    Volume {
+        /// The volume's name in the pod.
+        name: String,
+        #[source]
+        source: Box<Error>,
+    },
     /// The pod asks for something that cannot be done.
     #[error("{0}")]
     Invalid(String),
@@ -75,6 +83,14 @@ impl Error {
 
     pub(crate) fn file(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
         move |source| Error::File { what, path: path.into(), source }
+    }
+
+    /// For users, who do not care which call it was that the runtime refused.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Error::Runtime { source, .. } => source.to_string(),
+            other => kit::Chain(other).to_string(),
+        }
     }
 
     /// True when the runtime said that the thing does not exist.

@@ -76,11 +76,7 @@ pub(crate) async fn ensure(
     match pull(context, pod, image).await {
         Ok(()) => {}
         Err(error) => {
-            // containerd's own sentence names the image; what was called would only be said twice.
-            let message = match &error {
-                Error::Runtime { source, .. } => source.to_string(),
-                other => kit::Chain(other).to_string(),
-            };
+            let message = error.words();
             context.events.warning(about, "Failed", format!("Failed to pull image \"{image}\": {message}"));
             context.events.warning(about, "Failed", "Error: ErrImagePull");
             return Err(Waiting { reason: "ErrImagePull".into(), message });
@@ -105,7 +101,7 @@ pub(crate) async fn ensure(
 }
 
 fn waiting(reason: &str, error: &Error) -> Waiting {
-    Waiting { reason: reason.to_owned(), message: kit::Chain(error).to_string() }
+    Waiting { reason: reason.to_owned(), message: error.words() }
 }
 
 async fn info(runtime: &Runtime, image: &str) -> Result<Option<ImageInfo>> {

@@ -21,11 +21,13 @@
 //! Invariants: only the worker changes its pod's containers, files and status. `plan`, `status` and everything they use
 //! are pure. Nothing is remembered that a restart would need: containers, labels and annotations say it all.
 
+pub(crate) mod admission;
 pub(crate) mod container;
 pub(crate) mod env;
 pub(crate) mod environment;
 pub(crate) mod fields;
 pub(crate) mod hooks;
+pub(crate) mod local_storage;
 pub(crate) mod mounts;
 pub(crate) mod observed;
 pub(crate) mod plan;

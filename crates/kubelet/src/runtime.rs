@@ -121,6 +121,12 @@ impl Runtime {
         Ok(reply.into_inner().status.unwrap_or_default())
     }
 
+    pub(crate) async fn container_stats(&self, uid: &str) -> Result<Vec<cri::ContainerStats>> {
+        let filter = Some(cri::ContainerStatsFilter { label_selector: by_uid(uid), ..Default::default() });
+        let reply = self.cri().list_container_stats(cri::ListContainerStatsRequest { filter }).await;
+        Ok(reply.map_err(Error::runtime("container stats"))?.into_inner().stats)
+    }
+
     /// Stops a container: its stop signal now, SIGKILL after `grace` seconds. A container that is gone is stopped.
     pub(crate) async fn stop_container(&self, id: &str, grace: i64) -> Result<()> {
         let request = cri::StopContainerRequest { container_id: id.to_owned(), timeout: grace };

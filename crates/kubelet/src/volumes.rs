@@ -31,12 +31,11 @@ pub(crate) struct Mounted {
 
 /// Makes or refreshes all volumes of the pod.
 pub(crate) async fn set_up(context: &Context, pod: &Pod, pod_ips: &[String]) -> Result<Mounted> {
-    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let dir = context.pod_dir(uid);
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let jobs = spec.volumes.iter().flatten().map(|volume| async {
-        let path = set_up_one(context, pod, spec, volume, &dir, pod_ips).await?;
+        let path = set_up_one(context, pod, spec, volume, pod_ips).await;
+        let path = path.map_err(|error| Error::Volume { name: volume.name.clone(), source: Box::new(error) })?;
         Ok::<_, Error>((volume.name.clone(), path))
     });
     let paths = futures::future::try_join_all(jobs).await?;
@@ -48,7 +47,6 @@ async fn set_up_one(
     pod: &Pod,
     spec: &PodSpec,
     volume: &Volume,
-    dir: &Path,
     pod_ips: &[String],
 ) -> Result<PathBuf> {
     if let Some(host) = &volume.host_path {
@@ -59,7 +57,8 @@ async fn set_up_one(
     if let Some(claim) = &volume.persistent_volume_claim {
         return claimed(context, pod, &claim.claim_name).await;
     }
-    let place = |plugin: &str| dir.join("volumes").join(format!("kubernetes.io~{plugin}")).join(&volume.name);
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let place = |plugin: &str| context.volume_dir(uid, plugin).join(&volume.name);
     let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).and_then(|group| u32::try_from(group).ok());
     if let Some(source) = &volume.empty_dir {
         let path = place("empty-dir");
@@ -75,7 +74,7 @@ async fn set_up_one(
     } else if volume.projected.is_some() {
         "projected"
     } else {
-        return Err(Error::Invalid(format!("volume {}: its type is not supported on this node", volume.name)));
+        return Err(Error::Invalid("its type is not supported on this node".to_owned()));
     };
     let path = place(plugin);
     // A token that is still fresh is read back instead of being asked for again.

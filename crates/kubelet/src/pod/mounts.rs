@@ -79,7 +79,7 @@ fn volume(
         root.clone()
     } else {
         let target = dir.join("volume-subpaths").join(&wanted.name).join(&container.name).join(index.to_string());
-        sub_path::bind(root, &sub, &target, 0o750)?
+        sub_path::bind(root, &sub, &target)?
     };
     // What the volume itself says is stronger than the mount.
     let volume = spec.volumes.iter().flatten().find(|volume| volume.name == wanted.name);
@@ -107,7 +107,7 @@ fn hosts_file(dir: &Path, pod: &Pod, spec: &PodSpec, context: &Context, pod_ips:
     let path = dir.join("etc-hosts");
     let text = if spec.host_network == Some(true) {
         let own = fs::read_to_string("/etc/hosts").unwrap_or_default();
-        format!("{own}{}", aliases(spec))
+        format!("# Kubernetes-managed hosts file (host network).\n{own}{}", aliases(spec))
     } else {
         hosts(pod, spec, &context.config.cluster_domain, pod_ips)
     };
@@ -118,7 +118,7 @@ fn hosts_file(dir: &Path, pod: &Pod, spec: &PodSpec, context: &Context, pod_ips:
 
 fn hosts(pod: &Pod, spec: &PodSpec, domain: &str, pod_ips: &[String]) -> String {
     let mut text = String::from(
-        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
+        "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
     );
     let host = hostname(pod);
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -136,7 +136,8 @@ fn aliases(spec: &PodSpec) -> String {
         let names = alias.hostnames.as_deref().unwrap_or_default().join("\t");
         format!("{}\t{names}\n", alias.ip)
     });
-    lines.collect()
+    let lines: String = lines.collect();
+    if lines.is_empty() { lines } else { format!("\n# Entries added by HostAliases.\n{lines}") }
 }
 
 #[cfg(test)]
@@ -151,7 +152,8 @@ mod tests {
             "spec": {"containers": [], "subdomain": "sub", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a", "b"]}]}}))
         .unwrap();
         let text = hosts(&pod, pod.spec.as_ref().unwrap(), "cluster.local", &["10.0.0.5".to_owned()]);
-        assert!(text.starts_with("127.0.0.1\tlocalhost\n"));
-        assert!(text.ends_with("10.0.0.5\tp.sub.ns.svc.cluster.local\tp\n1.2.3.4\ta\tb\n"), "{text}");
+        assert!(text.starts_with("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"));
+        let end = "10.0.0.5\tp.sub.ns.svc.cluster.local\tp\n\n# Entries added by HostAliases.\n1.2.3.4\ta\tb\n";
+        assert!(text.ends_with(end), "{text}");
     }
 }

@@ -113,8 +113,17 @@ pub(crate) struct Facts {
 pub(crate) struct Probed {
     pub(crate) started: bool,
     pub(crate) ready: bool,
-    /// Liveness or startup failed: the sentence to stop it with.
-    pub(crate) doomed: Option<String>,
+    /// Liveness or startup failed.
+    pub(crate) doomed: Option<Doom>,
+}
+
+/// Why a probe wants its container stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Doom {
+    /// The sentence of the event.
+    pub(crate) reason: String,
+    /// The grace period of the probe itself, which is stronger than the pod's.
+    pub(crate) grace: Option<i64>,
 }
 
 /// The outcome.
@@ -296,8 +305,8 @@ fn attend(
         }
         State::Running { .. } => {
             let doom = facts.probes.get(&instance.id).and_then(|probed| probed.doomed.clone());
-            if let Some(reason) = doom {
-                let grace = probe_grace(spec, container);
+            if let Some(Doom { reason, grace }) = doom {
+                let grace = grace.unwrap_or_else(|| grace_period(spec));
                 plan.steps.push(Step::Stop { id: instance.id.clone(), name: container.name.clone(), grace, reason });
             }
         }
@@ -333,11 +342,6 @@ pub(crate) fn next_crash_delay(known: Option<&(Duration, Timestamp)>, last_run: 
     }
 }
 
-fn probe_grace(spec: &PodSpec, container: &Container) -> i64 {
-    let own = [&container.liveness_probe, &container.startup_probe].into_iter().flatten();
-    own.filter_map(|probe| probe.termination_grace_period_seconds).next().unwrap_or_else(|| grace_period(spec))
-}
-
 /// The pod's own grace period.
 pub(crate) fn grace_period(spec: &PodSpec) -> i64 {
     spec.termination_grace_period_seconds.unwrap_or(30)
@@ -351,12 +355,20 @@ fn sidecars(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers.iter().flatten().filter(|c| is_sidecar(c))
 }
 
-/// A container without a startup probe has started when it runs.
+/// A container without a startup probe has started when it runs and its postStart hook has ended.
 pub(crate) fn has_started(container: &Container, instance: &Instance, facts: &Facts) -> bool {
-    container.startup_probe.is_none() || facts.probes.get(&instance.id).is_some_and(|probed| probed.started)
+    let probed = || facts.probes.get(&instance.id).is_some_and(|probed| probed.started);
+    !is_hooked(container, facts) && (container.startup_probe.is_none() || probed())
 }
 
-fn restarts(spec: &PodSpec, container: &Container, code: i32) -> bool {
+/// The container's postStart hook is under way: until it has ended the container does not count as running.
+pub(crate) fn is_hooked(container: &Container, facts: &Facts) -> bool {
+    let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+    hook.is_some() && facts.busy.contains(&format!("start:{}", container.name))
+}
+
+/// Whether the kubelet would start the container again after it ended with `code`.
+pub(crate) fn restarts(spec: &PodSpec, container: &Container, code: i32) -> bool {
     if is_sidecar(container) {
         return true;
     }

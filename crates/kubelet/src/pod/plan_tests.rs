@@ -156,10 +156,25 @@ fn back_off_doubles_up_to_five_minutes() {
 
 #[test]
 fn a_container_that_fails_its_liveness_is_stopped() {
-    let doomed = Probed { doomed: Some("why".into()), ..Default::default() };
+    let doomed = Probed { doomed: Some(Doom { reason: "why".into(), grace: None }), ..Default::default() };
     let facts = Facts { probes: [("a0".to_owned(), doomed)].into(), ..ready() };
     let plan = check(two(), &observed(&["a", "b"], Some(true)), &facts, &["stop:a0"]);
     assert!(matches!(&plan.steps[0], Step::Stop { grace: 30, reason, .. } if reason == "why"));
+    let doomed = Probed { doomed: Some(Doom { reason: "why".into(), grace: Some(3) }), ..Default::default() };
+    let facts = Facts { probes: [("a0".to_owned(), doomed)].into(), ..ready() };
+    let plan = check(two(), &observed(&["a", "b"], Some(true)), &facts, &["stop:a0"]);
+    assert!(matches!(&plan.steps[0], Step::Stop { grace: 3, .. }), "the probe's own grace is stronger");
+}
+
+#[test]
+fn a_sidecar_has_started_when_its_hook_has_ended() {
+    let mut spec = with_inits();
+    for container in spec["initContainers"].as_array_mut().unwrap() {
+        container["lifecycle"] = json!({"postStart": {"exec": {"command": ["x"]}}});
+    }
+    let hooked = Facts { busy: ["start:s".to_owned()].into(), ..ready() };
+    check(spec.clone(), &observed(&["i=0@1", "s"], Some(true)), &hooked, &[]);
+    check(spec, &observed(&["i=0@1", "s"], Some(true)), &ready(), &["start:j"]);
 }
 
 #[test]

@@ -10,15 +10,18 @@ use k8s_openapi::{
 };
 use tokio::sync::mpsc;
 
-use crate::context::{Context, about_container};
+use crate::{
+    context::{Context, about_container},
+    pod::plan::Doom,
+};
 
 /// What a probe found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Started,
     Ready(bool),
-    /// The container must be stopped; the sentence says why.
-    Doomed(String),
+    /// The container must be stopped.
+    Doomed(Doom),
 }
 
 /// By container id.
@@ -76,7 +79,10 @@ async fn startup(target: &Target, probe: &Probe, reports: &Reports) -> bool {
                 failures += 1;
                 if failures >= probe.failure_threshold.unwrap_or(3).max(1) {
                     let reason = format!("Container {} failed startup probe, will be restarted", target.container.name);
-                    let _ = reports.send((target.id.clone(), Verdict::Doomed(reason)));
+                    let _ = reports.send((
+                        target.id.clone(),
+                        Verdict::Doomed(Doom { reason, grace: probe.termination_grace_period_seconds }),
+                    ));
                     return false;
                 }
             }
@@ -97,7 +103,10 @@ async fn liveness(target: &Target, probe: &Probe, reports: &Reports) {
                 if failures >= probe.failure_threshold.unwrap_or(3).max(1) {
                     let reason =
                         format!("Container {} failed liveness probe, will be restarted", target.container.name);
-                    let _ = reports.send((target.id.clone(), Verdict::Doomed(reason)));
+                    let _ = reports.send((
+                        target.id.clone(),
+                        Verdict::Doomed(Doom { reason, grace: probe.termination_grace_period_seconds }),
+                    ));
                     return;
                 }
             }
@@ -172,7 +181,7 @@ async fn ask(target: &Target, probe: &Probe) -> Result<(), String> {
             Err(error) if error.is_timeout() => {
                 Err(format!("command timed out after {seconds}s: {}", command.join(" ")))
             }
-            Err(error) => Err(kit::Chain(&error).to_string()),
+            Err(error) => Err(error.words()),
         };
     }
     match tokio::time::timeout(limit, ask_network(target, probe)).await {

@@ -34,7 +34,7 @@ pub(crate) fn config(pod: &Pod, attempt: u32, around: &Surroundings<'_>) -> cri:
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata { name, uid, namespace, attempt }),
         // On the host network the node's name is used, and runc refuses to be told one.
-        hostname: if host_network { String::new() } else { hostname(pod) },
+        hostname: if host_network { String::new() } else { full_hostname(pod, spec, around.cluster_domain) },
         log_directory: log_directory(pod, around.logs),
         dns_config: Some(dns(pod, around)),
         port_mappings: if host_network { Vec::new() } else { ports(spec) },
@@ -46,6 +46,19 @@ pub(crate) fn config(pod: &Pod, attempt: u32, around: &Surroundings<'_>) -> cri:
             sysctls: sysctls(spec),
             ..Default::default()
         }),
+    }
+}
+
+/// The host name, with its domain when the pod wants that and has one.
+fn full_hostname(pod: &Pod, spec: &PodSpec, domain: &str) -> String {
+    let host = hostname(pod);
+    let wanted = spec.set_hostname_as_fqdn == Some(true);
+    match spec.subdomain.as_deref().filter(|subdomain| wanted && !subdomain.is_empty()) {
+        Some(subdomain) => {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            format!("{host}.{subdomain}.{namespace}.svc.{domain}")
+        }
+        None => host,
     }
 }
 

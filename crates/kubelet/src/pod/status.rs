@@ -13,11 +13,15 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     pod::{
         observed::{Instance, Observed, State},
-        plan::{Facts, has_started, is_sidecar, is_terminal},
+        plan::{Facts, has_started, is_hooked, is_sidecar, is_terminal, restarts},
         start::ephemeral,
     },
     resources::qos_class,
 };
+
+/// The reason of a pod that took more of the node than it may.
+pub(crate) const EVICTED: &str = "Evicted";
+const DISRUPTION: &str = "DisruptionTarget";
 
 /// Why a container waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,10 +127,9 @@ fn phase(spec: &PodSpec, inputs: &Inputs<'_>, initialized: bool) -> &'static str
     if stopped && !observed.containers.is_empty() {
         return "Failed";
     }
-    let begun = spec
-        .containers
-        .iter()
-        .all(|c| observed.latest(&c.name).is_some_and(|instance| !matches!(instance.state, State::Created)));
+    let begun = spec.containers.iter().all(|c| {
+        observed.latest(&c.name).is_some_and(|i| !matches!(i.state, State::Created)) && !is_hooked(c, inputs.facts)
+    });
     if (begun && initialized) || before == Some("Running") { "Running" } else { "Pending" }
 }
 
@@ -167,7 +170,12 @@ fn container_status(
         last = old.and_then(|old| old.last_state.clone()).unwrap_or_default();
     }
     let (mut started, mut ready) = (false, false);
+    let spec = inputs.pod.spec.as_ref();
     match instance.map(|instance| &instance.state) {
+        Some(State::Running { .. }) if is_hooked(container, inputs.facts) => {
+            let creating = ContainerStateWaiting { reason: Some("ContainerCreating".to_owned()), message: None };
+            state.waiting = waiting.or(Some(creating));
+        }
         Some(State::Running { started: at }) => {
             let instance = instance.map(|i| (has_started(container, i, inputs.facts), inputs.facts.probes.get(&i.id)));
             state.running = Some(ContainerStateRunning { started_at: Some(Time(kit::clock::seconds(*at))) });
@@ -177,7 +185,10 @@ fn container_status(
         }
         Some(State::Exited(exit)) => {
             let ended = instance.and_then(terminated);
-            if let Some(wait) = crash.or(waiting) {
+            // What is not started again waits for nothing, however its start went wrong.
+            let over =
+                inputs.facts.stopping.is_some() || spec.is_some_and(|spec| !restarts(spec, container, exit.code));
+            if let Some(wait) = crash.or(waiting).filter(|_| !over) {
                 state.waiting = Some(wait);
                 last.terminated = ended;
             } else {
@@ -264,7 +275,9 @@ fn conditions(
         let unready = list.iter().flatten().filter(|status| !status.ready).map(|status| status.name.as_str());
         unready.collect::<Vec<_>>().join(" ")
     };
-    let unready = names(&status.container_statuses);
+    let is_sidecar_named = |name: &str| spec.init_containers.iter().flatten().any(|c| c.name == name && is_sidecar(c));
+    let sidecars = status.init_container_statuses.iter().flatten().filter(|status| is_sidecar_named(&status.name));
+    let unready = names(&Some(sidecars.chain(status.container_statuses.iter().flatten()).cloned().collect()));
     let completed = || Some(("PodCompleted".to_owned(), String::new()));
     let containers = if terminal {
         Some(if succeeded {
@@ -326,7 +339,19 @@ fn conditions(
             ..Default::default()
         });
     }
+    let evicted = inputs.verdict.filter(|(reason, _)| reason == EVICTED);
     let foreign = old.into_iter().filter(|condition| !is_own(&condition.type_));
+    let mut foreign: Vec<_> = foreign.collect();
+    if let Some((_, message)) = evicted.filter(|_| !foreign.iter().any(|condition| condition.type_ == DISRUPTION)) {
+        foreign.push(PodCondition {
+            type_: DISRUPTION.to_owned(),
+            status: "True".to_owned(),
+            reason: Some("TerminationByKubelet".to_owned()),
+            message: Some(message.clone()),
+            last_transition_time: Some(Time(kit::clock::seconds(inputs.now))),
+            ..Default::default()
+        });
+    }
     all.extend(foreign);
     all
 }

@@ -170,3 +170,40 @@ fn times_stand_and_foreign_conditions_stay() {
     let ready = conditions.iter().find(|c| c.type_ == "Ready").unwrap();
     assert_eq!(ready.last_transition_time.as_ref().unwrap().0, at(7));
 }
+
+#[test]
+fn what_is_not_started_again_has_ended_however_its_start_went_wrong() {
+    let state = |policy: &str| {
+        let spec = json!({"containers": [{"name": "a"}], "restartPolicy": policy});
+        let mut scene = Scene::new(spec, vec![exited("a", 0, 128)]);
+        scene.waiting.insert("a".into(), Waiting { reason: "RunContainerError".into(), message: "m".into() });
+        let status = scene.status();
+        let container = status.container_statuses.unwrap().remove(0);
+        (status.phase.unwrap(), container.state.unwrap())
+    };
+    let (phase, never) = state("Never");
+    assert_eq!((phase.as_str(), never.waiting, never.terminated.map(|t| t.exit_code)), ("Failed", None, Some(128)));
+    let (_, always) = state("Always");
+    assert_eq!(always.waiting.unwrap().reason.as_deref(), Some("RunContainerError"));
+}
+
+#[test]
+fn a_container_does_not_run_before_its_post_start_hook_has_ended() {
+    let spec = || json!({"containers": [{"name": "a", "lifecycle": {"postStart": {"exec": {"command": ["x"]}}}}]});
+    let mut hooked = Scene::new(spec(), vec![running("a")]);
+    hooked.facts.busy.insert("start:a".into());
+    hooked.check("Pending Initialized=True Ready=False(ContainersNotReady)");
+    Scene::new(spec(), vec![running("a")]).check("Running Initialized=True Ready=True");
+}
+
+#[test]
+fn a_pod_is_as_ready_as_its_sidecars() {
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let spec = json!({"containers": [{"name": "a"}],
+        "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always", "readinessProbe": probe}]});
+    let all = || vec![exited("i", 0, 0), running("s"), running("a")];
+    Scene::new(spec.clone(), all()).check("Running Initialized=True Ready=False(ContainersNotReady)");
+    let mut ready = Scene::new(spec, all());
+    ready.facts.probes.insert("s0".into(), crate::pod::plan::Probed { ready: true, ..Default::default() });
+    ready.check("Running Initialized=True Ready=True");
+}

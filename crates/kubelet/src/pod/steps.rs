@@ -1,6 +1,6 @@
 //! Doing what the plan says: each step is a future of its own, and its outcome goes back to the worker.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use kube::{
@@ -14,7 +14,9 @@ use crate::{
     error::{Error, Result},
     images::{self, ImageInfo},
     pod::{
-        hooks, sandbox,
+        hooks,
+        local_storage::{self, Usage},
+        sandbox,
         start::{self, Start, named},
         status::Waiting,
     },
@@ -27,18 +29,35 @@ use crate::{
 pub(crate) enum Outcome {
     Volumes(Result<Mounted>),
     Sandbox(Result<()>),
-    Pulled { name: String, result: Result<ImageInfo, Waiting> },
-    Started { name: String, result: Result<(), Waiting> },
-    Cleaned { all: bool, result: Result<()> },
+    Pulled {
+        name: String,
+        result: Result<ImageInfo, Waiting>,
+    },
+    Started {
+        name: String,
+        result: Result<(), Waiting>,
+    },
+    Cleaned {
+        all: bool,
+        result: Result<()>,
+    },
     Published(Result<Box<PodStatus>>),
     Released(Result<()>),
+    /// Why the pod takes more of the disk than it may, if it does.
+    Measured(Option<String>),
     Other(Result<()>),
 }
 
 pub(crate) async fn set_up_volumes(context: Arc<Context>, pod: Arc<Pod>, ips: Vec<String>) -> Outcome {
     let result = volumes::set_up(&context, &pod, &ips).await;
     if let Err(error) = &result {
-        context.events.warning(&about(&pod), "FailedMount", format!("MountVolume.SetUp failed: {}", kit::Chain(error)));
+        let message = match error {
+            Error::Volume { name, source } => {
+                format!("MountVolume.SetUp failed for volume {name:?} : {}", kit::Chain(source.as_ref()))
+            }
+            other => format!("MountVolume.SetUp failed: {}", kit::Chain(other)),
+        };
+        context.events.warning(&about(&pod), "FailedMount", message);
     }
     Outcome::Volumes(result)
 }
@@ -46,7 +65,7 @@ pub(crate) async fn set_up_volumes(context: Arc<Context>, pod: Arc<Pod>, ips: Ve
 pub(crate) async fn create_sandbox(context: Arc<Context>, pod: Arc<Pod>, attempt: u32) -> Outcome {
     let result = run_sandbox(&context, &pod, attempt).await;
     if let Err(error) = &result {
-        let message = format!("Failed to create pod sandbox: {}", kit::Chain(error));
+        let message = format!("Failed to create pod sandbox: {}", error.words());
         context.events.warning(&about(&pod), "FailedCreatePodSandBox", message);
     }
     Outcome::Sandbox(result)
@@ -196,6 +215,47 @@ fn replaced(status: &PodStatus) -> serde_json::Value {
         }
     }
     json
+}
+
+/// Compares what the pod has written with its limits.
+pub(crate) async fn measure(context: Arc<Context>, pod: Arc<Pod>) -> Outcome {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let written = match written_layers(&context, spec, uid).await {
+        Ok(written) => written,
+        Err(error) => {
+            tracing::debug!(pod = uid, error = %kit::Chain(&error), "the layers of a pod were not measured");
+            return Outcome::Measured(None);
+        }
+    };
+    let (volumes, logs) = (context.volume_dir(uid, "empty-dir"), sandbox::log_directory(&pod, &context.config.log_dir));
+    let measured = pod.clone();
+    let measuring = tokio::task::spawn_blocking(move || {
+        let spec = measured.spec.as_ref()?;
+        let volumes =
+            local_storage::disk_volumes(spec).map(|(name, _)| (name, local_storage::size(&volumes.join(name))));
+        let volumes = volumes.map(|(name, size)| (name.to_owned(), size)).collect();
+        let mut containers = written;
+        for (name, size) in &mut containers {
+            *size += local_storage::size(&Path::new(&logs).join(name));
+        }
+        local_storage::excess(spec, &Usage { volumes, containers })
+    });
+    Outcome::Measured(measuring.await.unwrap_or_default())
+}
+
+/// What the pod's containers have written beside their images, when there are limits on it.
+async fn written_layers(context: &Context, spec: &PodSpec, uid: &str) -> Result<BTreeMap<String, i64>> {
+    if !local_storage::has_container_limits(spec) {
+        return Ok(BTreeMap::new());
+    }
+    let stats = context.runtime.container_stats(uid).await?;
+    let size = |stat: cri::ContainerStats| {
+        let used = stat.writable_layer.and_then(|layer| layer.used_bytes).map_or(0, |used| used.value);
+        Some((stat.attributes?.metadata?.name, i64::try_from(used).unwrap_or(i64::MAX)))
+    };
+    Ok(stats.into_iter().filter_map(size).collect())
 }
 
 /// Tells the API server that nothing of the pod is left here: the object may go.

@@ -19,6 +19,7 @@ use crate::{
     context::{Context, about, about_container},
     images::ImageInfo,
     pod::{
+        admission, local_storage,
         observed::{self, Observed},
         plan::{self, Facts, Plan, Probed, Step, Stopping},
         probes::{self, Verdict},
@@ -41,6 +42,10 @@ const LAG_TRIES: u32 = 12;
 /// Running containers are looked at this often even when containerd says nothing: an exit between this process's first
 /// look and its subscription, or while the subscription was broken, is announced to nobody.
 const RELIST: Duration = Duration::from_secs(10);
+/// How often what a pod has written is compared with its limits.
+const MEASURE: Duration = Duration::from_secs(10);
+/// How long the containers of an evicted pod get to end.
+const EVICTION_GRACE: Duration = Duration::from_secs(1);
 /// How often contents of volumes are compared with their sources.
 const REFRESH: Duration = Duration::from_secs(45);
 
@@ -77,6 +82,8 @@ struct Worker {
     released: bool,
     /// When the runtime was last read.
     looked: tokio::time::Instant,
+    /// When what the pod has written was last compared with its limits.
+    measured: tokio::time::Instant,
     /// Containers whose exit containerd announced but its CRI part does not show yet.
     lagging: BTreeMap<String, u32>,
     steps: JoinSet<(String, Outcome)>,
@@ -150,13 +157,28 @@ impl Worker {
             unpublished: None,
             released: false,
             looked: tokio::time::Instant::now(),
+            measured: tokio::time::Instant::now(),
             lagging: BTreeMap::new(),
             steps: JoinSet::new(),
             probes: BTreeMap::new(),
             reports,
         };
+        worker.check_admission();
         worker.check_deletion();
         worker
+    }
+
+    /// A pod seen for the first time may be one that this node does not run.
+    fn check_admission(&mut self) {
+        let accepted = self.pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
+        if accepted || self.facts.was_terminal {
+            return;
+        }
+        if let Some((reason, message)) = admission::refusal(self.spec()) {
+            self.context.events.warning(&about(&self.pod), &reason, message.clone());
+            self.verdict = Some((reason, format!("Pod was rejected: {message}")));
+            self.facts.was_terminal = true;
+        }
     }
 
     fn spec(&self) -> &PodSpec {
@@ -286,7 +308,7 @@ impl Worker {
         match verdict {
             Verdict::Started => probed.started = true,
             Verdict::Ready(ready) => probed.ready = ready,
-            Verdict::Doomed(reason) => probed.doomed = Some(reason),
+            Verdict::Doomed(doom) => probed.doomed = Some(doom),
         }
     }
 
@@ -294,6 +316,7 @@ impl Worker {
     fn turn(&mut self) -> Plan {
         let now = kit::clock::now();
         self.check_active_deadline(now);
+        self.check_storage();
         self.tend_probes();
         let pod = self.pod.clone();
         let plan = plan::plan(&pod, &self.observed, &self.facts, now);
@@ -326,6 +349,26 @@ impl Worker {
         }
     }
 
+    /// What a pod has written is looked at in the rhythm in which running pods are.
+    fn check_storage(&mut self) {
+        let due = self.measured.elapsed() >= MEASURE && self.observed.running().next().is_some();
+        if due && self.facts.stopping.is_none() && local_storage::is_limited(self.spec()) {
+            self.measured = tokio::time::Instant::now();
+            self.spawn("measure", steps::measure(self.context.clone(), self.pod.clone()));
+        }
+    }
+
+    fn evict(&mut self, message: String) {
+        if self.facts.stopping.is_some() || self.facts.was_terminal {
+            return;
+        }
+        self.context.events.warning(&about(&self.pod), status::EVICTED, message.clone());
+        self.verdict = Some((status::EVICTED.into(), message));
+        let now = kit::clock::now();
+        let deadline = now.checked_add(EVICTION_GRACE).unwrap_or(now);
+        self.facts.stopping = Some(Stopping { deadline, deleted: false });
+    }
+
     /// One probing task for each running container that wants one.
     fn tend_probes(&mut self) {
         let running: BTreeSet<String> = self.observed.running().map(|i| i.id.clone()).collect();
@@ -342,7 +385,7 @@ impl Worker {
             .running()
             .filter(|instance| !self.probes.contains_key(&instance.id))
             .filter_map(|instance| Some((instance.id.clone(), named(self.spec(), &instance.name)?.into_owned())))
-            .filter(|(_, container)| probes::wanted(container))
+            .filter(|(_, container)| probes::wanted(container) && !plan::is_hooked(container, &self.facts))
             .collect();
         for (id, container) in new {
             let started = self.facts.probes.get(&id).is_some_and(|probed| probed.started);
@@ -463,6 +506,12 @@ impl Worker {
                     Err(error) => failed(error),
                 }
                 (result.is_ok(), true)
+            }
+            Outcome::Measured(excess) => {
+                if let Some(message) = excess {
+                    self.evict(message);
+                }
+                (true, false)
             }
             Outcome::Published(result) => (self.wrote(result), false),
             Outcome::Released(result) => {

@@ -9,7 +9,7 @@ use axum::{
     response::Response,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerState, Pod};
 
 use super::{Site, refuse};
 use crate::{
@@ -43,20 +43,27 @@ fn locate(site: &Site, pod: &Pod, container: &str, previous: bool) -> Result<Pat
     let mut attempts: Vec<u32> =
         entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".log")?.parse().ok()).collect();
     attempts.sort_unstable_by(|a, b| b.cmp(a));
-    match (attempts.get(usize::from(previous)), previous) {
+    // While the container waits for its next start, its newest attempt is the one before.
+    let waits = container_state(pod, container).is_some_and(|state| state.waiting.is_some());
+    match (attempts.get(usize::from(previous && !waits)), previous) {
         (Some(attempt), _) => Ok(dir.join(format!("{attempt}.log"))),
         (None, true) => Err(format!("previous terminated container \"{container}\" in pod \"{name}\" not found")),
         (None, false) => {
-            let reason = waiting_reason(pod, container).unwrap_or_else(|| "ContainerCreating".to_owned());
+            let waiting = container_state(pod, container).and_then(|state| state.waiting.as_ref()?.reason.as_deref());
+            let reason = match waiting.unwrap_or("ContainerCreating") {
+                "ErrImagePull" => "image can't be pulled",
+                "ImagePullBackOff" => "trying and failing to pull image",
+                other => other,
+            };
             Err(format!("container \"{container}\" in pod \"{name}\" is waiting to start: {reason}"))
         }
     }
 }
 
-fn waiting_reason(pod: &Pod, container: &str) -> Option<String> {
+fn container_state<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerState> {
     let status = pod.status.as_ref()?;
-    let mut all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
-    all.find(|status| status.name == container)?.state.as_ref()?.waiting.as_ref()?.reason.clone()
+    let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    lists.into_iter().flatten().flatten().find(|status| status.name == container)?.state.as_ref()
 }
 
 fn parse(query: &str, now: Timestamp) -> Result<(Query, bool), String> {

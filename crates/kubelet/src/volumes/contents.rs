@@ -6,7 +6,8 @@ use base64::Engine;
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::v1::{
-        ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume,
+        ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, Pod, PodSpec, Secret, ServiceAccount,
+        ServiceAccountTokenProjection, Volume,
     },
 };
 use kube::{Api, api::PostParams};
@@ -63,10 +64,7 @@ pub(crate) async fn gather(
                 let entry = token(context, pod, part, place, source.default_mode).await?;
                 payload.insert(part.path.clone(), entry);
             } else {
-                return Err(Error::Invalid(format!(
-                    "volume {}: a projected source is not supported on this node",
-                    volume.name
-                )));
+                return Err(Error::Invalid("a projected source is not supported on this node".to_owned()));
             }
         }
     }
@@ -144,7 +142,8 @@ fn downward(
                 resource.divisor.as_ref().and_then(crate::resources::milli).filter(|d| *d > 0).unwrap_or(1000);
             let wanted = resource.container_name.as_deref().unwrap_or_default();
             let spec = pod.spec.as_ref();
-            let container = spec.and_then(|spec| spec.containers.iter().find(|c| c.name == wanted));
+            let all = spec.into_iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+            let container = all.into_iter().find(|c| c.name == wanted);
             container
                 .and_then(|container| fields::resource(container, &resource.resource, divisor, &context.amounts))
                 .ok_or_else(|| Error::Invalid(format!("container {wanted:?}: no resource {}", resource.resource)))?
@@ -166,10 +165,9 @@ async fn token(
 ) -> Result<Entry> {
     let empty = Default::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
-    let security = spec.security_context.as_ref();
-    // As upstream: readable by the one user, or by the group, else by all.
-    let user = security.and_then(|s| s.run_as_user).and_then(|uid| u32::try_from(uid).ok());
-    let restricted = user.is_some() || security.is_some_and(|s| s.fs_group.is_some());
+    // Readable by the one user, or by the group, else by all.
+    let user = only_user(spec).and_then(|uid| u32::try_from(uid).ok());
+    let restricted = user.is_some() || spec.security_context.as_ref().is_some_and(|s| s.fs_group.is_some());
     let mode = if restricted { 0o600 } else { default_mode.and_then(|m| u32::try_from(m).ok()).unwrap_or(0o644) };
     let finish = |data: Vec<u8>| Entry { data, mode, owner: user };
     let now = kit::clock::now().as_second();
@@ -201,6 +199,15 @@ async fn token(
     Ok(finish(reply.status.map(|status| status.token).unwrap_or_default().into_bytes()))
 }
 
+/// The user that every container of the pod is to run as, when it is one and the same.
+fn only_user(spec: &PodSpec) -> Option<i64> {
+    let common = spec.security_context.as_ref().and_then(|context| context.run_as_user);
+    let own = |c: &Container| c.security_context.as_ref().and_then(|context| context.run_as_user).or(common);
+    let mut users = spec.init_containers.iter().flatten().chain(&spec.containers).map(own);
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then_some(first)
+}
+
 /// True while less than four fifths of the token's life, and less than a day, are over.
 fn is_fresh(token: &[u8], now: i64) -> bool {
     #[derive(serde::Deserialize)]
@@ -216,7 +223,24 @@ fn is_fresh(token: &[u8], now: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_token_belongs_to_the_only_user() {
+        let check = |security: serde_json::Value, containers: serde_json::Value, expect| {
+            let spec: PodSpec =
+                serde_json::from_value(json!({"securityContext": security, "containers": containers})).unwrap();
+            assert_eq!(only_user(&spec), expect);
+        };
+        let as_user = |user: i64| json!({"name": "c", "securityContext": {"runAsUser": user}});
+        check(json!({}), json!([{"name": "c"}]), None);
+        check(json!({"runAsUser": 1}), json!([{"name": "c"}]), Some(1));
+        check(json!({}), json!([as_user(2), as_user(2)]), Some(2));
+        check(json!({"runAsUser": 1}), json!([as_user(2), {"name": "d"}]), None);
+        check(json!({}), json!([as_user(2), {"name": "d"}]), None);
+    }
 
     #[test]
     fn tokens_age() {

@@ -2,7 +2,10 @@
 
 use std::{
     fs::{self, File},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
     path::{Component, Path, PathBuf},
 };
 
@@ -11,18 +14,16 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
 use crate::error::{Error, Result};
 
 /// Binds `sub` of the volume at `root` to `target` (made as file or directory) and returns `target`. A directory that
-/// is missing is made. Links inside the volume are followed as long as they stay in it.
-pub(crate) fn bind(root: &Path, sub: &str, target: &Path, writable_mode: u32) -> Result<PathBuf> {
+/// is missing is made, with the mode of the volume: whoever may write to the volume may write there. Links inside the
+/// volume are followed as long as they stay in it.
+pub(crate) fn bind(root: &Path, sub: &str, target: &Path) -> Result<PathBuf> {
     if Path::new(sub).components().any(|c| !matches!(c, Component::Normal(_) | Component::CurDir)) {
         return Err(Error::Invalid(format!("subPath {sub:?} must be a relative path without \"..\"")));
     }
     sys::mount::detach(target).map_err(mount_error(target))?;
     let base: OwnedFd = File::open(root).map_err(Error::file("open volume", root))?.into();
-    let pinned = pin(&base, sub, writable_mode).map_err(|source| Error::File {
-        what: "open subPath",
-        path: root.join(sub),
-        source,
-    })?;
+    let pinned =
+        pin(&base, sub).map_err(|source| Error::File { what: "open subPath", path: root.join(sub), source })?;
     let meta = File::from(pinned.try_clone().map_err(Error::file("open subPath", root.join(sub)))?)
         .metadata()
         .map_err(Error::file("inspect", root.join(sub)))?;
@@ -43,7 +44,7 @@ fn mount_error(target: &Path) -> impl FnOnce(sys::Error) -> Error {
     move |error| Error::File { what: "bind subPath at", path: target.into(), source: std::io::Error::other(error) }
 }
 
-fn pin(base: &OwnedFd, sub: &str, mode: u32) -> std::io::Result<OwnedFd> {
+fn pin(base: &OwnedFd, sub: &str) -> std::io::Result<OwnedFd> {
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     match openat2(base.as_fd(), sub, flags, Mode::empty(), inside) {
@@ -51,12 +52,19 @@ fn pin(base: &OwnedFd, sub: &str, mode: u32) -> std::io::Result<OwnedFd> {
         other => return Ok(other?),
     }
     let mut at: OwnedFd = base.try_clone()?;
+    let mode = File::from(base.try_clone()?).metadata()?.permissions().mode() & 0o7777;
     for part in Path::new(sub).components() {
         let name = part.as_os_str();
         at = match openat2(at.as_fd(), name, flags | OFlags::DIRECTORY, Mode::empty(), inside) {
             Err(rustix::io::Errno::NOENT) => {
                 match mkdirat(at.as_fd(), name, Mode::from_raw_mode(mode)) {
-                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    // The umask took its part of the mode, and by a descriptor it is no link's target that changes.
+                    Ok(()) => {
+                        let own = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                        let made = openat2(at.as_fd(), name, own, Mode::empty(), inside)?;
+                        rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?;
+                    }
+                    Err(rustix::io::Errno::EXIST) => {}
                     Err(errno) => return Err(errno.into()),
                 }
                 openat2(at.as_fd(), name, flags | OFlags::DIRECTORY, Mode::empty(), inside)?
@@ -79,10 +87,24 @@ mod tests {
         std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
         std::os::unix::fs::symlink("real", root.join("in")).unwrap();
         let base: OwnedFd = File::open(&root).unwrap().into();
-        assert!(pin(&base, "out", 0o755).is_err());
-        assert!(pin(&base, "out/passwd", 0o755).is_err());
-        assert!(pin(&base, "in", 0o755).is_ok());
-        assert!(pin(&base, "made/deep", 0o755).is_ok() && root.join("made/deep").is_dir());
-        assert!(bind(&root, "../v", &dir.path().join("t"), 0o755).is_err());
+        assert!(pin(&base, "out").is_err());
+        assert!(pin(&base, "out/passwd").is_err());
+        assert!(pin(&base, "in").is_ok());
+        assert!(pin(&base, "made/deep").is_ok() && root.join("made/deep").is_dir());
+        assert!(bind(&root, "../v", &dir.path().join("t")).is_err());
+    }
+
+    #[test]
+    fn what_is_made_is_as_open_as_the_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o777, 0o2775] {
+            let root = dir.path().join(format!("{mode:o}"));
+            fs::create_dir(&root).unwrap();
+            fs::set_permissions(&root, fs::Permissions::from_mode(mode)).unwrap();
+            pin(&File::open(&root).unwrap().into(), "a/b").unwrap();
+            for made in ["a", "a/b"] {
+                assert_eq!(fs::metadata(root.join(made)).unwrap().permissions().mode() & 0o7777, mode, "{made}");
+            }
+        }
     }
 }

@@ -17,14 +17,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{image, streams::Tls};
 
-pub(crate) const NODE: &str = "kubelet-test";
+/// Names of what a run makes begin so, and end with the run's pid: a later run can tell what was left behind.
+const NODE_PREFIX: &str = "kubelet-test-";
+const DIR_PREFIX: &str = "kubelet-it-";
+
+pub(crate) fn node() -> String {
+    format!("{NODE_PREFIX}{}", std::process::id())
+}
+
+fn bridge(pid: u32) -> String {
+    format!("fvt{}", pid % 1_000_000)
+}
 
 pub(crate) struct Machine {
     pub(crate) dir: PathBuf,
     pub(crate) client: Client,
     containerd: Child,
     pub(crate) tls: Tls,
-    bridge: String,
     stop: CancellationToken,
     kubelet: Option<tokio::task::JoinHandle<kubelet::Result<()>>>,
 }
@@ -43,9 +52,10 @@ impl Machine {
                 tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init();
         }
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let dir = std::env::temp_dir().join(format!("kubelet-it-{}", std::process::id()));
+        sweep();
+        let dir = std::env::temp_dir().join(format!("{DIR_PREFIX}{}", std::process::id()));
         std::fs::create_dir_all(dir.join("cni")).unwrap();
-        let bridge = format!("fvt{}", std::process::id() % 1_000_000);
+        let bridge = bridge(std::process::id());
         let subnet = format!("10.199.{}.0/24", std::process::id() % 250);
         let conf = json!({"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "bridge", "bridge": bridge, "isGateway": true,
             "ipam": {"type": "host-local", "dataDir": dir.join("ipam"), "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}}]});
@@ -85,7 +95,6 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
             dir,
             containerd,
             tls: Tls::new(),
-            bridge,
             stop: CancellationToken::new(),
             kubelet: None,
         };
@@ -102,7 +111,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
     pub(crate) fn start_kubelet(&mut self) {
         self.stop = CancellationToken::new();
         let config = kubelet::Config {
-            node_name: NODE.into(),
+            node_name: node(),
             node_ips: vec!["127.0.0.1".parse().unwrap()],
             root: self.dir.join("kubelet"),
             log_dir: self.dir.join("logs"),
@@ -136,7 +145,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 
     /// Creates a pod bound to this node: `spec` needs only what matters.
     pub(crate) async fn create(&self, name: &str, mut spec: serde_json::Value) -> Pod {
-        spec["nodeName"] = NODE.into();
+        spec["nodeName"] = node().into();
         for list in ["containers", "initContainers"] {
             for container in spec[list].as_array_mut().into_iter().flatten() {
                 if container.get("image").is_none() {
@@ -214,51 +223,80 @@ impl Drop for Machine {
         if let Some(task) = self.kubelet.take() {
             task.abort();
         }
-        let own = self.dir.to_string_lossy().into_owned();
-        // Shims of this containerd carry its address; what runs in their containers ends with the shims' kill below.
-        for signal in ["-TERM", "-KILL"] {
-            let mut pids = children_of_shims(&own);
-            pids.push(self.containerd.id());
-            let _ = Command::new("kill")
-                .arg(signal)
-                .args(pids.iter().map(ToString::to_string))
-                .stderr(Stdio::null())
-                .status();
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_secs(2) && !children_of_shims(&own).is_empty() {
-                let _ = self.containerd.try_wait();
-            }
-        }
+        clear(&self.dir, std::process::id());
         let _ = self.containerd.wait();
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        for mount in
-            mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&own))
-        {
-            let _ = Command::new("umount").arg("-l").arg(mount).status();
-        }
-        for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {
-            let _ = sys::cgroup::remove(&hierarchy.mount.join("ferrovirt").join(NODE));
-        }
-        let _ = Command::new("ip").args(["link", "del", &self.bridge]).stderr(Stdio::null()).status();
         if std::thread::panicking() {
-            eprintln!("containerd's log is kept in {own}");
+            eprintln!("containerd's log is kept in {} until the next run", self.dir.display());
         } else {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
 }
 
-/// The shims whose command line names `own`, and everything below them.
-fn children_of_shims(own: &str) -> Vec<u32> {
+/// Removes what runs that were killed have left: their containerd and its containers, mounts, groups, interfaces.
+fn sweep() {
+    let is_over = |pid: u32| !Path::new("/proc").join(pid.to_string()).exists();
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(pid) = name.strip_prefix(DIR_PREFIX).and_then(|pid| pid.parse().ok()).filter(|pid| is_over(*pid)) {
+            clear(&entry.path(), pid);
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    // Also of runs whose directory is gone already.
+    for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {
+        for entry in std::fs::read_dir(hierarchy.mount.join("ferrovirt")).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(pid) = name.strip_prefix(NODE_PREFIX.trim_end_matches('-')) else { continue };
+            if pid.trim_start_matches('-').parse().map_or(true, is_over) {
+                let _ = sys::cgroup::remove(&entry.path());
+            }
+        }
+    }
+}
+
+/// Ends what the run `pid` has started in `dir`, and removes what it made elsewhere.
+fn clear(dir: &Path, pid: u32) {
+    let own = dir.to_string_lossy().into_owned();
+    for signal in ["-TERM", "-KILL"] {
+        let pids = started_in(&own);
+        if pids.is_empty() {
+            break;
+        }
+        let words = pids.iter().map(ToString::to_string);
+        let _ = Command::new("kill").arg(signal).args(words).stderr(Stdio::null()).status();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(2) && !started_in(&own).is_empty() {
+            std::thread::yield_now();
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for mount in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&own)) {
+        let _ = Command::new("umount").arg("-l").arg(mount).status();
+    }
+    for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {
+        let _ = sys::cgroup::remove(&hierarchy.mount.join("ferrovirt").join(format!("{NODE_PREFIX}{pid}")));
+    }
+    let _ = Command::new("ip").args(["link", "del", &bridge(pid)]).stderr(Stdio::null()).status();
+}
+
+/// containerd and the shims whose command line names `own`, and everything below them: what runs in containers ends
+/// with its shim's kill. The dead that nobody has waited for yet do not count.
+fn started_in(own: &str) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        let fields = stat.rsplit(") ").next().unwrap_or_default();
+        if fields.starts_with('Z') {
+            continue;
+        }
+        let parent = fields.split(' ').nth(1).and_then(|parent| parent.parse().ok());
         parents.extend(parent.map(|parent| (pid, parent)));
         let command = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-        if command.contains("containerd-shim") && command.contains(own) {
+        let program = command.split('\0').next().unwrap_or_default();
+        if program.contains("containerd") && command.contains(&format!("{own}/")) {
             found.push(pid);
         }
     }

@@ -203,7 +203,7 @@ async fn resources(machine: &Machine) {
     let pod = machine.phase("limits", "Succeeded").await;
     let status = pod.status.as_ref().unwrap();
     assert_eq!((status.qos_class.as_deref(), status.pod_ip.as_deref()), (Some("Burstable"), Some("127.0.0.1")));
-    let group = format!("/ferrovirt/{}/pod{}/", crate::machine::NODE, pod.uid().unwrap());
+    let group = format!("/ferrovirt/{}/pod{}/", crate::machine::node(), pod.uid().unwrap());
     let log = machine.log(&pod, "c", 0);
     assert!(log.contains(&group) || log.contains("memory:/"), "{log}");
     machine.delete("limits", 0).await;

@@ -764,6 +764,8 @@ pub struct ContainerStats {
     pub cpu: ::core::option::Option<CpuUsage>,
     #[prost(message, optional, tag = "3")]
     pub memory: ::core::option::Option<MemoryUsage>,
+    #[prost(message, optional, tag = "4")]
+    pub writable_layer: ::core::option::Option<FilesystemUsage>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListContainerStatsResponse {
