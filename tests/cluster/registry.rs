@@ -55,6 +55,12 @@ fn images_are_pushed_and_pulled() -> Result<()> {
     ensure!(pushed.status.success(), "{pushed:?}");
     let said = String::from_utf8_lossy(&pushed.stdout).into_owned();
     ensure!(said.contains(&format!("pushing {place}/component:v0.1.0")) && said.contains("pushed 5 images"), "{said}");
+    let secure = Command::new(root().join("bin/ferrovirt")).args(["images", "push", &place]).output()?;
+    let refused = String::from_utf8_lossy(&secure.stderr).into_owned();
+    ensure!(
+        refused.contains("the registry does not speak TLS\nhint: ") && refused.contains("--plain-http"),
+        "{refused}"
+    );
     let again = push(&place)?;
     ensure!(again.status.success(), "{again:?}");
 

@@ -32,6 +32,9 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let Some(arguments) = parse::<DemoArgs>(words)? else { return Ok(()) };
     terminal::log("warn");
     let state = arguments.state.state()?;
+    if state.control_plane_pid()?.is_none() {
+        return Err(advise(anyhow::anyhow!("no cluster runs"), "`ferrovirt up` starts it"));
+    }
     cluster::runtime()?.block_on(run(&state))
 }
 

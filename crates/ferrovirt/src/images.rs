@@ -84,7 +84,11 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
             let auth = username.zip(password.map(|text| text.trim_end().to_owned()));
             let mut say = |line: &str| terminal::say(line);
             let push = images::push(&shop, &registry, auth, plain_http, &mut say);
-            let pushed = cluster::runtime()?.block_on(push)?;
+            let pushed = cluster::runtime()?.block_on(push).map_err(|error| {
+                let hint = error.hint();
+                let error = anyhow::Error::new(error);
+                hint.map(|hint| advise(anyhow::anyhow!("{error}"), hint)).unwrap_or(error)
+            })?;
             terminal::say(&format!("pushed {} images to {registry}", pushed.len()));
             Ok(())
         }

@@ -71,9 +71,30 @@ pub enum Error {
     /// An image that was never built.
     #[error("image {0} is not built; run `ferrovirt images build`")]
     NotBuilt(String),
+    /// There is nothing to load or push.
+    #[error("no image is built; run `ferrovirt images build`")]
+    NothingBuilt,
     /// A registry reference that does not parse.
     #[error("{0:?} is not a registry reference such as registry.example:5000/project")]
     Reference(String),
+    /// The registry wants to know who asks.
+    #[error("push {reference}: the registry asks for a user name and a password")]
+    NeedsUser {
+        /// Full reference.
+        reference: String,
+    },
+    /// The registry does not know the user, or allows him nothing.
+    #[error("push {reference}: the registry refuses this user name and password")]
+    Denied {
+        /// Full reference.
+        reference: String,
+    },
+    /// The registry speaks HTTP without TLS.
+    #[error("push {reference}: the registry does not speak TLS")]
+    NoTls {
+        /// Full reference.
+        reference: String,
+    },
     /// The registry refused or did not answer.
     #[error("push {reference}")]
     Push {
@@ -86,6 +107,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// What to do about it, where there is more to say than the error does.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NeedsUser { .. } => Some("give them with --username and --password-file"),
+            Self::NoTls { .. } => Some("if it is to be trusted without, add --plain-http"),
+            _ => None,
+        }
+    }
+
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }

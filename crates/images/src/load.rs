@@ -13,8 +13,12 @@ pub fn load(shop: &Workshop, socket: &Path) -> Result<Vec<String>, Error> {
         command.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images"]);
         command
     };
+    let built = shop.list()?;
+    if built.is_empty() {
+        return Err(Error::NothingBuilt);
+    }
     let present = sysroot::run(ctr().arg("list"))?;
-    let missing = missing(&present, shop.list()?.into_iter().map(|i| (i.name, i.digest)));
+    let missing = missing(&present, built.into_iter().map(|i| (i.name, i.digest)));
     if missing.is_empty() {
         return Ok(missing);
     }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use oci_client::client::{ClientConfig, ClientProtocol};
+use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OciImageManifest;
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference, RegistryOperation};
@@ -18,16 +19,22 @@ pub async fn push(
     plain_http: bool,
     say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Vec<String>, Error> {
+    target(registry, "any")?;
     let protocol = if plain_http { ClientProtocol::Http } else { ClientProtocol::Https };
     let client = Client::new(ClientConfig { protocol, ..ClientConfig::default() });
+    let named = auth.is_some();
     let auth = auth.map_or(RegistryAuth::Anonymous, |(user, password)| RegistryAuth::Basic(user, password));
     let layout = shop.layout();
     let mut pushed = Vec::new();
-    for image in layout.list()? {
+    let images = layout.list()?;
+    if images.is_empty() {
+        return Err(Error::NothingBuilt);
+    }
+    for image in images {
         let full = target(registry, &image.name)?;
         let reference: Reference = full.parse().map_err(|_| Error::Reference(registry.to_owned()))?;
         say(&format!("pushing {full}"));
-        let failed = |source| Error::Push { reference: full.clone(), source: Box::new(source) };
+        let failed = |source| failure(&full, named, source);
         client.auth(&reference, &auth, RegistryOperation::Push).await.map_err(failed)?;
         let manifest = layout.manifest(&image.digest)?;
         let manifest: OciImageManifest =
@@ -43,6 +50,25 @@ pub async fn push(
     Ok(pushed)
 }
 
+/// What a registry's refusal means to a user, who gave a name and a password or did not.
+fn failure(reference: &str, named: bool, source: OciDistributionError) -> Error {
+    let reference = reference.to_owned();
+    let status = match &source {
+        OciDistributionError::ServerError { code, .. } => *code,
+        OciDistributionError::UnauthorizedError { .. } | OciDistributionError::AuthenticationFailure(_) => 401,
+        _ => 0,
+    };
+    let causes = std::iter::successors(Some(&source as &dyn std::error::Error), |error| error.source());
+    // What a TLS client says of an answer that is not TLS.
+    let plain = causes.map(ToString::to_string).any(|text| text.contains("InvalidContentType"));
+    match (status, named) {
+        (401, false) => Error::NeedsUser { reference },
+        (401 | 403, _) => Error::Denied { reference },
+        _ if plain => Error::NoTls { reference },
+        _ => Error::Push { reference, source: Box::new(source) },
+    }
+}
+
 /// `ferrovirt.local/launcher:v1` below `registry.example/team` is `registry.example/team/launcher:v1`.
 fn target(registry: &str, name: &str) -> Result<String, Error> {
     let registry = registry.trim_end_matches('/');
@@ -56,6 +82,21 @@ fn target(registry: &str, name: &str) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let check = |code, named, expect: &str, hint: bool| {
+            let (url, message) = ("http://r/v2/".to_owned(), "{}".to_owned());
+            let error = failure("r/x:1", named, OciDistributionError::ServerError { code, url, message });
+            assert_eq!((error.to_string().as_str(), error.hint().is_some()), (expect, hint));
+        };
+        check(401, false, "push r/x:1: the registry asks for a user name and a password", true);
+        check(401, true, "push r/x:1: the registry refuses this user name and password", false);
+        check(403, true, "push r/x:1: the registry refuses this user name and password", false);
+        check(500, true, "push r/x:1", false);
+        let unauthorized = OciDistributionError::UnauthorizedError { url: "u".into() };
+        assert!(matches!(failure("r/x:1", false, unauthorized), Error::NeedsUser { .. }));
+    }
 
     #[test]
     fn targets() {

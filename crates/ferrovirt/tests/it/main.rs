@@ -23,5 +23,11 @@ fn mistakes_are_named() {
     check(&["up", "--fast"], 2, "unexpected argument '--fast'");
     check(&["kubeconfig"], 1, "hint: `ferrovirt up` makes it");
     check(&["logs", "node"], 1, "hint: the log appears with the first `ferrovirt up`");
+    check(&["demo"], 1, "error: no cluster runs\nhint: `ferrovirt up` starts it");
+    let nowhere = dir.path().join("images");
+    let nowhere = nowhere.to_str().unwrap();
+    let nothing = "error: no image is built; run `ferrovirt images build`";
+    check(&["images", "push", "127.0.0.1:1", "--cache", nowhere], 1, nothing);
+    check(&["images", "push", "https://x", "--cache", nowhere], 1, "is not a registry reference");
     check(&["logs", "virt-api"], 1, "no pod of it has run on this node");
 }

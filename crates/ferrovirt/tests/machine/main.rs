@@ -4,11 +4,12 @@
 //! It takes the addresses of an embedded cluster, so it runs by its name only, as root, and not beside a cluster.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -69,7 +70,11 @@ fn traces() -> BTreeSet<String> {
 
 /// Processes that run the program under test, other than this test's own.
 fn processes() -> Vec<u32> {
-    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_ferrovirt")).unwrap();
+    processes_of(Path::new(env!("CARGO_BIN_EXE_ferrovirt")))
+}
+
+fn processes_of(program: &Path) -> Vec<u32> {
+    let program = std::fs::canonicalize(program).unwrap();
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))
@@ -156,5 +161,78 @@ fn an_interrupted_up_is_resumed_or_cleared_away() {
             assert_eq!(processes(), Vec::<u32>::new(), "{signal:?} after {milliseconds} ms");
             assert_eq!(traces(), before, "{signal:?} after {milliseconds} ms");
         }
+    }
+}
+
+/// The program as it is installed, with the programs that go into images beside it.
+fn installed() -> PathBuf {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bin/ferrovirt");
+    assert!(program.is_file(), "`make build` installs {}", program.display());
+    program
+}
+
+fn run_installed(state: &Path, words: &[&str]) -> String {
+    let output = Command::new(installed()).args(words).env("FERROVIRT_STATE", state).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The last words of the stages of a whole `up` after the node is there.
+const STAGES: [&str; 3] = ["guests run on", "images loaded", "virtual machines can be created"];
+
+/// A whole `up`: how long it took from each of the stages to the next. With `stop` it is interrupted, in that share of
+/// that time after that stage.
+fn whole_up(state: &Path, stop: Option<(usize, Duration, Signal)>) -> Vec<Duration> {
+    let mut command = Command::new(installed());
+    command.arg("up").env("FERROVIRT_STATE", state).process_group(0).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut up = command.spawn().unwrap();
+    let mut ends: Vec<Instant> = Vec::new();
+    for line in BufReader::new(up.stdout.take().unwrap()).lines() {
+        if !STAGES.get(ends.len()).is_some_and(|stage| line.as_ref().unwrap().contains(stage)) {
+            continue;
+        }
+        ends.push(Instant::now());
+        if let Some((stage, after, signal)) = stop
+            && stage + 1 == ends.len()
+        {
+            let process = sys::process::Handle::open(up.id()).unwrap();
+            if process.is_some_and(|process| !process.ended_within(after).unwrap()) {
+                // It may have ended in this very moment.
+                let _ = kill_process_group(Pid::from_child(&up), signal);
+            }
+            break;
+        }
+    }
+    let status = up.wait().unwrap();
+    assert!(status.success() || stop.is_some(), "{status}");
+    ends.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+#[test]
+fn an_up_interrupted_among_images_and_components_is_resumed_or_cleared_away() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    need_machine();
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path();
+    run_installed(state, &["images", "build"]);
+    let before = traces();
+    let clear = |words: &[&str], what: &str| {
+        run_installed(state, words);
+        assert_eq!(processes_of(&installed()), Vec::<u32>::new(), "{what}");
+        assert_eq!(traces(), before, "{what}");
+    };
+    let times = whole_up(state, None);
+    assert_eq!(times.len(), STAGES.len() - 1, "a fresh cluster goes through every stage");
+    clear(&["down", "--purge"], "a whole up");
+    for (turn, (stage, percent)) in [(0, 5), (0, 60), (0, 90), (1, 5), (1, 50), (1, 80)].into_iter().enumerate() {
+        let signal = if turn % 2 == 0 { Signal::INT } else { Signal::KILL };
+        let what = format!("{signal:?} at {percent} % of the way from {:?} to {:?}", STAGES[stage], STAGES[stage + 1]);
+        whole_up(state, Some((stage, times[stage] * percent / 100, signal)));
+        if turn % 2 == 0 {
+            clear(&["down"], &what);
+        }
+        let text = run_installed(state, &["up"]);
+        assert!(text.contains("virtual machines can be created"), "{what}: {text}");
+        clear(&["down", "--purge"], &what);
     }
 }

@@ -85,9 +85,14 @@ fn security(spec: &PodSpec, container: &Container, root: &Path) -> cri::LinuxCon
     let paths = |list: &[&str]| {
         if unmasked { Vec::new() } else { list.iter().map(|path| (*path).to_owned()).collect() }
     };
+    // The runtime puts the kernel's prefix before every name, also before one that has it.
+    let names = |list: &Option<Vec<String>>| {
+        let all = list.iter().flatten().map(|name| name.strip_prefix("CAP_").unwrap_or(name).to_owned());
+        all.collect::<Vec<_>>()
+    };
     let capabilities = own.capabilities.as_ref().map(|wanted| cri::Capability {
-        add_capabilities: wanted.add.clone().unwrap_or_default(),
-        drop_capabilities: wanted.drop.clone().unwrap_or_default(),
+        add_capabilities: names(&wanted.add),
+        drop_capabilities: names(&wanted.drop),
         add_ambient_capabilities: Vec::new(),
     });
     cri::LinuxContainerSecurityContext {
@@ -157,6 +162,17 @@ mod tests {
         assert_eq!(got.seccomp.map(|s| s.profile_type), Some(0));
         assert_eq!(got.capabilities.map(|c| c.drop_capabilities), Some(vec!["ALL".to_owned()]));
         assert_eq!(got.masked_paths.len(), MASKED.len());
+    }
+
+    #[test]
+    fn capabilities_have_either_name() {
+        let spec = parse(json!({"containers": [{"name": "c", "securityContext": {"capabilities":
+            {"add": ["CAP_NET_ADMIN", "SYS_TIME"], "drop": ["CAP_CHOWN"]}}}]}));
+        let got = security(&spec, &spec.containers[0], Path::new("/k")).capabilities.unwrap();
+        assert_eq!(
+            (got.add_capabilities.join(" "), got.drop_capabilities.join(" ")),
+            ("NET_ADMIN SYS_TIME".into(), "CHOWN".into())
+        );
     }
 
     #[test]

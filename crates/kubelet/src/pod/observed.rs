@@ -147,7 +147,8 @@ fn instance(sandbox: String, mut status: cri::ContainerStatus) -> Instance {
             code: status.exit_code,
             reason: status.reason,
             message: status.message,
-            started: nanos(status.started_at),
+            // One that could not be started has run for no time, and not since 1970.
+            started: nanos(if status.started_at > 0 { status.started_at } else { status.finished_at }),
             finished: nanos(status.finished_at),
         }),
     };
@@ -168,4 +169,22 @@ fn instance(sandbox: String, mut status: cri::ContainerStatus) -> Instance {
 
 pub(crate) fn nanos(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_started_has_run_for_no_time() {
+        let exited = ContainerState::ContainerExited as i32;
+        let check = |started_at, expect: i64| {
+            let status =
+                cri::ContainerStatus { state: exited, started_at, finished_at: 9_000_000_000, ..Default::default() };
+            let exit = instance("s".into(), status).exit().cloned().unwrap();
+            assert_eq!((exit.started.as_second(), exit.finished.as_second()), (expect, 9));
+        };
+        check(0, 9);
+        check(2_000_000_000, 2);
+    }
 }

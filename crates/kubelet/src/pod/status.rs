@@ -67,6 +67,10 @@ pub(crate) fn status(inputs: &Inputs<'_>) -> PodStatus {
     let phase = phase(spec, inputs, initialized);
     let terminal = matches!(phase, "Succeeded" | "Failed");
     let ips = pod_ips(spec, inputs, &before);
+    // The containers of a pod that is refused are waiting for nothing.
+    let refused = phase == "Failed" && inputs.observed.containers.is_empty() && before.container_statuses.is_none();
+    let statuses = Some(statuses).filter(|_| !refused);
+    let init_statuses = Some(init_statuses).filter(|_| !refused && !inits.is_empty());
     let mut status = PodStatus {
         phase: Some(phase.to_owned()),
         host_ip: inputs.node_ips.first().cloned(),
@@ -75,8 +79,8 @@ pub(crate) fn status(inputs: &Inputs<'_>) -> PodStatus {
         pod_ips: if ips.is_empty() { None } else { Some(ips.into_iter().map(|ip| PodIP { ip }).collect()) },
         qos_class: Some(before.qos_class.clone().unwrap_or_else(|| qos_class(spec).to_owned())),
         start_time: before.start_time.clone().or(Some(Time(kit::clock::seconds(inputs.now)))),
-        init_container_statuses: if inits.is_empty() { None } else { Some(init_statuses) },
-        container_statuses: Some(statuses),
+        init_container_statuses: init_statuses,
+        container_statuses: statuses,
         ephemeral_container_statuses: if passing.is_empty() { None } else { Some(passing) },
         reason: before.reason.clone(),
         message: before.message.clone(),

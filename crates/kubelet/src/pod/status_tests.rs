@@ -35,17 +35,19 @@ fn exited(name: &str, attempt: u32, code: i32) -> Instance {
     instance(name, attempt, State::Exited(Exit { code, started: at(5), finished: at(6), ..Default::default() }))
 }
 
+#[derive(Default)]
 struct Scene {
     spec: Value,
     containers: Vec<Instance>,
     facts: Facts,
     waiting: BTreeMap<String, Waiting>,
     before: Value,
+    verdict: Option<(String, String)>,
 }
 
 impl Scene {
     fn new(spec: Value, containers: Vec<Instance>) -> Self {
-        Scene { spec, containers, facts: Facts::default(), waiting: BTreeMap::new(), before: json!({}) }
+        Scene { spec, containers, before: json!({}), ..Default::default() }
     }
 
     fn status(self) -> PodStatus {
@@ -61,7 +63,7 @@ impl Scene {
             waiting: &self.waiting,
             crash_loops: &BTreeMap::new(),
             messages: &BTreeMap::new(),
-            verdict: None,
+            verdict: self.verdict.as_ref(),
             node_ips: &["192.0.2.1".to_owned()],
             now: at(100),
         })
@@ -206,4 +208,16 @@ fn a_pod_is_as_ready_as_its_sidecars() {
     let mut ready = Scene::new(spec, all());
     ready.facts.probes.insert("s0".into(), crate::pod::plan::Probed { ready: true, ..Default::default() });
     ready.check("Running Initialized=True Ready=True");
+}
+
+#[test]
+fn a_refused_pod_has_no_containers_that_wait() {
+    let mut scene = Scene::new(one(), vec![]);
+    scene.verdict = Some(("SysctlForbidden".into(), "m".into()));
+    let status = scene.status();
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("SysctlForbidden")));
+    assert_eq!(status.container_statuses, None);
+    let mut again = Scene::new(one(), vec![]);
+    again.before = json!({"phase": "Failed", "reason": "SysctlForbidden"});
+    assert_eq!(again.status().container_statuses, None, "nor after a restart of the kubelet");
 }

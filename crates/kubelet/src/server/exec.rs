@@ -82,7 +82,7 @@ async fn session(socket: WebSocket, runtime: Runtime, dir: PathBuf, container: S
     let process = Process { runtime, container, exec };
     let ending = match process.run(&dir, &wanted, &output, &mut inputs).await {
         Ok(code) => Ending::Exit(code),
-        Err(error) => Ending::Failed(format!("error executing command in container: {}", kit::Chain(&error))),
+        Err(error) => Ending::Failed(format!("error executing command in container: {}", error.words())),
     };
     output.finish(&ending).await;
     drop(output);
