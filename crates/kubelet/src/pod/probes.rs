@@ -24,6 +24,15 @@ pub(crate) enum Verdict {
     Doomed(Doom),
 }
 
+/// What one question came to.
+enum Answer {
+    Good,
+    /// The sentence for the event.
+    Bad(String),
+    /// It could not be asked, which says nothing of the container.
+    Unknown(String),
+}
+
 /// By container id.
 pub(crate) type Reports = mpsc::UnboundedSender<(String, Verdict)>;
 
@@ -69,12 +78,13 @@ async fn startup(target: &Target, probe: &Probe, reports: &Reports) -> bool {
     delay(probe).await;
     loop {
         match ask(target, probe).await {
-            Ok(()) => {
+            Answer::Good => {
                 // A receiver that is gone means a worker that is gone.
                 let _ = reports.send((target.id.clone(), Verdict::Started));
                 return true;
             }
-            Err(why) => {
+            Answer::Unknown(why) => unknown(target, "Startup", &why),
+            Answer::Bad(why) => {
                 unhealthy(target, "Startup", &why);
                 failures += 1;
                 if failures >= probe.failure_threshold.unwrap_or(3).max(1) {
@@ -96,8 +106,9 @@ async fn liveness(target: &Target, probe: &Probe, reports: &Reports) {
     delay(probe).await;
     loop {
         match ask(target, probe).await {
-            Ok(()) => failures = 0,
-            Err(why) => {
+            Answer::Good => failures = 0,
+            Answer::Unknown(why) => unknown(target, "Liveness", &why),
+            Answer::Bad(why) => {
                 unhealthy(target, "Liveness", &why);
                 failures += 1;
                 if failures >= probe.failure_threshold.unwrap_or(3).max(1) {
@@ -125,14 +136,22 @@ async fn readiness(target: &Target, probe: &Probe, reports: &Reports) {
         // what it answers within its first period is nothing to worry about yet.
         let first = ready.is_none() && probe.initial_delay_seconds.unwrap_or(0) == 0;
         let early = first && begun.elapsed() < period(probe);
-        if let Err(why) = &answer {
-            if early {
+        let good = match answer {
+            Answer::Good => true,
+            _ if early => {
                 tokio::time::sleep(eager(probe)).await;
                 continue;
             }
-            unhealthy(target, "Readiness", why);
-        }
-        let good = answer.is_ok();
+            Answer::Bad(why) => {
+                unhealthy(target, "Readiness", &why);
+                false
+            }
+            Answer::Unknown(why) => {
+                unknown(target, "Readiness", &why);
+                tokio::time::sleep(period(probe)).await;
+                continue;
+            }
+        };
         streak = if last == Some(good) { streak + 1 } else { 1 };
         last = Some(good);
         let needed = if good { probe.success_threshold.unwrap_or(1) } else { probe.failure_threshold.unwrap_or(3) };
@@ -155,6 +174,12 @@ fn unhealthy(target: &Target, kind: &str, why: &str) {
     target.context.events.warning(&about, "Unhealthy", format!("{kind} probe failed: {why}"));
 }
 
+fn unknown(target: &Target, kind: &str, why: &str) {
+    let about = about_container(&target.pod, &target.container.name);
+    let message = format!("{kind} probe errored and resulted in unknown state: {why}");
+    target.context.events.warning(&about, "Unhealthy", message);
+}
+
 async fn delay(probe: &Probe) {
     let seconds = u64::try_from(probe.initial_delay_seconds.unwrap_or(0)).unwrap_or(0);
     if seconds > 0 {
@@ -166,30 +191,31 @@ fn period(probe: &Probe) -> Duration {
     Duration::from_secs(u64::try_from(probe.period_seconds.unwrap_or(10)).unwrap_or(10).max(1))
 }
 
-/// One question; the error is a sentence for the event.
-async fn ask(target: &Target, probe: &Probe) -> Result<(), String> {
+async fn ask(target: &Target, probe: &Probe) -> Answer {
     let seconds = probe.timeout_seconds.unwrap_or(1).max(1);
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or(1));
     if let Some(exec) = &probe.exec {
         let command = exec.command.clone().unwrap_or_default();
         return match target.context.runtime.exec_sync(&target.id, &command, i64::from(seconds)).await {
-            Ok(reply) if reply.exit_code == 0 => Ok(()),
+            Ok(reply) if reply.exit_code == 0 => Answer::Good,
             Ok(reply) => {
                 let output = [reply.stdout, reply.stderr].concat();
-                Err(String::from_utf8_lossy(&output[..output.len().min(10_240)]).into_owned())
+                Answer::Bad(String::from_utf8_lossy(&output[..output.len().min(10_240)]).into_owned())
             }
             Err(error) if error.is_timeout() => {
-                Err(format!("command timed out after {seconds}s: {}", command.join(" ")))
+                Answer::Bad(format!("command timed out after {seconds}s: {}", command.join(" ")))
             }
-            Err(error) => Err(error.words()),
+            Err(error) => Answer::Unknown(error.words()),
         };
     }
     match tokio::time::timeout(limit, ask_network(target, probe)).await {
-        Ok(answer) => answer,
-        Err(_) => Err("context deadline exceeded (no answer in time)".to_owned()),
+        Ok(Ok(())) => Answer::Good,
+        Ok(Err(why)) => Answer::Bad(why),
+        Err(_) => Answer::Bad("context deadline exceeded (no answer in time)".to_owned()),
     }
 }
 
+/// The error is a sentence for the event.
 async fn ask_network(target: &Target, probe: &Probe) -> Result<(), String> {
     let own = target.pod_ip.as_deref().unwrap_or("127.0.0.1");
     let no_port = || "the probe's port has no number".to_owned();
