@@ -11,6 +11,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("users_and_groups_are_as_asked", users_and_groups_are_as_asked),
     ("capabilities_and_privileges_are_dropped", capabilities_and_privileges_are_dropped),
     ("too_much_memory_is_the_end", too_much_memory_is_the_end),
+    ("too_much_on_the_disk_is_the_end", too_much_on_the_disk_is_the_end),
+    ("kernel_settings_of_others_are_refused", kernel_settings_of_others_are_refused),
     ("requests_and_limits_reach_the_kernel", requests_and_limits_reach_the_kernel),
     ("a_pod_that_fits_nowhere_waits", a_pod_that_fits_nowhere_waits),
     ("pod_security_levels_are_enforced", pod_security_levels_are_enforced),
@@ -102,6 +104,37 @@ fn too_much_memory_is_the_end() -> Result<()> {
     let pod = space.wait("pod", "p", "failed", |pod| pod["status"]["phase"] == "Failed")?;
     let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
     ensure!(ended["reason"] == "OOMKilled" && ended["exitCode"] == 137, "{ended}");
+    Ok(())
+}
+
+fn too_much_on_the_disk_is_the_end() -> Result<()> {
+    let space = Namespace::new("evicted")?;
+    let main = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+    let spec = json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]});
+    let script = format!("busybox dd if=/dev/zero of=/v/f bs=1M count=3; {IDLE}");
+    apply(&space, &[special("p", &script, &main, &spec)])?;
+    let pod = space.wait("pod", "p", "was evicted", |pod| pod["status"]["phase"] == "Failed")?;
+    let status = &pod["status"];
+    ensure!(status["reason"] == "Evicted", "{status}");
+    ensure!(status["message"] == "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ", "{status}");
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    let told = conditions.iter().any(|c| c["type"] == "DisruptionTarget" && c["reason"] == "TerminationByKubelet");
+    ensure!(told, "{status}");
+    Ok(())
+}
+
+fn kernel_settings_of_others_are_refused() -> Result<()> {
+    let space = Namespace::new("sysctls")?;
+    let sysctl = |name: &str| json!({"securityContext": {"sysctls": [{"name": name, "value": "1024"}]}});
+    let refused = special("refused", IDLE, &json!({}), &sysctl("kernel.msgmax"));
+    apply(&space, &[refused])?;
+    space.wait("pod", "refused", "was refused", |pod| pod["status"]["reason"] == "SysctlForbidden")?;
+    let table = space.kubectl(&["get", "pod", "refused", "--no-headers"])?;
+    ensure!(table.contains("SysctlForbidden"), "{table}");
+    let script = "busybox cat /proc/sys/net/ipv4/ip_unprivileged_port_start";
+    let safe = sysctl("net.ipv4.ip_unprivileged_port_start");
+    let said = once(&space, &special("safe", script, &json!({}), &safe))?;
+    ensure!(said == "1024\n", "{said}");
     Ok(())
 }
 

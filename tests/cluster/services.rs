@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_service_spreads_and_refuses", a_service_spreads_and_refuses),
     ("a_node_port_is_reached_from_outside", a_node_port_is_reached_from_outside),
     ("affinity_keeps_a_client", affinity_keeps_a_client),
+    ("endpoints_may_be_written_by_hand", endpoints_may_be_written_by_hand),
     ("pods_reach_each_other_and_themselves", pods_reach_each_other_and_themselves),
 ];
 
@@ -69,6 +70,23 @@ fn a_service_spreads_and_refuses() -> Result<()> {
         Ok(ask(&space, "http://s", 10)
             .is_ok_and(|answers| answers.len() == 10 && answers.iter().all(|a| a == "two"))
             .then_some(()))
+    })
+}
+
+fn endpoints_may_be_written_by_hand() -> Result<()> {
+    let space = Namespace::new("byhand")?;
+    let manual = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "manual"},
+        "spec": {"ports": [{"port": 80, "targetPort": 8080}]}});
+    apply(&space, &[web("one", "web"), manual])?;
+    idle(&space, "client")?;
+    ready(&space, "one")?;
+    let address = space.get("pod", "one")?["status"]["podIP"].clone();
+    let subsets = json!([{"addresses": [{"ip": address}], "ports": [{"port": 8080}]}]);
+    let endpoints =
+        json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "manual"}, "subsets": subsets});
+    apply(&space, &[endpoints])?;
+    until("the address written by hand answered", || {
+        Ok(ask(&space, "http://manual", 1).is_ok_and(|answers| answers == ["one"]).then_some(()))
     })
 }
 

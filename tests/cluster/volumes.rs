@@ -175,6 +175,11 @@ fn sub_paths_and_host_paths() -> Result<()> {
     let all = json!({"volumeMounts": [{"name": "h", "mountPath": "/h"}]});
     let said = once(&space, &special("q", "cat /h/made/below/f /h/expanded/g; rm -r /h/*", &all, &spec("Directory")))?;
     ensure!(said == "x\ny\n", "{said}");
+    // Who may write to a volume may write below it.
+    let user = json!({"volumeMounts": [{"name": "e", "mountPath": "/e", "subPath": "a/b"}]});
+    let empty = json!({"securityContext": {"runAsUser": 1234}, "volumes": [{"name": "e", "emptyDir": {}}]});
+    let said = once(&space, &special("user", "echo z > /e/f && cat /e/f", &user, &empty))?;
+    ensure!(said == "z\n", "{said}");
     // A file is no directory, and nothing is not there.
     let absent = json!({"volumes": [{"name": "h", "hostPath": {"path": "/no/such/place", "type": "Directory"}}]});
     apply(&space, &[special("absent", IDLE, &all, &absent)])?;
