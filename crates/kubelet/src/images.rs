@@ -73,7 +73,7 @@ pub(crate) async fn ensure(
     }
     context.events.normal(about, "Pulling", format!("Pulling image \"{image}\""));
     let began = tokio::time::Instant::now();
-    match pull(context, pod, image).await {
+    match pull(context, pod, image, about).await {
         Ok(()) => {}
         Err(error) => {
             let message = error.words();
@@ -115,8 +115,8 @@ async fn info(runtime: &Runtime, image: &str) -> Result<Option<ImageInfo>> {
     }))
 }
 
-async fn pull(context: &Context, pod: &Pod, image: &str) -> Result<()> {
-    let mut auths = secrets(context, pod, image).await?.into_iter();
+async fn pull(context: &Context, pod: &Pod, image: &str, about: &ObjectReference) -> Result<()> {
+    let mut auths = secrets(context, pod, image, about).await?.into_iter();
     // Without any secret one anonymous attempt; with secrets each in turn.
     let mut auth = auths.next();
     loop {
@@ -149,14 +149,17 @@ struct Login {
     auth: String,
 }
 
-async fn secrets(context: &Context, pod: &Pod, image: &str) -> Result<Vec<cri::AuthConfig>> {
+async fn secrets(context: &Context, pod: &Pod, image: &str, about: &ObjectReference) -> Result<Vec<cri::AuthConfig>> {
     let names = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_ref());
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
-    let mut found = Vec::new();
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
     for reference in names.into_iter().flatten() {
         let secret =
             api.get_opt(&reference.name).await.map_err(Error::api(format!("get secret {}", reference.name)))?;
+        if secret.is_none() {
+            missing.push(reference.name.as_str());
+        }
         let data = secret.and_then(|secret| secret.data).unwrap_or_default();
         let logins = if let Some(text) = data.get(".dockerconfigjson") {
             serde_json::from_slice::<DockerConfig>(&text.0).map(|config| config.auths).unwrap_or_default()
@@ -166,6 +169,13 @@ async fn secrets(context: &Context, pod: &Pod, image: &str) -> Result<Vec<cri::A
             continue;
         };
         found.extend(logins.into_iter().filter(|(server, _)| serves(server, image)).map(|(_, login)| auth(login)));
+    }
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        let message = format!(
+            "Unable to retrieve some image pull secrets ({missing}); attempting to pull the image may not succeed."
+        );
+        context.events.warning(about, "FailedToRetrieveImagePullSecret", message);
     }
     Ok(found)
 }
