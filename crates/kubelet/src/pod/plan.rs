@@ -311,7 +311,8 @@ fn attend(
             }
         }
         State::Exited(exit) => {
-            if !restarts(spec, container, exit.code) {
+            // A start under way has waited already; the delay known by now is that of the restart after it.
+            if !restarts(spec, container, exit.code) || facts.busy.contains(&format!("start:{}", container.name)) {
                 return;
             }
             let delay = crash_delay(facts.crashes.get(&container.name), exit.started, exit.finished);

@@ -155,6 +155,17 @@ fn back_off_doubles_up_to_five_minutes() {
 }
 
 #[test]
+fn a_restart_under_way_is_no_back_off() {
+    let one = json!({"containers": [{"name": "a"}]});
+    let crashes = BTreeMap::from([("a".to_owned(), (Duration::from_secs(10), at(NOW)))]);
+    let facts = Facts { crashes: crashes.clone(), busy: ["start:a".to_owned()].into(), ..ready() };
+    let plan = check(one.clone(), &observed(&["a=1@9999"], Some(true)), &facts, &[]);
+    assert_eq!(plan.crash_loops, BTreeMap::new());
+    let plan = check(one, &observed(&["a=1@9999"], Some(true)), &Facts { crashes, ..ready() }, &[]);
+    assert_eq!(plan.crash_loops.keys().collect::<Vec<_>>(), ["a"]);
+}
+
+#[test]
 fn a_container_that_fails_its_liveness_is_stopped() {
     let doomed = Probed { doomed: Some(Doom { reason: "why".into(), grace: None }), ..Default::default() };
     let facts = Facts { probes: [("a0".to_owned(), doomed)].into(), ..ready() };
