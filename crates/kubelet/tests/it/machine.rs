@@ -249,39 +249,48 @@ fn sweep() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some(pid) = name.strip_prefix(NODE_PREFIX.trim_end_matches('-')) else { continue };
             if pid.trim_start_matches('-').parse().map_or(true, is_over) {
+                end(|| sys::cgroup::pids(&entry.path()));
                 let _ = sys::cgroup::remove(&entry.path());
             }
         }
     }
 }
 
+/// Kills the processes until there are none.
+fn end(find: impl Fn() -> Vec<u32>) {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        let pids = find();
+        if pids.is_empty() {
+            return;
+        }
+        let words = pids.iter().map(ToString::to_string);
+        let _ = Command::new("kill").arg("-KILL").args(words).stderr(Stdio::null()).status();
+    }
+}
+
 /// Ends what the run `pid` has started in `dir`, and removes what it made elsewhere.
 fn clear(dir: &Path, pid: u32) {
     let own = dir.to_string_lossy().into_owned();
-    for signal in ["-TERM", "-KILL"] {
-        let pids = started_in(&own);
-        if pids.is_empty() {
-            break;
-        }
-        let words = pids.iter().map(ToString::to_string);
-        let _ = Command::new("kill").arg(signal).args(words).stderr(Stdio::null()).status();
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(2) && !started_in(&own).is_empty() {
-            std::thread::yield_now();
-        }
-    }
+    let groups: Vec<PathBuf> = sys::cgroup::hierarchies()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|hierarchy| hierarchy.mount.join("ferrovirt").join(format!("{NODE_PREFIX}{pid}")))
+        .collect();
+    // Without their shims containers are found by their groups only.
+    end(|| started_in(&own).into_iter().chain(groups.iter().flat_map(|group| sys::cgroup::pids(group))).collect());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for mount in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&own)) {
         let _ = Command::new("umount").arg("-l").arg(mount).status();
     }
-    for hierarchy in sys::cgroup::hierarchies().unwrap_or_default() {
-        let _ = sys::cgroup::remove(&hierarchy.mount.join("ferrovirt").join(format!("{NODE_PREFIX}{pid}")));
+    for group in groups {
+        let _ = sys::cgroup::remove(&group);
     }
     let _ = Command::new("ip").args(["link", "del", &bridge(pid)]).stderr(Stdio::null()).status();
 }
 
-/// containerd and the shims whose command line names `own`, and everything below them: what runs in containers ends
-/// with its shim's kill. The dead that nobody has waited for yet do not count.
+/// containerd and the shims whose command line names `own`, and everything below them. The dead that nobody has waited
+/// for yet do not count.
 fn started_in(own: &str) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     let mut parents: Vec<(u32, u32)> = Vec::new();
