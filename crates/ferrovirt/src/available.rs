@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::Context;
 use api::kubevirt::v1::KubeVirt;
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::ListParams;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -17,11 +18,13 @@ use crate::terminal;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Who waits this long wants to know what for.
 const SILENCE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until the KubeVirt object says Available, and says what it waits for.
-pub(crate) async fn wait_until_available(client: &Client) -> anyhow::Result<()> {
+/// Waits until the KubeVirt object says Available and the components run, on a node that was started at `node_since`:
+/// what the cluster says of them from before does not count. Says what it waits for.
+pub(crate) async fn wait_until_available(client: &Client, node_since: Option<Timestamp>) -> anyhow::Result<()> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut available = std::pin::pin!(available(client));
+    let mut available = std::pin::pin!(available(client, node_since));
     let mut said = String::new();
     loop {
         let now = tokio::time::Instant::now();
@@ -44,16 +47,36 @@ pub(crate) async fn wait_until_available(client: &Client) -> anyhow::Result<()> 
     }
 }
 
-async fn available(client: &Client) {
+async fn available(client: &Client, node_since: Option<Timestamp>) {
     let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
     let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
     while let Some(event) = stream.next().await {
         let Ok(kubevirt) = event else { continue };
         let status = kubevirt.status.unwrap_or_default();
         if status.conditions.iter().any(|c| c.type_ == "Available" && c.status == "True") {
-            return;
+            break;
         }
     }
+    while !components(client).await.is_ok_and(|pods| pods.iter().all(|pod| runs_since(pod, node_since))) {
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Whether the pod is Ready, and its containers were started at `since` or later. A pod that ends needs neither.
+fn runs_since(pod: &Pod, since: Option<Timestamp>) -> bool {
+    let Some(status) = &pod.status else { return false };
+    // Another one runs in the place of one that has ended.
+    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) || pod.metadata.deletion_timestamp.is_some() {
+        return true;
+    }
+    let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+    let started = |container: &ContainerStatus| {
+        let running = container.state.as_ref().and_then(|state| state.running.as_ref());
+        let at = running.and_then(|running| running.started_at.as_ref()).map(|at| at.0.as_second());
+        // The API keeps whole seconds.
+        at.is_some_and(|at| since.is_none_or(|since| at >= since.as_second()))
+    };
+    ready && status.container_statuses.iter().flatten().all(started)
 }
 
 async fn components(client: &Client) -> anyhow::Result<Vec<Pod>> {
@@ -96,6 +119,23 @@ mod tests {
         let pod = |status: &Value| json!({ "metadata": { "name": "p" }, "status": status });
         let pods: Vec<Pod> = statuses.iter().map(|status| serde_json::from_value(pod(status)).unwrap()).collect();
         assert_eq!(hindrance(&pods), expect);
+    }
+
+    #[test]
+    fn what_ran_before_the_node_was_started_does_not_run() {
+        let check = |ready: &str, started: &str, since: Option<&str>, expect| {
+            let pod = json!({"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": ready}],
+                "containerStatuses": [{"name": "c", "ready": true, "image": "", "imageID": "", "restartCount": 0,
+                    "state": {"running": {"startedAt": started}}}]}});
+            let since = since.map(|since| since.parse().unwrap());
+            assert_eq!(runs_since(&serde_json::from_value(pod).unwrap(), since), expect, "{ready} {started} {since:?}");
+        };
+        check("True", "2026-01-01T00:00:10Z", None, true);
+        check("True", "2026-01-01T00:00:10Z", Some("2026-01-01T00:00:10.5Z"), true);
+        check("True", "2026-01-01T00:00:10Z", Some("2026-01-01T00:00:11Z"), false);
+        check("False", "2026-01-01T00:00:10Z", None, false);
+        let evicted = json!({"metadata": {"name": "p"}, "status": {"phase": "Failed"}});
+        assert!(runs_since(&serde_json::from_value(evicted).unwrap(), None), "another one runs in its place");
     }
 
     #[test]

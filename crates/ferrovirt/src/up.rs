@@ -96,14 +96,14 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     }
     terminal::say(&format!("guests run on {}", status::virtualization(&sys::kvm::verdict())));
     if !arguments.cluster_only {
-        virtual_machines(state, &client).await?;
+        virtual_machines(state, &client, steps.node_since).await?;
     }
     terminal::say(&format!("export KUBECONFIG={}", state.kubeconfig().display()));
     Ok(())
 }
 
 /// The product's images on the node, its components in the cluster.
-async fn virtual_machines(state: &State, client: &kube::Client) -> anyhow::Result<()> {
+async fn virtual_machines(state: &State, client: &kube::Client, node_since: Option<Timestamp>) -> anyhow::Result<()> {
     let mut steps = Steps { begin: Instant::now(), changed: false, node_since: None };
     let shop = images::default_workshop()?;
     images::build(&shop)?;
@@ -117,7 +117,7 @@ async fn virtual_machines(state: &State, client: &kube::Client) -> anyhow::Resul
         deploy::restart(client).await?;
     }
     deploy::apply(client).await?;
-    available::wait_until_available(client).await?;
+    available::wait_until_available(client, node_since).await?;
     steps.done("virtual machines can be created", since);
     Ok(())
 }
