@@ -94,7 +94,7 @@ impl Tls {
 /// A pod with a shell, an echo server and a log.
 pub(crate) async fn streams(machine: &Machine, tls: &Tls) {
     let spec = json!({"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "stdin": true,
-        "command": ["sh", "-c", "echo first; echo second >&2; nc -ll -p 7000 -e cat & while read line; do echo got $line; test \"$line\" = quit && exit 5; done"]}]});
+        "command": ["sh", "-c", "echo first; echo second; nc -ll -p 7000 -e cat & while read line; do echo got $line; test \"$line\" = quit && exit 5; done"]}]});
     machine.create("streams", spec).await;
     machine.ready("streams").await;
     let exec = |query: &str| format!("/exec/default/streams/c?{query}");
