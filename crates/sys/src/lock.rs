@@ -9,14 +9,22 @@ use crate::{Result, at};
 /// A held lock; dropped, or at the latest when the process ends, it is free again. Children do not inherit it.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    /// Said aloud, because closing is not enough: a child that was forked and has not executed its program yet holds a copy of
+    /// the descriptor.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
 }
 
 /// Takes the lock at `path`, making the file if needed; None when somebody else holds it.
 pub fn acquire(path: &Path) -> Result<Option<Lock>> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(at("open", path))?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(Lock { _file: file })),
+        Ok(()) => Ok(Some(Lock { file })),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(at("lock", path)(error)),
     }
