@@ -211,8 +211,8 @@ fn run_attaches_and_cleans_up() -> Result<()> {
     // A command that has said everything before its client is there is heard nevertheless.
     for round in 0..5 {
         let name = format!("quick{round}");
-        let words =
-            ["run", &name, "-i", "--rm", "--restart=Never", "--quiet", &image, "--command", "--", "echo", "heard"];
+        let said = ["--command", "--", "sh", "-c", "echo heard"];
+        let words = [&["run", &name, "-i", "--rm", "--restart=Never", "--quiet", &image][..], &said].concat();
         let output = space.output(&words)?;
         ensure!(text(&output.stdout).contains("heard"), "{output:?}");
     }
