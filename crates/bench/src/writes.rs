@@ -42,11 +42,11 @@ fn parse(page: &str) -> Writes {
         };
         let verb = label("verb").unwrap_or_default();
         let (group, resource) = (label("group").unwrap_or_default(), label("resource").unwrap_or_default());
-        // Leases are renewed whether or not there are machines, and reviews and tokens are questions.
+        // Leases and nodes are renewed whether or not there are machines, and reviews and tokens are questions.
         let question =
             matches!(group, "authentication.k8s.io" | "authorization.k8s.io") || label("subresource") == Some("token");
         let write = matches!(verb, "create" | "update" | "patch" | "delete" | "deletecollection");
-        if !write || question || resource == "leases" {
+        if !write || question || matches!(resource, "leases" | "nodes") {
             continue;
         }
         let count = count.parse().unwrap_or(0);
