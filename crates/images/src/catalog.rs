@@ -206,8 +206,6 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     .map(PathBuf::from)
     .collect();
     let lib = Path::new("usr/lib/x86_64-linux-gnu");
-    wanted.push(lib.join("libvirt.so.0"));
-    wanted.push(lib.join("libvirt-qemu.so.0"));
     // The session daemon loads the QEMU driver; the others would cost memory in every launcher.
     wanted.push(lib.join("libvirt/connection-driver/libvirt_driver_qemu.so"));
     // Device and accelerator modules of QEMU; the user interfaces and network block drivers stay out.

@@ -1,9 +1,8 @@
 //! What libvirt says when a call fails.
-#![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::path::PathBuf;
 
-use crate::library::Library;
+use crate::xdr::Malformed;
 
 /// Numbers of `virErrorNumber` that callers decide by.
 pub mod code {
@@ -21,14 +20,29 @@ pub enum Error {
     /// A call that libvirt refused.
     #[error("{call}: {message}")]
     Call { call: &'static str, code: i32, message: String },
-    #[error("libvirt is not installed: cannot open {library}")]
-    Load {
-        library: &'static str,
+    #[error("connecting to libvirt at {socket}")]
+    Connect {
+        socket: PathBuf,
         #[source]
-        source: libloading::Error,
+        source: std::io::Error,
     },
-    #[error("the event thread of libvirt did not start")]
-    Thread(#[source] std::io::Error),
+    #[error("libvirt at {socket} asks for authentication, which only a daemon of another user does")]
+    Authentication { socket: PathBuf },
+    #[error("{call}: the request was not sent")]
+    Send {
+        call: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    /// Whether the daemon did what was asked is unknown.
+    #[error("{call}: the connection to libvirt ended before the answer")]
+    Ended { call: &'static str },
+    #[error("{call}: libvirt's answer is not understood")]
+    Answer {
+        call: &'static str,
+        #[source]
+        source: Malformed,
+    },
     #[error("{0} holds a zero byte")]
     Text(&'static str),
     #[error("{what} is larger than {limit} bytes")]
@@ -36,24 +50,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of the last call on this thread.
-    pub(crate) fn last(library: &Library, call: &'static str) -> Self {
-        // SAFETY: no arguments; the answer is null or lives until the next libvirt call on this thread.
-        let error = unsafe { (library.core.virGetLastError)() };
-        if error.is_null() {
-            return Self::Call { call, code: 0, message: "failed without a reason".to_owned() };
-        }
-        // SAFETY: not null, and libvirt fills the head of the structure.
-        let (code, message) = unsafe { ((*error).code, (*error).message) };
-        let message = if message.is_null() {
-            "failed without a reason".to_owned()
-        } else {
-            // SAFETY: a zero-terminated string owned by libvirt.
-            unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
-        };
-        Self::Call { call, code, message }
-    }
-
     /// The number libvirt gave, 0 when there was none.
     pub fn code(&self) -> i32 {
         match self {

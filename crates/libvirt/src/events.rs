@@ -1,14 +1,14 @@
-//! Events of domains, from libvirt's thread to a channel.
-#![allow(unsafe_code)]
-
-use std::ffi::{c_char, c_int, c_void};
+//! Events of domains, from libvirt's messages to a channel.
 
 use tokio::sync::mpsc;
 
-use crate::library::{Library, read_string};
-use crate::raw::{AnyCallback, Conn, Dom};
-use crate::stats::Parameter;
-use crate::{Error, Result, raw, stats};
+use crate::client::Client;
+use crate::packet::REMOTE;
+use crate::wire::{DomainName, parameter, remote};
+use crate::xdr::{Malformed, Reader, Writer};
+use crate::{Error, Parameter, Result};
+
+pub(crate) type Sender = mpsc::Sender<Event>;
 
 /// Something that happened to a domain of the connection.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,118 +66,65 @@ pub enum Lifecycle {
     Other(i32),
 }
 
-type Sender = mpsc::Sender<Event>;
+/// The kinds we ask for, by `virDomainEventID`, and the procedure that tells of each.
+mod kind {
+    pub(super) const LIFECYCLE: (i32, u32) = (0, 318);
+    pub(super) const REBOOT: (i32, u32) = (1, 319);
+    pub(super) const WATCHDOG: (i32, u32) = (3, 321);
+    pub(super) const IO_ERROR_REASON: (i32, u32) = (6, 324);
+    pub(super) const BALLOON: (i32, u32) = (13, 331);
+    pub(super) const DEVICE_REMOVED: (i32, u32) = (15, 333);
+    pub(super) const AGENT: (i32, u32) = (18, 348);
+    pub(super) const JOB_COMPLETED: (i32, u32) = (21, 363);
 
-const LIFECYCLE: c_int = 0;
-const REBOOT: c_int = 1;
-const WATCHDOG: c_int = 3;
-const IO_ERROR_REASON: c_int = 6;
-const BALLOON: c_int = 13;
-const DEVICE_REMOVED: c_int = 15;
-const AGENT: c_int = 18;
-const JOB_COMPLETED: c_int = 21;
+    pub(super) const ALL: [(i32, u32); 8] =
+        [LIFECYCLE, REBOOT, WATCHDOG, IO_ERROR_REASON, BALLOON, DEVICE_REMOVED, AGENT, JOB_COMPLETED];
+}
 
-/// Registers every callback. Kinds that the driver does not know (the test driver knows few) are left out, except
-/// lifecycle, without which nothing works.
-pub(crate) fn register(library: &Library, connection: *mut Conn, sender: &Sender) -> Result<Vec<c_int>> {
-    type Erase = *const ();
-    let callbacks: [(c_int, Erase); 8] = [
-        (LIFECYCLE, lifecycle as Erase),
-        (REBOOT, reboot as Erase),
-        (WATCHDOG, watchdog as Erase),
-        (IO_ERROR_REASON, io_error as Erase),
-        (BALLOON, balloon as Erase),
-        (DEVICE_REMOVED, device_removed as Erase),
-        (AGENT, agent as Erase),
-        (JOB_COMPLETED, job_completed as Erase),
-    ];
-    let mut ids = Vec::new();
-    for (kind, callback) in callbacks {
-        let opaque = Box::into_raw(Box::new(sender.clone())).cast::<c_void>();
-        // SAFETY: libvirt calls it back with the signature that belongs to `kind`, which is this function's.
-        let callback = unsafe { std::mem::transmute::<Erase, AnyCallback>(callback) };
-        // SAFETY: a live connection, no domain (all of them), and an opaque value freed exactly once by `release`.
-        let id = unsafe {
-            (library.core.virConnectDomainEventRegisterAny)(
-                connection,
-                std::ptr::null_mut(),
-                kind,
-                callback,
-                opaque,
-                Some(release),
-            )
-        };
-        if id >= 0 {
-            ids.push(id);
-            continue;
+/// Asks for events of every kind that the driver knows, of all domains.
+pub(crate) fn register(client: &Client) -> Result<()> {
+    const CALL: &str = "asking for events";
+    for kind in kind::ALL {
+        let procedure = (REMOTE, remote::CONNECT_DOMAIN_EVENT_CALLBACK_REGISTER_ANY);
+        let all_domains = 0;
+        match client.call(CALL, procedure, Writer::default().i32(kind.0).u32(all_domains), Reader::i32) {
+            Ok(_callback) => {}
+            Err(error @ Error::Call { .. }) if kind != kind::LIFECYCLE => {
+                tracing::debug!(kind = kind.0, %error, "this driver has no such event");
+            }
+            Err(error) => return Err(error),
         }
-        let error = Error::last(library, "virConnectDomainEventRegisterAny");
-        // SAFETY: registration failed, so libvirt will not free it.
-        unsafe { release(opaque) };
-        if kind == LIFECYCLE {
-            return Err(error);
-        }
-        tracing::debug!(kind, %error, "this driver has no such event");
     }
-    let opaque = Box::into_raw(Box::new(sender.clone())).cast::<c_void>();
-    // SAFETY: as above; libvirt frees the opaque value when the connection goes.
-    if unsafe { (library.core.virConnectRegisterCloseCallback)(connection, closed, opaque, Some(release)) } < 0 {
-        // SAFETY: registration failed, so libvirt will not free it.
-        unsafe { release(opaque) };
-    }
-    Ok(ids)
+    Ok(())
 }
 
-/// Takes back what `register` hung on the connection.
-pub(crate) fn deregister(library: &Library, connection: *mut Conn, ids: &[c_int]) {
-    for id in ids {
-        // SAFETY: a live connection and an id it gave us.
-        unsafe { (library.core.virConnectDomainEventDeregisterAny)(connection, *id) };
-    }
-    if !ids.is_empty() {
-        // SAFETY: a live connection and the callback registered with it.
-        unsafe { (library.core.virConnectUnregisterCloseCallback)(connection, closed) };
-    }
+/// What a message says; `None` for one that nobody asked for.
+pub(crate) fn decode(program: u32, procedure: u32, from: &mut Reader) -> std::result::Result<Option<Event>, Malformed> {
+    let Some(kind) = kind::ALL.into_iter().find(|kind| program == REMOTE && kind.1 == procedure) else {
+        return Ok(None);
+    };
+    let _callback = from.i32()?;
+    let domain = DomainName::read(from)?.name;
+    Ok(Some(match kind {
+        kind::LIFECYCLE => Event::Lifecycle { domain, change: lifecycle(from.i32()?), detail: from.i32()? },
+        kind::REBOOT => Event::Reboot { domain },
+        kind::WATCHDOG => Event::Watchdog { domain, action: from.i32()? },
+        kind::IO_ERROR_REASON => Event::IoError {
+            domain,
+            path: from.text()?,
+            alias: from.text()?,
+            action: from.i32()?,
+            reason: from.text()?,
+        },
+        kind::BALLOON => Event::Balloon { domain, kib: from.u64()? },
+        kind::DEVICE_REMOVED => Event::DeviceRemoved { domain, alias: from.text()? },
+        kind::AGENT => Event::Agent { domain, connected: from.i32()? == 1 },
+        _ => Event::JobCompleted { domain, parameters: from.list(parameter)? },
+    }))
 }
 
-/// # Safety
-/// `opaque` came from `register` and is released once.
-unsafe extern "C" fn release(opaque: *mut c_void) {
-    // SAFETY: by contract a boxed sender.
-    drop(unsafe { Box::from_raw(opaque.cast::<Sender>()) });
-}
-
-/// # Safety
-/// `opaque` is a boxed sender that outlives the call.
-unsafe fn send(opaque: *mut c_void, event: Event) {
-    // SAFETY: by contract.
-    let sender = unsafe { &*opaque.cast::<Sender>() };
-    if sender.try_send(event).is_err() {
-        tracing::debug!("a domain event was dropped: the queue is full");
-    }
-}
-
-/// # Safety
-/// `domain` is a live domain during the call.
-unsafe fn name(domain: *mut Dom) -> String {
-    let Ok(library) = Library::get() else { return String::new() };
-    // SAFETY: a live domain; the name stays libvirt's.
-    unsafe { read_string((library.core.virDomainGetName)(domain)) }
-}
-
-unsafe extern "C" fn closed(_: *mut Conn, _: c_int, opaque: *mut c_void) {
-    // SAFETY: libvirt passes back what was registered.
-    unsafe { send(opaque, Event::Disconnected) };
-}
-
-unsafe extern "C" fn lifecycle(
-    _: *mut Conn,
-    domain: *mut Dom,
-    event: c_int,
-    detail: c_int,
-    opaque: *mut c_void,
-) -> c_int {
-    let change = match event {
+fn lifecycle(event: i32) -> Lifecycle {
+    match event {
         0 => Lifecycle::Defined,
         1 => Lifecycle::Undefined,
         2 => Lifecycle::Started,
@@ -188,68 +135,63 @@ unsafe extern "C" fn lifecycle(
         7 => Lifecycle::PmSuspended,
         8 => Lifecycle::Crashed,
         other => Lifecycle::Other(other),
-    };
-    // SAFETY: libvirt passes a live domain and what was registered.
-    unsafe { send(opaque, Event::Lifecycle { domain: name(domain), change, detail }) };
-    0
-}
-
-unsafe extern "C" fn reboot(_: *mut Conn, domain: *mut Dom, opaque: *mut c_void) {
-    // SAFETY: libvirt passes a live domain and what was registered.
-    unsafe { send(opaque, Event::Reboot { domain: name(domain) }) };
-}
-
-unsafe extern "C" fn watchdog(_: *mut Conn, domain: *mut Dom, action: c_int, opaque: *mut c_void) {
-    // SAFETY: libvirt passes a live domain and what was registered.
-    unsafe { send(opaque, Event::Watchdog { domain: name(domain), action }) };
-}
-
-unsafe extern "C" fn io_error(
-    _: *mut Conn,
-    domain: *mut Dom,
-    path: *const c_char,
-    alias: *const c_char,
-    action: c_int,
-    reason: *const c_char,
-    opaque: *mut c_void,
-) {
-    // SAFETY: libvirt passes a live domain, strings or null, and what was registered.
-    unsafe {
-        send(
-            opaque,
-            Event::IoError {
-                domain: name(domain),
-                path: read_string(path),
-                alias: read_string(alias),
-                action,
-                reason: read_string(reason),
-            },
-        );
     }
 }
 
-unsafe extern "C" fn balloon(_: *mut Conn, domain: *mut Dom, kib: u64, opaque: *mut c_void) {
-    // SAFETY: libvirt passes a live domain and what was registered.
-    unsafe { send(opaque, Event::Balloon { domain: name(domain), kib }) };
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-unsafe extern "C" fn device_removed(_: *mut Conn, domain: *mut Dom, alias: *const c_char, opaque: *mut c_void) {
-    // SAFETY: libvirt passes a live domain, a string and what was registered.
-    unsafe { send(opaque, Event::DeviceRemoved { domain: name(domain), alias: read_string(alias) }) };
-}
+    use super::*;
 
-unsafe extern "C" fn agent(_: *mut Conn, domain: *mut Dom, state: c_int, _reason: c_int, opaque: *mut c_void) {
-    // SAFETY: libvirt passes a live domain and what was registered.
-    unsafe { send(opaque, Event::Agent { domain: name(domain), connected: state == 1 }) };
-}
+    /// A message about the domain `probe`, as callback 1.
+    fn message(rest: Writer) -> Vec<u8> {
+        let head = Writer::default().i32(1).text("probe").fixed(&[0; 16]).i32(3).into_bytes();
+        [head, rest.into_bytes()].concat()
+    }
 
-unsafe extern "C" fn job_completed(
-    _: *mut Conn,
-    domain: *mut Dom,
-    parameters: *const raw::TypedParameter,
-    count: c_int,
-    opaque: *mut c_void,
-) {
-    // SAFETY: libvirt passes a live domain, `count` parameters and what was registered.
-    unsafe { send(opaque, Event::JobCompleted { domain: name(domain), parameters: stats::read(parameters, count) }) };
+    #[test]
+    fn messages_become_events() {
+        let check = |kind: (i32, u32), rest: Writer, expected: Event| {
+            assert_eq!(decode(REMOTE, kind.1, &mut Reader::new(message(rest))), Ok(Some(expected)));
+        };
+        let domain = || "probe".to_owned();
+        let changed = Event::Lifecycle { domain: domain(), change: Lifecycle::Stopped, detail: 1 };
+        check(kind::LIFECYCLE, Writer::default().i32(5).i32(1), changed);
+        check(kind::REBOOT, Writer::default(), Event::Reboot { domain: domain() });
+        check(kind::WATCHDOG, Writer::default().i32(2), Event::Watchdog { domain: domain(), action: 2 });
+        check(
+            kind::IO_ERROR_REASON,
+            Writer::default().text("/disk").text("ua-root").i32(1).text("enospc"),
+            Event::IoError {
+                domain: domain(),
+                path: "/disk".to_owned(),
+                alias: "ua-root".to_owned(),
+                action: 1,
+                reason: "enospc".to_owned(),
+            },
+        );
+        check(kind::BALLOON, Writer::default().i64(1 << 20), Event::Balloon { domain: domain(), kib: 1 << 20 });
+        let removed = Event::DeviceRemoved { domain: domain(), alias: "ua-nic".to_owned() };
+        check(kind::DEVICE_REMOVED, Writer::default().text("ua-nic"), removed);
+        check(kind::AGENT, Writer::default().i32(1).i32(2), Event::Agent { domain: domain(), connected: true });
+        check(kind::AGENT, Writer::default().i32(2).i32(2), Event::Agent { domain: domain(), connected: false });
+        let completed = Event::JobCompleted { domain: domain(), parameters: Vec::new() };
+        check(kind::JOB_COMPLETED, Writer::default().u32(0), completed);
+    }
+
+    #[test]
+    fn a_message_that_nobody_asked_for_is_left_alone() {
+        assert_eq!(decode(REMOTE, 107, &mut Reader::new([])), Ok(None));
+        assert_eq!(decode(REMOTE + 1, kind::REBOOT.1, &mut Reader::new([])), Ok(None));
+        assert!(decode(REMOTE, kind::REBOOT.1, &mut Reader::new([])).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(kind in 0..8_usize, rest: Vec<u8>) {
+            let bytes = [message(Writer::default()), rest].concat();
+            let _ = decode(REMOTE, kind::ALL[kind].1, &mut Reader::new(bytes));
+        }
+    }
 }

@@ -124,11 +124,10 @@ impl Daemon {
     }
 
     pub(crate) async fn connect(&mut self) -> Result<Connection, Error> {
-        let uri = format!("qemu+unix:///session?socket={}", self.socket.display());
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            let uri = uri.clone();
-            let opened = tokio::task::spawn_blocking(move || Connection::open(&uri)).await;
+            let socket = self.socket.clone();
+            let opened = tokio::task::spawn_blocking(move || Connection::open(&socket, "qemu:///session")).await;
             match opened {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) if Instant::now() > deadline => return Err(Error::Connect(error)),

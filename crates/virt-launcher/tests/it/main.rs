@@ -2,5 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod boot;
+#[path = "../../../libvirt/tests/it/daemon.rs"]
+#[allow(dead_code, reason = "these tests need less of it")]
+mod daemon;
 mod driver;
 mod support;
