@@ -24,10 +24,13 @@ pub(crate) fn pki(state: &State) -> anyhow::Result<Pki> {
 }
 
 /// Writes the administrator's kubeconfig, unless it already says the same.
+///
+/// It names the loopback address: when the cluster is down, the bridge's address is routed off this machine, and kubectl
+/// would wait for, or believe, whoever answers there.
 pub(crate) fn write_kubeconfig(state: &State) -> anyhow::Result<()> {
     let pki = pki(state)?;
     let admin = pki.admin()?;
-    let text = kubeconfig(&format!("https://10.88.0.1:{API_PORT}"), pki.ca_pem(), "admin", &admin);
+    let text = kubeconfig(&format!("https://127.0.0.1:{API_PORT}"), pki.ca_pem(), "admin", &admin);
     write_secret(&state.kubeconfig(), &text)
 }
 
