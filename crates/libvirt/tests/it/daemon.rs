@@ -69,5 +69,14 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        // A test that failed may have left its machine running: that outlives the daemon.
+        let runs = std::fs::read_dir(self.dir.path().join("XDG_RUNTIME_DIR/libvirt/qemu/run"));
+        for file in runs.into_iter().flatten().flatten().filter(|file| file.path().extension() == Some("pid".as_ref()))
+        {
+            let pid = std::fs::read_to_string(file.path()).ok().and_then(|text| text.trim().parse().ok());
+            if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
     }
 }
