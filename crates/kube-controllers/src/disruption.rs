@@ -161,6 +161,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(spec: Value, ready: usize, unready: usize, expected: i32, expect: (i32, i32, i32)) {
         let pod = |(index, ready): (usize, &str)| {
             let value = json!({"metadata": {"name": format!("p{index}")},

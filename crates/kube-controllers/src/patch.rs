@@ -41,6 +41,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(old: Value, new: Value, expect: Option<Value>) {
         let patch = between(&old, &new);
         assert_eq!(patch, expect);

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn classes() {
         let full = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1000m", "memory": "1Gi"}});
-        assert_eq!(qos_class(&spec(&[full.clone()])), "Guaranteed");
+        assert_eq!(qos_class(&spec(std::slice::from_ref(&full))), "Guaranteed");
         assert_eq!(qos_class(&spec(&[full, json!({})])), "Burstable");
         assert_eq!(qos_class(&spec(&[json!({})])), "BestEffort");
         assert_eq!(qos_class(&spec(&[json!({"requests": {"devices.kubevirt.io/tun": "1"}})])), "BestEffort");

@@ -300,6 +300,7 @@ mod tests {
     const NOW: &str = "2026-01-01T00:00:00Z";
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(spec: Value, pointer: &str, expect: Value) {
         let after = instance(json!({ "spec": spec }), &Defaults::default(), NOW);
         assert!(decodes(&after["spec"]));

@@ -139,6 +139,7 @@ mod tests {
     const BASE: &str = "/apis/subresources.kubevirt.io/v1";
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(rest: &str, verb: Method, expect: Option<[&str; 5]>) {
         let found = parse(&format!("{BASE}{rest}")).and_then(|parsed| parsed.question(&verb));
         let found = found

@@ -275,6 +275,7 @@ mod tests {
         description.split_whitespace().enumerate().map(pod).collect()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn service(spec: Value) -> Service {
         serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "d"}, "spec": spec})).unwrap()
     }

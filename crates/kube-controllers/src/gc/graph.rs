@@ -225,6 +225,7 @@ mod tests {
     }
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(owners: &[Owner], deleting: bool, has_dependents: bool, expect: Verdict) {
         let graph = graph(&[object("a", &[])]);
         let mut node = graph.get("a").unwrap().clone();

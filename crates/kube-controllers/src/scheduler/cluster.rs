@@ -146,6 +146,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(spec: Value, expect: &[(&str, Milli)]) {
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
         let mut requests = requests(&pod);

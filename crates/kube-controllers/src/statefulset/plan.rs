@@ -158,6 +158,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn set(replicas: i32, extra: Value) -> StatefulSet {
         let mut spec = json!({"replicas": replicas, "selector": {}, "serviceName": "s", "template": {}});
         spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());

@@ -13,6 +13,7 @@ fn template(image: &str) -> Value {
     json!({"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": image}]}})
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn deployment(replicas: i32, strategy: Value) -> Value {
     json!({"metadata": {"name": "d"}, "spec": {"replicas": replicas, "strategy": strategy,
         "selector": {"matchLabels": {"app": "a"}}, "template": template("one")}})

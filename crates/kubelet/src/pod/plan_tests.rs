@@ -49,7 +49,7 @@ fn observed(instances: &[&str], sandbox: Option<bool>) -> Observed {
     let sandboxes =
         sandbox.map(|ready| Sandbox { id: "s0".into(), attempt: 0, ready, created: at(1), ips: Vec::new() });
     let mut containers: Vec<_> = instances.iter().map(|text| instance(text)).collect();
-    containers.sort_by(|a, b| b.attempt.cmp(&a.attempt));
+    containers.sort_by_key(|container| std::cmp::Reverse(container.attempt));
     Observed { sandboxes: sandboxes.into_iter().collect(), containers }
 }
 
@@ -59,6 +59,7 @@ fn ready() -> Facts {
     Facts { volumes_ready: true, pulled, ..Default::default() }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn pod(spec: Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec})).unwrap()
 }

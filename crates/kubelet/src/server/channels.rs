@@ -160,6 +160,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(frame: &'static [u8], expect: Option<Input>) {
         assert_eq!(parse(Bytes::from_static(frame)), expect);
     }

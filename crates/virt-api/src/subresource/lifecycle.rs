@@ -232,6 +232,7 @@ mod tests {
     #[test]
     fn start() {
         #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(strategy: &str, phase: Option<&str>, expect: Result<Change, &str>) {
             assert_eq!(started(&vm(strategy), phase.map(vmi).as_ref(), false), expect);
         }
@@ -249,6 +250,7 @@ mod tests {
     #[test]
     fn stop() {
         #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(strategy: &str, phase: Option<&str>, grace: Option<i64>, expect: Result<Change, &str>) {
             assert_eq!(stopped(&vm(strategy), phase.map(vmi).as_ref(), grace), expect);
         }

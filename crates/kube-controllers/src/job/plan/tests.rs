@@ -10,6 +10,7 @@ fn now() -> Time {
     serde_json::from_value(json!(NOW)).unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn job(spec: Value, status: Value) -> Job {
     let mut spec = spec;
     spec["template"] = json!({"spec": {"containers": [], "restartPolicy": "Never"}});

@@ -17,10 +17,12 @@ fn settings() -> Settings {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn service(spec: Value) -> Value {
     json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": spec})
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn slice(kind: &str, port: u16, endpoints: Value) -> Value {
     json!({"metadata": {"namespace": "shop", "name": format!("web-{kind}"), "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": kind, "ports": [{"name": "http", "port": port, "protocol": "TCP"}], "endpoints": endpoints})
