@@ -85,6 +85,7 @@ async fn launch(args: Args) -> Result<(), Error> {
     let children = reaper::start().map_err(Error::Runtime)?;
     let mut daemon = daemon::Daemon::start(&dirs, children).await?;
     let connection = daemon.connect().await?;
+    ask_early(connection.clone());
     let started = serve(&args, dirs, connection, shutdown).await?;
     let gone = CancellationToken::new();
     let outcome = tokio::select! {
@@ -95,6 +96,16 @@ async fn launch(args: Args) -> Result<(), Error> {
     started.server.abort();
     daemon.stop().await;
     outcome
+}
+
+/// Has libvirt find out what its QEMU can do, which it does once and takes 0.3 s for, before a machine waits for it.
+fn ask_early(connection: libvirt::Connection) {
+    let kvm = std::path::Path::new("/dev/kvm").exists();
+    tokio::task::spawn_blocking(move || match connection.capabilities(libvirt::Capability::Domain { kvm }) {
+        Ok(_known_to_libvirt_now) => {}
+        // Whoever needs them asks again and reports it.
+        Err(error) => tracing::debug!(%error, "QEMU's capabilities are not known yet"),
+    });
 }
 
 struct Started {
