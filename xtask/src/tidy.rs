@@ -137,9 +137,7 @@ fn words(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     {
         let text = read(root, path)?;
         let of = |names: &[&str]| names.iter().any(|name| path.starts_with(Path::new("crates").join(name)));
-        if !of(&["sys"])
-            && text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains("unsafe {"))
-        {
+        if !of(&["sys"]) && text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains("unsafe {")) {
             found.push(format!("{}: unsafe code belongs into crates/sys", path.display()));
         }
         // Crate `api` also holds Kubernetes' quantities, so the edge alone says nothing.
