@@ -8,7 +8,7 @@ mod names;
 mod networks;
 mod resources;
 mod strict;
-mod unsupported;
+mod unserved;
 mod volumes;
 
 use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec};
@@ -45,12 +45,23 @@ fn invalid(field: String, message: String) -> Cause {
     Cause { reason: "FieldValueInvalid", field, message }
 }
 
+const REQUIRED: &str = "FieldValueRequired";
+
 fn required(field: String, message: String) -> Cause {
-    Cause { reason: "FieldValueRequired", field, message }
+    Cause { reason: REQUIRED, field, message }
 }
 
 fn unsupported(field: String, message: String) -> Cause {
     Cause { reason: "FieldValueNotSupported", field, message }
+}
+
+/// The reason of a field that is well-formed and that nothing acts on.
+const UNSERVED: &str = "FieldValueForbidden";
+
+/// A machine that asks for this cannot run as it asks: an instance is refused, a VM is kept and says so.
+fn unserved(field: String, why: &str) -> Cause {
+    let message = format!("{field} cannot be used in this version: {why}");
+    Cause { reason: UNSERVED, field, message }
 }
 
 fn duplicate(field: String, message: String) -> Cause {
@@ -67,7 +78,7 @@ pub fn instance_spec(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rule
     hardware::check(path, spec, &mut causes);
     networks::check(path, spec, rules, &mut causes);
     access::check(path, spec, &mut causes);
-    unsupported::check(path, spec, &mut causes);
+    unserved::check(path, spec, &mut causes);
     causes
 }
 
@@ -80,7 +91,13 @@ pub fn vm(request: &Request, rules: &Rules) -> Verdict {
         Ok(vm) => vm,
         Err(causes) => return Verdict::Invalid(causes),
     };
-    Verdict::of_causes(machine::check(&vm, rules))
+    let (unserved, wrong): (Vec<_>, Vec<_>) =
+        machine::check(&vm, rules).into_iter().partition(|cause| cause.reason == UNSERVED);
+    if !wrong.is_empty() {
+        return Verdict::Invalid(wrong);
+    }
+    let kept = |cause: Cause| format!("{} (the VM is kept as it is, and refused when it starts)", cause.message);
+    Verdict::Allow { warnings: unserved.into_iter().map(kept).chain(machine::remarks(&vm)).collect() }
 }
 
 /// `/virtualmachineinstances-validate-create`.

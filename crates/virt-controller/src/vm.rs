@@ -56,6 +56,11 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         ));
         plan.steps.retain(|step| matches!(step, Step::Hold | Step::Release));
     }
+    if let Some(why) = plan::unserved(&vm).filter(|_| plan.steps.iter().any(|s| matches!(s, Step::Start { .. }))) {
+        context.recorder.warning(&reference(&vm), "FailedCreate", why.clone());
+        facts.failure = Some(("FailedCreate", why));
+        plan.steps.retain(|step| !matches!(step, Step::Start { .. }));
+    }
     for step in plan.steps.clone() {
         match execute(context, &vm, vmi.as_ref(), &step).await {
             Ok(Outcome::Released) => return Ok(Next::Wait),

@@ -3,7 +3,7 @@
 use api::kubevirt::v1::VirtualMachineInstanceSpec;
 use kit::admission::Cause;
 
-use super::{invalid, unsupported};
+use super::{invalid, unserved};
 
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     let no_cloud = spec.volumes.iter().any(|volume| volume.cloud_init_no_cloud.is_some());
@@ -39,19 +39,13 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
                 causes.push(invalid(place.clone(), message));
             }
             if way.qemu_guest_agent.is_some() {
-                let place = format!("{place}.qemuGuestAgent");
-                let message = format!(
-                    "{place} cannot be used in this version: use noCloud: {{}} or configDrive: {{}} with a cloud-init volume"
-                );
-                causes.push(unsupported(place, message));
+                let why = "use noCloud: {} or configDrive: {} with a cloud-init volume";
+                causes.push(unserved(format!("{place}.qemuGuestAgent"), why));
             }
         }
         if credential.user_password.is_some() {
-            let place = format!("{field}.userPassword");
-            let message = format!(
-                "{place} cannot be used in this version: set the password with userData of a cloud-init volume"
-            );
-            causes.push(unsupported(place, message));
+            let why = "set the password with userData of a cloud-init volume";
+            causes.push(unserved(format!("{field}.userPassword"), why));
         }
     }
 }

@@ -3,7 +3,7 @@
 use api::kubevirt::{v1::VirtualMachine, words::run_strategy};
 use kit::admission::Cause;
 
-use super::{Rules, instance_spec, invalid, required, unsupported};
+use super::{REQUIRED, Rules, instance_spec, invalid, required, unserved};
 
 const STRATEGIES: [&str; 6] = [
     run_strategy::HALTED,
@@ -35,33 +35,34 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
     for field in ["instancetype", "preference"] {
         let named = if field == "instancetype" { vm.spec.instancetype.is_some() } else { vm.spec.preference.is_some() };
         if named {
-            causes.push(unsupported(
-                format!("spec.{field}"),
-                format!("spec.{field} cannot be applied in this version: write its values into spec.template instead"),
-            ));
+            causes.push(unserved(format!("spec.{field}"), "write its values into spec.template instead"));
         }
     }
     if !vm.spec.data_volume_templates.is_empty() {
-        causes.push(unsupported(
-            "spec.dataVolumeTemplates".to_owned(),
-            "spec.dataVolumeTemplates cannot be used in this version: create the PersistentVolumeClaim, and name it in \
-             spec.template.spec.volumes"
-                .to_owned(),
-        ));
-    }
-    if vm.spec.update_volumes_strategy.as_deref() == Some("Migration") {
-        causes.push(unsupported(
-            "spec.updateVolumesStrategy".to_owned(),
-            "spec.updateVolumesStrategy Migration cannot be used in this version: use Replacement, and restart the VM"
-                .to_owned(),
-        ));
+        let why = "create the PersistentVolumeClaim, and name it in spec.template.spec.volumes";
+        causes.push(unserved("spec.dataVolumeTemplates".to_owned(), why));
     }
     match &vm.spec.template.spec {
-        Some(spec) => causes.extend(instance_spec("spec.template.spec", spec, rules)),
+        Some(spec) => {
+            // The memory may be the instance type's.
+            let sized = |cause: &Cause| vm.spec.instancetype.is_some() && cause.field.ends_with(".domain.memory.guest");
+            let found = instance_spec("spec.template.spec", spec, rules);
+            causes.extend(found.into_iter().filter(|cause| cause.reason != REQUIRED || !sized(cause)));
+        }
         None => causes.push(required(
             "spec.template".to_owned(),
             "missing virtual machine template: say what to run in spec.template.spec".to_owned(),
         )),
     }
     causes
+}
+
+/// What the user should know of a VM that is as good as it stands.
+pub(super) fn remarks(vm: &VirtualMachine) -> Option<String> {
+    let moves = vm.spec.update_volumes_strategy.as_deref() == Some("Migration");
+    moves.then(|| {
+        "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect when the VM \
+         is restarted"
+            .to_owned()
+    })
 }

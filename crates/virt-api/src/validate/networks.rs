@@ -3,7 +3,7 @@
 use api::kubevirt::v1::{Interface, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
-use super::{Rules, duplicate, invalid, names, required};
+use super::{Rules, duplicate, invalid, names, required, unserved};
 
 const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
 
@@ -24,10 +24,7 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
                 "should have a network type: pod: {} is the pod's own network".to_owned(),
             )),
             (true, false) => pods += 1,
-            (false, true) => causes.push(invalid(
-                format!("{field}.multus"),
-                format!("{field}.multus cannot be used in this version: use pod: {{}}"),
-            )),
+            (false, true) => causes.push(unserved(format!("{field}.multus"), "use pod: {}")),
         }
         if !spec.domain.devices.interfaces.iter().any(|interface| interface.name == network.name) {
             let message = format!(
@@ -101,11 +98,7 @@ fn one(
     ] {
         other |= set;
         if set {
-            let place = format!("{field}.{name}");
-            causes.push(invalid(
-                place.clone(),
-                format!("{place} cannot be used in this version: use masquerade: {{}} or bridge: {{}}"),
-            ));
+            causes.push(unserved(format!("{field}.{name}"), "use masquerade: {} or bridge: {}"));
         }
     }
     if bindings == 0 && !other {

@@ -48,6 +48,27 @@ fn check(pointer: &str, value: Value, expect: &[(&str, &str)]) {
     assert_eq!(found, expect);
 }
 
+/// Sets `pointer` of a good machine to `value`, and expects it to be kept with a warning about `field`, and an instance
+/// of it to be refused.
+#[track_caller]
+fn kept(pointer: &str, value: Value, field: &str, why: &str) {
+    let mut spec = good();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    match spec.pointer_mut(parent).unwrap() {
+        Value::Array(list) => list[key.parse::<usize>().unwrap()] = value,
+        other => other[key] = value,
+    }
+    let instance = json!({ "metadata": { "name": "vm" }, "spec": spec["template"]["spec"] });
+    let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
+    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let said = format!("{field} cannot be used in this version: {why}");
+    let warning = format!("{said} (the VM is kept as it is, and refused when it starts)");
+    assert_eq!(verdict, Verdict::Allow { warnings: vec![warning] });
+    let Some(rest) = field.strip_prefix("spec.template.") else { return };
+    let verdict = vmi_create(&Request { object: instance, operation: "CREATE".into(), ..Default::default() }, &rules());
+    assert_eq!(verdict, Verdict::Invalid(vec![unserved(rest.to_owned(), why)]));
+}
+
 const SPEC: &str = "/template/spec";
 
 #[test]
@@ -280,8 +301,7 @@ fn nothing_is_silently_left_out() {
     ];
     for (pointer, value, why) in gone {
         let field = format!("spec.template.spec.{}", pointer.replace('/', "."));
-        let message = format!("{field} cannot be used in this version: {why}");
-        check(&format!("{SPEC}/{pointer}"), value, &[(&field, &message)]);
+        kept(&format!("{SPEC}/{pointer}"), value, &field, why);
     }
     let deep = [
         (
@@ -311,19 +331,52 @@ fn nothing_is_silently_left_out() {
     ];
     for (pointer, value, rest, why) in deep {
         let field = format!("spec.template.spec.{}.{rest}", pointer.replace('/', "."));
-        let message = format!("{field} cannot be used in this version: {why}");
-        check(&format!("{SPEC}/{pointer}"), value, &[(&field, &message)]);
+        kept(&format!("{SPEC}/{pointer}"), value, &field, why);
     }
     check(&format!("{SPEC}/domain/devices/tpm"), json!({}), &[]);
-    check(
+    kept(
+        &format!("{SPEC}/volumes/0"),
+        json!({ "name": "root", "hostDisk": { "path": "/disk.img", "type": "Disk" } }),
+        "spec.template.spec.volumes[0].hostDisk",
+        &format!("use one of {}", volumes::SOURCES.join(", ")),
+    );
+    let mut template = good()["template"]["spec"].clone();
+    template["networks"] = json!([{ "name": "default", "multus": { "networkName": "net" } }]);
+    template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", "bridge": {} }]);
+    kept(SPEC, template, "spec.template.spec.networks[0].multus", "use pod: {}");
+    kept(
         "/dataVolumeTemplates",
         json!([{ "metadata": { "name": "dv" }, "spec": {} }]),
-        &[(
-            "spec.dataVolumeTemplates",
-            "spec.dataVolumeTemplates cannot be used in this version: create the PersistentVolumeClaim, and name it in \
-             spec.template.spec.volumes",
-        )],
+        "spec.dataVolumeTemplates",
+        "create the PersistentVolumeClaim, and name it in spec.template.spec.volumes",
     );
+    let why = "write its values into spec.template instead";
+    kept("/preference", json!({ "name": "linux" }), "spec.preference", why);
+    kept("/instancetype", json!({ "name": "small" }), "spec.instancetype", why);
+}
+
+#[test]
+fn memory_may_be_the_instance_types() {
+    let mut spec = good();
+    spec["template"]["spec"]["domain"]["memory"] = json!({});
+    let asked = |spec: &Value| {
+        let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
+        vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules())
+    };
+    assert!(matches!(asked(&spec), Verdict::Invalid(_)));
+    spec["instancetype"] = json!({ "name": "small" });
+    assert!(matches!(asked(&spec), Verdict::Allow { .. }));
+}
+
+#[test]
+fn volumes_that_would_move_are_remarked_on() {
+    let mut spec = good();
+    spec["updateVolumesStrategy"] = json!("Migration");
+    let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
+    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let warning = "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect \
+                   when the VM is restarted";
+    assert_eq!(verdict, Verdict::Allow { warnings: vec![warning.to_owned()] });
 }
 
 #[test]
@@ -396,12 +449,9 @@ fn credentials() {
     let message = format!("{field} requires a noCloud volume to exist when the noCloud propagationMethod is in use.");
     let place = format!("{field}.sshPublicKey.propagationMethod");
     check(&format!("{SPEC}/accessCredentials"), key(json!({ "noCloud": {} })), &[(&place, &message)]);
-    let place = format!("{place}.qemuGuestAgent");
-    let message = format!(
-        "{place} cannot be used in this version: use noCloud: {{}} or configDrive: {{}} with a cloud-init volume"
-    );
+    let why = "use noCloud: {} or configDrive: {} with a cloud-init volume";
     let agent = key(json!({ "qemuGuestAgent": { "users": ["me"] } }));
-    check(&format!("{SPEC}/accessCredentials"), agent, &[(&place, &message)]);
+    kept(&format!("{SPEC}/accessCredentials"), agent, &format!("{place}.qemuGuestAgent"), why);
 }
 
 #[test]

@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::LocalObjectReference;
 use kit::admission::Cause;
 use serde_json::Value;
 
-use super::{invalid, names, required, unsupported};
+use super::{invalid, names, required, unserved};
 
 /// What fits into the object itself; more belongs into a Secret.
 const CLOUD_INIT: usize = 2048;
 
 /// Sources that this version can use.
-const SOURCES: [&str; 11] = [
+pub(super) const SOURCES: [&str; 11] = [
     "cloudInitConfigDrive",
     "cloudInitNoCloud",
     "configMap",
@@ -88,8 +88,7 @@ fn source(field: &str, volume: &Volume, causes: &mut Vec<Cause>) {
         .collect();
     match set.as_slice() {
         [one] if !SOURCES.contains(one) => {
-            let message = format!("{field}.{one} cannot be used in this version: use one of {}", SOURCES.join(", "));
-            causes.push(unsupported(format!("{field}.{one}"), message));
+            causes.push(unserved(format!("{field}.{one}"), &format!("use one of {}", SOURCES.join(", "))));
         }
         [_] => {}
         _ => {

@@ -70,6 +70,18 @@ pub fn strategy(vm: &VirtualMachine) -> &str {
     }
 }
 
+/// Why no instance is made of `vm` as it is written, if none is: it would lack what the VM names.
+pub fn unserved(vm: &VirtualMachine) -> Option<String> {
+    let spec = &vm.spec;
+    let named = [
+        ("instancetype", spec.instancetype.is_some()),
+        ("preference", spec.preference.is_some()),
+        ("dataVolumeTemplates", !spec.data_volume_templates.is_empty()),
+    ];
+    let (field, _) = named.into_iter().find(|(_, named)| *named)?;
+    Some(format!("spec.{field} cannot be used in this version: write what it gives into spec.template instead"))
+}
+
 /// The plan for `vm` whose instance is `vmi`.
 pub fn plan(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, now: Timestamp) -> Plan {
     if vm.metadata.deletion_timestamp.is_some() {

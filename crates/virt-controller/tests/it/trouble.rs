@@ -1,7 +1,8 @@
 //! What goes wrong is said where a user looks.
 
-use api::kubevirt::v1::VirtualMachineInstance;
-use kube::{ResourceExt, api::PostParams};
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::cluster::{in_phase, machine, printed, start, wait};
@@ -69,4 +70,27 @@ async fn an_instance_of_somebody_else_is_not_touched() {
     let failure = vm.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Failure").unwrap();
     assert!(failure.message.unwrap().contains("belongs to something else"));
     assert!(cluster.vmis.get("vm").await.unwrap().metadata.deletion_timestamp.is_none());
+}
+
+#[tokio::test]
+async fn what_no_instance_could_have_keeps_a_vm_from_starting() {
+    let cluster = start().await;
+    let mut machine = machine("Always");
+    machine.spec.preference = serde_json::from_value(json!({ "name": "linux" })).unwrap();
+    cluster.vms.create(&PostParams::default(), &machine).await.unwrap();
+    let vm = wait(&cluster.vms, "vm", "stopped", printed("Stopped")).await.unwrap();
+    let failure = vm.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Failure").unwrap();
+    let why = "spec.preference cannot be used in this version: write what it gives into spec.template instead";
+    assert_eq!((failure.reason.as_deref(), failure.message.as_deref()), (Some("FailedCreate"), Some(why)));
+    assert!(cluster.vmis.get_opt("vm").await.unwrap().is_none());
+
+    // As soon as it is gone, the VM starts.
+    let patch = Patch::Merge(json!({ "spec": { "preference": null } }));
+    cluster.vms.patch("vm", &PatchParams::default(), &patch).await.unwrap();
+    wait(&cluster.vmis, "vm", "scheduling", in_phase("Scheduling")).await;
+    let healed = |vm: Option<&VirtualMachine>| {
+        let conditions = vm.and_then(|vm| vm.status.as_ref()).map(|status| status.conditions.as_slice());
+        conditions.is_some_and(|all| all.iter().all(|condition| condition.type_ != "Failure"))
+    };
+    wait(&cluster.vms, "vm", "without failure", healed).await;
 }

@@ -1,9 +1,9 @@
-//! Fields of the schema that this version does not act on: refused by name, so that no machine runs without what it asked for.
+//! Fields of the schema that this version does not act on, by name, so that no machine runs without what it asked for.
 
 use api::kubevirt::v1::VirtualMachineInstanceSpec;
 use kit::admission::Cause;
 
-use super::unsupported;
+use super::unserved;
 
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     let domain = &spec.domain;
@@ -66,26 +66,19 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
         (!spec.utility_volumes.is_empty(), "utilityVolumes", "no volume is attached to the launcher alone: remove it"),
     ];
     for (_, field, why) in table.into_iter().filter(|(asked, ..)| *asked) {
-        refuse(&format!("{path}.{field}"), why, causes);
+        causes.push(unserved(format!("{path}.{field}"), why));
     }
     for (index, disk) in devices.disks.iter().enumerate() {
         if disk.lun.as_ref().is_some_and(|lun| is(lun.reservation)) {
             let field = format!("{path}.domain.devices.disks[{index}].lun.reservation");
-            refuse(&field, "SCSI reservations are not passed on: remove it", causes);
+            causes.push(unserved(field, "SCSI reservations are not passed on: remove it"));
         }
     }
     for (index, interface) in devices.interfaces.iter().enumerate() {
         if !interface.port_ranges.is_empty() {
             let field = format!("{path}.domain.devices.interfaces[{index}].portRanges");
-            refuse(
-                &field,
-                "ranges of ports are not forwarded: list each port under ports, or none to forward all",
-                causes,
-            );
+            let why = "ranges of ports are not forwarded: list each port under ports, or none to forward all";
+            causes.push(unserved(field, why));
         }
     }
-}
-
-fn refuse(field: &str, why: &str, causes: &mut Vec<Cause>) {
-    causes.push(unsupported(field.to_owned(), format!("{field} cannot be used in this version: {why}")));
 }
