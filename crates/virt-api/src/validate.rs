@@ -108,7 +108,10 @@ pub fn vmi_create(request: &Request, rules: &Rules) -> Verdict {
     };
     let mut causes = instance_spec("spec", &vmi.spec, rules);
     causes.extend(reserved(&request.object, &Value::Null, request, rules));
-    Verdict::of_causes(causes)
+    if !causes.is_empty() {
+        return Verdict::Invalid(causes);
+    }
+    Verdict::Allow { warnings: unserved::remarks("spec", &vmi.spec) }
 }
 
 /// `/virtualmachineinstances-validate-update`: only our components change a running guest's spec.

@@ -58,11 +58,15 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
 }
 
 /// What the user should know of a VM that is as good as it stands.
-pub(super) fn remarks(vm: &VirtualMachine) -> Option<String> {
-    let moves = vm.spec.update_volumes_strategy.as_deref() == Some("Migration");
-    moves.then(|| {
-        "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect when the VM \
-         is restarted"
-            .to_owned()
-    })
+pub(super) fn remarks(vm: &VirtualMachine) -> Vec<String> {
+    let spec = vm.spec.template.spec.as_ref();
+    let mut remarks = spec.map(|spec| unserved::remarks("spec.template.spec", spec)).unwrap_or_default();
+    if vm.spec.update_volumes_strategy.as_deref() == Some("Migration") {
+        remarks.push(
+            "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect when the \
+             VM is restarted"
+                .to_owned(),
+        );
+    }
+    remarks
 }

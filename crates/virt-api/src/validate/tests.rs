@@ -369,14 +369,17 @@ fn memory_may_be_the_instance_types() {
 }
 
 #[test]
-fn volumes_that_would_move_are_remarked_on() {
+fn what_is_left_out_without_harm_is_remarked_on() {
     let mut spec = good();
     spec["updateVolumesStrategy"] = json!("Migration");
+    spec["template"]["spec"]["domain"]["devices"]["disks"][0]["tag"] = json!("boot");
     let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
     let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
-    let warning = "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect \
-                   when the VM is restarted";
-    assert_eq!(verdict, Verdict::Allow { warnings: vec![warning.to_owned()] });
+    let tag =
+        "spec.template.spec.domain.devices.disks[0].tag is not acted on in this version: the guest is not told of it";
+    let moves = "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect when \
+                 the VM is restarted";
+    assert_eq!(verdict, Verdict::Allow { warnings: vec![tag.to_owned(), moves.to_owned()] });
 }
 
 #[test]

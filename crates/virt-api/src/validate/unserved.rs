@@ -63,6 +63,11 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
             "the host's NUMA topology is not passed on: remove it",
         ),
         (cpu.realtime.is_some(), "domain.cpu.realtime", "virtual CPUs are not scheduled in real time: remove it"),
+        (
+            domain.memory.as_ref().and_then(|m| m.reserved_overhead.as_ref()?.mem_lock.as_deref()) == Some("Required"),
+            "domain.memory.reservedOverhead.memLock",
+            "memory is not locked: set it to NotRequired",
+        ),
         (!spec.utility_volumes.is_empty(), "utilityVolumes", "no volume is attached to the launcher alone: remove it"),
     ];
     for (_, field, why) in table.into_iter().filter(|(asked, ..)| *asked) {
@@ -81,4 +86,18 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
             causes.push(unserved(field, why));
         }
     }
+}
+
+/// What is left out without harm, in a sentence each.
+pub(super) fn remarks(path: &str, spec: &VirtualMachineInstanceSpec) -> Vec<String> {
+    let devices = &spec.domain.devices;
+    let disks = devices.disks.iter().enumerate().map(|(index, disk)| (format!("disks[{index}]"), &disk.tag));
+    let interfaces =
+        devices.interfaces.iter().enumerate().map(|(index, one)| (format!("interfaces[{index}]"), &one.tag));
+    let tagged = disks.chain(interfaces).filter(|(_, tag)| tag.as_deref().is_some_and(|tag| !tag.is_empty()));
+    tagged
+        .map(|(place, _)| {
+            format!("{path}.domain.devices.{place}.tag is not acted on in this version: the guest is not told of it")
+        })
+        .collect()
 }

@@ -71,7 +71,9 @@ pub fn overhead(spec: &VirtualMachineInstanceSpec, settings: &Settings, emulatio
     if efi.is_some() {
         bytes += EFI;
     }
-    let bytes = bytes / 100 * settings.overhead_percent;
+    let asked = domain.memory.as_ref().and_then(|memory| memory.reserved_overhead.as_ref());
+    let added = asked.and_then(|asked| Amount::try_from(asked.added_overhead.as_ref()?).ok()).map_or(0, Amount::value);
+    let bytes = (bytes / 100 * settings.overhead_percent).saturating_add(added.max(0));
     // Whole mebibytes read better in `kubectl describe` and schedule the same.
     Amount::from_integer((bytes + MIB - 1) / MIB * MIB)
 }
@@ -168,6 +170,16 @@ mod tests {
             json!({ "cpu": "100m", "memory": "413Mi", "ephemeral-storage": "50M", "devices.kubevirt.io/tun": "1" }),
             json!({ "devices.kubevirt.io/tun": "1" }),
         );
+    }
+
+    #[test]
+    fn overhead_that_is_asked_for_is_added() {
+        let of = |memory| {
+            let spec = serde_json::from_value(json!({ "domain": { "devices": {}, "memory": memory } })).unwrap();
+            overhead(&spec, &Settings::of(None, ""), false).value()
+        };
+        let asked = of(json!({ "guest": "1Gi", "reservedOverhead": { "addedOverhead": "64Mi" } }));
+        assert_eq!(asked - of(json!({ "guest": "1Gi" })), 64 << 20);
     }
 
     #[test]
