@@ -5,7 +5,6 @@ use std::{
     io::{Read, Write},
     os::fd::OwnedFd,
     process::{Child, Stdio},
-    thread::JoinHandle,
 };
 
 use futures::SinkExt;
@@ -15,6 +14,7 @@ use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{LocalModes, tcgetattr},
 };
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_tungstenite::tungstenite::{
     Message,
     protocol::{CloseFrame, frame::coding::CloseCode},
@@ -27,7 +27,8 @@ struct Running {
     child: Child,
     keyboard: File,
     terminal: OwnedFd,
-    screen: JoinHandle<String>,
+    screen: UnboundedReceiver<Vec<u8>>,
+    shown: String,
 }
 
 impl Running {
@@ -42,16 +43,29 @@ impl Running {
         let child = command.stdin(side()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut child = child;
         let mut output = child.stdout.take().unwrap();
-        let screen = std::thread::spawn(move || {
-            let mut text = String::new();
-            output.read_to_string(&mut text).unwrap();
-            text
+        let (shown, screen) = unbounded_channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 256];
+            loop {
+                match output.read(&mut buffer).unwrap() {
+                    0 => return,
+                    got => shown.send(buffer[..got].to_vec()).unwrap(),
+                }
+            }
         });
-        Self { child, keyboard: File::from(controller), terminal, screen }
+        Self { child, keyboard: File::from(controller), terminal, screen, shown: String::new() }
     }
 
     fn is_raw(&self) -> bool {
         !tcgetattr(&self.terminal).unwrap().local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
+    }
+
+    /// Waits until the screen holds `text`.
+    async fn shows(&mut self, text: &str) {
+        while !self.shown.contains(text) {
+            let more = self.screen.recv().await.expect("the console ended before it showed this");
+            self.shown += std::str::from_utf8(&more).unwrap();
+        }
     }
 
     fn type_in(&mut self, keys: &[u8]) {
@@ -60,14 +74,17 @@ impl Running {
 
     /// Waits for the end: exit code and what was shown, with the terminal as it was found.
     async fn end(mut self) -> (Option<i32>, String) {
-        let (status, child) = tokio::task::spawn_blocking(move || {
+        let (status, mut child) = tokio::task::spawn_blocking(move || {
             let status = self.child.wait().unwrap();
             (status, self)
         })
         .await
         .unwrap();
         assert!(!child.is_raw(), "the terminal is restored");
-        (status.code(), child.screen.join().unwrap())
+        while let Some(more) = child.screen.recv().await {
+            child.shown += std::str::from_utf8(&more).unwrap();
+        }
+        (status.code(), child.shown)
     }
 }
 
@@ -92,6 +109,7 @@ async fn the_escape_leaves() {
     let mut running = Running::start(&cluster);
     let mut opened = connected(&mut cluster, &mut running).await;
     opened.socket.send(Message::Binary("login: ".into())).await.unwrap();
+    running.shows("login: ").await;
     // Ctrl-C is the guest's.
     running.type_in(b"\x03");
     assert_eq!(bytes(&mut opened.socket).await, b"\x03");
