@@ -113,7 +113,8 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
     loop {
         let now = kit::clock::now();
         let status = status(context, written.as_ref().map(|(status, _)| status), now).await;
-        let due = written.as_ref().is_none_or(|(old, at)| !same(old, &status) || at.elapsed() >= STATUS_WRITE);
+        let changed = written.as_ref().is_none_or(|(old, at)| !same(old, &status) || at.elapsed() >= STATUS_WRITE);
+        let due = changed || !stands(context, &status).await;
         let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let mut pause = if ready { BEAT } else { RETRY };
         if due {
@@ -143,6 +144,28 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
             }
         }
     }
+}
+
+/// Whether the cluster still says of the node's conditions what this agent said. Of a node that it did not hear of for a
+/// while, because it or the cluster slept or was cut off, it says otherwise, and pods would be moved away.
+async fn stands(context: &Context, status: &NodeStatus) -> bool {
+    let api: Api<Node> = Api::all(context.client.clone());
+    match api.get_opt(&context.config.node_name).await {
+        Ok(Some(node)) => agrees(&node, status),
+        Ok(None) => false,
+        // Who cannot be asked cannot be told either.
+        Err(error) => {
+            tracing::debug!(%error, "what the cluster says of this node is not known");
+            true
+        }
+    }
+}
+
+fn agrees(node: &Node, status: &NodeStatus) -> bool {
+    let theirs: Vec<_> = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).collect();
+    status.conditions.iter().flatten().all(|own| {
+        theirs.iter().any(|known| known.type_ == own.type_ && known.status == own.status && known.reason == own.reason)
+    })
 }
 
 /// Heartbeat times and image lists alone are no reason to write.
@@ -387,4 +410,23 @@ fn hugepages(size: &str) -> String {
     let pages: i64 = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let kib: i64 = size.trim_end_matches("kB").parse().unwrap_or(0);
     if pages == 0 { "0".to_owned() } else { format!("{}Ki", pages * kib) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_cluster_says_otherwise_is_said_again() {
+        let check = |theirs: serde_json::Value, expect: bool| {
+            let node = serde_json::from_value(json!({ "metadata": {}, "status": { "conditions": theirs } })).unwrap();
+            let own = json!({ "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }] });
+            assert_eq!(agrees(&node, &serde_json::from_value(own).unwrap()), expect);
+        };
+        let other = json!({ "type": "NetworkUnavailable", "status": "False", "reason": "RouteCreated" });
+        check(json!([{ "type": "Ready", "status": "True", "reason": "KubeletReady" }, other]), true);
+        check(json!([{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }]), false);
+        check(json!([other]), false);
+        check(json!([]), false);
+    }
 }

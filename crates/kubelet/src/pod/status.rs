@@ -370,6 +370,42 @@ pub(crate) fn same(current: &PodStatus, wanted: &PodStatus) -> bool {
     canonical(current) == canonical(wanted)
 }
 
+/// A status as this kubelet wrote it, or as somebody changed it since.
+#[derive(Clone, Debug)]
+pub(crate) struct Published {
+    pub(crate) status: PodStatus,
+    /// The pod's revision with it.
+    pub(crate) version: u64,
+}
+
+/// Orders the revisions of one pod. One that is not a number is never the newer one.
+pub(crate) fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok())
+}
+
+impl Published {
+    /// `status` as the API answered that it keeps it.
+    pub(crate) fn of(status: PodStatus, answer: &Pod) -> Self {
+        Self { status, version: version(answer).unwrap_or(u64::MAX) }
+    }
+
+    /// Takes over which conditions `pod`, as the API tells of it, has. Others' conditions are new to us whenever they
+    /// come. Ours are what we wrote, unless the pod is newer than that: then somebody changed them, as the node
+    /// controller does with the pods of a node that it has not heard of.
+    pub(crate) fn adopt(&mut self, pod: &Pod) -> PodStatus {
+        let newer = version(pod).is_some_and(|version| version > self.version);
+        let theirs = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+        let mut status = self.status.clone();
+        let conditions = status.conditions.get_or_insert_default();
+        conditions.retain(|condition| is_own(&condition.type_) && !newer);
+        conditions.extend(theirs.into_iter().filter(|condition| newer || !is_own(&condition.type_)));
+        if newer {
+            self.status = status.clone();
+        }
+        status
+    }
+}
+
 /// True for the conditions the kubelet owns.
 pub(crate) fn is_own(kind: &str) -> bool {
     matches!(kind, "PodReadyToStartContainers" | "Initialized" | "Ready" | "ContainersReady" | "PodScheduled")

@@ -221,3 +221,29 @@ fn a_refused_pod_has_no_containers_that_wait() {
     again.before = json!({"phase": "Failed", "reason": "SysctlForbidden"});
     assert_eq!(again.status().container_statuses, None, "nor after a restart of the kubelet");
 }
+
+#[test]
+fn what_others_change_after_us_is_seen() {
+    let pod = |version: &str, ready: &str| -> Pod {
+        let conditions =
+            json!([{ "type": "Ready", "status": ready }, { "type": "example.com/gate", "status": "True" }]);
+        let metadata = json!({ "resourceVersion": version });
+        serde_json::from_value(json!({ "metadata": metadata, "status": { "conditions": conditions } })).unwrap()
+    };
+    let check = |version: &str, adopted: &str, published: &str| {
+        let own = serde_json::from_value(json!({ "conditions": [{ "type": "Ready", "status": "True" }] })).unwrap();
+        let mut held = Published::of(own, &pod("10", "True"));
+        let ready = |status: &PodStatus| {
+            let conditions = status.conditions.clone().unwrap();
+            conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap().status
+        };
+        let status = held.adopt(&pod(version, "False"));
+        assert_eq!(status.conditions.as_ref().map(Vec::len), Some(2), "the other's condition is there in any case");
+        assert_eq!((ready(&status).as_str(), ready(&held.status).as_str()), (adopted, published), "{version}");
+    };
+    // What comes late tells of a time before our write.
+    check("9", "True", "True");
+    check("10", "True", "True");
+    check("11", "False", "False");
+    check("a word", "True", "True");
+}

@@ -18,7 +18,7 @@ use crate::{
         local_storage::{self, Usage},
         sandbox,
         start::{self, Start, named},
-        status::Waiting,
+        status::{Published, Waiting},
     },
     resources,
     volumes::{self, Mounted},
@@ -41,7 +41,7 @@ pub(crate) enum Outcome {
         all: bool,
         result: Result<()>,
     },
-    Published(Result<Box<PodStatus>>),
+    Published(Result<Box<Published>>),
     Released(Result<()>),
     /// Why the pod takes more of the disk than it may, if it does.
     Measured(Option<String>),
@@ -193,7 +193,7 @@ pub(crate) async fn publish(context: Arc<Context>, pod: Arc<Pod>, status: PodSta
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let body = serde_json::json!({ "metadata": { "uid": uid }, "status": replaced(&status) });
     let written = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(body)).await;
-    Outcome::Published(written.map(|_| Box::new(status)).map_err(Error::api("write pod status")))
+    Outcome::Published(written.map(|pod| Box::new(Published::of(status, &pod))).map_err(Error::api("write pod status")))
 }
 
 /// A strategic merge would keep addresses that are gone, and fields we no longer set.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec};
 use kit::backoff::Backoff;
 use tokio::{
     sync::{mpsc, watch},
@@ -24,7 +24,7 @@ use crate::{
         plan::{self, Facts, Plan, Probed, Step, Stopping},
         probes::{self, Verdict},
         start::{Start, named},
-        status::{self, Waiting},
+        status::{self, Published, Waiting},
         steps::{self, Outcome},
         termination,
     },
@@ -76,7 +76,7 @@ struct Worker {
     failures: BTreeMap<String, u32>,
     messages: BTreeMap<String, String>,
     verdict: Option<(String, String)>,
-    published: Option<PodStatus>,
+    published: Option<Published>,
     /// Since when the published status is not the true one.
     unpublished: Option<tokio::time::Instant>,
     released: bool,
@@ -257,18 +257,13 @@ impl Worker {
         if metadata_changed && self.facts.volumes_due.is_some() {
             self.facts.volumes_due = Some(kit::clock::now());
         }
-        let mut pod = pod;
-        if let Some(published) = &self.published {
-            let mut own = Arc::unwrap_or_clone(pod);
-            let theirs = own.status.take().and_then(|status| status.conditions).unwrap_or_default();
-            let mut status = published.clone();
-            let conditions = status.conditions.get_or_insert_default();
-            conditions.retain(|condition| status::is_own(&condition.type_));
-            conditions.extend(theirs.into_iter().filter(|condition| !status::is_own(&condition.type_)));
-            own.status = Some(status);
-            pod = Arc::new(own);
-        }
-        self.pod = pod;
+        self.pod = match &mut self.published {
+            Some(published) => {
+                let status = published.adopt(&pod);
+                Arc::new(Pod { status: Some(status), ..Arc::unwrap_or_clone(pod) })
+            }
+            None => pod,
+        };
         self.gone |= gone;
         self.check_deletion();
     }
@@ -569,19 +564,18 @@ impl Worker {
         }
     }
 
-    fn wrote(&mut self, result: crate::Result<Box<PodStatus>>) -> bool {
+    fn wrote(&mut self, result: crate::Result<Box<Published>>) -> bool {
         match result {
-            Ok(status) => {
-                let mut pod = Arc::unwrap_or_clone(self.pod.clone());
-                pod.status = Some((*status).clone());
-                self.pod = Arc::new(pod);
-                self.published = Some(*status);
+            Ok(published) => {
+                let status = Some(published.status.clone());
+                self.pod = Arc::new(Pod { status, ..Arc::unwrap_or_clone(self.pod.clone()) });
+                self.published = Some(*published);
                 true
             }
             Err(error) if error.is_not_found() || error.is_conflict() => {
                 // Deleted meanwhile: the watch will say so.
                 self.unpublished = None;
-                self.published = self.pod.status.clone();
+                self.published = self.pod.status.clone().map(|status| Published::of(status, &self.pod));
                 true
             }
             Err(error) => {
@@ -621,7 +615,8 @@ impl Worker {
             node_ips: &self.context.node_ips(),
             now,
         });
-        let current = self.published.as_ref().or(self.pod.status.as_ref());
+        let published = self.published.as_ref().map(|published| &published.status);
+        let current = published.or(self.pod.status.as_ref());
         if current.is_some_and(|current| status::same(current, &wanted)) {
             self.unpublished = None;
             return;
