@@ -1,7 +1,7 @@
 //! The embedded cluster as plain kubectl sees it, on a live one. `scripts/test.sh` starts the cluster and runs these.
 //!
 //! First what can run side by side, each test in a namespace of its own; then, one after the other, what stops parts of
-//! the cluster or changes its one node.
+//! the cluster or changes its nodes.
 
 mod access;
 mod aggregation;
@@ -20,6 +20,7 @@ mod https;
 mod jobs;
 mod logs;
 mod node;
+mod nodes;
 mod pods;
 mod probes;
 mod reading;
@@ -77,6 +78,7 @@ const SHARED: &[(&str, &[Test])] = &[
 /// What others would notice.
 const ALONE: &[(&str, &[Test])] = &[
     ("node", node::TESTS),
+    ("nodes", nodes::TESTS),
     ("registry", registry::TESTS),
     ("restricted", restricted::TESTS),
     ("survival", survival::TESTS),

@@ -21,7 +21,7 @@ fn state() -> PathBuf {
     kubeconfig().with_file_name("")
 }
 
-fn ferrovirt(words: &[&str]) -> Result<String> {
+pub(crate) fn ferrovirt(words: &[&str]) -> Result<String> {
     let output = Command::new(root().join("bin/ferrovirt")).args(words).env("FERROVIRT_STATE", state()).output()?;
     ensure!(output.status.success(), "ferrovirt {}: {output:?}", words.join(" "));
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -54,7 +54,7 @@ fn the_control_plane_is_killed() -> Result<()> {
         space.kubectl(&["create", "cm", "m", "--from-literal=k=v", "-o", "jsonpath={.metadata.resourceVersion}"])?;
     kill("control-plane.lock")?;
     let said = ferrovirt(&["up", "--cluster-only"])?;
-    ensure!(said.contains("control plane started") && !said.contains("node started"), "{said}");
+    ensure!(said.contains("control plane started") && !said.contains("node node1 started"), "{said}");
     ensure!(space.get("cm", "m")?["data"]["k"] == "v", "an acknowledged write was lost");
     // Positions from before are no longer known, and clients are told to list again.
     space.kubectl(&["delete", "cm", "m"])?;
@@ -85,7 +85,7 @@ fn the_node_loses_its_power() -> Result<()> {
     let uid = space.get("pod", "single")?["metadata"]["uid"].clone();
     kill("nodes/node1/lock")?;
     let said = ferrovirt(&["up", "--cluster-only"])?;
-    ensure!(said.contains("node started") && !said.contains("control plane started"), "{said}");
+    ensure!(said.contains("node node1 started") && !said.contains("control plane started"), "{said}");
     let pod = space.wait("pod", "single", "was started again", |pod| {
         let status = &pod["status"]["containerStatuses"][0];
         status["restartCount"].as_u64() >= Some(1) && status["ready"] == true
@@ -116,7 +116,7 @@ fn down_and_up() -> Result<()> {
     }
     ensure!(ferrovirt(&["down"])?.contains("nothing was running"), "a second down found something");
     let said = ferrovirt(&["up", "--cluster-only"])?;
-    ensure!(said.contains("control plane started") && said.contains("node started"), "{said}");
+    ensure!(said.contains("control plane started") && said.contains("node node1 started"), "{said}");
     ensure!(ferrovirt(&["up", "--cluster-only"])?.contains("already up"), "a second up did something");
     ensure!(space.get("cm", "m")?["data"]["k"] == "v", "the state was lost");
     space.wait("pod", "p", "was started again", |pod: &Value| {

@@ -1,5 +1,6 @@
 //! Waiting until virtual machines can be created, and saying meanwhile what hinders.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -20,11 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const SILENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until the KubeVirt object says Available and the components run, on a node that was started at `node_since`:
-/// what the cluster says of them from before does not count. Says what it waits for.
-pub(crate) async fn wait_until_available(client: &Client, node_since: Option<Timestamp>) -> anyhow::Result<()> {
+/// When nodes were started, by their names: what the cluster says from before of what runs on them does not count.
+pub(crate) type Starts = BTreeMap<String, Timestamp>;
+
+/// Waits until the KubeVirt object says Available and the components run. Says what it waits for.
+pub(crate) async fn wait_until_available(client: &Client, starts: &Starts) -> anyhow::Result<()> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut available = std::pin::pin!(available(client, node_since));
+    let mut available = std::pin::pin!(available(client, starts));
     let mut said = String::new();
     loop {
         let now = tokio::time::Instant::now();
@@ -47,7 +50,7 @@ pub(crate) async fn wait_until_available(client: &Client, node_since: Option<Tim
     }
 }
 
-async fn available(client: &Client, node_since: Option<Timestamp>) {
+async fn available(client: &Client, starts: &Starts) {
     let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
     let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
     while let Some(event) = stream.next().await {
@@ -57,14 +60,15 @@ async fn available(client: &Client, node_since: Option<Timestamp>) {
             break;
         }
     }
-    while !components(client).await.is_ok_and(|pods| pods.iter().all(|pod| runs_since(pod, node_since))) {
+    while !components(client).await.is_ok_and(|pods| pods.iter().all(|pod| runs(pod, starts))) {
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
-/// Whether the pod is Ready, and its containers were started at `since` or later. A pod that ends needs neither.
-fn runs_since(pod: &Pod, since: Option<Timestamp>) -> bool {
+/// Whether the pod is Ready, and its containers were started with its node or later. A pod that ends needs neither.
+fn runs(pod: &Pod, starts: &Starts) -> bool {
     let Some(status) = &pod.status else { return false };
+    let since = pod.spec.as_ref().and_then(|spec| starts.get(spec.node_name.as_deref()?));
     // Another one runs in the place of one that has ended.
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) || pod.metadata.deletion_timestamp.is_some() {
         return true;
@@ -124,18 +128,18 @@ mod tests {
     #[test]
     fn what_ran_before_the_node_was_started_does_not_run() {
         let check = |ready: &str, started: &str, since: Option<&str>, expect| {
-            let pod = json!({"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": ready}],
+            let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "node2", "containers": []}, "status": {"conditions": [{"type": "Ready", "status": ready}],
                 "containerStatuses": [{"name": "c", "ready": true, "image": "", "imageID": "", "restartCount": 0,
                     "state": {"running": {"startedAt": started}}}]}});
-            let since = since.map(|since| since.parse().unwrap());
-            assert_eq!(runs_since(&serde_json::from_value(pod).unwrap(), since), expect, "{ready} {started} {since:?}");
+            let starts = since.into_iter().map(|since: &str| ("node2".to_owned(), since.parse().unwrap())).collect();
+            assert_eq!(runs(&serde_json::from_value(pod).unwrap(), &starts), expect, "{ready} {started} {since:?}");
         };
         check("True", "2026-01-01T00:00:10Z", None, true);
         check("True", "2026-01-01T00:00:10Z", Some("2026-01-01T00:00:10.5Z"), true);
         check("True", "2026-01-01T00:00:10Z", Some("2026-01-01T00:00:11Z"), false);
         check("False", "2026-01-01T00:00:10Z", None, false);
         let evicted = json!({"metadata": {"name": "p"}, "status": {"phase": "Failed"}});
-        assert!(runs_since(&serde_json::from_value(evicted).unwrap(), None), "another one runs in its place");
+        assert!(runs(&serde_json::from_value(evicted).unwrap(), &Starts::new()), "another one runs in its place");
     }
 
     #[test]

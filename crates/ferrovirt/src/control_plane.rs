@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 
 use crate::failure::{advise, parse};
 use crate::state::{API_PORT, State, StateArgs};
-use crate::{cluster, terminal};
+use crate::{cluster, nodes, terminal};
 
 /// Run the API server and the built-in controllers in the foreground
 #[derive(Debug, Parser)]
@@ -52,7 +52,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 }
 
 async fn run(state: &State) -> anyhow::Result<()> {
-    let node = state.node()?;
+    let node = state.node(nodes::FIRST)?;
     let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
     let advertise = node.gateways.first().map(|gateway| SocketAddr::new(gateway.addr(), API_PORT));
     let config = kube_apiserver::Config {

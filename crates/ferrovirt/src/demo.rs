@@ -77,7 +77,7 @@ fn has_agent(vmi: &VirtualMachineInstance) -> bool {
 
 async fn next_commands(state: &State, client: &Client) -> anyhow::Result<()> {
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
-    let node = nodes.get(crate::state::NODE).await.context("cannot ask for the node")?;
+    let node = nodes.get(&crate::nodes::FIRST.to_string()).await.context("cannot ask for the node")?;
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let address =
         addresses.into_iter().find(|a| a.type_ == "InternalIP").map(|a| a.address.clone()).unwrap_or_default();

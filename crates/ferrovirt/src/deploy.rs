@@ -109,7 +109,7 @@ pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         let client = Client::try_default().await.context("cannot use the current kubeconfig")?;
         apply(&client).await?;
         terminal::say("applied; waiting for the KubeVirt object to be Available");
-        wait_until_available(&client, None).await?;
+        wait_until_available(&client, &crate::available::Starts::new()).await?;
         terminal::say("virtual machines can be created now");
         Ok(())
     })

@@ -10,6 +10,7 @@ use kubelet::node::{config::CGROUP, host_network};
 use sys::process::Handle;
 
 use crate::failure::parse;
+use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
 use crate::{cluster, terminal};
 
@@ -39,7 +40,10 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let begin = Instant::now();
     let stopped = stop(&state)?;
     cluster::runtime()?.block_on(async {
-        let config = state.node()?;
+        for number in state.nodes()? {
+            host_network::remove_node(&state.node(number)?).await.context("cannot take a node's interface away")?;
+        }
+        let config = state.node(nodes::FIRST)?;
         host_network::tear_down(&config, &state.host_settings()).await.context("cannot take the host's network back")
     })?;
     unmount(&state)?;
@@ -57,20 +61,23 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// Ends every process; true if there was any.
 fn stop(state: &State) -> anyhow::Result<bool> {
-    let node = stop_node(state)?;
-    Ok(stop_control_plane(state)? || node)
+    let mut any = false;
+    for number in state.nodes()? {
+        any |= stop_node(state, number)?;
+    }
+    Ok(stop_control_plane(state)? || any)
 }
 
-/// Ends the node with everything that runs on it; true if anything did.
-pub(crate) fn stop_node(state: &State) -> anyhow::Result<bool> {
-    let node = process(state.node_pid()?)?;
+/// Ends a node with everything that runs on it; true if anything did.
+pub(crate) fn stop_node(state: &State, number: Number) -> anyhow::Result<bool> {
+    let node = process(state.node_pid(number)?)?;
     let any = node.is_some();
     if let Some(node) = node {
         // The init takes its whole PID namespace with it.
         node.kill()?;
-        end(&node, "the node")?;
+        end(&node, &number.to_string())?;
     }
-    Ok(clear_cgroups(&state.node()?.cgroup())? || any)
+    Ok(clear_cgroups(&state.node(number)?.cgroup())? || any)
 }
 
 /// Ends the control plane, which first finishes what it has begun to write; true if it ran.

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use images::Workshop;
 
 use crate::failure::{advise, parse};
+use crate::nodes::Number;
 use crate::state::{State, StateArgs, need_root};
 use crate::{cluster, terminal};
 
@@ -118,12 +119,29 @@ pub(crate) fn build(shop: &Workshop) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Loads what the node lacks and returns the names.
+/// Loads what the nodes that run lack, and returns the names.
 pub(crate) fn load(shop: &Workshop, state: &State) -> anyhow::Result<Vec<String>> {
-    let root = state.node_pid()?.map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
-    let socket = root.unwrap_or_default().join(kubelet::node::containerd::SOCKET.trim_start_matches('/'));
+    let mut loaded = Vec::new();
+    let mut running = 0;
+    for number in state.nodes()? {
+        let Some(pid) = state.node_pid(number)? else { continue };
+        running += 1;
+        loaded.extend(load_into(shop, number, pid)?);
+    }
+    if running == 0 {
+        return Err(advise(anyhow::anyhow!("no node runs"), "`ferrovirt up` starts it"));
+    }
+    loaded.sort();
+    loaded.dedup();
+    Ok(loaded)
+}
+
+/// Loads what one node lacks, whose init is `pid`, and returns the names.
+pub(crate) fn load_into(shop: &Workshop, number: Number, pid: u32) -> anyhow::Result<Vec<String>> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let socket = root.join(kubelet::node::containerd::SOCKET.trim_start_matches('/'));
     if !socket.exists() {
-        return Err(advise(anyhow::anyhow!("the node's containerd does not run"), "`ferrovirt up` starts it"));
+        return Err(advise(anyhow::anyhow!("containerd of {number} does not run"), "`ferrovirt up` starts it"));
     }
     Ok(images::load(shop, &socket)?)
 }

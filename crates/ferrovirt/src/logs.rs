@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 
 use crate::failure::{advise, parse};
+use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs};
 
 /// Print the log of a part of the cluster
@@ -18,6 +19,9 @@ struct LogsArgs {
     state: StateArgs,
     /// Which part
     component: Component,
+    /// The node whose log it is
+    #[arg(long, value_name = "NAME", default_value_t = nodes::FIRST)]
+    node: Number,
     /// Print only the last lines
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
@@ -39,12 +43,12 @@ enum Component {
 
 impl Component {
     /// The files of its log, oldest first, and whether each line carries the container runtime's prefix.
-    fn files(self, state: &State) -> anyhow::Result<(Vec<PathBuf>, bool)> {
-        let kept = state.node()?.dir.join("var/log");
+    fn files(self, state: &State, node: Number) -> anyhow::Result<(Vec<PathBuf>, bool)> {
+        let kept = state.node(node)?.dir.join("var/log");
         let pods = |name: &str| (pod_logs(&kept.join("pods"), &format!("_{name}-")), true);
         Ok(match self {
             Self::ControlPlane => (vec![state.log("control-plane")], false),
-            Self::Node => (vec![state.log("node")], false),
+            Self::Node => (vec![state.log(&node.to_string())], false),
             Self::Containerd => (vec![kept.join("containerd.log")], false),
             Self::VirtOperator => pods("virt-operator"),
             Self::VirtApi => pods("virt-api"),
@@ -57,7 +61,7 @@ impl Component {
 /// `ferrovirt logs`
 pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let Some(arguments) = parse::<LogsArgs>(words)? else { return Ok(()) };
-    let (files, prefixed) = arguments.component.files(&arguments.state.state()?)?;
+    let (files, prefixed) = arguments.component.files(&arguments.state.state()?, arguments.node)?;
     if files.is_empty() {
         return Err(advise(
             anyhow::anyhow!("no pod of it has run on this node"),

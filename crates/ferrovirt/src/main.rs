@@ -12,6 +12,8 @@ mod failure;
 mod images;
 mod logs;
 mod node;
+mod node_commands;
+mod nodes;
 mod state;
 mod status;
 mod terminal;
@@ -35,7 +37,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("install", deploy::main, "install virtual machine support on the cluster of the current kubeconfig"),
     ("logs", logs::main, "print the log of a part of the cluster"),
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
-    ("node", node::main, "run a node in the foreground"),
+    ("node", node_commands::main, "list, add, remove, start, kill, cut off or enter the nodes"),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
     ("virt-controller", components::virt_controller, ""),

@@ -1,41 +1,27 @@
-//! `ferrovirt node`, and the two processes inside: the init and the agent.
+//! A node as processes: its start from the host, and the two inside, the init and the agent.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Context;
-use clap::Parser;
 use kubelet::node::{self, config};
 
-use crate::failure::{advise, parse};
-use crate::state::{State, StateArgs, need_root};
+use crate::failure::advise;
+use crate::nodes::Number;
+use crate::state::State;
 use crate::{cluster, terminal};
 
-/// Run a node in the foreground; it ends when this command does
-#[derive(Debug, Parser)]
-#[command(name = "node")]
-struct NodeArgs {
-    #[command(flatten)]
-    state: StateArgs,
-}
-
-/// `ferrovirt node`
-pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
-    let Some(arguments) = parse::<NodeArgs>(words)? else { return Ok(()) };
-    need_root()?;
-    terminal::log("info");
-    let state = arguments.state.state()?;
-    cluster::runtime()?.block_on(async {
-        let handle = start(&state).await?;
-        terminal::say(&format!("node {} runs; Ctrl-C is its power switch", crate::state::NODE));
-        let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
-        let ended = handle.ended();
-        tokio::select! {
-            () = stop.cancelled() => {}
-            _ = ended => {}
-        }
-        handle.kill()
-    })
+/// Runs a node until it ends, or this command is told to, which is its power switch.
+pub(crate) async fn run(state: &State, number: Number) -> anyhow::Result<()> {
+    let handle = start(state, number).await?;
+    terminal::say(&format!("{number} runs; Ctrl-C is its power switch"));
+    let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
+    let ended = handle.ended();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        _ = ended => {}
+    }
+    handle.kill()
 }
 
 /// A started node's init.
@@ -61,17 +47,17 @@ impl Started {
 }
 
 /// Sets up the host's side and starts the node.
-pub(crate) async fn start(state: &State) -> anyhow::Result<Started> {
-    let config = state.node()?;
+pub(crate) async fn start(state: &State, number: Number) -> anyhow::Result<Started> {
+    let config = state.node(number)?;
     cluster::write_node_secrets(state, &config)?;
-    state.rotate("node")?;
-    let child = node::start::start(&config, &state.log("node")).await?;
-    let process = sys::process::Handle::open(child.id())?.context("the node's init ended at once")?;
+    state.rotate(&config.name)?;
+    let child = node::start::start(&config, &state.log(&config.name)).await?;
+    let process = sys::process::Handle::open(child.id())?.with_context(|| format!("init of {number} ended at once"))?;
     // Only with the lock is the node one that others see running.
-    while state.node_pid()? != Some(child.id()) {
+    while state.node_pid(number)? != Some(child.id()) {
         if process.ended_within(std::time::Duration::ZERO)? {
-            let error = anyhow::anyhow!("the node's init ended at once");
-            return Err(advise(error, "`ferrovirt logs node` says why"));
+            let error = anyhow::anyhow!("init of {number} ended at once");
+            return Err(advise(error, format!("`ferrovirt logs node --node {number}` says why")));
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Parser;
-use ipnet::IpNet;
-use kubelet::node;
 use sys::lock;
 
 use crate::failure::{advise, parse};
@@ -14,9 +12,6 @@ use crate::terminal;
 
 /// The product's version; images carry it as their tag.
 pub(crate) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
-
-/// Name of the one node.
-pub(crate) const NODE: &str = "node1";
 
 /// Port of the API server.
 pub(crate) const API_PORT: u16 = 6443;
@@ -45,6 +40,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    #[cfg(test)]
+    pub(crate) fn at(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -59,6 +59,11 @@ impl State {
 
     pub(crate) fn store(&self) -> PathBuf {
         self.dir.join("store")
+    }
+
+    /// Each node's directory lies here, by its name.
+    pub(crate) fn nodes_dir(&self) -> PathBuf {
+        self.dir.join("nodes")
     }
 
     pub(crate) fn log(&self, part: &str) -> PathBuf {
@@ -120,44 +125,6 @@ impl State {
     pub(crate) fn control_plane_pid(&self) -> anyhow::Result<Option<u32>> {
         Ok(lock::holder(&self.control_plane_lock())?)
     }
-
-    /// The pid, on the host, of the running node's init.
-    pub(crate) fn node_pid(&self) -> anyhow::Result<Option<u32>> {
-        Ok(lock::holder(&self.node()?.lock())?)
-    }
-
-    /// The node of this cluster, with the addresses of an embedded cluster, in the families the host knows.
-    pub(crate) fn node(&self) -> anyhow::Result<node::Config> {
-        let nets = |texts: [&str; 2]| texts.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>();
-        let ips = |texts: [&str; 2]| texts.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>();
-        let gateways = nets(["10.88.0.1/24", "fd00:10:88::1/64"])?;
-        let mut resolvers = node::config::host_resolvers();
-        if resolvers.is_empty() {
-            // The control plane passes queries on to name servers that only the host reaches.
-            resolvers = gateways.iter().take(1).map(IpNet::addr).collect();
-        }
-        let config = node::Config {
-            name: NODE.into(),
-            dir: self.dir.join("nodes").join(NODE),
-            bridge: "fv0".into(),
-            gateways,
-            addresses: nets(["10.88.0.11/24", "fd00:10:88::11/64"])?,
-            pod_cidrs: nets(["10.244.0.0/24", "fd00:10:244::/64"])?,
-            cluster_cidrs: nets(["10.244.0.0/16", "fd00:10:244::/48"])?,
-            service_cidrs: nets(["10.96.0.0/16", "fd00:10:96::/112"])?,
-            dns: ips(["10.96.0.10", "fd00:10:96::a"])?,
-            domain: "cluster.local".into(),
-            api_server: format!("https://10.88.0.1:{API_PORT}"),
-            resolvers,
-            mtu: node::config::host_mtu(),
-            sandbox_image: format!("ferrovirt.local/pause:{VERSION}"),
-        };
-        Ok(if has_ipv6() { config } else { config.without_ipv6() })
-    }
-}
-
-fn has_ipv6() -> bool {
-    std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|text| text.trim() == "0")
 }
 
 /// Refuses to go on without root.

@@ -10,7 +10,8 @@ use kube::Api;
 use sys::kvm::Verdict;
 
 use crate::failure::parse;
-use crate::state::{NODE, State, StateArgs, VERSION};
+use crate::nodes::Number;
+use crate::state::{State, StateArgs, VERSION};
 use crate::{cluster, terminal, up};
 
 /// Say what runs, where, and how much memory it takes
@@ -35,18 +36,23 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 async fn lines(state: &State) -> anyhow::Result<Vec<String>> {
     let row = |name: &str, text: String| format!("{name:<16} {text}");
     let control_plane = state.control_plane_pid()?;
-    let node = state.node_pid()?;
-    let memory = node_memory(&state.node()?.cgroup());
     let mut lines = vec![row("version", VERSION.to_owned()), row("state", state.dir().display().to_string())];
     lines.push(row("control plane", running(control_plane.map(|pid| (pid, resident(pid))))));
-    lines.push(row("node", running(node.map(|pid| (pid, memory.agent)))));
-    if node.is_some() {
-        lines.push(row("containerd", format!("{} MiB", memory.containerd / 1024)));
-        lines.push(row("pods", format!("{} MiB", memory.pods / 1024)));
+    let nodes = state.nodes()?;
+    for number in &nodes {
+        let node = state.node_pid(*number)?;
+        let memory = node_memory(&state.node(*number)?.cgroup());
+        // One node needs no number.
+        let name = if nodes.len() == 1 { "node".to_owned() } else { number.to_string() };
+        lines.push(row(&name, running(node.map(|pid| (pid, memory.agent)))));
+        if node.is_some() {
+            lines.push(row("  containerd", format!("{} MiB", memory.containerd / 1024)));
+            lines.push(row("  pods", format!("{} MiB", memory.pods / 1024)));
+        }
     }
     lines.push(row("virtualization", virtualization(&sys::kvm::verdict())));
     if control_plane.is_some() {
-        let answer = tokio::time::timeout(Duration::from_secs(3), api(state)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(3), api(state, &nodes)).await;
         let text = match answer {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => format!("does not answer: {error:#}"),
@@ -73,17 +79,26 @@ pub(crate) fn virtualization(verdict: &Verdict) -> String {
     }
 }
 
-async fn api(state: &State) -> anyhow::Result<String> {
+async fn api(state: &State, nodes: &[Number]) -> anyhow::Result<String> {
     let client = cluster::client(&state.kubeconfig()).await?;
     let version = client.apiserver_version().await?.git_version;
-    let node = Api::<Node>::all(client.clone()).get_opt(NODE).await?;
+    let known = Api::<Node>::all(client.clone()).list(&kube::api::ListParams::default()).await?.items;
     let pods = Api::<Pod>::all(client).list_metadata(&kube::api::ListParams::default()).await?.items.len();
-    let ready = match node {
-        Some(node) if up::is_ready(&node, None) => "Ready",
+    Ok(format!("{version}, {}, {pods} pods", readiness(nodes, &known)))
+}
+
+fn readiness(nodes: &[Number], known: &[Node]) -> String {
+    let find = |number: &Number| known.iter().find(|node| node.metadata.name == Some(number.to_string()));
+    let state = |number: &Number| match find(number) {
+        Some(node) if up::is_ready(node, None) => "Ready",
         Some(_) => "not Ready",
         None => "not registered",
     };
-    Ok(format!("{version}, node {ready}, {pods} pods"))
+    if let [one] = nodes {
+        return format!("node {}", state(one));
+    }
+    let ready = nodes.iter().filter(|number| state(number) == "Ready").count();
+    format!("{ready} of {} nodes Ready", nodes.len())
 }
 
 /// Resident memory of a process in KiB.

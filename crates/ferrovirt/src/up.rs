@@ -16,8 +16,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kubelet::node::host_network;
 
+use crate::available::Starts;
 use crate::failure::{advise, parse};
-use crate::state::{NODE, State, StateArgs, need_root};
+use crate::nodes::{self, Number};
+use crate::state::{State, StateArgs, need_root};
 use crate::{available, cluster, deploy, down, images, node, status, terminal};
 
 /// Start the cluster on this machine, or repair it
@@ -26,6 +28,9 @@ use crate::{available, cluster, deploy, down, images, node, status, terminal};
 struct UpArgs {
     #[command(flatten)]
     state: StateArgs,
+    /// How many nodes to have at least; nodes that were added before stay
+    #[arg(long, value_name = "N", value_parser = nodes::count, default_value = "1")]
+    nodes: u8,
     /// Stop when the node is Ready, without virtual machine support
     #[arg(long)]
     cluster_only: bool,
@@ -66,8 +71,6 @@ fn need_programs() -> anyhow::Result<()> {
 struct Steps {
     begin: Instant,
     changed: bool,
-    /// When the node was started, if it was: what the cluster says of it from before does not count.
-    node_since: Option<Timestamp>,
 }
 
 impl Steps {
@@ -78,8 +81,12 @@ impl Steps {
 }
 
 async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
-    let mut steps = Steps { begin: Instant::now(), changed: false, node_since: None };
-    start_cluster(state, &mut steps).await?;
+    let mut steps = Steps { begin: Instant::now(), changed: false };
+    let mut numbers = state.nodes()?;
+    numbers.extend(nodes::first(arguments.nodes));
+    numbers.sort_unstable();
+    numbers.dedup();
+    let starts = start_cluster(state, &numbers, &mut steps).await?;
     let since = Instant::now();
     let client = cluster::client(&state.kubeconfig()).await?;
     wait_for_api(state, &client).await?;
@@ -87,24 +94,28 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
         steps.done("API server answers", since);
     }
     let since = Instant::now();
-    wait_for_node(state, &client, steps.node_since).await?;
+    for number in &numbers {
+        wait_for_node(state, &client, *number, starts.get(&number.to_string()).copied()).await?;
+        if steps.changed {
+            steps.done(&format!("node {number} is Ready"), since);
+        }
+    }
     if steps.changed {
-        steps.done(&format!("node {NODE} is Ready"), since);
         terminal::say(&format!("up after {:.2} s", steps.begin.elapsed().as_secs_f64()));
     } else {
         terminal::say("already up");
     }
     terminal::say(&format!("guests run on {}", status::virtualization(&sys::kvm::verdict())));
     if !arguments.cluster_only {
-        virtual_machines(state, &client, steps.node_since).await?;
+        virtual_machines(state, &client, &starts).await?;
     }
     terminal::say(&format!("export KUBECONFIG={}", state.kubeconfig().display()));
     Ok(())
 }
 
-/// The product's images on the node, its components in the cluster.
-async fn virtual_machines(state: &State, client: &kube::Client, node_since: Option<Timestamp>) -> anyhow::Result<()> {
-    let mut steps = Steps { begin: Instant::now(), changed: false, node_since: None };
+/// The product's images on the nodes, its components in the cluster.
+async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts) -> anyhow::Result<()> {
+    let mut steps = Steps { begin: Instant::now(), changed: false };
     let shop = images::default_workshop()?;
     images::build(&shop)?;
     let since = Instant::now();
@@ -117,16 +128,16 @@ async fn virtual_machines(state: &State, client: &kube::Client, node_since: Opti
         deploy::restart(client).await?;
     }
     deploy::apply(client).await?;
-    available::wait_until_available(client, node_since).await?;
+    available::wait_until_available(client, starts).await?;
     steps.done("virtual machines can be created", since);
     Ok(())
 }
 
-async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
-    let config = state.node()?;
+/// Starts what does not run, and says when nodes were started.
+async fn start_cluster(state: &State, numbers: &[Number], steps: &mut Steps) -> anyhow::Result<Starts> {
+    let config = state.node(nodes::FIRST)?;
     cluster::write_kubeconfig(state)?;
     let mut control_plane = state.control_plane_pid()?;
-    let mut node_runs = state.node_pid()?;
     if let Some(pid) = control_plane
         && !is_this_program(pid)
     {
@@ -135,13 +146,19 @@ async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
         control_plane = None;
         steps.done("control plane of another version stopped", since);
     }
-    if node_runs.is_some_and(|pid| !is_this_program(pid)) {
-        let since = Instant::now();
-        down::stop_node(state)?;
-        node_runs = None;
-        steps.done("node of another version stopped; what ran on it starts again", since);
+    let mut missing = Vec::new();
+    for number in numbers {
+        let runs = state.node_pid(*number)?;
+        if runs.is_some_and(|pid| !is_this_program(pid)) {
+            let since = Instant::now();
+            down::stop_node(state, *number)?;
+            steps.done(&format!("{number} of another version stopped; what ran on it starts again"), since);
+            missing.push(*number);
+        } else if runs.is_none() {
+            missing.push(*number);
+        }
     }
-    if control_plane.is_none() || node_runs.is_none() || !bridge_is_there(&config).await? {
+    if control_plane.is_none() || !missing.is_empty() || !bridge_is_there(&config).await? {
         let since = Instant::now();
         host_network::set_up(&config, &state.host_settings()).await?;
         steps.done("host network", since);
@@ -151,13 +168,14 @@ async fn start_cluster(state: &State, steps: &mut Steps) -> anyhow::Result<()> {
         spawn_control_plane(state)?;
         steps.done("control plane started", since);
     }
-    if node_runs.is_none() {
+    let mut starts = Starts::new();
+    for number in missing {
         let since = Instant::now();
-        steps.node_since = Some(kit::clock::now());
-        node::start(state).await?;
-        steps.done("node started", since);
+        starts.insert(number.to_string(), kit::clock::now());
+        node::start(state, number).await?;
+        steps.done(&format!("node {number} started"), since);
     }
-    Ok(())
+    Ok(starts)
 }
 
 async fn bridge_is_there(config: &kubelet::node::Config) -> anyhow::Result<bool> {
@@ -211,30 +229,41 @@ async fn wait_for_api(state: &State, client: &kube::Client) -> anyhow::Result<()
     }
 }
 
-async fn wait_for_node(state: &State, client: &kube::Client, since: Option<Timestamp>) -> anyhow::Result<()> {
+/// Waits until the node is Ready, and was found so at `since` or later.
+pub(crate) async fn wait_for_node(
+    state: &State,
+    client: &kube::Client,
+    number: Number,
+    since: Option<Timestamp>,
+) -> anyhow::Result<()> {
+    let name = number.to_string();
     let nodes: Api<Node> = Api::all(client.clone());
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let found = nodes.get_opt(NODE).await.context("cannot ask for the node")?;
+        let found = nodes.get_opt(&name).await.context("cannot ask for the node")?;
         // What is known of the node may be a moment older than its start, so the kubelet itself must answer as well.
-        if found.as_ref().is_some_and(|node| is_ready(node, since)) && kubelet_listens(state).await? {
+        if found.as_ref().is_some_and(|node| is_ready(node, since)) && kubelet_listens(state, number).await? {
             return Ok(());
         }
-        if state.node_pid()?.is_none() || Instant::now() > deadline {
-            let why = match (state.node_pid()?, found) {
+        if state.node_pid(number)?.is_none() || Instant::now() > deadline {
+            let why = match (state.node_pid(number)?, found) {
                 (None, _) => "its init ended".to_owned(),
                 (_, None) => "it has not registered".to_owned(),
                 (_, Some(node)) => not_ready_because(&node),
             };
-            let error = anyhow::anyhow!("node {NODE} is not Ready: {why}");
-            return Err(advise(error, "`ferrovirt logs node` and `ferrovirt logs containerd` say more"));
+            let error = anyhow::anyhow!("node {number} is not Ready: {why}");
+            let flag = format!("--node {number}");
+            return Err(advise(
+                error,
+                format!("`ferrovirt logs node {flag}` and `ferrovirt logs containerd {flag}` say more"),
+            ));
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
-async fn kubelet_listens(state: &State) -> anyhow::Result<bool> {
-    let config = state.node()?;
+async fn kubelet_listens(state: &State, number: Number) -> anyhow::Result<bool> {
+    let config = state.node(number)?;
     let Some(address) = config.addresses.first() else { return Ok(false) };
     let at = std::net::SocketAddr::new(address.addr(), kubelet::node::agent::PORT);
     let dialled = tokio::time::timeout(Duration::from_secs(1), tokio::net::TcpStream::connect(at)).await;

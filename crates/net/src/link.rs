@@ -192,6 +192,11 @@ impl Netlink {
         self.change(name, "bring up", LinkMessageBuilder::<LinkUnspec>::new().up()).await
     }
 
+    /// Takes a link down: nothing passes it, and its neighbours see it without carrier.
+    pub async fn set_down(&self, name: &str) -> Result<()> {
+        self.change(name, "take down", LinkMessageBuilder::<LinkUnspec>::new().down()).await
+    }
+
     /// Sets the largest packet a link carries.
     pub async fn set_mtu(&self, name: &str, mtu: u32) -> Result<()> {
         self.change(name, "set the MTU of", LinkMessageBuilder::<LinkUnspec>::new().mtu(mtu)).await

@@ -109,7 +109,7 @@ fn a_cluster_comes_and_goes_without_a_trace() {
     init.kill().unwrap();
     assert!(init.ended_within(Duration::from_secs(10)).unwrap());
     let repaired = succeeds(state, &["up", "--cluster-only"]);
-    assert!(repaired.contains("node started") && !repaired.contains("control plane started"), "{repaired}");
+    assert!(repaired.contains("node node1 started") && !repaired.contains("control plane started"), "{repaired}");
 
     // The control plane's end is no end of the node.
     let node = sys::lock::holder(&lock).unwrap();
@@ -118,7 +118,7 @@ fn a_cluster_comes_and_goes_without_a_trace() {
     process.kill().unwrap();
     assert!(process.ended_within(Duration::from_secs(10)).unwrap());
     let repaired = succeeds(state, &["up", "--cluster-only"]);
-    assert!(repaired.contains("control plane started") && !repaired.contains("node started"), "{repaired}");
+    assert!(repaired.contains("control plane started") && !repaired.contains("node node1 started"), "{repaired}");
     assert_eq!(sys::lock::holder(&lock).unwrap(), node);
 
     succeeds(state, &["down"]);
@@ -128,6 +128,47 @@ fn a_cluster_comes_and_goes_without_a_trace() {
     let nothing = succeeds(state, &["down", "--purge"]);
     assert!(nothing.contains("nothing was running"), "{nothing}");
     assert!(!state.exists(), "the state is removed");
+}
+
+#[test]
+fn nodes_come_and_go() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    need_machine();
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path();
+    let before = traces();
+
+    let text = succeeds(state, &["up", "--cluster-only", "--nodes", "2"]);
+    assert!(text.contains("node node1 is Ready") && text.contains("node node2 is Ready"), "{text}");
+    let refused = String::from_utf8(ferrovirt(state, &["node", "remove", "node1"]).stderr).unwrap();
+    assert!(refused.contains("error: node1 stays: the host reaches Services through it"), "{refused}");
+    let refused = String::from_utf8(ferrovirt(state, &["node", "kill", "node7"]).stderr).unwrap();
+    assert!(refused.contains("error: there is no node7"), "{refused}");
+    assert!(succeeds(state, &["status"]).contains("2 of 2 nodes Ready"));
+
+    let name = succeeds(state, &["node", "exec", "node2", "--", "cat", "/proc/sys/kernel/hostname"]);
+    assert_eq!(name.trim(), "node2");
+    let lock = state.join("nodes/node2/lock");
+    let pid = sys::lock::holder(&lock).unwrap();
+    assert!(succeeds(state, &["node", "cut", "node2"]).contains("node2 is cut off"));
+    assert!(read("/sys/class/net/fv-node2/operstate").contains("down"));
+    assert!(succeeds(state, &["node", "heal", "node2"]).contains("node2 is connected"));
+    assert_eq!(sys::lock::holder(&lock).unwrap(), pid, "whatever runs on a node outlives the cut");
+
+    assert!(succeeds(state, &["node", "kill", "node2"]).contains("node2 has no power"));
+    assert_eq!(sys::lock::holder(&lock).unwrap(), None);
+    assert!(succeeds(state, &["node", "list"]).lines().any(|line| line.starts_with("node2") && line.contains("off")));
+    let again = succeeds(state, &["up", "--cluster-only"]);
+    assert!(again.contains("node node2 started") && !again.contains("node node1 started"), "{again}");
+
+    assert!(succeeds(state, &["node", "add"]).contains("node node3 is Ready"));
+    assert!(succeeds(state, &["node", "remove", "node2"]).contains("node2 is removed"));
+    let list = succeeds(state, &["node", "list"]);
+    let names: Vec<_> = list.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["node1", "node3"]);
+    succeeds(state, &["down", "--purge"]);
+    assert_eq!(processes(), Vec::<u32>::new());
+    assert_eq!(traces(), before);
 }
 
 /// `up` in a process group of its own, as a shell starts it, ended by a signal to all of it after a moment.

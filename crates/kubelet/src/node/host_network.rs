@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use net::link::Netlink;
+use net::link::{Netlink, Route};
 
 use super::{Config, Result, file};
 
@@ -41,10 +41,26 @@ pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes everything back. What is not there is not missed.
+/// Cuts a node off, as if its cable were pulled, or plugs it in again.
+pub async fn set_plugged(config: &Config, plugged: bool) -> Result<()> {
+    let host = Netlink::open()?;
+    let link = config.host_link();
+    let changed = if plugged { host.set_up(&link).await } else { host.set_down(&link).await };
+    Ok(changed?)
+}
+
+/// Takes a node's interface and the routes through it away.
+pub async fn remove_node(config: &Config) -> Result<()> {
+    let host = Netlink::open()?;
+    for (to, via) in super::start::routes(config) {
+        host.remove_route(&Route { to, via: Some(via), link: None }).await?;
+    }
+    Ok(host.remove_link(&config.host_link()).await?)
+}
+
+/// Takes everything back but the nodes' interfaces. What is not there is not missed.
 pub async fn tear_down(config: &Config, saved: &Path) -> Result<()> {
     let host = Netlink::open()?;
-    host.remove_link(&config.host_link()).await?;
     host.remove_link(&config.bridge).await?;
     net::nft::load(&format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"))?;
     let Ok(text) = std::fs::read(saved) else { return Ok(()) };

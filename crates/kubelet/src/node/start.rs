@@ -82,9 +82,10 @@ fn default_route(gateway: &ipnet::IpNet) -> Route {
     Route { to: ipnet::IpNet::new_assert(any, 0), via: Some(gateway.addr()), link: None }
 }
 
-/// What the host sends through the node: its pods, and Services, which the node translates.
-fn routes(config: &Config) -> Vec<(ipnet::IpNet, std::net::IpAddr)> {
-    let ranges = config.pod_cidrs.iter().chain(&config.service_cidrs);
+/// What the host sends through the node: its pods, and Services, which one node translates for it.
+pub(super) fn routes(config: &Config) -> Vec<(ipnet::IpNet, std::net::IpAddr)> {
+    let services = config.service_cidrs.iter().filter(|_| config.leads_to_services);
+    let ranges = config.pod_cidrs.iter().chain(services);
     ranges
         .filter_map(|cidr| {
             let same_family = |address: &&ipnet::IpNet| address.addr().is_ipv4() == cidr.addr().is_ipv4();
@@ -110,6 +111,8 @@ mod tests {
                 "fd00:10:96::/112 via fd00:10:88::11",
             ]
         );
+        let other = Config { leads_to_services: false, ..crate::node::config::example() };
+        assert_eq!(routes(&other).len(), 2);
         assert_eq!(default_route(&"fd00::1/64".parse().unwrap()).to.to_string(), "::/0");
     }
 }

@@ -1,0 +1,199 @@
+//! `ferrovirt node`: what a hand in the machine room does.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DeleteParams;
+use kubelet::node::host_network;
+
+use crate::failure::{advise, parse};
+use crate::nodes::{self, Number};
+use crate::state::{State, StateArgs, need_root};
+use crate::{cluster, down, images, node, terminal, up};
+
+/// Manage the nodes of the cluster
+#[derive(Debug, Parser)]
+#[command(name = "node")]
+struct NodeArgs {
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Say which nodes there are and how they are
+    List,
+    /// Start one more node
+    Add,
+    /// Take a node away for good, with what it keeps
+    Remove { name: Number },
+    /// Start a node that does not run
+    Start { name: Number },
+    /// Cut a node's power
+    Kill { name: Number },
+    /// Cut a node off the network; everything on it runs on
+    Cut { name: Number },
+    /// Connect a node to the network again
+    Heal { name: Number },
+    /// Run a command inside of a node
+    Exec {
+        name: Number,
+        #[arg(trailing_var_arg = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Run a node in the foreground; it ends when this command does
+    Run {
+        #[arg(default_value_t = nodes::FIRST)]
+        name: Number,
+    },
+}
+
+/// `ferrovirt node`
+pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
+    let Some(arguments) = parse::<NodeArgs>(words)? else { return Ok(()) };
+    terminal::log(if matches!(arguments.action, Action::Run { .. }) { "info" } else { "error,kube_client=off" });
+    let state = arguments.state.state()?;
+    if !matches!(arguments.action, Action::List) {
+        need_root()?;
+    }
+    let runtime = cluster::runtime()?;
+    match arguments.action {
+        Action::List => runtime.block_on(list(&state)),
+        Action::Exec { name, command } => exec(&state, name, &command),
+        Action::Run { name } => runtime.block_on(node::run(&state, name)),
+        change => {
+            state.make()?;
+            let _exclusive = state.exclusive()?;
+            runtime.block_on(apply(&state, change))
+        }
+    }
+}
+
+async fn apply(state: &State, change: Action) -> anyhow::Result<()> {
+    match change {
+        Action::Add => start(state, nodes::free(&state.nodes()?)?).await,
+        Action::Start { name } => {
+            known(state, name)?;
+            if state.node_pid(name)?.is_some() {
+                terminal::say(&format!("{name} runs already"));
+                return Ok(());
+            }
+            start(state, name).await
+        }
+        Action::Kill { name } => {
+            running(state, name)?;
+            down::stop_node(state, name)?;
+            terminal::say(&format!("{name} has no power; `ferrovirt node start {name}` gives it back"));
+            Ok(())
+        }
+        Action::Cut { name } => {
+            running(state, name)?;
+            host_network::set_plugged(&state.node(name)?, false).await.context("cannot cut the node off")?;
+            terminal::say(&format!("{name} is cut off; `ferrovirt node heal {name}` connects it again"));
+            Ok(())
+        }
+        Action::Heal { name } => {
+            running(state, name)?;
+            host_network::set_plugged(&state.node(name)?, true).await.context("cannot connect the node")?;
+            terminal::say(&format!("{name} is connected"));
+            Ok(())
+        }
+        Action::Remove { name } => remove(state, name).await,
+        Action::List | Action::Exec { .. } | Action::Run { .. } => Ok(()),
+    }
+}
+
+/// Starts a node, and returns when pods can be placed on it.
+async fn start(state: &State, number: Number) -> anyhow::Result<()> {
+    if state.control_plane_pid()?.is_none() {
+        return Err(advise(anyhow::anyhow!("there is no cluster to join"), "`ferrovirt up` starts it"));
+    }
+    let since = kit::clock::now();
+    node::start(state, number).await?;
+    let client = cluster::client(&state.kubeconfig()).await?;
+    up::wait_for_node(state, &client, number, Some(since)).await?;
+    if let Some(pid) = state.node_pid(number)? {
+        images::load_into(&images::default_workshop()?, number, pid)?;
+    }
+    terminal::say(&format!("node {number} is Ready"));
+    Ok(())
+}
+
+async fn remove(state: &State, number: Number) -> anyhow::Result<()> {
+    known(state, number)?;
+    if number == nodes::FIRST {
+        let error = anyhow::anyhow!("{number} stays: the host reaches Services through it");
+        return Err(advise(error, "`ferrovirt down --purge` removes the whole cluster"));
+    }
+    let config = state.node(number)?;
+    down::stop_node(state, number)?;
+    host_network::remove_node(&config).await.context("cannot take the node's interface away")?;
+    if state.control_plane_pid()?.is_some() {
+        let client = cluster::client(&state.kubeconfig()).await?;
+        match Api::<Node>::all(client).delete(&config.name, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other.with_context(|| format!("cannot delete the Node {number}"))?),
+        }
+    }
+    std::fs::remove_dir_all(&config.dir).with_context(|| format!("cannot remove {}", config.dir.display()))?;
+    terminal::say(&format!("{number} is removed"));
+    Ok(())
+}
+
+/// Becomes the command, in all namespaces of the node.
+fn exec(state: &State, number: Number, command: &[OsString]) -> anyhow::Result<()> {
+    let pid = running(state, number)?;
+    let mut enter = Command::new("nsenter");
+    enter.arg(format!("--target={pid}"));
+    enter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd", "--"]).args(command);
+    let error = enter.exec();
+    Err(advise(anyhow::Error::new(error).context("cannot run nsenter"), "the package util-linux has it"))
+}
+
+async fn list(state: &State) -> anyhow::Result<()> {
+    let listed = match state.control_plane_pid()? {
+        Some(_) => registered(state).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    terminal::say(&format!("{:<10} {:<24} {:<14} {}", "NAME", "POWER", "ADDRESS", "READY"));
+    for number in state.nodes()? {
+        let config = state.node(number)?;
+        let power = state.node_pid(number)?.map_or("off".to_owned(), |pid| format!("on, pid {pid}"));
+        let address = config.addresses.first().map(|address| address.addr().to_string()).unwrap_or_default();
+        let object = listed.iter().find(|node| node.metadata.name.as_deref() == Some(&config.name));
+        let ready = object.map_or("unknown", |node| if up::is_ready(node, None) { "yes" } else { "no" });
+        terminal::say(&format!("{:<10} {power:<24} {address:<14} {ready}", config.name));
+    }
+    Ok(())
+}
+
+async fn registered(state: &State) -> anyhow::Result<Vec<Node>> {
+    let client = cluster::client(&state.kubeconfig()).await?;
+    Ok(Api::<Node>::all(client).list(&kube::api::ListParams::default()).await?.items)
+}
+
+fn known(state: &State, number: Number) -> anyhow::Result<()> {
+    if state.nodes()?.contains(&number) {
+        return Ok(());
+    }
+    Err(advise(
+        anyhow::anyhow!("there is no {number}"),
+        "`ferrovirt node list` shows the nodes, `ferrovirt node add` adds one",
+    ))
+}
+
+/// The pid of the node's init.
+fn running(state: &State, number: Number) -> anyhow::Result<u32> {
+    known(state, number)?;
+    let pid = state.node_pid(number)?;
+    pid.ok_or_else(|| {
+        advise(anyhow::anyhow!("{number} does not run"), format!("`ferrovirt node start {number}` starts it"))
+    })
+}
