@@ -17,7 +17,6 @@ const KIND: &str = "virtualmachine";
 /// How often a decision is taken again when the machine changes meanwhile.
 const ATTEMPTS: u32 = 5;
 
-
 /// What a request comes to.
 #[derive(Debug, Default, PartialEq)]
 struct Change {
