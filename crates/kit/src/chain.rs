@@ -27,7 +27,9 @@ impl fmt::Display for Chain<'_> {
 /// What `error` says, and what it says beyond that. A refusal of the API server is its sentence: the client's error around
 /// it prints the whole object in the words of its source code.
 fn said<'a>(error: &'a (dyn Error + 'static)) -> (String, Option<&'a (dyn Error + 'static)>) {
-    match error.downcast_ref() {
+    // A boxed error is a type of its own.
+    let boxed = || error.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
+    match error.downcast_ref().or_else(boxed) {
         Some(kube::Error::Api(status)) if !status.message.is_empty() => (status.message.clone(), None),
         _ => (error.to_string(), error.source()),
     }
@@ -51,12 +53,17 @@ mod tests {
     #[error("cannot create pod a/b")]
     struct Create(#[source] kube::Error);
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot create pod a/b")]
+    struct CreateBoxed(#[source] Box<kube::Error>);
+
     #[test]
     fn a_refusal_of_the_api_server_is_its_sentence() {
         let status = kube::core::Status::failure("pods \"b\" is forbidden: no room", "Forbidden").with_code(403);
         let refusal = || kube::Error::Api(Box::new(status.clone()));
         assert_eq!(Chain(&refusal()).to_string(), "pods \"b\" is forbidden: no room");
-        let text = Chain(&Create(refusal())).to_string();
-        assert_eq!(text, "cannot create pod a/b: pods \"b\" is forbidden: no room");
+        let expect = "cannot create pod a/b: pods \"b\" is forbidden: no room";
+        assert_eq!(Chain(&Create(refusal())).to_string(), expect);
+        assert_eq!(Chain(&CreateBoxed(Box::new(refusal()))).to_string(), expect);
     }
 }
