@@ -8,6 +8,7 @@ pub mod quantity;
 /// Group `kubevirt.io`.
 pub mod kubevirt {
     pub mod conditions;
+    pub mod identity;
     pub mod words;
 
     pub use crate::generated::kubevirt_v1 as v1;

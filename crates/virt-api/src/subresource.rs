@@ -3,6 +3,7 @@
 mod guest;
 mod lifecycle;
 mod node;
+mod options;
 mod portforward;
 
 use std::sync::Arc;

@@ -78,6 +78,14 @@ impl Target {
         }
     }
 
+    /// Parses what a command is given that takes machines' names: dots belong to the name, as in what kubectl shows.
+    pub(crate) fn parse_name(text: &str) -> Result<Self, Fault> {
+        if text.is_empty() || text.contains('/') {
+            return Self::parse(text);
+        }
+        Ok(Self { kind: Kind::Vmi, name: text.to_owned(), namespace: None })
+    }
+
     /// Parses `[user@]type/name[/namespace]`.
     pub(crate) fn parse_with_user(text: &str) -> Result<(Option<String>, Self), Fault> {
         match text.rsplit_once('@') {
@@ -107,6 +115,19 @@ mod tests {
             (Err(fault), Err(expect)) => assert!(fault.to_string().contains(expect), "{fault}"),
             other => panic!("{text}: {other:?}"),
         }
+    }
+
+    #[test]
+    fn a_name_keeps_its_dots() {
+        #[track_caller]
+        fn check(text: &str, name: &str, namespace: Option<&str>) {
+            let target = Target::parse_name(text).unwrap();
+            assert_eq!((target.name.as_str(), target.namespace.as_deref()), (name, namespace));
+        }
+        check("a", "a", None);
+        check("a.b", "a.b", None);
+        check("vm/a.b/ns", "a.b", Some("ns"));
+        assert!(Target::parse_name("").is_err());
     }
 
     #[test]

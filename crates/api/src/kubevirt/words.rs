@@ -15,7 +15,8 @@ pub mod label {
     pub const NODE_NAME: &str = "kubevirt.io/nodeName";
     pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
     pub const VM_NAME: &str = "vm.kubevirt.io/name";
-    pub const VMI_NAME: &str = "vmi.kubevirt.io/id";
+    /// Holds [`instance_id`](crate::kubevirt::identity::instance_id).
+    pub const VMI_ID: &str = "vmi.kubevirt.io/id";
     pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
     pub const MIGRATION_TARGET_NODE: &str = "kubevirt.io/migrationTargetNodeName";
     pub const MIGRATION_SELECTOR: &str = "kubevirt.io/vmi-name";

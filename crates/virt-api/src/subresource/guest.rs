@@ -12,7 +12,7 @@ use axum::{
 use http::{HeaderMap, Method, StatusCode, header};
 use hyper_util::rt::TokioIo;
 
-use super::{Context, Object, node};
+use super::{Context, Object, node, options::Options};
 use crate::{cluster, status::Refusal};
 
 const KIND: &str = "virtualmachineinstance";
@@ -98,10 +98,9 @@ pub(super) async fn act(
     subresource: &str,
     body: Bytes,
 ) -> Result<Response, Refusal> {
+    let dry_run = Options::of(&body)?.is_dry_run();
     let node = ready(context, object, subresource).await?;
-    let options: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    let words = options.get("dryRun").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
-    if words.iter().any(|word| word == "All") {
+    if dry_run {
         return Ok(StatusCode::OK.into_response());
     }
     let mut headers = HeaderMap::new();

@@ -5,10 +5,9 @@ use api::kubevirt::{
     words::{phase, run_strategy},
 };
 use axum::{body::Bytes, http::StatusCode, response::Response};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Context, Object};
+use super::{Context, Object, options::Options};
 use crate::{
     cluster,
     status::{Refusal, done},
@@ -17,24 +16,6 @@ use crate::{
 const KIND: &str = "virtualmachine";
 /// How often a decision is taken again when the machine changes meanwhile.
 const ATTEMPTS: u32 = 5;
-
-/// Bodies of start, stop and restart; each uses its own fields.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Options {
-    paused: bool,
-    grace_period: Option<i64>,
-    grace_period_seconds: Option<i64>,
-    dry_run: Vec<String>,
-}
-
-fn options(body: &Bytes) -> Result<Options, Refusal> {
-    if body.is_empty() {
-        return Ok(Options::default());
-    }
-    serde_json::from_slice(body)
-        .map_err(|error| Refusal::bad_request(format!("Can not unmarshal Request body: {error}")))
-}
 
 /// What a request comes to.
 #[derive(Debug, Default, PartialEq)]
@@ -148,17 +129,17 @@ fn restarted(
 }
 
 pub(super) async fn start(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {
-    let options = options(body)?;
+    let options = Options::of(body)?;
     change(context, object, &options, |vm, vmi| started(vm, vmi, options.paused)).await
 }
 
 pub(super) async fn stop(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {
-    let options = options(body)?;
+    let options = Options::of(body)?;
     change(context, object, &options, |vm, vmi| stopped(vm, vmi, options.grace_period)).await
 }
 
 pub(super) async fn restart(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {
-    let options = options(body)?;
+    let options = Options::of(body)?;
     if options.grace_period_seconds.is_some_and(|seconds| seconds < 0) {
         return Err(Refusal::bad_request("gracePeriod has to be greater or equal to 0"));
     }
@@ -175,7 +156,7 @@ where
     F: Fn(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, &'static str>,
 {
     let client = &context.client;
-    let dry_run = options.dry_run.iter().any(|word| word == "All");
+    let dry_run = options.is_dry_run();
     let mut attempt = 0;
     loop {
         attempt += 1;

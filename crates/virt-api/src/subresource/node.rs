@@ -26,7 +26,7 @@ pub(super) async fn send(
     body: Body,
 ) -> Result<Response<Incoming>, Refusal> {
     let address = cluster::handler(&context.client, &context.namespace, node).await?;
-    let failed = |what: &str, error: &dyn std::error::Error| {
+    let failed = |what: &str, error: &(dyn std::error::Error + 'static)| {
         Refusal::unreachable(format!("virt-handler on node {node} {what}: {}", kit::Chain(error)))
     };
     let ip: std::net::IpAddr = address

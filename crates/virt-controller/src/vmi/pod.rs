@@ -13,6 +13,7 @@ mod probes;
 mod volumes;
 
 use api::kubevirt::{
+    identity::instance_id,
     v1::VirtualMachineInstance,
     words::{annotation, label},
 };
@@ -134,12 +135,10 @@ fn labels(vmi: &VirtualMachineInstance) -> Value {
     let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
     labels.remove(label::NODE_NAME);
     let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
-    // A label's value ends at 63; the annotation kubevirt.io/domain holds the whole name.
-    let short = vmi_name[..vmi_name.len().min(63)].trim_end_matches(['-', '.']).to_owned();
     labels.insert(label::APP.into(), label::APP_VIRT_LAUNCHER.into());
     labels.insert(label::CREATED_BY.into(), vmi.metadata.uid.clone().unwrap_or_default());
     labels.insert(label::VM_NAME.into(), hostname(vmi));
-    labels.insert(label::VMI_NAME.into(), short);
+    labels.insert(label::VMI_ID.into(), instance_id(&vmi_name));
     json!(labels)
 }
 

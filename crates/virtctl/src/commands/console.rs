@@ -65,7 +65,7 @@ enum End {
 }
 
 pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
-    let target = Target::parse(&args.name)?;
+    let target = Target::parse_name(&args.name)?;
     let cluster = globals.cluster().await?;
     let namespace = target.namespace.unwrap_or_else(|| cluster.namespace.clone());
     let session = Session { cluster, namespace, name: target.name, patience: Duration::from_secs(args.timeout * 60) };

@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
-    let target = Target::parse(&args.name)?;
+    let target = Target::parse_name(&args.name)?;
     let cluster = globals.cluster().await?;
     let namespace = target.namespace.unwrap_or_else(|| cluster.namespace.clone());
     let picture = Box::pin(look(&cluster, &namespace, &target.name)).await?;

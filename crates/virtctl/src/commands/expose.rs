@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use api::kubevirt::{
+    identity::instance_id,
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceSpec},
     words::label,
 };
@@ -83,11 +84,8 @@ impl Exposed {
     /// Labels that select the pods.
     fn selector(&self, name: &str) -> Result<BTreeMap<String, String>, Fault> {
         match self {
-            Self::Vm(_) | Self::Vmi(_) => {
-                let hostname = self.spec().and_then(|spec| spec.hostname.as_deref()).filter(|text| !text.is_empty());
-                let value = hostname.unwrap_or_else(|| name.split('.').next().unwrap_or(name));
-                Ok(BTreeMap::from([(label::VM_NAME.to_owned(), value.to_owned())]))
-            }
+            // Not the label vm.kubevirt.io/name: it is the host name, which several machines may share.
+            Self::Vm(_) | Self::Vmi(_) => Ok(BTreeMap::from([(label::VMI_ID.to_owned(), instance_id(name))])),
             Self::ReplicaSet(set) => {
                 let selector = &set.spec.selector;
                 if selector.match_expressions.as_ref().is_some_and(|expressions| !expressions.is_empty()) {
@@ -226,7 +224,7 @@ mod tests {
 
     #[test]
     fn services() {
-        let selector = json!({ "vm.kubevirt.io/name": "demo" });
+        let selector = json!({ "vmi.kubevirt.io/id": "demo" });
         let port = json!([{ "port": 8080, "protocol": "TCP", "targetPort": 80 }]);
         check(
             "--port=8080 --target-port=80",
@@ -250,7 +248,7 @@ mod tests {
         let ports = json!([
             { "name": "port-1", "port": 80, "protocol": "TCP" }, { "name": "dns", "port": 53, "protocol": "UDP" },
         ]);
-        let selector = json!({ "vm.kubevirt.io/name": "demo" });
+        let selector = json!({ "vmi.kubevirt.io/id": "demo" });
         check("", &vm(), Ok(json!({ "ports": ports, "selector": selector, "type": "ClusterIP" })));
         let silent = Exposed::Vmi(serde_json::from_value(json!({ "spec": { "domain": {} } })).unwrap());
         check(

@@ -66,7 +66,7 @@ impl Deadline {
 
 /// A machine named by its kind's own command: `NAME`, or `vm/NAME/NAMESPACE` as elsewhere.
 pub(super) fn named(cluster: &Cluster, kind: Kind, text: &str) -> Result<(String, String), Fault> {
-    let target = Target::parse(text)?;
+    let target = Target::parse_name(text)?;
     if text.contains('/') && target.kind != kind {
         return Err(Fault::usage(format!("{text:?} is not a {}", kind.short().to_uppercase())));
     }

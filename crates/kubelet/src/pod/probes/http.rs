@@ -21,7 +21,7 @@ pub(crate) async fn get(host: &str, port: u16, path: &str, https: bool, headers:
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let scheme = if https { "https" } else { "http" };
     let url = format!("{scheme}://{bracketed}:{port}{}{path}", if path.starts_with('/') { "" } else { "/" });
-    let fail = |error: &dyn std::error::Error| format!("Get \"{url}\": {}", kit::Chain(error));
+    let fail = |error: &(dyn std::error::Error + 'static)| format!("Get \"{url}\": {}", kit::Chain(error));
     let stream = TcpStream::connect((host, port)).await.map_err(|error| fail(&error))?;
     let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     let mut request = http::Request::get(path);

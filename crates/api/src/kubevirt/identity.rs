@@ -1,0 +1,36 @@
+//! What stands for an instance where its name does not fit.
+
+use sha1::{Digest, Sha1};
+
+/// Longest value of a label.
+const LABEL: usize = 63;
+/// Hexadecimal digits that tell apart long names which begin alike.
+const DIGITS: usize = 8;
+
+/// The value of a launcher pod's label `vmi.kubevirt.io/id`: the name where a label can hold it, else its beginning and a
+/// digest of the whole. No two instances of a namespace share it.
+pub fn instance_id(name: &str) -> String {
+    if name.len() <= LABEL {
+        return name.to_owned();
+    }
+    let digest: String = Sha1::digest(name).iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    let start: String = name.chars().take(LABEL - DIGITS - 1).collect();
+    format!("{start}-{digest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_that_begin_alike_are_told_apart() {
+        assert_eq!(instance_id("demo"), "demo");
+        assert_eq!(instance_id("a.b"), "a.b");
+        let whole = "a".repeat(63);
+        assert_eq!(instance_id(&whole), whole);
+        let long = "a".repeat(64);
+        let expect = format!("{}-0098ba82", "a".repeat(54));
+        assert_eq!(instance_id(&long), expect);
+        assert_ne!(instance_id(&format!("{long}b")), instance_id(&format!("{long}c")));
+    }
+}
