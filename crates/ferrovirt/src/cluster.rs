@@ -6,6 +6,7 @@ use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube_apiserver::bootstrap::pki::{Pki, kubeconfig};
 use kubelet::node;
+use serde_json::Value;
 
 use crate::state::{API_PORT, State};
 
@@ -23,7 +24,8 @@ pub(crate) fn pki(state: &State) -> anyhow::Result<Pki> {
     Pki::open(Some(&state.pki())).context("cannot open the cluster's keys")
 }
 
-/// Writes the administrator's kubeconfig, unless it already says the same.
+/// Writes the administrator's kubeconfig, unless there is one that still works: it is where kubectl keeps what its user
+/// chose, such as a namespace.
 ///
 /// It names the loopback address: when the cluster is down, the bridge's address is routed off this machine, and kubectl
 /// would wait for, or believe, whoever answers there.
@@ -31,7 +33,26 @@ pub(crate) fn write_kubeconfig(state: &State) -> anyhow::Result<()> {
     let pki = pki(state)?;
     let admin = pki.admin()?;
     let text = kubeconfig(&format!("https://127.0.0.1:{API_PORT}"), pki.ca_pem(), "admin", &admin);
-    write_secret(&state.kubeconfig(), &text)
+    match std::fs::read_to_string(state.kubeconfig()) {
+        Ok(present) if still_works(&present, &text) => Ok(()),
+        _ => write_secret(&state.kubeconfig(), &text),
+    }
+}
+
+/// Whether a kubeconfig has the cluster, the user and the context of another, and some current context.
+fn still_works(present: &str, wanted: &str) -> bool {
+    let parse = |text| Kubeconfig::from_yaml(text).ok().and_then(|config| serde_json::to_value(config).ok());
+    let (Some(present), Some(wanted)) = (parse(present), parse(wanted)) else { return false };
+    let list = |config: &Value, what: &str| config[what].as_array().cloned().unwrap_or_default();
+    let has = |what: &str| list(&wanted, what).iter().all(|one| list(&present, what).contains(one));
+    let contexts = list(&present, "contexts");
+    let joins = |one: &Value, other: &Value| {
+        ["/name", "/context/cluster", "/context/user"].into_iter().all(|at| one.pointer(at) == other.pointer(at))
+    };
+    has("clusters")
+        && has("users")
+        && list(&wanted, "contexts").iter().all(|one| contexts.iter().any(|other| joins(one, other)))
+        && contexts.iter().any(|context| context["name"] == present["current-context"])
 }
 
 /// Puts what the node proves itself with where its init picks it up.
@@ -79,4 +100,30 @@ fn write_secret(path: &PathBuf, text: &str) -> anyhow::Result<()> {
         std::fs::rename(&fresh, path)
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube_apiserver::bootstrap::pki::Pair;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl Fn(String) -> String, expect: bool) {
+        let pair = Pair { certificate: "certificate".into(), key: "key".into() };
+        let wanted = kubeconfig("https://127.0.0.1:6443", "authority", "admin", &pair);
+        assert_eq!(still_works(&change(wanted.clone()), &wanted), expect);
+    }
+
+    #[test]
+    fn what_the_user_chose_is_kept_and_what_is_broken_is_repaired() {
+        check(|same| same, true);
+        check(|text| text.replace("    user: admin", "    user: admin\n    namespace: mine"), true);
+        check(|text| text.replace("127.0.0.1", "10.0.0.1"), false);
+        check(|text| text.replace("client-key-data: ", "client-key-data: Zm9v"), false);
+        check(|text| text.replace("    user: admin", "    user: somebody"), false);
+        check(|text| text.replace("current-context: ferrovirt", "current-context: gone"), false);
+        check(|_| String::new(), false);
+        check(|_| ": rubbish".into(), false);
+    }
 }

@@ -262,15 +262,12 @@ where
     };
     let reading = async {
         while let Some(Ok(message)) = source.next().await {
-            match message {
-                Message::Binary(mut frame) if !frame.is_empty() => {
-                    let channel = usize::from(frame.split_to(1)[0]);
-                    if let Some(input) = inputs.get(channel / 2).filter(|_| channel % 2 == 0 && !frame.is_empty()) {
-                        let _ = input.send(frame).await;
-                    }
-                }
-                Message::Close(_) => return,
-                _ => {}
+            if message.is_close() {
+                return;
+            }
+            let Some((channel, data)) = received(message) else { continue };
+            if let Some(input) = inputs.get(channel / 2).filter(|_| channel % 2 == 0) {
+                let _ = input.send(data).await;
             }
         }
     };
@@ -281,9 +278,40 @@ where
     tasks.shutdown().await;
 }
 
+/// The channel that a message is for, and its data. Clients that write strings send them as text.
+fn received(message: Message) -> Option<(usize, Bytes)> {
+    let mut data = match message {
+        Message::Binary(data) => data,
+        Message::Text(text) => text.into(),
+        _ => return None,
+    };
+    if data.len() < 2 {
+        return None;
+    }
+    Some((usize::from(data.split_to(1)[0]), data))
+}
+
 fn framed(channel: u8, data: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(data.len() + 1);
     frame.put_u8(channel);
     frame.extend_from_slice(data);
     frame.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(message: Message, expect: Option<(usize, &'static str)>) {
+        assert_eq!(received(message), expect.map(|(channel, data)| (channel, data.into())));
+    }
+
+    #[test]
+    fn messages_of_channels() {
+        check(Message::Binary("\x02GET /".into()), Some((2, "GET /")));
+        check(Message::Text("\x02GET /".into()), Some((2, "GET /")));
+        check(Message::Binary("\x02".into()), None);
+        check(Message::Ping("\x02GET /".into()), None);
+    }
 }

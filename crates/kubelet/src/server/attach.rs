@@ -2,6 +2,9 @@
 //!
 //! A container whose input is for one session only (`kubectl run -i`) was made for that session, which sees its output from
 //! the beginning: a command that is quick has said everything before its client is here.
+//!
+//! To have seen a process end is success, however it ended: its exit code is the pod's to tell, and a client that is told of
+//! a failure takes the session for a broken one and prints the log once more.
 
 use std::path::PathBuf;
 
@@ -72,12 +75,8 @@ async fn session(socket: WebSocket, attached: Attached) {
     let ending = tokio::sync::OnceCell::new();
     let ended = async {
         let request = tasks::WaitRequest { container_id: attached.container.clone(), exec_id: String::new() };
-        let code = match attached.runtime.tasks().wait(request).await {
-            Ok(reply) => Ending::Exit(reply.into_inner().exit_status),
-            Err(status) => Ending::Failed(status.message().to_owned()),
-        };
         // Set once, here.
-        let _ = ending.set(code);
+        let _ = ending.set(seen(attached.runtime.tasks().wait(request).await.map(drop)));
     };
     let tail = (!attached.only).then_some(0);
     let query = Query { follow: true, tail, stdout: true, stderr: true, ..Default::default() };
@@ -108,6 +107,14 @@ async fn session(socket: WebSocket, attached: Attached) {
     }
     drop(output);
     inputs.drain(writing).await;
+}
+
+/// How a session ended whose process was waited for. One that is no longer known ended before.
+fn seen(end: Result<(), tonic::Status>) -> Ending {
+    match end {
+        Err(status) if status.code() != tonic::Code::NotFound => Ending::Failed(status.message().to_owned()),
+        _ => Ending::Exit(0),
+    }
 }
 
 impl Attached {
@@ -144,5 +151,17 @@ impl Attached {
         let reply = self.runtime.tasks().get(request).await.map_err(Error::runtime("get task"))?.into_inner();
         let path = reply.process.map(|process| process.stdin).unwrap_or_default();
         pipe::OpenOptions::new().open_sender(&path).map_err(Error::file("open the input of the container", path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_sessions() {
+        assert_eq!(seen(Ok(())), Ending::Exit(0));
+        assert_eq!(seen(Err(tonic::Status::not_found("task x not found"))), Ending::Exit(0));
+        assert_eq!(seen(Err(tonic::Status::unavailable("no containerd"))), Ending::Failed("no containerd".into()));
     }
 }

@@ -90,16 +90,23 @@ impl Inputs {
     /// The next input; `None` when the client is gone.
     pub(super) async fn next(&mut self) -> Option<Input> {
         loop {
-            match self.0.next().await? {
-                Ok(Message::Binary(frame)) => {
-                    if let Some(input) = parse(frame) {
-                        return Some(input);
-                    }
-                }
-                Ok(Message::Close(_)) | Err(_) => return None,
-                Ok(_) => {}
+            let message = self.0.next().await?.ok()?;
+            if matches!(message, Message::Close(_)) {
+                return None;
+            }
+            if let Some(input) = frame(message).and_then(parse) {
+                return Some(input);
             }
         }
+    }
+}
+
+/// What a message carries. Clients that write strings, such as the one for Python, send them as text.
+fn frame(message: Message) -> Option<Bytes> {
+    match message {
+        Message::Binary(frame) => Some(frame),
+        Message::Text(text) => Some(text.into()),
+        _ => None,
     }
 }
 
@@ -163,6 +170,15 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(frame: &'static [u8], expect: Option<Input>) {
         assert_eq!(parse(Bytes::from_static(frame)), expect);
+    }
+
+    #[test]
+    fn strings_are_frames_too() {
+        let typed = Some(Input::Stdin(Bytes::from_static(b"id\n")));
+        for message in [Message::Binary("\0id\n".into()), Message::Text("\0id\n".into())] {
+            assert_eq!(frame(message).and_then(parse), typed);
+        }
+        assert_eq!(frame(Message::Ping("\0id\n".into())), None);
     }
 
     #[test]
