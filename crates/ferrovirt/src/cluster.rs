@@ -77,10 +77,12 @@ pub(crate) fn write_node_secrets(state: &State, config: &node::Config) -> anyhow
     Ok(())
 }
 
-/// A client that does what a kubeconfig says.
+/// A client of this cluster, whichever context the user of the kubeconfig has made the current one.
 pub(crate) async fn client(path: &Path) -> anyhow::Result<kube::Client> {
+    const CONTEXT: &str = "ferrovirt";
     let read = Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+    let options = KubeConfigOptions { context: Some(CONTEXT.to_owned()), ..KubeConfigOptions::default() };
+    let config = kube::Config::from_custom_kubeconfig(read, &options)
         .await
         .with_context(|| format!("cannot use {}", path.display()))?;
     kube::Client::try_from(config).context("cannot make a client")
