@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
+use serde_json::Value;
 
 /// The label that tells the pods of one template from those of another.
 pub(crate) const HASH_LABEL: &str = "pod-template-hash";
@@ -37,10 +38,28 @@ fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
+/// A template without its hash label and without its empty lists: one whose last variable was removed is the one that
+/// never had any.
+fn canonical(template: &PodTemplateSpec) -> Value {
+    fn prune(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.values_mut().for_each(prune);
+                fields.retain(|_, value| value.as_array().is_none_or(|list| !list.is_empty()));
+            }
+            Value::Array(list) => list.iter_mut().for_each(prune),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(without_hash(template)).unwrap_or_default();
+    prune(&mut value);
+    value
+}
+
 /// The hash of a deployment's template as the next set would carry it.
 pub(crate) fn hash_of(deployment: &Deployment) -> String {
     let collisions = deployment.status.as_ref().and_then(|s| s.collision_count);
-    let template = deployment.spec.as_ref().map(|s| without_hash(&s.template));
+    let template = deployment.spec.as_ref().map(|s| canonical(&s.template));
     hash(&template, collisions)
 }
 
@@ -50,7 +69,32 @@ pub(crate) fn is_current(deployment: &Deployment, set: &ReplicaSet, hash: &str) 
     if crate::pod::labels(&set.metadata).get(HASH_LABEL).is_some_and(|label| label == hash) {
         return true;
     }
-    let wanted = deployment.spec.as_ref().map(|s| without_hash(&s.template));
-    let has = set.spec.as_ref().and_then(|s| s.template.as_ref()).map(without_hash);
+    let wanted = deployment.spec.as_ref().map(|s| canonical(&s.template));
+    let has = set.spec.as_ref().and_then(|s| s.template.as_ref()).map(canonical);
     wanted == has
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn empty_lists_make_no_other_template() {
+        let deployment = |container: Value| -> Deployment {
+            let template =
+                json!({ "spec": { "containers": [container], "volumes": [{ "name": "v", "emptyDir": {} }] } });
+            serde_json::from_value(json!({ "metadata": {}, "spec": { "selector": {}, "template": template } })).unwrap()
+        };
+        let plain = deployment(json!({ "name": "c" }));
+        let emptied = deployment(json!({ "name": "c", "env": [], "ports": [] }));
+        let other = deployment(json!({ "name": "c", "env": [{ "name": "A", "value": "1" }] }));
+        assert_eq!(hash_of(&plain), hash_of(&emptied));
+        assert_ne!(hash_of(&plain), hash_of(&other));
+        let template = emptied.spec.map(|spec| spec.template);
+        let set = json!({ "metadata": {}, "spec": { "selector": {}, "template": template } });
+        let set: ReplicaSet = serde_json::from_value(set).unwrap();
+        assert!(is_current(&plain, &set, "another hash") && !is_current(&other, &set, "another hash"));
+    }
 }

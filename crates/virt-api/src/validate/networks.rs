@@ -1,5 +1,8 @@
 //! Networks and interfaces: each of the one has one of the other.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
 use api::kubevirt::v1::{Interface, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
@@ -25,6 +28,18 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
             )),
             (true, false) => pods += 1,
             (false, true) => causes.push(unserved(format!("{field}.multus"), "use pod: {}")),
+        }
+        if let Some(pod) = &network.pod {
+            let four = pod.vm_network_cidr.as_deref().filter(|text| !is_range::<Ipv4Addr>(text, 31));
+            let six = pod.vm_i_pv6_network_cidr.as_deref().filter(|text| !is_range::<Ipv6Addr>(text, 126));
+            for (name, wrong, example) in
+                [("vmNetworkCIDR", four, "10.0.2.0/24"), ("vmIPv6NetworkCIDR", six, "fd10:0:2::/120")]
+            {
+                let Some(wrong) = wrong else { continue };
+                let place = format!("{field}.pod.{name}");
+                let room = "is not a network with room for a gateway and a guest";
+                causes.push(invalid(place.clone(), format!("{place} {wrong:?} {room}: write it like {example}")));
+            }
         }
         if !spec.domain.devices.interfaces.iter().any(|interface| interface.name == network.name) {
             let message = format!(
@@ -186,4 +201,11 @@ fn ports(field: &str, interface: &Interface, causes: &mut Vec<Cause>) {
 /// What Services take for a port's name: at most 15 lower-case letters, digits and single hyphens, with a letter in it.
 fn is_port_name(name: &str) -> bool {
     names::is_label(name) && name.len() <= 15 && !name.contains("--") && name.chars().any(|c| c.is_ascii_lowercase())
+}
+
+/// An address and a prefix that is no longer than `longest`.
+fn is_range<A: FromStr>(text: &str, longest: u8) -> bool {
+    let parts = text.split_once('/');
+    parts
+        .is_some_and(|(at, prefix)| at.parse::<A>().is_ok() && prefix.parse().is_ok_and(|prefix: u8| prefix <= longest))
 }

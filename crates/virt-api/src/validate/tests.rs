@@ -228,6 +228,20 @@ fn cloud_init() {
 }
 
 #[test]
+fn ranges_of_the_guest() {
+    let pod = format!("{SPEC}/networks/0/pod");
+    check(&pod, json!({ "vmNetworkCIDR": "10.11.0.0/24", "vmIPv6NetworkCIDR": "fd10::/120" }), &[]);
+    let field = "spec.template.spec.networks[0].pod.vmNetworkCIDR";
+    for wrong in ["foo", "10.0.2.0", "10.0.2.0/32", "10.0.2.0/-1", "fd10::/120", ""] {
+        let room = "is not a network with room for a gateway and a guest: write it like 10.0.2.0/24";
+        check(&pod, json!({ "vmNetworkCIDR": wrong }), &[(field, &format!("{field} {wrong:?} {room}"))]);
+    }
+    let field = "spec.template.spec.networks[0].pod.vmIPv6NetworkCIDR";
+    let room = "is not a network with room for a gateway and a guest: write it like fd10:0:2::/120";
+    check(&pod, json!({ "vmIPv6NetworkCIDR": "fd10::/127" }), &[(field, &format!("{field} \"fd10::/127\" {room}"))]);
+}
+
+#[test]
 fn networks() {
     check(
         &format!("{SPEC}/domain/devices/interfaces/0/name"),
