@@ -18,6 +18,9 @@ fn a_second_node_joins_is_cut_off_and_leaves() -> Result<()> {
     // The tests that follow expect one node, whatever became of this one.
     let said = ferrovirt(&["node", "remove", "node2"])?;
     ensure!(said.contains("node2 is removed"), "{said}");
+    let there = ["get", "pods", "-A", "--field-selector", "spec.nodeName=node2", "-o", "name"];
+    let left = Namespace::kubectl_in("default", &there)?;
+    ensure!(left.trim().is_empty(), "the node's pods are still there: {left}");
     outcome
 }
 

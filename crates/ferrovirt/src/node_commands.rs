@@ -6,9 +6,9 @@ use std::process::Command;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
 use kubelet::node::host_network;
 
 use crate::failure::{advise, parse};
@@ -137,14 +137,31 @@ async fn remove(state: &State, number: Number) -> anyhow::Result<()> {
     host_network::remove_node(&config).await.context("cannot take the node's interface away")?;
     if state.control_plane_pid()?.is_some() {
         let client = cluster::client(&state.kubeconfig()).await?;
-        match Api::<Node>::all(client).delete(&config.name, &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            other => drop(other.with_context(|| format!("cannot delete the Node {number}"))?),
-        }
+        absent(Api::<Node>::all(client.clone()).delete(&config.name, &DeleteParams::default()).await)
+            .with_context(|| format!("cannot delete the Node {number}"))?;
+        forget_pods(&client, &config.name).await.with_context(|| format!("cannot delete the pods of {number}"))?;
     }
     std::fs::remove_dir_all(&config.dir).with_context(|| format!("cannot remove {}", config.dir.display()))?;
     terminal::say(&format!("{number} is removed"));
     Ok(())
+}
+
+/// Deletes the pods of a node that is gone for good, and that the cluster would wait for.
+async fn forget_pods(client: &kube::Client, node: &str) -> kube::Result<()> {
+    let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    for pod in Api::<Pod>::all(client.clone()).list(&here).await? {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+        absent(pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await)?;
+    }
+    Ok(())
+}
+
+/// Who is not there any more needs no deletion.
+fn absent<T>(deleted: kube::Result<T>) -> kube::Result<()> {
+    match deleted {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 /// Becomes the command, in all namespaces of the node.
@@ -176,7 +193,7 @@ async fn list(state: &State) -> anyhow::Result<()> {
 
 async fn registered(state: &State) -> anyhow::Result<Vec<Node>> {
     let client = cluster::client(&state.kubeconfig()).await?;
-    Ok(Api::<Node>::all(client).list(&kube::api::ListParams::default()).await?.items)
+    Ok(Api::<Node>::all(client).list(&ListParams::default()).await?.items)
 }
 
 fn known(state: &State, number: Number) -> anyhow::Result<()> {
