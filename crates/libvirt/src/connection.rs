@@ -108,7 +108,8 @@ impl Connection {
         Ok(Domain::new(self.clone(), name))
     }
 
-    fn call<T>(
+    /// Calls what drivers have in common.
+    pub(crate) fn call<T>(
         &self,
         call: &'static str,
         procedure: u32,

@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, checked};
 use crate::error::code;
-use crate::packet::{QEMU, REMOTE};
+use crate::packet::QEMU;
 use crate::wire::{DomainName, parameter, qemu, remote};
 use crate::xdr::{Malformed, Reader, Writer};
 use crate::{Parameter, Result, State, screenshot};
@@ -100,26 +100,34 @@ impl Domain {
     }
 
     pub fn suspend(&self) -> Result<()> {
-        self.call("pausing the domain", remote::DOMAIN_SUSPEND, self.arguments(), nothing)
+        self.connection.call("pausing the domain", remote::DOMAIN_SUSPEND, self.arguments(), nothing)
     }
 
     pub fn resume(&self) -> Result<()> {
-        self.call("resuming the domain", remote::DOMAIN_RESUME, self.arguments(), nothing)
+        self.connection.call("resuming the domain", remote::DOMAIN_RESUME, self.arguments(), nothing)
     }
 
     pub fn state(&self) -> Result<State> {
-        self.call("reading the domain's state", remote::DOMAIN_GET_STATE, self.arguments().u32(0), |answer| {
-            Ok(State::from_raw(answer.i32()?, answer.i32()?))
-        })
+        self.connection.call(
+            "reading the domain's state",
+            remote::DOMAIN_GET_STATE,
+            self.arguments().u32(0),
+            |answer| Ok(State::from_raw(answer.i32()?, answer.i32()?)),
+        )
     }
 
     /// The live XML while the domain runs, else its definition.
     pub fn xml(&self) -> Result<String> {
-        self.call("reading the domain XML", remote::DOMAIN_GET_XML_DESC, self.arguments().u32(0), Reader::text)
+        self.connection.call(
+            "reading the domain XML",
+            remote::DOMAIN_GET_XML_DESC,
+            self.arguments().u32(0),
+            Reader::text,
+        )
     }
 
     pub fn info(&self) -> Result<Info> {
-        self.call("reading the domain's figures", remote::DOMAIN_GET_INFO, self.arguments(), |answer| {
+        self.connection.call("reading the domain's figures", remote::DOMAIN_GET_INFO, self.arguments(), |answer| {
             let _state = answer.u32()?;
             Ok(Info {
                 max_memory_kib: answer.u64()?,
@@ -133,7 +141,7 @@ impl Domain {
     /// Sizes of a disk, by its target name.
     pub fn block_info(&self, target: &str) -> Result<BlockInfo> {
         let arguments = self.arguments().text(checked("the disk's name", target)?).u32(0);
-        self.call("reading a disk's size", remote::DOMAIN_GET_BLOCK_INFO, arguments, |answer| {
+        self.connection.call("reading a disk's size", remote::DOMAIN_GET_BLOCK_INFO, arguments, |answer| {
             let (allocation, capacity, physical) = (answer.u64()?, answer.u64()?, answer.u64()?);
             Ok(BlockInfo { capacity, allocation, physical })
         })
@@ -141,7 +149,7 @@ impl Domain {
 
     pub fn interface_addresses(&self, source: AddressSource) -> Result<Vec<InterfaceAddresses>> {
         let arguments = self.arguments().u32(source as u32).u32(0);
-        self.call("reading the guest's addresses", remote::DOMAIN_INTERFACE_ADDRESSES, arguments, |answer| {
+        self.connection.call("reading the guest's addresses", remote::DOMAIN_INTERFACE_ADDRESSES, arguments, |answer| {
             answer.list(|interface| {
                 Ok(InterfaceAddresses {
                     name: interface.text()?,
@@ -158,13 +166,18 @@ impl Domain {
     /// Figures of the groups given (`virDomainStatsTypes`; 0 is all of them).
     pub fn stats(&self, groups: u32) -> Result<Vec<Parameter>> {
         let only_this = self.name.write(Writer::default().u32(1)).u32(groups).u32(0);
-        self.call("reading the domain's statistics", remote::CONNECT_GET_ALL_DOMAIN_STATS, only_this, |answer| {
-            let records = answer.list(|record| {
-                DomainName::read(record)?;
-                record.list(parameter)
-            })?;
-            Ok(records.into_iter().flatten().collect())
-        })
+        self.connection.call(
+            "reading the domain's statistics",
+            remote::CONNECT_GET_ALL_DOMAIN_STATS,
+            only_this,
+            |answer| {
+                let records = answer.list(|record| {
+                    DomainName::read(record)?;
+                    record.list(parameter)
+                })?;
+                Ok(records.into_iter().flatten().collect())
+            },
+        )
     }
 
     /// A JSON command to the guest's agent and its answer.
@@ -189,7 +202,7 @@ impl Domain {
     /// Sets the guest's clock to `seconds` since 1970, through the agent.
     pub fn set_time(&self, seconds: i64) -> Result<()> {
         let arguments = self.arguments().i64(seconds).u32(0).u32(0);
-        self.call("setting the guest's clock", remote::DOMAIN_SET_TIME, arguments, nothing)
+        self.connection.call("setting the guest's clock", remote::DOMAIN_SET_TIME, arguments, nothing)
     }
 
     /// Freezes all file systems of the guest; how many.
@@ -203,28 +216,33 @@ impl Domain {
 
     fn all_file_systems(&self, call: &'static str, procedure: u32) -> Result<u32> {
         let no_mount_points = 0;
-        self.call(call, procedure, self.arguments().u32(no_mount_points).u32(0), Reader::u32)
+        self.connection.call(call, procedure, self.arguments().u32(no_mount_points).u32(0), Reader::u32)
     }
 
     /// How long libvirt itself waits for the agent's answers.
     pub fn set_agent_timeout(&self, seconds: i32) -> Result<()> {
         let arguments = self.arguments().i32(seconds).u32(0);
-        self.call("setting the agent's timeout", remote::DOMAIN_AGENT_SET_RESPONSE_TIMEOUT, arguments, nothing)
+        self.connection.call(
+            "setting the agent's timeout",
+            remote::DOMAIN_AGENT_SET_RESPONSE_TIMEOUT,
+            arguments,
+            nothing,
+        )
     }
 
     pub fn attach_device(&self, xml: &str) -> Result<()> {
         let arguments = self.arguments().text(checked("the device XML", xml)?).u32(LIVE);
-        self.call("attaching a device", remote::DOMAIN_ATTACH_DEVICE_FLAGS, arguments, nothing)
+        self.connection.call("attaching a device", remote::DOMAIN_ATTACH_DEVICE_FLAGS, arguments, nothing)
     }
 
     pub fn detach_device(&self, xml: &str) -> Result<()> {
         let arguments = self.arguments().text(checked("the device XML", xml)?).u32(LIVE);
-        self.call("detaching a device", remote::DOMAIN_DETACH_DEVICE_FLAGS, arguments, nothing)
+        self.connection.call("detaching a device", remote::DOMAIN_DETACH_DEVICE_FLAGS, arguments, nothing)
     }
 
     pub fn set_vcpus(&self, count: u32) -> Result<()> {
         let arguments = self.arguments().u32(count).u32(LIVE);
-        self.call("changing the number of vCPUs", remote::DOMAIN_SET_VCPUS_FLAGS, arguments, nothing)
+        self.connection.call("changing the number of vCPUs", remote::DOMAIN_SET_VCPUS_FLAGS, arguments, nothing)
     }
 
     /// A picture of the first screen and its media type.
@@ -238,17 +256,7 @@ impl Domain {
     }
 
     fn flagged(&self, call: &'static str, procedure: u32, flags: u32) -> Result<()> {
-        self.call(call, procedure, self.arguments().u32(flags), nothing)
-    }
-
-    fn call<T>(
-        &self,
-        call: &'static str,
-        procedure: u32,
-        arguments: Writer,
-        decode: impl FnOnce(&mut Reader) -> std::result::Result<T, Malformed>,
-    ) -> Result<T> {
-        self.connection.0.call(call, (REMOTE, procedure), arguments, decode)
+        self.connection.call(call, procedure, self.arguments().u32(flags), nothing)
     }
 }
 
