@@ -61,7 +61,9 @@ impl Component {
 /// `ferrovirt logs`
 pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let Some(arguments) = parse::<LogsArgs>(words)? else { return Ok(()) };
-    let (files, prefixed) = arguments.component.files(&arguments.state.state()?, arguments.node)?;
+    let state = arguments.state.state()?;
+    state.has_node(arguments.node)?;
+    let (files, prefixed) = arguments.component.files(&state, arguments.node)?;
     if files.is_empty() {
         return Err(advise(
             anyhow::anyhow!("no pod of it has run on this node"),

@@ -80,7 +80,7 @@ async fn apply(state: &State, change: Action) -> anyhow::Result<()> {
     match change {
         Action::Add => start(state, nodes::free(&state.nodes()?)?).await,
         Action::Start { name } => {
-            known(state, name)?;
+            state.has_node(name)?;
             if state.node_pid(name)?.is_some() {
                 terminal::say(&format!("{name} runs already"));
                 return Ok(());
@@ -127,7 +127,7 @@ async fn start(state: &State, number: Number) -> anyhow::Result<()> {
 }
 
 async fn remove(state: &State, number: Number) -> anyhow::Result<()> {
-    known(state, number)?;
+    state.has_node(number)?;
     if number == nodes::FIRST {
         let error = anyhow::anyhow!("{number} stays: the host reaches Services through it");
         return Err(advise(error, "`ferrovirt down --purge` removes the whole cluster"));
@@ -196,19 +196,9 @@ async fn registered(state: &State) -> anyhow::Result<Vec<Node>> {
     Ok(Api::<Node>::all(client).list(&ListParams::default()).await?.items)
 }
 
-fn known(state: &State, number: Number) -> anyhow::Result<()> {
-    if state.nodes()?.contains(&number) {
-        return Ok(());
-    }
-    Err(advise(
-        anyhow::anyhow!("there is no {number}"),
-        "`ferrovirt node list` shows the nodes, `ferrovirt node add` adds one",
-    ))
-}
-
 /// The pid of the node's init.
 fn running(state: &State, number: Number) -> anyhow::Result<u32> {
-    known(state, number)?;
+    state.has_node(number)?;
     let pid = state.node_pid(number)?;
     pid.ok_or_else(|| {
         advise(anyhow::anyhow!("{number} does not run"), format!("`ferrovirt node start {number}` starts it"))

@@ -104,6 +104,15 @@ impl State {
         Ok(found)
     }
 
+    /// Refuses a node that the cluster does not have.
+    pub(crate) fn has_node(&self, number: Number) -> anyhow::Result<()> {
+        if self.nodes()?.contains(&number) {
+            return Ok(());
+        }
+        let hint = "`ferrovirt node list` shows the nodes, `ferrovirt node add` adds one";
+        Err(advise(anyhow::anyhow!("there is no {number}"), hint))
+    }
+
     /// The pid, on the host, of a running node's init.
     pub(crate) fn node_pid(&self, number: Number) -> anyhow::Result<Option<u32>> {
         Ok(sys::lock::holder(&self.node(number)?.lock())?)

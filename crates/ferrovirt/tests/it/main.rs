@@ -23,6 +23,9 @@ fn mistakes_are_named() {
     check(&["up", "--fast"], 2, "unexpected argument '--fast'");
     check(&["kubeconfig"], 1, "hint: `ferrovirt up` makes it");
     check(&["logs", "node"], 1, "hint: the log appears with the first `ferrovirt up`");
+    check(&["logs", "node", "--node", "node9"], 1, "error: there is no node9");
+    check(&["node", "kill", "nod1"], 2, "nodes are called node1 to node200");
+    check(&["up", "--nodes", "0"], 2, "a cluster has 1 to 200 nodes");
     check(&["demo"], 1, "error: no cluster runs\nhint: `ferrovirt up` starts it");
     let nowhere = dir.path().join("images");
     let nowhere = nowhere.to_str().unwrap();
