@@ -4,6 +4,7 @@
 //! * a file has one idea: none is over 1000 lines (tests: 1500), generated code excepted;
 //! * `unsafe` lives in `sys`;
 //! * only the programs print;
+//! * what docs/kubernetes.md promises is backed by tests;
 //! * generated files are what their generators make.
 
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+
+use crate::documented;
 
 const LONGEST: usize = 1000;
 const LONGEST_TEST: usize = 1500;
@@ -46,6 +49,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let files = tracked(root)?;
     found.extend(sizes(root, &files)?);
     found.extend(words(root, &files)?);
+    found.extend(documented::findings(root, &files)?);
     for finding in &found {
         eprintln!("tidy: {finding}");
     }
