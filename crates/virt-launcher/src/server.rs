@@ -229,6 +229,7 @@ impl Launcher for Service {
             .into_iter()
             .map(|parameter| {
                 let value = match parameter.value {
+                    libvirt::Value::Integer(value) => value.into(),
                     libvirt::Value::Signed(value) => value.into(),
                     libvirt::Value::Unsigned(value) => value.into(),
                     libvirt::Value::Float(value) => value.into(),
