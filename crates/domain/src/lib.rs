@@ -15,6 +15,7 @@ mod interfaces;
 mod live;
 mod machine;
 mod memory;
+mod migration;
 mod topology;
 mod xml;
 
@@ -25,6 +26,7 @@ pub use environment::{
 };
 pub use facts::{DeviceKind, GuestFacts, GuestInterface, LiveDevice};
 pub use live::LiveDomain;
+pub use migration::{MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
 use xml::Element;
 
 /// Why a VMI has no domain. The sentence reaches the user in a condition.

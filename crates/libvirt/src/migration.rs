@@ -20,7 +20,8 @@ pub struct Migration {
     pub xml: Option<String>,
     /// MiB a second; 0 is no limit.
     pub bandwidth: u64,
-    /// Targets (`vda`) of the disks to copy; the others are shared.
+    /// Targets (`vda`) of the disks whose top layer is copied; the target has files for them, and the layers below. The
+    /// others are shared.
     pub copied_disks: Vec<String>,
     /// Where the target serves the disks to copy, such as `unix:PATH`.
     pub disks_uri: Option<String>,
@@ -64,7 +65,7 @@ mod flag {
     pub(super) const PERSIST_ON_TARGET: u32 = 1 << 3;
     pub(super) const UNDEFINE_SOURCE: u32 = 1 << 4;
     pub(super) const PAUSED: u32 = 1 << 5;
-    pub(super) const NON_SHARED_DISK: u32 = 1 << 6;
+    pub(super) const NON_SHARED_LAYERS: u32 = 1 << 7;
     pub(super) const UNSAFE: u32 = 1 << 9;
     pub(super) const ABORT_ON_ERROR: u32 = 1 << 12;
     pub(super) const AUTO_CONVERGE: u32 = 1 << 13;
@@ -78,7 +79,7 @@ impl Migration {
         let asked = [
             (self.paused, flag::PAUSED),
             // A disk that cannot be written any more must not end the guest on both sides.
-            (!self.copied_disks.is_empty(), flag::NON_SHARED_DISK | flag::ABORT_ON_ERROR),
+            (!self.copied_disks.is_empty(), flag::NON_SHARED_LAYERS | flag::ABORT_ON_ERROR),
             (self.trust_disks, flag::UNSAFE),
             (self.auto_converge, flag::AUTO_CONVERGE),
             (self.post_copy, flag::POST_COPY),
@@ -215,7 +216,7 @@ mod tests {
             disks_uri: Some("unix:/d".into()),
             ..Migration::default()
         };
-        check(disks, 64 | 4096, &["migrate_disks", "migrate_disks", "disks_uri"]);
+        check(disks, 128 | 4096, &["migrate_disks", "migrate_disks", "disks_uri"]);
         let eager =
             Migration { auto_converge: true, post_copy: true, parallel: 2, bandwidth: 64, ..Migration::default() };
         check(eager, 8192 | 32768 | 131_072, &["bandwidth", "parallel.connections"]);

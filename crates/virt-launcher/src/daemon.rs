@@ -62,6 +62,9 @@ keepalive_interval = -1
 log_outputs = \"3:stderr\"
 ";
 
+/// A new UUID with each reading.
+const HOST_UUID: &str = "/proc/sys/kernel/random/uuid";
+
 pub(crate) struct Daemon {
     pid: Pid,
     children: broadcast::Receiver<u32>,
@@ -80,7 +83,11 @@ impl Daemon {
             std::fs::write(&path, text).map(|()| path.clone()).map_err(|source| Error::Configure { path, source })
         };
         write(home.join("libvirt/qemu.conf"), QEMU_CONF)?;
-        let config = write(home.join("libvirt/libvirtd.conf"), LIBVIRTD_CONF)?;
+        // Each launcher is a host of its own: libvirt moves no domain to the host it is on.
+        let host =
+            std::fs::read_to_string(HOST_UUID).map_err(|source| Error::Configure { path: HOST_UUID.into(), source })?;
+        let text = format!("{LIBVIRTD_CONF}host_uuid = \"{}\"\n", host.trim());
+        let config = write(home.join("libvirt/libvirtd.conf"), &text)?;
         let socket = dirs.libvirt_socket();
         let _ = std::fs::remove_file(&socket);
         let receiver = children.subscribe();
