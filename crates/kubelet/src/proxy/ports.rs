@@ -30,7 +30,7 @@ impl Protocol {
         }
     }
 
-    fn parse(name: Option<&str>) -> Option<Self> {
+    pub(crate) fn parse(name: Option<&str>) -> Option<Self> {
         match name.unwrap_or("TCP") {
             "TCP" => Some(Self::Tcp),
             "UDP" => Some(Self::Udp),
