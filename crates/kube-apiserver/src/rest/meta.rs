@@ -129,6 +129,22 @@ fn is_label(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
+/// What is wrong with the name of a domain; None when nothing is.
+pub(crate) fn subdomain_problem(name: &str) -> Option<&'static str> {
+    match name {
+        _ if name.len() > 253 => Some("must be no more than 253 bytes"),
+        _ => (!name.split('.').all(is_label)).then_some(SUBDOMAIN),
+    }
+}
+
+/// What is wrong with a label of a domain; None when nothing is.
+pub(crate) fn label_problem(name: &str) -> Option<&'static str> {
+    match name {
+        _ if name.len() > 63 => Some("must be no more than 63 bytes"),
+        _ => (!is_label(name)).then_some(LABEL),
+    }
+}
+
 /// What is wrong with a name for this resource; None when nothing is.
 pub(super) fn name_problem(resource: &Resource, name: &str) -> Option<String> {
     if resource.group == "rbac.authorization.k8s.io" {
