@@ -21,7 +21,7 @@ const SECRETS: &str = "/etc/ferrovirt";
 /// those who must know all pods of the cluster.
 pub async fn run(config: &Config, client: kube::Client, network: kube::Client, stop: CancellationToken) -> Result<()> {
     tracing::info!(node = config.name, api_server = config.api_server, "agent starts");
-    let (services, watching) = service_view::watch(client.clone());
+    let (services, watching) = service_view::watch(client.clone(), &config.name);
     let _watching = kit::spawn("service-view", watching);
     let settings = proxy::Settings {
         node: config.name.clone(),
@@ -39,7 +39,7 @@ pub async fn run(config: &Config, client: kube::Client, network: kube::Client, s
         addresses: config.dns.clone(),
         domain: config.domain.clone(),
         own_ranges: [config.service_cidrs.as_slice(), &config.cluster_cidrs].concat(),
-        resolvers: config.resolvers.clone(),
+        resolvers: config.resolvers.iter().map(|address| SocketAddr::new(*address, dns::PORT)).collect(),
     };
     let _dns = kit::spawn("dns", async move {
         if let Err(error) = dns::run(settings, services).await {
