@@ -99,7 +99,17 @@ fn egress_is_what_some_policy_admits() -> Result<()> {
     apply(&space, &[policy("out", &egress(json!([])))])?;
     let direct = format!("http://{}:8080", addresses(&space, "db")?[0]);
     expect(&space, "client", &direct, false)?;
-    let asked = space.output(&["exec", "client", "--", "busybox", "timeout", "3", "busybox", "nslookup", "kubernetes.default.svc.cluster.local"])?;
+    let asked = space.output(&[
+        "exec",
+        "client",
+        "--",
+        "busybox",
+        "timeout",
+        "3",
+        "busybox",
+        "nslookup",
+        "kubernetes.default.svc.cluster.local",
+    ])?;
     ensure!(!asked.status.success(), "names are something one asks for");
     let system = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
         "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}});
@@ -131,7 +141,13 @@ fn probes_reach_an_isolated_pod() -> Result<()> {
 /// Each of several pods tries, as the first thing of its life, what it may not do.
 fn a_pod_is_never_unprotected() -> Result<()> {
     let space = Namespace::new("policy-start")?;
-    apply(&space, &[server("db"), policy("deny", &json!({"podSelector": {"matchLabels": {"early": "yes"}}, "policyTypes": ["Egress"]}))])?;
+    apply(
+        &space,
+        &[
+            server("db"),
+            policy("deny", &json!({"podSelector": {"matchLabels": {"early": "yes"}}, "policyTypes": ["Egress"]})),
+        ],
+    )?;
     ready(&space, "db")?;
     let address = &addresses(&space, "db")?[0];
     for n in 0..5 {

@@ -33,7 +33,10 @@ impl View {
 
 /// Watches both kinds, and the Node `node`, and publishes a view after every change; nothing is published before both
 /// lists are complete. The second value does the work and must be polled; it ends when nobody receives any more.
-pub fn watch(client: kube::Client, node: &str) -> (watch::Receiver<Option<Arc<View>>>, impl Future<Output = ()> + Send + use<>) {
+pub fn watch(
+    client: kube::Client,
+    node: &str,
+) -> (watch::Receiver<Option<Arc<View>>>, impl Future<Output = ()> + Send + use<>) {
     let (publish, views) = watch::channel(None);
     let (services, service_writer) = reflector::store();
     let (slices, slice_writer) = reflector::store();

@@ -201,7 +201,10 @@ mod tests {
         let [(kind, body)] = messages(&bytes)[..] else { panic!("one message") };
         let flow = flow(body).unwrap();
         assert_eq!((kind, flow.protocol), (0x100, UDP));
-        assert_eq!((flow.addressed.to_string(), flow.answering.to_string()), ("10.96.0.9:53".into(), "10.0.0.2:5353".into()));
+        assert_eq!(
+            (flow.addressed.to_string(), flow.answering.to_string()),
+            ("10.96.0.9:53".into(), "10.0.0.2:5353".into())
+        );
         assert_eq!(flow.key, side(([10, 0, 0, 1], 4000), ([10, 96, 0, 9], 53)));
     }
 
@@ -222,15 +225,22 @@ mod tests {
         use std::net::UdpSocket;
         use sys::namespace::{Namespace, unshare};
         let thread = std::thread::spawn(|| {
-            let up = |program: &str, words: &[&str]| std::process::Command::new(program).args(words).status().is_ok_and(|s| s.success());
+            let up = |program: &str, words: &[&str]| {
+                std::process::Command::new(program).args(words).status().is_ok_and(|s| s.success())
+            };
             if unshare(&[Namespace::Net]).is_err() || !up("ip", &["link", "set", "lo", "up"]) {
                 return;
             }
             crate::nft::load("table ip t {\n chain c {\n type nat hook output priority -100\n udp dport 5000 dnat to 127.0.0.1:6000\n }\n}\n").unwrap();
-            let (server, client) = (UdpSocket::bind("127.0.0.1:6000").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+            let (server, client) =
+                (UdpSocket::bind("127.0.0.1:6000").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
             client.send_to(b"x", "127.0.0.1:5000").unwrap();
             server.recv_from(&mut [0; 1]).unwrap();
-            let ours = |flow: &Flow| flow.protocol == UDP && flow.answering == "127.0.0.1:6000".parse().unwrap() && flow.addressed.port() == 5000;
+            let ours = |flow: &Flow| {
+                flow.protocol == UDP
+                    && flow.answering == "127.0.0.1:6000".parse().unwrap()
+                    && flow.addressed.port() == 5000
+            };
             assert_eq!(forget(ours).unwrap(), 1);
             assert_eq!(forget(ours).unwrap(), 0);
         });

@@ -111,10 +111,10 @@ fn endpoint(service: &Service, pod: &Pod, address: String, node: Option<&Node>) 
     let zone = node.and_then(|n| pod::labels(&n.metadata).get("topology.kubernetes.io/zone").cloned());
     let is_ready = publish || (serving && !terminating);
     let near = service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref()) == Some("PreferClose");
-    let hints = zone.clone().filter(|_| near && is_ready).map(|name| EndpointHints {
-        for_zones: Some(vec![ForZone { name }]),
-        ..EndpointHints::default()
-    });
+    let hints = zone
+        .clone()
+        .filter(|_| near && is_ready)
+        .map(|name| EndpointHints { for_zones: Some(vec![ForZone { name }]), ..EndpointHints::default() });
     Endpoint {
         addresses: vec![address],
         conditions: Some(EndpointConditions {
@@ -323,10 +323,12 @@ mod tests {
 
     #[test]
     fn endpoints_are_hinted_to_their_own_zone() {
-        let zoned: Node = serde_json::from_value(json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "z"}}})).unwrap();
+        let zoned: Node =
+            serde_json::from_value(json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "z"}}})).unwrap();
         let hints = |spec: Value| {
             let contents = slices(&service(spec), &pods("ready waiting"), |_| Some(Arc::new(zoned.clone())));
-            let zones = |endpoint: &Endpoint| endpoint.hints.as_ref()?.for_zones.as_ref()?.first().map(|z| z.name.clone());
+            let zones =
+                |endpoint: &Endpoint| endpoint.hints.as_ref()?.for_zones.as_ref()?.first().map(|z| z.name.clone());
             contents[0].endpoints.iter().map(zones).collect::<Vec<_>>()
         };
         let spec = json!({"clusterIP": "10.96.0.9", "ports": [{"port": 80}]});

@@ -32,7 +32,8 @@ fn answers(view: &View, settings: &Settings) -> Answers {
 
 fn answer(service: &Service, view: &View, settings: &Settings) -> Option<(u16, Health)> {
     let spec = service.spec.as_ref()?;
-    let asked = spec.type_.as_deref() == Some("LoadBalancer") && spec.external_traffic_policy.as_deref() == Some("Local");
+    let asked =
+        spec.type_.as_deref() == Some("LoadBalancer") && spec.external_traffic_policy.as_deref() == Some("Local");
     let port = spec.health_check_node_port.filter(|_| asked).and_then(|port| u16::try_from(port).ok())?;
     let (namespace, name) = (service.metadata.namespace.clone()?, service.metadata.name.clone()?);
     let endpoints = ready_here(view, &namespace, &name, settings);
@@ -110,7 +111,8 @@ mod tests {
                 slices: vec![Arc::new(serde_json::from_value(slice).unwrap())],
                 ..View::default()
             };
-            let settings = Settings { node: "node1".into(), pod_cidrs: vec![], service_cidrs: vec![], own_addresses: vec![] };
+            let settings =
+                Settings { node: "node1".into(), pod_cidrs: vec![], service_cidrs: vec![], own_addresses: vec![] };
             assert_eq!(answers(&view, &settings).get(&32000).map(|health| health.endpoints), expect);
         };
         check("LoadBalancer", "Local", Some(1));

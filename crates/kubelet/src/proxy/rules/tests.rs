@@ -194,7 +194,8 @@ fn local_traffic_keeps_the_client_address() {
 fn inside_local_leaves_the_outside_as_it_is() {
     let ports = json!([{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}]);
     let elsewhere = json!({"addresses": ["10.244.1.5"], "nodeName": "node2", "conditions": {"ready": true}});
-    let spec = json!({"type": "NodePort", "clusterIPs": ["10.96.1.1"], "ports": ports, "internalTrafficPolicy": "Local"});
+    let spec =
+        json!({"type": "NodePort", "clusterIPs": ["10.96.1.1"], "ports": ports, "internalTrafficPolicy": "Local"});
     let slices = [slice("IPv4", 8080, json!([elsewhere]))];
     check(
         &[service(spec)],
@@ -218,7 +219,8 @@ fn a_load_balancer_may_be_for_some_only() {
     let spec = json!({"type": "LoadBalancer", "clusterIPs": ["10.96.1.1"], "ports": http(),
         "externalTrafficPolicy": "Local", "loadBalancerSourceRanges": ["192.0.2.0/24", "192.0.2.64/26", "2001:db8::/32"]});
     let mut balanced = service(spec);
-    balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}, {"ip": "198.51.100.2", "ipMode": "Proxy"}]}});
+    balanced["status"] =
+        json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}, {"ip": "198.51.100.2", "ipMode": "Proxy"}]}});
     let elsewhere = json!({"addresses": ["10.244.1.5"], "nodeName": "node2", "conditions": {"ready": true}});
     let rules = ruleset(&[balanced], &[slice("IPv4", 8080, json!([elsewhere]))]);
     let elements = &rules.maps["addresses4"].1;
@@ -313,10 +315,7 @@ fn the_kernel_accepts_it() {
         let endpoints: Vec<_> = ips.iter().map(|ip| ready(ip)).collect();
         let mut balanced = service(spec.clone());
         balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}, {"ip": "2001:db8::1"}]}});
-        ruleset(
-            &[balanced],
-            &[slice("IPv4", 8080, endpoints.into()), slice("IPv6", 8080, json!([ready("fd00::5")]))],
-        )
+        ruleset(&[balanced], &[slice("IPv4", 8080, endpoints.into()), slice("IPv6", 8080, json!([ready("fd00::5")]))])
     };
     let steps =
         [ruleset(&[], &[]), full(&["10.244.0.5", "10.244.0.6"]), full(&["10.244.0.6"]), full(&[]), ruleset(&[], &[])];
