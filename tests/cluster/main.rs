@@ -19,6 +19,7 @@ mod forwarding;
 mod https;
 mod jobs;
 mod logs;
+mod network_policy;
 mod node;
 mod nodes;
 mod pods;
@@ -62,6 +63,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("forwarding", forwarding::TESTS),
     ("jobs", jobs::TESTS),
     ("logs", logs::TESTS),
+    ("network_policy", network_policy::TESTS),
     ("probes", probes::TESTS),
     ("reading", reading::TESTS),
     ("restarts", restarts::TESTS),

@@ -14,6 +14,7 @@ mod logs;
 mod node;
 mod node_commands;
 mod nodes;
+mod service_route;
 mod state;
 mod status;
 mod terminal;

@@ -50,6 +50,8 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// How many pods the scheduler may place here.
     pub max_pods: u32,
+    /// Holds containers back until the network policies about their pod are in force; none enforces none.
+    pub guard: Option<crate::netpol::Guard>,
     /// Where to serve logs, exec and port-forward, and with which TLS configuration (client certificates required).
     pub server: Option<Server>,
 }

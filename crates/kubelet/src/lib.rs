@@ -19,6 +19,7 @@ pub mod dns;
 mod error;
 mod images;
 mod logs;
+pub mod netpol;
 pub mod node;
 mod pod;
 mod pods;

@@ -40,6 +40,10 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
         Waiting { reason: reason.to_owned(), message }
     };
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    if let Some(guard) = context.config.guard.as_ref().filter(|_| spec.host_network != Some(true)) {
+        let addresses: Vec<_> = start.pod_ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+        guard.protect(&pod, &addresses).await;
+    }
     let id = async {
         if let Some(refusal) = container::root_refusal(spec, wanted, start.image.uid, &start.image.user) {
             return Err((
