@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi::{self, Csi},
     devices::Devices,
     error::{Error, Result},
     images::Images,
@@ -81,6 +82,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let (known, pods_known) = watch::channel(Arc::default());
     let context = Arc::new(Context {
         devices: devices.clone(),
+        csi: Csi::new(),
         images: Images::default(),
         runtime,
         events,
@@ -92,6 +94,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         config,
     });
     let plugins = devices.serve(shutdown.clone());
+    let storage = csi::registry::run(context.clone(), shutdown.clone());
     let node = registration::run(context.clone(), shutdown.clone());
     let server = crate::server::run(context.clone(), pods_known.clone(), shutdown.clone());
     let collection = crate::collection::run(context.clone(), pods_known, shutdown.clone());
@@ -100,5 +103,5 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         let _ = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready()).await;
         pods::run(context.clone(), known, shutdown.clone()).await
     };
-    tokio::try_join!(plugins, node, server, collection, pods).map(drop)
+    tokio::try_join!(plugins, storage, node, server, collection, pods).map(drop)
 }

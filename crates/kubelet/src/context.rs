@@ -10,6 +10,7 @@ use sys::cgroup::Hierarchy;
 
 use crate::{
     Config,
+    csi::Csi,
     devices::Devices,
     images::Images,
     pod::{fields::NodeAmounts, sandbox::Surroundings},
@@ -24,6 +25,7 @@ pub(crate) struct Context {
     pub(crate) events: Recorder,
     pub(crate) images: Images,
     pub(crate) devices: Devices,
+    pub(crate) csi: Csi,
     pub(crate) services: reflector::Store<Service>,
     pub(crate) hierarchies: Vec<Hierarchy>,
     pub(crate) amounts: NodeAmounts,

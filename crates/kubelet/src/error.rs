@@ -5,9 +5,11 @@ use std::path::PathBuf;
 /// An operation of the kubelet that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// containerd's socket could not be connected to.
-    #[error("cannot connect to containerd at {socket}")]
+    /// A socket could not be connected to.
+    #[error("cannot connect to {what} at {}", socket.display())]
     Connect {
+        /// Who should listen there.
+        what: &'static str,
         /// The socket's path.
         socket: PathBuf,
         #[source]
@@ -21,6 +23,9 @@ pub enum Error {
         #[source]
         source: RuntimeStatus,
     },
+    /// A CSI driver or another plugin refused a call.
+    #[error(transparent)]
+    Driver(Box<DriverStatus>),
     /// A request to the API server failed.
     #[error("API server: {what}")]
     Api {
@@ -71,6 +76,18 @@ impl std::fmt::Display for RuntimeStatus {
 }
 
 impl std::error::Error for RuntimeStatus {}
+
+/// A gRPC status as users know it from events.
+#[derive(Debug)]
+pub struct DriverStatus(pub tonic::Status);
+
+impl std::fmt::Display for DriverStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rpc error: code = {:?} desc = {}", self.0.code(), self.0.message())
+    }
+}
+
+impl std::error::Error for DriverStatus {}
 
 impl Error {
     pub(crate) fn runtime(call: &'static str) -> impl FnOnce(tonic::Status) -> Error {

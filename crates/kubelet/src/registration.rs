@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi,
     disk_space::Space,
     error::{Error, Result},
     pod::fields::NodeAmounts,
@@ -49,6 +50,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
             }
             tokio::time::sleep(RETRY).await;
         };
+        kit::spawn("csinode", announce_storage(context.clone())).detach();
         futures::future::join(keep_status(&context, registered), keep_lease(&context)).await;
     };
     tokio::select! {
@@ -56,6 +58,14 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
         () = shutdown.cancelled() => {}
     }
     Ok(())
+}
+
+/// Makes the node's CSINode; without it the cluster does not know which volumes may be used here.
+async fn announce_storage(context: Arc<Context>) {
+    while let Err(error) = csi::node_object::ensure(&context).await {
+        tracing::debug!(error = %kit::Chain(&error), "the node's CSINode is not written yet");
+        tokio::time::sleep(RETRY).await;
+    }
 }
 
 /// Makes the Node, with its status if it is new: one write, and ready at once.
@@ -107,7 +117,7 @@ fn go_arch() -> &'static str {
     }
 }
 
-async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
+async fn keep_status(context: &Arc<Context>, registered: Option<NodeStatus>) {
     let mut changes = context.devices.changes();
     let mut written = registered.map(|status| (status, tokio::time::Instant::now()));
     loop {
@@ -125,8 +135,12 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
                     pause = RETRY;
                     if error.is_not_found() {
                         written = None;
-                        if let Err(error) = register(context).await {
-                            tracing::warn!(error = %kit::Chain(&error), "the node was not registered again");
+                        match register(context).await {
+                            // What belonged to the old Node went with it.
+                            Ok(_) => kit::spawn("csinode", announce_storage(context.clone())).detach(),
+                            Err(error) => {
+                                tracing::warn!(error = %kit::Chain(&error), "the node was not registered again");
+                            }
                         }
                     }
                 }

@@ -1,10 +1,12 @@
-//! The agent's HTTPS server: exec, attach, logs and port-forward for the API server, and a few pages about the node.
+//! The agent's HTTPS server: exec, attach, logs, port-forward and CSI drivers for the API server, and a few pages about
+//! the node.
 //!
 //! Only holders of a client certificate of the cluster's authority get here; of those only the API server and
 //! administrators are answered, whatever the path.
 
 mod attach;
 mod channels;
+mod csi;
 mod exec;
 mod forward;
 mod log;
@@ -66,6 +68,7 @@ pub(crate) fn router(site: Site) -> Router {
         .route("/exec/{namespace}/{pod}/{container}", any(exec::serve))
         .route("/attach/{namespace}/{pod}/{container}", any(attach::serve))
         .route("/portForward/{namespace}/{pod}", any(forward::serve))
+        .route("/csi/{driver}", get(csi::serve))
         .with_state(site)
 }
 
