@@ -15,6 +15,7 @@ use crate::{
     images::Images,
     pod::{fields::NodeAmounts, sandbox::Surroundings},
     runtime::Runtime,
+    volumes::inventory::Inventory,
 };
 
 /// Shared by reference; nothing in it changes but through its own synchronisation.
@@ -26,6 +27,7 @@ pub(crate) struct Context {
     pub(crate) images: Images,
     pub(crate) devices: Devices,
     pub(crate) csi: Csi,
+    pub(crate) volumes: Inventory,
     pub(crate) services: reflector::Store<Service>,
     pub(crate) hierarchies: Vec<Hierarchy>,
     pub(crate) amounts: NodeAmounts,

@@ -9,9 +9,19 @@
 //! Invariants: what is staged or published is on record below the kubelet's directory before the driver is asked, and
 //! the record goes after the driver took it back; so whoever starts anew knows what to undo, with or without the driver.
 
+mod attachment;
 pub(crate) mod driver;
+pub(crate) mod expansion;
+mod in_use;
 pub(crate) mod node_object;
+pub(crate) mod places;
 pub(crate) mod registry;
+pub(crate) mod request;
+mod secrets;
+pub(crate) mod stats;
+pub(crate) mod teardown;
+mod tokens;
+pub(crate) mod volume;
 
 use std::{
     collections::BTreeMap,
@@ -21,6 +31,7 @@ use std::{
 use tokio::sync::watch;
 
 pub(crate) use driver::Driver;
+pub(crate) use in_use::InUse;
 
 use crate::error::{Error, Result};
 
@@ -29,6 +40,7 @@ type Known = BTreeMap<String, Arc<Driver>>;
 /// What the node knows of CSI.
 pub(crate) struct Csi {
     pub(crate) drivers: Drivers,
+    pub(crate) in_use: InUse,
     /// Held while CSINode and the node's annotation are read and written.
     pub(crate) node_object: tokio::sync::Mutex<()>,
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<Staged>>>>,
@@ -45,6 +57,7 @@ impl Csi {
     pub(crate) fn new() -> Self {
         Csi {
             drivers: Drivers(watch::Sender::default()),
+            in_use: InUse::default(),
             node_object: tokio::sync::Mutex::default(),
             locks: Mutex::default(),
         }

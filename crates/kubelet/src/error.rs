@@ -52,6 +52,16 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// A step of bringing a volume to a pod, or of taking it back.
+    #[error("{operation} failed for volume {name:?}")]
+    Mount {
+        /// The step, as upstream calls it.
+        operation: &'static str,
+        /// The PersistentVolume's name, or the volume's in the pod.
+        name: String,
+        #[source]
+        source: Box<Error>,
+    },
     /// The pod asks for something that cannot be done.
     #[error("{0}")]
     Invalid(String),

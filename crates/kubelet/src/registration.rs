@@ -118,7 +118,7 @@ fn go_arch() -> &'static str {
 }
 
 async fn keep_status(context: &Arc<Context>, registered: Option<NodeStatus>) {
-    let mut changes = context.devices.changes();
+    let (mut changes, mut volumes) = (context.devices.changes(), context.csi.in_use.changes());
     let mut written = registered.map(|status| (status, tokio::time::Instant::now()));
     loop {
         let now = kit::clock::now();
@@ -129,7 +129,10 @@ async fn keep_status(context: &Arc<Context>, registered: Option<NodeStatus>) {
         let mut pause = if ready { BEAT } else { RETRY };
         if due {
             match write(context, &status).await {
-                Ok(()) => written = Some((status, tokio::time::Instant::now())),
+                Ok(()) => {
+                    context.csi.in_use.wrote(status.volumes_in_use.as_deref().unwrap_or_default());
+                    written = Some((status, tokio::time::Instant::now()));
+                }
                 Err(error) => {
                     tracing::warn!(error = %kit::Chain(&error), "the node's status was not written");
                     pause = RETRY;
@@ -148,6 +151,7 @@ async fn keep_status(context: &Arc<Context>, registered: Option<NodeStatus>) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            Ok(()) = volumes.changed() => {}
             changed = changes.changed() => {
                 if changed.is_err() {
                     return;
@@ -197,6 +201,9 @@ fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
 async fn write(context: &Context, status: &NodeStatus) -> Result<()> {
     let api: Api<Node> = Api::all(context.client.clone());
     let mut patch = json!({ "status": status });
+    if status.volumes_in_use.is_none() {
+        patch["status"]["volumesInUse"] = serde_json::Value::Null;
+    }
     // Addresses are merged by type, and a node with two families has two of one type.
     if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(serde_json::Value::as_array_mut) {
         addresses.insert(0, json!({"$patch": "replace"}));
@@ -234,6 +241,8 @@ async fn status(context: &Context, before: Option<&NodeStatus>, now: Timestamp) 
     NodeStatus {
         capacity: Some(capacity),
         allocatable: Some(allocatable),
+        volumes_in_use: Some(context.csi.in_use.names().into_iter().collect())
+            .filter(|names: &Vec<_>| !names.is_empty()),
         addresses: Some(addresses),
         daemon_endpoints: endpoint,
         conditions: Some(conditions(context, before, now).await),

@@ -11,6 +11,7 @@ mod exec;
 mod forward;
 mod log;
 mod metrics;
+mod stats;
 
 use std::sync::Arc;
 
@@ -63,6 +64,8 @@ pub(crate) fn router(site: Site) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/pods", get(pods))
+        .route("/metrics", get(stats::metrics))
+        .route("/stats/summary", get(stats::summary))
         .route("/metrics/resource", get(metrics::resource))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(log::serve))
         .route("/exec/{namespace}/{pod}/{container}", any(exec::serve))

@@ -61,9 +61,7 @@ pub(crate) fn channel(socket: &Path) -> Result<Channel> {
 }
 
 /// Asks, and waits no longer than `LIMIT`.
-pub(crate) async fn ask<T>(
-    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send,
-) -> Result<T> {
+pub(crate) async fn ask<T>(call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send) -> Result<T> {
     ask_within(LIMIT, call).await
 }
 

@@ -196,7 +196,8 @@ mod tests {
         };
         assert_eq!(collision(&map(&[("zone", "a"), ("x", "y")]), &map(&[("zone", "a"), ("new", "b")])), None);
         let text = collision(&map(&[("zone", "a")]), &map(&[("zone", "b")])).unwrap();
-        let expect = r#"detected topology value collision: driver reported "zone":"b" but existing label is "zone":"a""#;
+        let expect =
+            r#"detected topology value collision: driver reported "zone":"b" but existing label is "zone":"a""#;
         assert_eq!(text, expect);
     }
 }

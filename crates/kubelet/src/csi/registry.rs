@@ -208,8 +208,7 @@ async fn take_driver(context: &Arc<Context>, name: String, endpoint: PathBuf, pa
 }
 
 async fn notify(plugin: &mut RegistrationClient<Channel>, outcome: Result<(), String>) -> Result<()> {
-    let status =
-        RegistrationStatus { plugin_registered: outcome.is_ok(), error: outcome.err().unwrap_or_default() };
+    let status = RegistrationStatus { plugin_registered: outcome.is_ok(), error: outcome.err().unwrap_or_default() };
     driver::ask_within(ANSWER, plugin.notify_registration_status(status)).await.map(drop)
 }
 
