@@ -79,6 +79,8 @@ impl Cached for Pod {
     fn trim(&mut self) {
         trim_metadata(self);
         let Some(spec) = &mut self.spec else { return };
+        // Only who looks for a node asks which images are where.
+        let placed = spec.node_name.is_some();
         for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
             container.args = None;
             container.env = None;
@@ -86,7 +88,7 @@ impl Cached for Pod {
             // Which sidecars a CSI driver brings is read off its containers.
             if crate::volumes::sidecar::of(container).is_none() {
                 container.command = None;
-                container.image = None;
+                container.image = container.image.take().filter(|_| !placed);
             }
             container.lifecycle = None;
             container.liveness_probe = None;

@@ -24,7 +24,7 @@ use crate::{clock, pod};
 const COMPONENT: &str = "persistentvolume-controller";
 
 /// Runs until the context's shutdown.
-pub async fn run(ctx: Context) {
+pub(super) async fn run(ctx: Context) {
     let queue = Arc::new(Queue::new());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     let (classes, pods) = (ctx.store::<StorageClass>(), ctx.store::<Pod>());

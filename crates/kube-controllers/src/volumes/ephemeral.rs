@@ -17,7 +17,7 @@ use crate::store::Key;
 const COMPONENT: &str = "ephemeral_volume";
 
 /// Runs until the context's shutdown.
-pub async fn run(ctx: Context) {
+pub(super) async fn run(ctx: Context) {
     let queue = Arc::new(Queue::new());
     let (pods, claims) = (ctx.store::<Pod>(), ctx.store::<PersistentVolumeClaim>());
     pods.on_change({

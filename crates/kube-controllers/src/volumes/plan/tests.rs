@@ -71,7 +71,7 @@ fn claims_without_a_volume() {
 fn a_default_class_is_taken_late() {
     let classes = [class("old", "Immediate", "d", true)];
     let world = World { volumes: &[], classes: &classes, consumers: &[] };
-    let step = |spec: Value| described(&super::claim(&claim_of(json!({}), spec), world));
+    let step = |spec: Value| described(&claim(&claim_of(json!({}), spec), world));
     assert_eq!(step(json!({})), "class old");
     assert_ne!(step(json!({"storageClassName": ""})), "class old");
     assert_eq!(step(json!({"volumeName": "v"})), "wait");
