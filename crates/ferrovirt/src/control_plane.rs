@@ -75,7 +75,11 @@ async fn run(state: &State) -> anyhow::Result<()> {
         .layer(axum::middleware::from_fn_with_state(edges.fairness.clone(), fairness::layer))
         .layer(axum::middleware::from_fn_with_state(edges.authenticator.clone(), authn::layer));
 
-    let options = kube_controllers::Options { root_ca: edges.pki.ca_pem().to_owned(), pod_cidrs: pod_ranges(&node) };
+    let options = kube_controllers::Options {
+        root_ca: edges.pki.ca_pem().to_owned(),
+        pod_cidrs: pod_ranges(&node),
+        ..Default::default()
+    };
     let controllers = kit::spawn("controllers", kube_controllers::run(server.client(), options, stop.clone()));
     let _availability = kit::spawn("availability", availability::run(server.clone(), stop.clone()));
     let _resolver = kit::spawn("resolver", pass_names_on(node));

@@ -129,6 +129,11 @@ fn is_label(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
+/// What is wrong with a name that refers to an object of most kinds.
+pub(crate) fn subdomain_problem(name: &str) -> Option<&'static str> {
+    (name.len() > 253 || !name.split('.').all(is_label)).then_some(SUBDOMAIN)
+}
+
 /// What is wrong with a name for this resource; None when nothing is.
 pub(super) fn name_problem(resource: &Resource, name: &str) -> Option<String> {
     if resource.group == "rbac.authorization.k8s.io" {
