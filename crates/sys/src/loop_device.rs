@@ -4,9 +4,10 @@
 //! attached, whatever the paths look like from where it runs.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::device::{self, Kind};
@@ -130,6 +131,31 @@ pub fn detach(file: &File, dev: &Path) -> Result<()> {
     clear(&path)
 }
 
+/// Detaches the loop devices of all files below `dir`: they end with no process, so what made them may be gone.
+pub fn detach_below(dir: &Path, dev: &Path) -> Result<()> {
+    let Ok(meta) = std::fs::metadata(dir) else { return Ok(()) };
+    let mut inodes = BTreeMap::new();
+    for number in attached()? {
+        let path = node(dev, &format!("loop{number}"), Kind::Block, MAJOR, number)?;
+        let Ok(device) = open(&path) else { continue };
+        if let Some(info) = status(&device).filter(|info| info.device == meta.dev()) {
+            inodes.insert(info.inode, path);
+        }
+    }
+    // Nearly always there is none, and then nothing is looked for.
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(dir) = dirs.pop().filter(|_| !inodes.is_empty()) {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if let Some(path) = inodes.remove(&entry.ino()) {
+                clear(&path)?;
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                dirs.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Detaches the device at `path`; not being attached is not an error.
 fn clear(path: &Path) -> Result<()> {
     let device = open(path)?;
@@ -208,6 +234,12 @@ mod tests {
         detach(&file, &dir).unwrap();
         assert_eq!(find(&file, &dir).unwrap(), None);
         detach(&file, &dir).unwrap();
+        attach(&file, &dir).unwrap();
+        std::fs::create_dir(dir.join("other")).unwrap();
+        detach_below(&dir.join("other"), &dir).unwrap();
+        assert!(find(&file, &dir).unwrap().is_some());
+        detach_below(&dir, &dir).unwrap();
+        assert_eq!(find(&file, &dir).unwrap(), None);
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -204,3 +204,57 @@ fn config_map_names(pod: &Value) -> Vec<&str> {
     }
     names
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::authz::view::Fixed;
+
+    #[test]
+    fn a_node_reaches_what_its_volumes_need() {
+        let pod = |name: &str, node: &str, volumes: Value| json!({"metadata": {"namespace": "ns", "name": name}, "spec": {"nodeName": node, "volumes": volumes}});
+        let volume = |name: &str, claim: &str| {
+            json!({"metadata": {"name": name}, "spec": {"claimRef": {"namespace": "ns", "name": claim},
+                "csi": {"nodeStageSecretRef": {"namespace": "store", "name": format!("stage-{name}")}}}})
+        };
+        let view = Fixed::default()
+            .with(
+                "",
+                "pods",
+                pod(
+                    "p",
+                    "n1",
+                    json!([{"name": "own", "ephemeral": {}}, {"persistentVolumeClaim": {"claimName": "c"}}]),
+                ),
+            )
+            .with("", "pods", pod("q", "n2", json!([{"persistentVolumeClaim": {"claimName": "other"}}])))
+            .with("", "persistentvolumes", volume("pv", "c"))
+            .with("", "persistentvolumes", volume("theirs", "other"));
+        let authorizer = NodeAuthorizer::new(Arc::new(view));
+        let user = User { name: "system:node:n1".into(), groups: vec!["system:nodes".into()], ..User::default() };
+        let check = |verb: &str, what: &str, namespace: &str, name: &str, expect: bool| {
+            let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
+            let info = RequestInfo {
+                verb: verb.into(),
+                resource: resource.into(),
+                subresource: subresource.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+                ..RequestInfo::default()
+            };
+            assert_eq!(authorizer.allows(&user, &info), expect, "{verb} {what} {namespace}/{name}");
+        };
+        check("get", "persistentvolumeclaims", "ns", "c", true);
+        check("watch", "persistentvolumeclaims", "ns", "p-own", true);
+        check("patch", "persistentvolumeclaims/status", "ns", "c", true);
+        check("patch", "persistentvolumeclaims", "ns", "c", false);
+        check("get", "persistentvolumeclaims", "ns", "other", false);
+        check("get", "persistentvolumes", "", "pv", true);
+        check("get", "persistentvolumes", "", "theirs", false);
+        check("get", "secrets", "store", "stage-pv", true);
+        check("get", "secrets", "store", "stage-theirs", false);
+        check("get", "secrets", "ns", "stage-pv", false);
+    }
+}

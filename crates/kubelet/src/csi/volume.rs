@@ -68,7 +68,9 @@ pub(crate) async fn publish(context: &Context, pod: &Pod, volume: &Volume) -> Re
         // Also after a restart, and while the driver is away.
         return Ok(Published { path, republish });
     }
-    let driver = context.csi.drivers.get(&volume.driver).map_err(fail(operation.stage))?;
+    let driver = context.csi.drivers.get(&volume.driver);
+    let absent = |error: Error| Error::Invalid(format!("kubernetes.io/csi: {}: {error}", operation.client));
+    let driver = driver.map_err(absent).map_err(fail(operation.stage))?;
     let mut publish_context = HashMap::new();
     if policy.attaches(volume) {
         let name = unique_name(&volume.driver, &volume.handle);
@@ -91,26 +93,38 @@ pub(crate) async fn publish(context: &Context, pod: &Pod, volume: &Volume) -> Re
     Ok(Published { path, republish })
 }
 
-/// What upstream calls the steps in events.
+/// What upstream calls the steps in events, and how it says that the driver is not there.
 struct Words {
     attach: &'static str,
     stage: &'static str,
     set_up: &'static str,
+    client: &'static str,
 }
 
-fn words(volume: &Volume) -> Words {
+const DEVICE: Words = Words {
+    attach: "MapVolume.WaitForAttach",
+    stage: "MapVolume.SetUpDevice",
+    set_up: "MapVolume.MapPodDevice",
+    client: "blockMapper.SetUpDevice failed to get CSI client",
+};
+const OF_A_POD: Words = Words {
+    attach: "MountVolume.SetUp",
+    stage: "MountVolume.SetUp",
+    set_up: "MountVolume.SetUp",
+    client: "mounter.SetUpAt failed to get CSI client",
+};
+const FILE_SYSTEM: Words = Words {
+    attach: "MountVolume.WaitForAttach",
+    stage: "MountVolume.MountDevice",
+    set_up: "MountVolume.SetUp",
+    client: "attacher.MountDevice failed to create newCsiDriverClient",
+};
+
+fn words(volume: &Volume) -> &'static Words {
     match (volume.block, volume.life) {
-        (true, _) => Words {
-            attach: "MapVolume.WaitForAttach",
-            stage: "MapVolume.SetUpDevice",
-            set_up: "MapVolume.MapPodDevice",
-        },
-        (false, Life::Ephemeral) => {
-            Words { attach: "MountVolume.SetUp", stage: "MountVolume.SetUp", set_up: "MountVolume.SetUp" }
-        }
-        (false, Life::Persistent) => {
-            Words { attach: "MountVolume.WaitForAttach", stage: "MountVolume.MountDevice", set_up: "MountVolume.SetUp" }
-        }
+        (true, _) => &DEVICE,
+        (false, Life::Ephemeral) => &OF_A_POD,
+        (false, Life::Persistent) => &FILE_SYSTEM,
     }
 }
 
