@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::Node;
 
 use super::verdict::{Plugin, Refusal};
-pub(crate) use crate::volumes::binder::{Choice, PodVolumes, bind, reserve};
 use crate::volumes::binder::is_curable;
+pub(crate) use crate::volumes::binder::{Choice, PodVolumes, bind, reserve};
 
 /// Why the volumes cannot be used on the node.
 pub(crate) fn refusal(volumes: &PodVolumes, node: &Node) -> Option<Refusal> {

@@ -51,7 +51,10 @@ pub(crate) fn reference(
         (None, None) => return Ok(None),
         (Some(name), Some(namespace)) => (name, namespace),
         _ => {
-            return Err(format!("either name and namespace for {} secret must both be set, or neither", purpose.word()));
+            return Err(format!(
+                "either name and namespace for {} secret must both be set, or neither",
+                purpose.word()
+            ));
         }
     };
     let mut known = BTreeMap::from([
