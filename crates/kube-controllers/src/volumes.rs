@@ -16,6 +16,7 @@ mod capability;
 mod capacity;
 mod driver;
 mod ephemeral;
+mod expand;
 mod facts;
 mod fit;
 mod names;
@@ -41,5 +42,7 @@ pub async fn run(ctx: Context) {
         provision::run(ctx.clone(), fleet.clone()),
         attach::run(ctx.clone()),
         attach::publish::run(ctx.clone(), fleet.clone()),
+        expand::run(ctx.clone(), fleet.clone()),
+        capacity::publish::run(ctx.clone(), fleet.clone()),
     );
 }

@@ -1,5 +1,7 @@
 //! How much room drivers have left, per class and segment: written as `CSIStorageCapacity`, heeded by the scheduler.
 
+pub(super) mod publish;
+
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;

@@ -6,6 +6,8 @@
 mod plan;
 mod source;
 
+pub(super) use plan::capabilities;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

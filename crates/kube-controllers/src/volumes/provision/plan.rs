@@ -58,6 +58,12 @@ fn parameters(class: &StorageClass) -> Result<HashMap<String, String>, String> {
     Ok(found)
 }
 
+/// What volumes of a class are capable of, when no claim says more.
+pub(crate) fn capabilities(class: &StorageClass) -> Vec<csi::VolumeCapability> {
+    let flags = class.mount_options.as_deref().unwrap_or_default();
+    capability::wanted(&["ReadWriteOnce".to_owned()], false, fs_type(class), flags, false).unwrap_or_default()
+}
+
 /// The request, without secrets.
 pub(crate) fn request(order: &Order<'_>) -> Result<csi::CreateVolumeRequest, String> {
     let (claim, class) = (order.claim, order.class);
