@@ -9,6 +9,7 @@ mod collection;
 mod confinement;
 mod copying;
 mod crd;
+mod csi;
 mod deleting;
 mod devices;
 mod dns;
@@ -79,6 +80,7 @@ const SHARED: &[(&str, &[Test])] = &[
 
 /// What others would notice.
 const ALONE: &[(&str, &[Test])] = &[
+    ("csi", csi::TESTS),
     ("node", node::TESTS),
     ("nodes", nodes::TESTS),
     ("registry", registry::TESTS),

@@ -13,6 +13,7 @@ use kube_apiserver::ApiServer;
 use kube_apiserver::aggregation::availability;
 use kube_apiserver::authn;
 use kube_apiserver::serve::{self, fairness, tls::Tls};
+use kube_controllers::volumes::{Drivers, Socket};
 use kubelet::dns;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -75,7 +76,11 @@ async fn run(state: &State) -> anyhow::Result<()> {
         .layer(axum::middleware::from_fn_with_state(edges.fairness.clone(), fairness::layer))
         .layer(axum::middleware::from_fn_with_state(edges.authenticator.clone(), authn::layer));
 
-    let options = kube_controllers::Options { root_ca: edges.pki.ca_pem().to_owned(), pod_cidrs: pod_ranges(&node) };
+    let options = kube_controllers::Options {
+        root_ca: edges.pki.ca_pem().to_owned(),
+        pod_cidrs: pod_ranges(&node),
+        drivers: drivers(&server),
+    };
     let controllers = kit::spawn("controllers", kube_controllers::run(server.client(), options, stop.clone()));
     let _availability = kit::spawn("availability", availability::run(server.clone(), stop.clone()));
     let _route = kit::spawn("service-route", service_route::keep(server.client(), state.clone()));
@@ -93,6 +98,18 @@ async fn run(state: &State) -> anyhow::Result<()> {
     }
     tracing::info!("control plane ended");
     Ok(())
+}
+
+/// CSI drivers are reached through the kubelets of the nodes they run on.
+fn drivers(server: &ApiServer) -> Drivers {
+    let streams = server.edges().streams.clone();
+    Drivers::new(move |node, driver| {
+        let streams = streams.clone();
+        Box::pin(async move {
+            let stream = streams.upgrade_on_node(&node, &format!("/csi/{driver}"), "csi").await?;
+            Ok(Box::new(stream) as Box<dyn Socket>)
+        })
+    })
 }
 
 /// The Service by which cluster DNS is known. It has no endpoints: each node answers on its addresses itself.

@@ -43,6 +43,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("virt-api", components::virt_api, ""),
     ("virt-controller", components::virt_controller, ""),
     ("virt-handler", components::virt_handler, ""),
+    ("hostpath-csi", components::hostpath_csi, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

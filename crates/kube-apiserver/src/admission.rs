@@ -25,6 +25,7 @@ pub mod policy;
 pub mod quota;
 pub mod rules;
 pub mod service_account;
+mod storage;
 pub mod webhook;
 
 /// What is done to the object.
@@ -142,6 +143,7 @@ impl Admission {
         plugins::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
         quota::default_limits(&*self.view, attributes);
+        storage::mutate(&*self.view, attributes);
         Ok(())
     }
 
@@ -162,6 +164,7 @@ impl Admission {
         node_restriction::check(&*self.view, attributes)?;
         service_account::validate(&*self.view, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
+        storage::check(&*self.view, attributes)?;
         quota::check(&*self.view, attributes)?;
         if !exempt(attributes) {
             self.policies.check(attributes, registry, &self.authorizer, &mut warnings)?;

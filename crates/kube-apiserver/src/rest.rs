@@ -7,7 +7,7 @@ mod decode;
 mod delete;
 pub(crate) mod documents;
 mod eviction;
-mod meta;
+pub(crate) mod meta;
 mod options;
 mod owners;
 mod patching;

@@ -13,6 +13,7 @@ mod agent;
 pub mod cni;
 mod collection;
 mod context;
+mod csi;
 mod devices;
 mod disk_space;
 pub mod dns;

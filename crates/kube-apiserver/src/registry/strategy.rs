@@ -4,6 +4,8 @@ mod data;
 mod immutable;
 mod pod;
 pub(crate) mod service;
+mod storage;
+mod volume;
 mod workload;
 
 use serde_json::{Map, Value, json};
@@ -71,7 +73,10 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
         }
         ("", "pods") => pod::prepare_create(object),
         ("", "nodes") => taint_new_node(object),
-        ("", "persistentvolumeclaims") => object["status"] = json!({"phase": "Pending"}),
+        ("", "persistentvolumeclaims") => {
+            volume::prepare_claim(object);
+            object["status"] = json!({"phase": "Pending"});
+        }
         ("", "persistentvolumes") => {
             let now = object["metadata"]["creationTimestamp"].clone();
             object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": now});
@@ -117,6 +122,7 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
         }
         ("", "services", "") => service::keep_allocated(old, new),
         ("", "pods", "") => pod::prepare_update(old, new),
+        ("", "persistentvolumes", "status") => volume::prepare_volume_status(old, new),
         ("apps", "daemonsets", "") if old["spec"]["template"] != new["spec"]["template"] => {
             let before =
                 old["metadata"]["annotations"][workload::TEMPLATE_GENERATION].as_str().and_then(|n| n.parse().ok());
@@ -151,6 +157,14 @@ pub(crate) fn validate(
         }
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
+        // What is stored was valid; only a new spec can make it invalid.
+        ("", "persistentvolumeclaims") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            volume::claim(&object["spec"], causes);
+        }
+        ("", "persistentvolumes") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            volume::volume(&object["spec"], causes);
+        }
+        ("storage.k8s.io", plural) => storage::validate(plural, object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, causes),
         _ => {}

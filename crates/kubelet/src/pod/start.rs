@@ -63,6 +63,8 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
             mounts::make(&context, &pod, wanted, start.attempt, &start.mounted, &env, &start.pod_ips)
                 .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         mounts.extend(devices.mounts);
+        let mapped = mounts::devices(spec, wanted, &start.mounted)
+            .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         let mut annotations = HashMap::from([(label::TERMINATION_LOG.to_owned(), log.display().to_string())]);
         annotations.extend(devices.annotations);
         annotations.insert(label::DEVICES.to_owned(), devices.record);
@@ -71,7 +73,7 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
             image: start.image.id.clone(),
             env: env.into_iter().chain(devices.envs).collect(),
             mounts,
-            devices: devices.devices,
+            devices: devices.devices.into_iter().chain(mapped).collect(),
             annotations,
             resources: resources::of_container(spec, wanted, context.amounts.memory),
         };
