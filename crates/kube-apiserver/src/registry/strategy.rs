@@ -3,6 +3,7 @@
 mod data;
 mod immutable;
 mod pod;
+mod scheduling;
 pub(crate) mod service;
 mod workload;
 
@@ -144,6 +145,9 @@ pub(crate) fn validate(
             pod::validate(&object["spec"], "spec", causes);
         }
         ("", "services") => service::validate(&object["spec"], causes),
+        ("", "nodes") => scheduling::node(object, causes),
+        ("scheduling.k8s.io", "priorityclasses") => scheduling::priority_class(object, causes),
+        ("policy", "poddisruptionbudgets") => scheduling::budget(object, causes),
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
