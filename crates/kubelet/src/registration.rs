@@ -134,6 +134,7 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            () = context.config.power_off.cancelled(), if ready => {}
             changed = changes.changed() => {
                 if changed.is_err() {
                     return;
@@ -258,6 +259,7 @@ async fn conditions(context: &Context, before: Option<&NodeStatus>, now: Timesta
         let (reason, message) = if bad { when_bad } else { when_good };
         (reason.to_owned(), message.to_owned())
     };
+    let broken = broken.or_else(|| context.config.power_off.is_cancelled().then(|| "node is shutting down".to_owned()));
     let ready = match broken {
         None => ("True", ("KubeletReady".to_owned(), "kubelet is posting ready status".to_owned())),
         Some(why) => ("False", ("KubeletNotReady".to_owned(), why)),
