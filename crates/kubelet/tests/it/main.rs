@@ -8,4 +8,5 @@
 mod image;
 mod machine;
 mod pods;
+mod simulated;
 mod streams;
