@@ -161,6 +161,7 @@ impl Admission {
             let old = attributes.old.as_ref();
             crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;
         }
+        plugins::priority_classes(&*self.view, attributes)?;
         node_restriction::check(&*self.view, attributes)?;
         service_account::validate(&*self.view, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;

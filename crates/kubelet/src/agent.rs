@@ -54,6 +54,9 @@ pub struct Config {
     pub max_pods: u32,
     /// Holds containers back until the network policies about their pod are in force; none enforces none.
     pub guard: Option<crate::netpol::Guard>,
+    /// Cancelled when the machine is about to be switched off: containers are stopped with their grace, and not started
+    /// again in this life.
+    pub power_off: CancellationToken,
     /// Where to serve logs, exec and port-forward, and with which TLS configuration (client certificates required).
     pub server: Option<Server>,
 }
@@ -67,7 +70,8 @@ pub struct Server {
     pub tls: Arc<rustls::ServerConfig>,
 }
 
-/// Runs the kubelet until `shutdown`. Containers go on running; the next `run` takes them over.
+/// Runs the kubelet until `shutdown`. Containers go on running; the next `run` takes them over. It ends as well when the
+/// power is to go and everything has stopped.
 ///
 /// # Errors
 /// When containerd cannot be reached or a socket cannot be opened; what fails later is retried.
@@ -82,6 +86,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let node_dns = parse_resolv_conf(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
     let devices = Devices::new(config.root.join("device-plugins"));
     let amounts = registration::machine(&config.root);
+    let done = CancellationToken::new();
     let (known, pods_known) = watch::channel(Arc::default());
     let context = Arc::new(Context {
         devices: devices.clone(),
@@ -107,7 +112,14 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let pods = async {
         // Pods that start at once want the Services in their environment.
         let _ = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready()).await;
-        pods::run(context.clone(), known, shutdown.clone()).await
+        pods::run(context.clone(), known, shutdown.clone()).await?;
+        done.cancel();
+        Ok(())
     };
-    tokio::try_join!(plugins, storage, growth, node, server, collection, pods).map(drop)
+    let everything = async { tokio::try_join!(plugins, storage, growth, node, server, collection, pods).map(drop) };
+    tokio::select! {
+        ended = everything => ended,
+        // Everything has stopped, and said so.
+        () = done.cancelled() => Ok(()),
+    }
 }

@@ -30,6 +30,7 @@ mod resources;
 mod runtime;
 mod server;
 pub mod service_view;
+pub mod simulated;
 mod volumes;
 
 pub use agent::{Config, Server, run};

@@ -49,9 +49,12 @@ enum Event {
     Pod(Box<Result<watcher::Event<Pod>, watcher::Error>>),
     Runtime(Happened),
     Ended(String),
+    /// The node is to be empty before its power goes.
+    Emptied,
 }
 
-/// Runs the pods of this node until `shutdown`. Containers go on running after it: the next life takes them over.
+/// Runs the pods of this node until `shutdown`. Containers go on running after it: the next life takes them over. When the
+/// power is about to go it ends once all of them have stopped.
 pub(crate) async fn run(
     context: Arc<Context>,
     known: watch::Sender<Arc<BTreeMap<String, Arc<Pod>>>>,
@@ -65,6 +68,7 @@ pub(crate) async fn run(
     let (ended, mut endings) = mpsc::unbounded_channel();
     let mut dispatcher = Dispatcher { context, workers: BTreeMap::new(), known, ended, orphans: None };
     let mut listed: Option<BTreeSet<String>> = None;
+    let mut emptying = false;
     loop {
         let event = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
@@ -74,6 +78,11 @@ pub(crate) async fn run(
             },
             Some(happened) = events.recv() => Event::Runtime(happened),
             Some(uid) = endings.recv() => Event::Ended(uid),
+            () = dispatcher.context.config.power_off.cancelled(), if !emptying => {
+                tracing::info!(pods = dispatcher.workers.len(), "the power is about to go: stopping all pods");
+                emptying = true;
+                Event::Emptied
+            }
         };
         match event {
             Event::Pod(event) => match *event {
@@ -95,6 +104,10 @@ pub(crate) async fn run(
             },
             Event::Runtime(happened) => dispatcher.happened(happened),
             Event::Ended(uid) => dispatcher.ended(&uid),
+            Event::Emptied => {}
+        }
+        if emptying && dispatcher.workers.is_empty() {
+            return Ok(());
         }
     }
 }
@@ -110,6 +123,8 @@ impl Dispatcher {
             Some(handle) => {
                 handle.wish.send_replace(Wish { pod, gone: false });
             }
+            // What would be begun now would be stopped at once.
+            None if self.context.config.power_off.is_cancelled() => {}
             None => self.begin(uid, pod),
         }
     }

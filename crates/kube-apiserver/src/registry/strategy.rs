@@ -3,6 +3,7 @@
 mod data;
 mod immutable;
 mod pod;
+mod scheduling;
 pub(crate) mod service;
 mod storage;
 mod volume;
@@ -155,6 +156,9 @@ pub(crate) fn validate(
                 service::validate_update(&old["spec"], &object["spec"], causes);
             }
         }
+        ("", "nodes") => scheduling::node(object, causes),
+        ("scheduling.k8s.io", "priorityclasses") => scheduling::priority_class(object, causes),
+        ("policy", "poddisruptionbudgets") => scheduling::budget(object, causes),
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
         // What is stored was valid; only a new spec can make it invalid.

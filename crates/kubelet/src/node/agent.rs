@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Error, Result, containerd, file};
@@ -74,8 +75,23 @@ fn kubelet(config: &Config, guard: netpol::Guard) -> Result<crate::Config> {
         labels: std::collections::BTreeMap::new(),
         max_pods: 110,
         guard: Some(guard),
+        power_off: power_button()?,
         server: Some(crate::Server { address: SocketAddr::new(any, PORT), tls: Arc::new(tls(Path::new(SECRETS))?) }),
     })
+}
+
+/// Cancelled by SIGPWR, the signal for a power that is about to go.
+fn power_button() -> Result<CancellationToken> {
+    let (token, power) = (CancellationToken::new(), SignalKind::from_raw(rustix::process::Signal::POWER.as_raw()));
+    let listen = signal(power).map_err(|source| Error::Start { program: "the listener for SIGPWR".into(), source });
+    let (mut signals, pressed) = (listen?, token.clone());
+    kit::spawn("power-button", async move {
+        if signals.recv().await.is_some() {
+            pressed.cancel();
+        }
+    })
+    .detach();
+    Ok(token)
 }
 
 /// Serves with the node's certificate and demands one of the cluster from clients.

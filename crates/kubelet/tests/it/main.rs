@@ -10,4 +10,5 @@ mod driver;
 mod image;
 mod machine;
 mod pods;
+mod simulated;
 mod streams;
