@@ -7,11 +7,13 @@
 )]
 
 mod apply;
+mod conversion;
 mod crd;
 mod defaults;
 mod delegation;
 mod documents;
 mod objects;
+mod policies;
 mod served;
 mod store;
 mod streams;

@@ -44,15 +44,19 @@ async fn label(Json(review): Json<Value>) -> Json<Value> {
     Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-/// The port and the CA bundle of a hook server.
 async fn hooks(shutdown: CancellationToken) -> (u16, String) {
+    let router =
+        axum::Router::new().route("/judge", axum::routing::post(judge)).route("/label", axum::routing::post(label));
+    listen(router, shutdown).await
+}
+
+/// The port and the CA bundle of a server of hooks.
+pub(crate) async fn listen(router: axum::Router, shutdown: CancellationToken) -> (u16, String) {
     let pki = Pki::open(None).unwrap();
     let pair = pki.server("hook", "hook", "", &["127.0.0.1".into(), "hook.default.svc".into()]).unwrap();
     let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let router =
-        axum::Router::new().route("/judge", axum::routing::post(judge)).route("/label", axum::routing::post(label));
     tokio::spawn(serve(vec![listener], Arc::new(tls), router, shutdown));
     (port, encode(pki.ca_pem()))
 }
