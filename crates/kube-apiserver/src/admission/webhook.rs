@@ -174,7 +174,7 @@ impl Webhooks {
     ) -> Result<bool, ApiError> {
         let answer = match call::review(place, hook, version, attributes).await {
             Ok(answer) => answer,
-            Err(failure) => return failure.settle(hook, warnings).map(|()| false),
+            Err(failure) => return failure.settle(hook).map(|()| false),
         };
         warnings.extend(strings(&answer, "/warnings"));
         call::verdict(&hook.name, &answer)?;
@@ -185,7 +185,7 @@ impl Webhooks {
                 attributes.object = Some(object);
                 Ok(changed)
             }
-            Err(failure) => failure.settle(hook, warnings).map(|()| false),
+            Err(failure) => failure.settle(hook).map(|()| false),
         }
     }
 
@@ -215,7 +215,7 @@ impl Webhooks {
                     warnings.extend(strings(&answer, "/warnings"));
                     call::verdict(&hook.name, &answer)?;
                 }
-                Err(failure) => failure.settle(hook, warnings)?,
+                Err(failure) => failure.settle(hook)?,
             }
         }
         Ok(())

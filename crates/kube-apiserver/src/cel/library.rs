@@ -49,7 +49,7 @@ pub(super) fn call<'a>(eval: &mut Eval<'a>, call: &'a CallExpr) -> Result<Value,
         return outcome;
     }
     eval.pay(cost(&call.func_name, &operands))?;
-    let outcome = bridged(call, namespace, target, operands)?;
+    let outcome = bridged(call, namespace, target.as_ref(), operands)?;
     Ok(match (namespace, call.func_name.as_str(), outcome) {
         // A format of an unknown name is none.
         (Some("format"), "named", Value::Null) => none(),
@@ -77,7 +77,7 @@ fn cost(name: &str, operands: &[Value]) -> u64 {
 fn bridged(
     call: &CallExpr,
     namespace: Option<&str>,
-    target: Option<Value>,
+    target: Option<&Value>,
     mut operands: Vec<Value>,
 ) -> Result<Value, Fault> {
     let ident = |name: &str| IdedExpr { id: 0, expr: Expr::Ident(name.to_owned()) };
@@ -91,7 +91,7 @@ fn bridged(
     }
     LIBRARY.with(|library| {
         let mut scope = library.new_inner_scope();
-        if let Some(target) = &target {
+        if let Some(target) = target {
             scope.add_variable_from_value("target", target.clone());
         }
         let args = arguments.into_iter().zip(NAMES).map(|(value, name)| {
@@ -99,7 +99,7 @@ fn bridged(
             ident(name)
         });
         let args = args.collect();
-        let receiver = namespace.or(target.as_ref().map(|_| "target"));
+        let receiver = namespace.or(target.map(|_| "target"));
         let bridged =
             CallExpr { func_name: call.func_name.clone(), target: receiver.map(|name| Box::new(ident(name))), args };
         scope.resolve(&IdedExpr { id: 0, expr: Expr::Call(bridged) }).map_err(worded)

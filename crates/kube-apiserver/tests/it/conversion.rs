@@ -66,9 +66,22 @@ fn definition(port: u16, ca: &str) -> CustomResourceDefinition {
     .unwrap()
 }
 
+/// An admission webhook that knows v2 alone: it adds one to `spec.count`.
+async fn grow(Json(review): Json<Value>) -> Json<Value> {
+    use base64::Engine;
+    let request = &review["request"];
+    let count = request["object"]["spec"]["count"].as_i64().unwrap_or(-1);
+    assert_eq!(request["object"]["apiVersion"], "example.com/v2");
+    let patch = json!([{"op": "replace", "path": "/spec/count", "value": count + 1}]).to_string();
+    let response = json!({"uid": request["uid"], "allowed": request["requestKind"]["version"] == "v1", "patchType": "JSONPatch",
+        "patch": base64::engine::general_purpose::STANDARD.encode(patch)});
+    Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
+}
+
 struct Parts {
     client: Client,
     calls: Arc<AtomicUsize>,
+    hooks: (u16, String),
     _running: tokio_util::sync::DropGuard,
 }
 
@@ -76,12 +89,13 @@ impl Parts {
     async fn start() -> Self {
         let running = CancellationToken::new();
         let calls = Arc::new(AtomicUsize::new(0));
-        let router = axum::Router::new().route("/convert", post(convert)).with_state(calls.clone());
+        let router =
+            axum::Router::new().route("/convert", post(convert)).route("/grow", post(grow)).with_state(calls.clone());
         let (port, ca) = listen(router, running.clone()).await;
         let client = super::server().await.client();
         let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
         definitions.create(&PostParams::default(), &definition(port, &ca)).await.unwrap();
-        Self { client, calls, _running: running.drop_guard() }
+        Self { client, calls, hooks: (port, ca), _running: running.drop_guard() }
     }
 
     fn version(&self, version: &str) -> Api<DynamicObject> {
@@ -196,4 +210,33 @@ async fn a_webhook_that_misbehaves_is_told() {
     assert_eq!(code, 500);
     let expect = "conversion webhook for example.com/v1, Kind=Part failed: Post \"https://127.0.0.1:1/?timeout=30s\": dial tcp 127.0.0.1:1: ";
     assert!(message.starts_with(expect), "{message}");
+}
+
+#[tokio::test]
+async fn admission_sees_the_version_it_asks_for() {
+    let parts = Parts::start().await;
+    let (port, ca) = &parts.hooks;
+    let rules = json!([{"apiGroups": ["example.com"], "apiVersions": ["v2"], "resources": ["parts"], "operations": ["CREATE"]}]);
+    let hook = json!({"name": "grow.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "rules": rules,
+        "clientConfig": {"url": format!("https://127.0.0.1:{port}/grow"), "caBundle": ca}});
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": rules},
+        "validations": [{"expression": "object.spec.count < 10", "messageExpression": "string(object.spec.count) + ' is too many'"}]}});
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}});
+    for (kind, body) in [
+        ("mutatingwebhookconfigurations", json!({"metadata": {"name": "grow"}, "webhooks": [hook]})),
+        ("validatingadmissionpolicies", policy),
+        ("validatingadmissionpolicybindings", binding),
+    ] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}");
+        let request = http::Request::post(path).header("content-type", "application/json");
+        parts.client.request::<Value>(request.body(body.to_string().into_bytes()).unwrap()).await.unwrap();
+    }
+    let made = parts.create("v1", "a", json!({"size": 3})).await.unwrap();
+    assert_eq!(made.data["spec"]["size"], 4);
+    match parts.create("v1", "b", json!({"size": 9})).await {
+        Err(Error::Api(status)) => {
+            assert!(status.message.ends_with("denied request: 10 is too many"), "{}", status.message)
+        }
+        other => panic!("expected a refusal, got {other:?}"),
+    }
 }

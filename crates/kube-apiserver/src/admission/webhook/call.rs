@@ -20,12 +20,11 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn settle(self, hook: &Hook, warnings: &mut Vec<String>) -> Result<(), ApiError> {
+    pub(super) fn settle(self, hook: &Hook) -> Result<(), ApiError> {
         match self {
             Self::Refused(error) => Err(error),
             Self::Call(reason) if hook.ignore_failures => {
                 tracing::warn!(webhook = %hook.name, %reason, "webhook failed, ignored by its failure policy");
-                let _ = warnings;
                 Ok(())
             }
             Self::Call(reason) => Err(ApiError::internal(format!(
@@ -111,17 +110,38 @@ pub(super) async fn review(
     let body = document(&uid, version, place, attributes).await.map_err(Failure::Refused)?.to_string();
     let answer = hook.client.post(place.view, body, hook.timeout).await;
     let answer = answer.map_err(|why| Failure::Call(format!("failed to call webhook: {why}")))?;
-    let answer = answer.get("response").cloned().unwrap_or(Value::Null);
-    if !answer.is_object() {
-        return Err(Failure::Call("Webhook response was absent".into()));
+    let response =
+        checked(&uid, answer).map_err(|why| Failure::Call(format!("received invalid webhook response: {why}")))?;
+    for (key, value) in response.get("auditAnnotations").and_then(Value::as_object).into_iter().flatten() {
+        tracing::info!(target: "audit", annotation = %format!("{}/{key}", hook.name), %value, "audit annotation of a webhook");
     }
-    if text(&answer, "/uid") != uid {
-        let got = text(&answer, "/uid");
-        return Err(Failure::Call(format!(
-            "received invalid webhook response: expected response.uid={uid:?}, got {got:?}"
-        )));
+    Ok(response)
+}
+
+/// The `response` of an answer that is one to the review of this `uid`.
+fn checked(uid: &str, mut answer: Value) -> Result<Value, String> {
+    let got = (text(&answer, "/apiVersion"), text(&answer, "/kind"));
+    if got != ("admission.k8s.io/v1", "AdmissionReview") {
+        let (version, kind) = got;
+        return Err(format!(
+            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {version}, Kind={kind}"
+        ));
     }
-    Ok(answer)
+    let response = answer["response"].take();
+    if !response.is_object() {
+        return Err("webhook response was absent".to_owned());
+    }
+    let said = text(&response, "/uid");
+    if said != uid {
+        return Err(format!("expected response.uid={uid:?}, got {said:?}"));
+    }
+    match (text(&response, "/patch"), text(&response, "/patchType")) {
+        ("", "") => Ok(response),
+        ("", _) => Err("webhook returned response.patchType but not response.patch".to_owned()),
+        (_, "") => Err("webhook returned response.patch but not response.patchType".to_owned()),
+        (_, "JSONPatch") => Ok(response),
+        (_, other) => Err(format!("webhook returned invalid response.patchType of {other:?}")),
+    }
 }
 
 /// An explicit refusal as an error worded like Kubernetes'.
@@ -187,12 +207,6 @@ pub(super) async fn patched(
     let encoded = text(answer, "/patch");
     if encoded.is_empty() {
         return Ok(None);
-    }
-    if text(answer, "/patchType") != "JSONPatch" {
-        return Err(Failure::Call(format!(
-            "received invalid webhook response: unknown patchType {:?}",
-            text(answer, "/patchType")
-        )));
     }
     if attributes.operation == Operation::Delete {
         return Err(Failure::Call("received invalid webhook response: a DELETE cannot be patched".into()));

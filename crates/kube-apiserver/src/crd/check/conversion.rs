@@ -57,7 +57,7 @@ pub(crate) fn url(address: &str, at: &str, causes: &mut Vec<Cause>) {
     let form = "desired format: https://host[:port][/path]";
     let mut wrong = |why: String| causes.push(invalid(at, &json!(address), &why));
     match url::Url::parse(address) {
-        Err(error) => return wrong(format!("url must be a valid URL: {error}; {form}")),
+        Err(error) => wrong(format!("url must be a valid URL: {error}; {form}")),
         Ok(url) => {
             if url.scheme() != "https" {
                 wrong(format!("'https' is the only allowed URL scheme; {form}"));

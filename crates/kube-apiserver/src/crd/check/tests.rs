@@ -170,6 +170,7 @@ fn definitions_are_complete() {
 }
 
 #[track_caller]
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn check_rule(field: Value, rule: Value, expect: &[&str]) {
     let mut field = field;
     field["x-kubernetes-validations"] = json!([rule]);
