@@ -18,6 +18,7 @@ use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
 
 pub mod cel;
+pub(crate) mod configuration;
 pub mod node_restriction;
 pub mod plugins;
 pub mod pod_security;
@@ -105,6 +106,11 @@ fn exempt(attributes: &Attributes) -> bool {
         || matches!(attributes.resource.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
 }
 
+/// Policies judge webhook configurations too, but not policies.
+fn exempt_from_policies(attributes: &Attributes) -> bool {
+    exempt(attributes) && !attributes.resource.plural.ends_with("webhookconfigurations")
+}
+
 impl Admission {
     /// A chain reading the cluster through `view`; `accounts_required` is false where no controller makes accounts.
     #[must_use]
@@ -132,7 +138,7 @@ impl Admission {
             tokio::time::sleep(ACCOUNT_PAUSE).await;
         }
         self.built_in(attributes)?;
-        if !exempt(attributes) && self.webhooks.mutate(attributes, registry, &mut warnings).await? {
+        if !exempt(attributes) && self.webhooks.mutate(attributes, registry, &self.authorizer, &mut warnings).await? {
             // A webhook may have added containers, which need what the others have.
             self.built_in(attributes)?;
         }
@@ -167,9 +173,11 @@ impl Admission {
         pod_security::check(&*self.view, attributes, &mut warnings)?;
         storage::check(&*self.view, attributes)?;
         quota::check(&*self.view, attributes)?;
+        if !exempt_from_policies(attributes) {
+            self.policies.check(attributes, registry, &self.authorizer, &mut warnings).await?;
+        }
         if !exempt(attributes) {
-            self.policies.check(attributes, registry, &self.authorizer, &mut warnings)?;
-            self.webhooks.validate(attributes, registry, &mut warnings).await?;
+            self.webhooks.validate(attributes, registry, &self.authorizer, &mut warnings).await?;
         }
         Ok(warnings)
     }

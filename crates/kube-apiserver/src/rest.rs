@@ -145,9 +145,9 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
         return Err(not_allowed());
     }
     match info.verb.as_str() {
-        "get" => read::get(call),
-        "list" => read::list(call),
-        "watch" => watching::watch(call),
+        "get" => read::get(call).await,
+        "list" => read::list(call).await,
+        "watch" => watching::watch(call).await,
         "create" => Box::pin(write::create(call, body)).await,
         "update" => Box::pin(write::update(call, body)).await,
         "patch" => Box::pin(patching::patch(call, body)).await,

@@ -170,7 +170,8 @@ pub(crate) fn validate(
         }
         ("storage.k8s.io", plural) => storage::validate(plural, object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
-        ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, causes),
+        ("admissionregistration.k8s.io", plural) => crate::admission::configuration::validate(plural, object, causes),
+        ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, old, causes),
         _ => {}
     }
     if let Some(old) = old {

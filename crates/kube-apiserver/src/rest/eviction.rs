@@ -32,7 +32,7 @@ pub(super) async fn evict(call: &Call, body: Body) -> Result<Response, ApiError>
     let write = Write { operation: Operation::Create, name, old: None, options: "CreateOptions" };
     admit::validate(call, &write, Some(&eviction)).await?;
     let options = Options::parse(call, &eviction["deleteOptions"].take())?;
-    let pod = respond::tree(call, &*read::fetch(call)?)?;
+    let pod = respond::tree(call, &*read::fetch(call)?).await?;
     if !uncounted(&pod) {
         spend(call, &pod, options.is_dry_run()).await?;
     }

@@ -14,12 +14,12 @@ use super::{Call, respond};
 use crate::error::ApiError;
 use crate::store::{Object, Snapshot};
 
-pub(super) fn get(call: &Call) -> Result<Response, ApiError> {
+pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
     let stored = fetch(call)?;
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, respond::bytes(call, &stored)?));
+        return Ok(respond::json_bytes(StatusCode::OK, respond::bytes(call, &[stored]).await?.concat()));
     }
-    respond::object(call, StatusCode::OK, &respond::tree(call, &stored)?)
+    respond::object(call, StatusCode::OK, &respond::tree(call, &stored).await?)
 }
 
 /// The object the request names.
@@ -75,7 +75,7 @@ impl Token {
     }
 }
 
-pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
+pub(super) async fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, false)?;
     let filter = Filter::parse(call)?;
     let (page, revision, next) = page(call, &options, &filter)?;
@@ -87,9 +87,9 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
         }
     }
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, joined(call, &page, &metadata)?));
+        return Ok(respond::json_bytes(StatusCode::OK, joined(call, &page, &metadata).await?));
     }
-    let objects: Vec<Value> = page.iter().map(|object| respond::tree(call, object)).collect::<Result<_, _>>()?;
+    let objects: Vec<Value> = call.server.in_versions(&call.resource, &page).await?;
     let document = match call.accept.shape {
         Shape::Table => {
             let mut table = respond::table(call, &objects, &Value::Null);
@@ -107,18 +107,18 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
 }
 
 /// Stored bytes put together: a list costs a copy and no parsing.
-fn joined(call: &Call, page: &[Arc<Object>], metadata: &Value) -> Result<Vec<u8>, ApiError> {
+async fn joined(call: &Call, page: &[Arc<Object>], metadata: &Value) -> Result<Vec<u8>, ApiError> {
     let head =
         json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": metadata});
     let mut out = Vec::with_capacity(page.iter().map(|o| o.json.len() + 1).sum::<usize>() + 256);
     out.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());
     // `metadata` is an object too: its brace was trimmed with the outer one.
     out.extend_from_slice(b"},\"items\":[");
-    for (index, object) in page.iter().enumerate() {
+    for (index, object) in respond::bytes(call, page).await?.iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(&respond::bytes(call, object)?);
+        out.extend_from_slice(object);
     }
     out.extend_from_slice(b"]}");
     Ok(out)

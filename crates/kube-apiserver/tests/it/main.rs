@@ -7,12 +7,14 @@
 )]
 
 mod apply;
+mod conversion;
 mod crd;
 mod defaults;
 mod delegation;
 mod documents;
 mod objects;
 mod page;
+mod policies;
 mod served;
 mod store;
 mod streams;

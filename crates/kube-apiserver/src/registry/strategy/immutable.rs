@@ -76,13 +76,6 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
             }
         }
         ("storage.k8s.io", plural) => storage::update(plural, old, new, causes),
-        ("apiextensions.k8s.io", _) => {
-            for path in
-                [&["spec", "group"][..], &["spec", "scope"], &["spec", "names", "plural"], &["spec", "names", "kind"]]
-            {
-                keep(old, new, path, FIELD, causes);
-            }
-        }
         _ => {}
     }
 }
