@@ -10,6 +10,7 @@ mod eviction;
 mod meta;
 mod options;
 mod owners;
+mod page;
 mod patching;
 mod protobuf;
 mod read;

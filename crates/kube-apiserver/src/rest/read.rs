@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use base64::Engine as _;
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::accept::Shape;
 use super::options::ListOptions;
+use super::page::Token;
 use super::selector::{Fields, Labels};
 use super::{Call, respond};
-use crate::error::ApiError;
+use crate::error::{ApiError, Cause};
 use crate::store::{Object, Snapshot};
 
 pub(super) fn get(call: &Call) -> Result<Response, ApiError> {
@@ -49,32 +49,6 @@ impl Filter {
     }
 }
 
-/// Where a limited list goes on: the revision of its first page and the last key handed out.
-struct Token {
-    revision: u64,
-    namespace: String,
-    name: String,
-}
-
-impl Token {
-    fn encode(&self) -> String {
-        let text = json!({"v": 1, "rv": self.revision, "ns": self.namespace, "name": self.name}).to_string();
-        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
-    }
-    fn decode(text: &str) -> Result<Self, ApiError> {
-        let read = || {
-            let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).ok()?;
-            let value: Value = serde_json::from_slice(&bytes).ok()?;
-            Some(Self {
-                revision: value["rv"].as_u64()?,
-                namespace: value["ns"].as_str()?.to_owned(),
-                name: value["name"].as_str()?.to_owned(),
-            })
-        };
-        read().ok_or_else(|| ApiError::bad_request("continue key is not valid"))
-    }
-}
-
 pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, false)?;
     let filter = Filter::parse(call)?;
@@ -86,42 +60,15 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
             metadata["remainingItemCount"] = remaining.into();
         }
     }
+    let resource = &call.resource;
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, joined(call, &page, &metadata)?));
+        let head = json!({"kind": resource.list_kind, "apiVersion": resource.api_version(), "metadata": metadata});
+        // `metadata` is an object too: its brace is trimmed with the outer one.
+        let head = format!("{}}},\"items\":[", head.to_string().trim_end_matches('}'));
+        return respond::stored_list(call, head, page);
     }
     let objects: Vec<Value> = page.iter().map(|object| respond::tree(call, object)).collect::<Result<_, _>>()?;
-    let document = match call.accept.shape {
-        Shape::Table => {
-            let mut table = respond::table(call, &objects, &Value::Null);
-            table["metadata"] = metadata;
-            table
-        }
-        Shape::Metadata => {
-            let items: Vec<Value> = objects.iter().map(|o| respond::partial(o, "PartialObjectMetadata")).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
-        }
-        Shape::Object => json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
-            "metadata": metadata, "items": objects}),
-    };
-    respond::encode(call, StatusCode::OK, &document)
-}
-
-/// Stored bytes put together: a list costs a copy and no parsing.
-fn joined(call: &Call, page: &[Arc<Object>], metadata: &Value) -> Result<Vec<u8>, ApiError> {
-    let head =
-        json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": metadata});
-    let mut out = Vec::with_capacity(page.iter().map(|o| o.json.len() + 1).sum::<usize>() + 256);
-    out.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());
-    // `metadata` is an object too: its brace was trimmed with the outer one.
-    out.extend_from_slice(b"},\"items\":[");
-    for (index, object) in page.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(&respond::bytes(call, object)?);
-    }
-    out.extend_from_slice(b"]}");
-    Ok(out)
+    respond::list(call, objects, metadata)
 }
 
 type Page = (Vec<Arc<Object>>, u64, Option<(String, usize)>);
@@ -143,7 +90,7 @@ fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, Api
         objects.truncate(options.limit);
         if let Some(last) = objects.last() {
             let (namespace, name) = (last.key.namespace.to_string(), last.key.name.to_string());
-            next = Some((Token { revision: snapshot.revision, namespace, name }.encode(), remaining));
+            next = Some((Token { revision: Some(snapshot.revision), namespace, name }.encode(), remaining));
         }
     }
     Ok((objects, snapshot.revision, next))
@@ -156,28 +103,27 @@ fn snapshot(call: &Call, options: &ListOptions, token: Option<&Token>) -> Result
         if options.revision.is_some_and(|revision| revision != 0) {
             return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
         }
-        return store.list_at(&storage, namespace, token.revision).map_err(|_| {
-            ApiError::expired(
-                "The provided continue parameter is too old to display a consistent list result. \
-                 You must start a new list without the continue parameter.",
-            )
-        });
+        return match token.revision {
+            Some(revision) => store.list_at(&storage, namespace, revision).map_err(|_| token.expired()),
+            None => Ok(store.list(&storage, namespace)),
+        };
     }
-    if options.exact {
-        return Ok(store.list_at(&storage, namespace, options.revision.unwrap_or_default())?);
-    }
+    let asked = options.revision.unwrap_or_default();
     let snapshot = store.list(&storage, namespace);
-    match options.revision {
-        Some(asked) if asked > snapshot.revision => {
-            let mut error = ApiError::new(
-                504,
-                "Timeout",
-                format!("Too large resource version: {asked}, current: {}", snapshot.revision),
-            );
-            error.details = Some(json!({"causes": [{"reason": "ResourceVersionTooLarge",
-                "message": "Too large resource version"}], "retryAfterSeconds": 1}));
-            Err(error)
-        }
-        _ => Ok(snapshot),
+    if asked > snapshot.revision {
+        return Err(too_large(asked, snapshot.revision));
     }
+    if options.exact { Ok(store.list_at(&storage, namespace, asked)?) } else { Ok(snapshot) }
+}
+
+/// The answer to a client that has seen a revision which this store has not reached.
+pub(super) fn too_large(asked: u64, current: u64) -> ApiError {
+    let mut error = ApiError::new(504, "Timeout", format!("Too large resource version: {asked}, current: {current}"));
+    error.details = Some(json!({"retryAfterSeconds": 1}));
+    error.causes = vec![Cause {
+        reason: "ResourceVersionTooLarge".to_owned(),
+        message: "Too large resource version".to_owned(),
+        field: String::new(),
+    }];
+    error
 }
