@@ -32,7 +32,7 @@ pub struct ApiError {
     /// Field errors.
     pub causes: Vec<Cause>,
     /// A token with which a list may go on in spite of the error.
-    pub resume: Option<String>,
+    pub resume: Option<Box<str>>,
 }
 
 impl ApiError {
@@ -116,7 +116,7 @@ impl ApiError {
             status["details"] = details;
         }
         if let Some(token) = &self.resume {
-            status["metadata"]["continue"] = token.as_str().into();
+            status["metadata"]["continue"] = (**token).into();
         }
         status
     }

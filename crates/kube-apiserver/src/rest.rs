@@ -147,7 +147,7 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     }
     match info.verb.as_str() {
         "get" => read::get(call),
-        "list" => read::list(call),
+        "list" => Box::pin(read::list(call)).await,
         "watch" => watching::watch(call),
         "create" => Box::pin(write::create(call, body)).await,
         "update" => Box::pin(write::update(call, body)).await,

@@ -128,7 +128,7 @@ mod tests {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..12 {
             let alias = format!("*a{}", n - 1);
-            bomb.push_str(&format!("a{n}: &a{n} [{}]\n", vec![alias.as_str(); 9].join(", ")));
+            bomb.push_str(&format!("a{n}: &a{n} [{}]\n", [alias.as_str(); 9].join(", ")));
         }
         let error = yaml(bomb.as_bytes()).unwrap_err();
         assert!(matches!(error.code, 400 | 413), "{error}");

@@ -233,7 +233,7 @@ pub(super) async fn collection(call: &Call, body: Body) -> Result<Response, ApiE
     let limit = if list.limit == 0 { usize::MAX } else { list.limit };
     for object in snapshot.objects.iter().filter(|object| filter.matches(object)).take(limit) {
         match remove(call, &object.key.name, &options).await {
-            Ok(Outcome::Removed(object) | Outcome::Waiting(object)) => items.push(object),
+            Ok(Outcome::Removed(object) | Outcome::Waiting(object)) => items.push(respond::shaped(call, object)),
             Err(error) if error.reason == "NotFound" => {}
             Err(error) => return Err(error),
         }

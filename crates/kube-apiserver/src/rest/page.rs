@@ -46,7 +46,7 @@ impl Token {
              modified, or deleted between the time the first chunk was returned and now may show up in the list.",
         );
         let now = Self { revision: None, namespace: self.namespace.clone(), name: self.name.clone() };
-        error.resume = Some(now.encode());
+        error.resume = Some(now.encode().into());
         error
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::accept::Shape;
 use super::options::ListOptions;
@@ -49,10 +49,10 @@ impl Filter {
     }
 }
 
-pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
+pub(super) async fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, false)?;
     let filter = Filter::parse(call)?;
-    let (page, revision, next) = page(call, &options, &filter)?;
+    let (page, revision, next) = page(call, &options, &filter).await?;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
     if let Some((token, remaining)) = next {
         metadata["continue"] = token.into();
@@ -67,13 +67,33 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
         let head = format!("{}}},\"items\":[", head.to_string().trim_end_matches('}'));
         return respond::stored_list(call, head, page);
     }
-    let objects: Vec<Value> = page.iter().map(|object| respond::tree(call, object)).collect::<Result<_, _>>()?;
+    let _turn = labour(call, page.len()).await;
+    let mut objects = Vec::with_capacity(page.len());
+    for (index, object) in page.iter().enumerate() {
+        breathe(index).await;
+        objects.push(respond::shaped(call, respond::tree(call, object)?));
+    }
     respond::list(call, objects, metadata)
+}
+
+/// Objects looked into between two chances for others.
+const BREATH: usize = 64;
+
+/// Lets other requests have the thread now and then.
+async fn breathe(index: usize) {
+    if index % BREATH == BREATH - 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The turn of a request that looks into many objects: a user has one at a time.
+async fn labour(call: &Call, objects: usize) -> Option<tokio::sync::OwnedSemaphorePermit> {
+    if objects <= 4 * BREATH { None } else { call.server.edges().fairness.labour(&call.user.name).await }
 }
 
 type Page = (Vec<Arc<Object>>, u64, Option<(String, usize)>);
 
-fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, ApiError> {
+async fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, ApiError> {
     let token = (!options.resume.is_empty()).then(|| Token::decode(&options.resume)).transpose()?;
     let snapshot = snapshot(call, options, token.as_ref())?;
     let mut objects = snapshot.objects;
@@ -81,7 +101,17 @@ fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, Api
         let after = (token.namespace.as_str(), token.name.as_str());
         objects.retain(|object| (&*object.key.namespace, &*object.key.name) > after);
     }
-    if !filter.is_empty() {
+    if !filter.fields.is_empty() {
+        let _turn = labour(call, objects.len()).await;
+        let mut matching = Vec::new();
+        for (index, object) in objects.into_iter().enumerate() {
+            breathe(index).await;
+            if filter.matches(&object) {
+                matching.push(object);
+            }
+        }
+        objects = matching;
+    } else if !filter.labels.is_empty() {
         objects.retain(|object| filter.matches(object));
     }
     let mut next = None;

@@ -58,20 +58,31 @@ pub(super) fn bytes(call: &Call, stored: &Arc<Object>) -> Result<Bytes, ApiError
     Ok(tree(call, stored)?.to_string().into())
 }
 
-/// A list of trees in the shape the client accepts.
-pub(super) fn list(call: &Call, objects: Vec<Value>, metadata: Value) -> Result<Response, ApiError> {
+/// One object of a list in the shape the client accepts: a table's row stands for its object.
+pub(super) fn shaped(call: &Call, object: Value) -> Value {
+    match call.accept.shape {
+        Shape::Object => object,
+        Shape::Metadata => partial(&object, "PartialObjectMetadata"),
+        Shape::Table => {
+            crate::table::line(&call.resource, &object, call.query.get("includeObject"), jiff::Timestamp::now())
+        }
+    }
+}
+
+/// A list of what [`shaped`] has made.
+pub(super) fn list(call: &Call, items: Vec<Value>, metadata: Value) -> Result<Response, ApiError> {
     let document = match call.accept.shape {
         Shape::Table => {
-            let mut table = table(call, &objects, &Value::Null);
+            let mut table = render(&call.resource, &[], "");
             table["metadata"] = metadata;
+            table["rows"] = items.into();
             table
         }
         Shape::Metadata => {
-            let items: Vec<Value> = objects.iter().map(|o| partial(o, "PartialObjectMetadata")).collect();
             json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
         }
         Shape::Object => json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
-            "metadata": metadata, "items": objects}),
+            "metadata": metadata, "items": items}),
     };
     encode(call, StatusCode::OK, &document)
 }

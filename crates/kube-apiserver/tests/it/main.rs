@@ -11,6 +11,7 @@ mod crd;
 mod defaults;
 mod delegation;
 mod documents;
+mod hostile;
 mod lists;
 mod objects;
 mod properties;

@@ -33,7 +33,7 @@ fn object_of(map: BTreeMap<String, Value>) -> Value {
 fn with_nulls(patch: &Value, salt: usize) -> Value {
     let Value::Object(map) = patch else { return patch.clone() };
     let field = |(at, (key, value)): (usize, (&String, &Value))| {
-        (key.clone(), if (at + salt) % 3 == 0 { Value::Null } else { with_nulls(value, salt + 1) })
+        (key.clone(), if (at + salt).is_multiple_of(3) { Value::Null } else { with_nulls(value, salt + 1) })
     };
     map.iter().enumerate().map(field).collect::<Map<_, _>>().into()
 }
