@@ -32,12 +32,14 @@ pub struct ApiError {
     pub details: Option<Value>,
     /// Field errors.
     pub causes: Vec<Cause>,
+    /// A token with which a list may go on in spite of the error.
+    pub resume: Option<Box<str>>,
 }
 
 impl ApiError {
     /// An error with no details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, causes: Vec::new() }
+        Self { code, reason, message: message.into(), details: None, causes: Vec::new(), resume: None }
     }
     /// 400.
     pub fn bad_request(message: impl Into<String>) -> Self {
@@ -113,6 +115,9 @@ impl ApiError {
         }
         if details.as_object().is_some_and(|d| !d.is_empty()) {
             status["details"] = details;
+        }
+        if let Some(token) = &self.resume {
+            status["metadata"]["continue"] = (**token).into();
         }
         status
     }

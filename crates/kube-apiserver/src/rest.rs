@@ -10,6 +10,7 @@ mod eviction;
 pub(crate) mod meta;
 mod options;
 mod owners;
+mod page;
 mod patching;
 mod protobuf;
 mod read;
@@ -146,8 +147,8 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     }
     match info.verb.as_str() {
         "get" => read::get(call).await,
-        "list" => read::list(call).await,
-        "watch" => watching::watch(call).await,
+        "list" => Box::pin(read::list(call)).await,
+        "watch" => watching::watch(call),
         "create" => Box::pin(write::create(call, body)).await,
         "update" => Box::pin(write::update(call, body)).await,
         "patch" => Box::pin(patching::patch(call, body)).await,

@@ -6,6 +6,7 @@ pub mod defaults;
 pub mod parse;
 pub mod prune;
 pub mod rules;
+pub mod types;
 pub mod validate;
 
 use std::collections::BTreeMap;

@@ -33,7 +33,7 @@ mod tests {
         for mut definition in definitions {
             crate::crd::prepare(&mut definition);
             let mut causes = Vec::new();
-            crate::crd::check::validate(&definition, &mut causes);
+            crate::crd::check::validate(&definition, None, &mut causes);
             assert!(causes.is_empty(), "{causes:?}");
         }
     }

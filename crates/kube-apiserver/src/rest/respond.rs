@@ -64,6 +64,68 @@ pub(super) async fn bytes(call: &Call, stored: &[Arc<Object>]) -> Result<Vec<Byt
     Ok(stored.iter().map(served).collect())
 }
 
+/// One object of a list in the shape the client accepts: a table's row stands for its object.
+pub(super) fn shaped(call: &Call, object: Value) -> Value {
+    match call.accept.shape {
+        Shape::Object => object,
+        Shape::Metadata => partial(&object, "PartialObjectMetadata"),
+        Shape::Table => {
+            crate::table::line(&call.resource, &object, call.query.get("includeObject"), jiff::Timestamp::now())
+        }
+    }
+}
+
+/// A list of what [`shaped`] has made.
+pub(super) fn list(call: &Call, items: Vec<Value>, metadata: Value) -> Result<Response, ApiError> {
+    let document = match call.accept.shape {
+        Shape::Table => {
+            let mut table = render(&call.resource, &[], "");
+            table["metadata"] = metadata;
+            table["rows"] = items.into();
+            table
+        }
+        Shape::Metadata => {
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+        }
+        Shape::Object => json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
+            "metadata": metadata, "items": items}),
+    };
+    encode(call, StatusCode::OK, &document)
+}
+
+/// Bytes of one frame of a long answer: what a reader who does not read costs beyond the objects themselves.
+pub(super) const FRAME: usize = 128 * 1024;
+
+/// A list put together of stored bytes, a frame at a time as the client reads: it costs a copy and no parsing.
+pub(super) async fn stored_list(call: &Call, head: String, page: Vec<Arc<Object>>) -> Result<Response, ApiError> {
+    let mut items = bytes(call, &page).await?.into_iter().peekable();
+    let mut next = Some(head.into_bytes());
+    let mut frames = std::iter::from_fn(move || {
+        let mut frame = next.take()?;
+        while let Some(item) = items.next() {
+            frame.extend_from_slice(&item);
+            if items.peek().is_some() {
+                frame.push(b',');
+            }
+            if frame.len() >= FRAME && items.peek().is_some() {
+                next = Some(Vec::with_capacity(FRAME + 16 * 1024));
+                return Some(frame);
+            }
+        }
+        frame.extend_from_slice(b"]}");
+        Some(frame)
+    });
+    let first = frames.next().unwrap_or_default();
+    let body = if first.len() < FRAME {
+        Body::from(first)
+    } else {
+        let frames =
+            std::iter::once(first).chain(frames).map(|frame| Ok::<_, std::convert::Infallible>(Bytes::from(frame)));
+        Body::from_stream(futures::stream::iter(frames))
+    };
+    Ok(json_bytes(StatusCode::OK, body))
+}
+
 /// The metadata of an object alone.
 pub(super) fn partial(object: &Value, kind: &str) -> Value {
     json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})

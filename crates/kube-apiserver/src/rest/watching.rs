@@ -1,5 +1,6 @@
 //! watch: a stream of JSON events, one a line.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 
 use super::accept::Shape;
 use super::options::ListOptions;
-use super::read::Filter;
+use super::read::{Filter, too_large};
 use super::{Call, respond};
 use crate::ApiServer;
 use crate::error::ApiError;
@@ -24,24 +25,29 @@ use crate::store::{Event, EventKind, Object, Watch};
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Watches without a timeout of their own end after this; clients start the next one.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
+/// Objects of one request to a conversion webhook, when a watch begins.
+const CONVERTED_TOGETHER: usize = 128;
 
-pub(super) async fn watch(call: &Call) -> Result<Response, ApiError> {
+pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, true)?;
     let filter = Filter::parse(call)?;
     let store = call.server.store();
     let namespace = (!call.info.namespace.is_empty()).then(|| call.info.namespace.clone());
     let storage = call.storage();
-    // Without a position (or with sendInitialEvents) a watch begins with what exists.
-    let from_start = options.initial_events || matches!(options.revision, None | Some(0));
+    // Without a position a watch begins with what exists, unless the client says otherwise.
+    let unsaid = matches!(options.revision, None | Some(0));
+    let from_start = options.initial_events.unwrap_or(unsaid);
     let mut initial = Vec::new();
     let position = if from_start {
         let snapshot = store.list(&storage, namespace.as_deref());
-        if options.revision.is_some_and(|asked| asked > snapshot.revision) {
-            return Err(ApiError::new(504, "Timeout", "Too large resource version"));
+        if let Some(asked) = options.revision.filter(|asked| *asked > snapshot.revision) {
+            return Err(too_large(asked, snapshot.revision));
         }
         initial = snapshot.objects;
         initial.retain(|object| filter.matches(object));
         snapshot.revision
+    } else if unsaid {
+        store.revision()
     } else {
         options.revision.unwrap_or_default()
     };
@@ -58,26 +64,21 @@ pub(super) async fn watch(call: &Call) -> Result<Response, ApiError> {
         next_bookmark: Instant::now() + BOOKMARK_EVERY,
         until: Instant::now() + options.timeout.unwrap_or(LONGEST),
         closing: call.server.closing(),
+        initial: initial.into_iter(),
+        initial_end: options.initial_events == Some(true),
+        pending: VecDeque::new(),
+        error: None,
         watch: None,
     };
-    let mut first = Vec::new();
     match watch {
-        Ok(watch) => {
-            feed.initial(&mut first, &initial).await;
-            if options.initial_events {
-                feed.bookmark(&mut first, watch.position(), true);
-            }
-            feed.watch = Some(watch);
-        }
-        Err(gone) => error_line(&mut first, &gone.into()),
+        Ok(watch) => feed.watch = Some(watch),
+        Err(gone) => feed.error = Some(gone.into()),
     }
-    let rest = stream::unfold(feed, |mut feed| async move {
+    let lines = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<_, std::convert::Infallible>(chunk), feed))
     });
-    let begin = (!first.is_empty()).then(|| Ok(Bytes::from(first)));
-    let body = Body::from_stream(futures::StreamExt::chain(stream::iter(begin), rest));
-    Ok(respond::json_bytes(StatusCode::OK, body))
+    Ok(respond::json_bytes(StatusCode::OK, Body::from_stream(lines)))
 }
 
 struct Feed {
@@ -92,15 +93,33 @@ struct Feed {
     next_bookmark: Instant,
     until: Instant,
     closing: tokio::sync::watch::Receiver<bool>,
+    /// What existed at the beginning and is not told yet.
+    initial: std::vec::IntoIter<Arc<Object>>,
+    /// Whether its end is to be marked.
+    initial_end: bool,
+    /// Events taken from the watch and not told yet.
+    pending: VecDeque<Arc<Event>>,
+    /// Ends the stream once it is told.
+    error: Option<ApiError>,
     /// None after an error ended the stream.
     watch: Option<Watch>,
 }
 
 impl Feed {
-    /// The next chunk of lines; None ends the stream.
+    /// The next chunk of lines; None ends the stream. A chunk is made when the client has read the last one, and is
+    /// bounded: who does not read holds a position and one chunk.
     async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            let mut out = Vec::new();
+        let mut out = Vec::new();
+        if let Some(error) = self.error.take() {
+            self.watch = None;
+            error_line(&mut out, &error);
+            return Some(out.into());
+        }
+        if *self.closing.borrow() || Instant::now() >= self.until {
+            return None;
+        }
+        self.backlog(&mut out).await;
+        while out.is_empty() {
             let watch = self.watch.as_mut()?;
             let mut mark = None;
             let events = tokio::select! {
@@ -120,21 +139,37 @@ impl Feed {
                     if !events.is_empty() && !self.renewed() {
                         return None;
                     }
-                    for event in events {
-                        self.event(&mut out, &event).await;
-                    }
-                    if let Some(position) = mark {
-                        self.bookmark(&mut out, position, false);
-                    }
+                    self.pending.extend(events);
                 }
                 Err(gone) => {
                     self.watch = None;
                     error_line(&mut out, &gone.into());
                 }
             }
-            if !out.is_empty() {
-                return Some(out.into());
+            self.backlog(&mut out).await;
+            // A bookmark may not overtake events before it.
+            if let Some(position) = mark.filter(|_| self.pending.is_empty()) {
+                self.bookmark(&mut out, position, false);
             }
+        }
+        Some(out.into())
+    }
+
+    /// Tells what is there to tell, up to a frame.
+    async fn backlog(&mut self, out: &mut Vec<u8>) {
+        // What a webhook converts is converted many at a time.
+        let together = if self.resource.crd.is_some() { CONVERTED_TOGETHER } else { 1 };
+        while out.len() < respond::FRAME && !self.initial.as_slice().is_empty() {
+            let part: Vec<_> = self.initial.by_ref().take(together).collect();
+            self.existing(out, &part).await;
+        }
+        if self.initial.as_slice().is_empty() && std::mem::take(&mut self.initial_end) {
+            let position = self.watch.as_ref().map_or(0, Watch::position);
+            self.bookmark(out, position, true);
+        }
+        while out.len() < respond::FRAME {
+            let Some(event) = self.pending.pop_front() else { break };
+            self.event(out, &event).await;
         }
     }
 
@@ -172,8 +207,8 @@ impl Feed {
         }
     }
 
-    /// What exists when the watch begins, converted together.
-    async fn initial(&mut self, out: &mut Vec<u8>, objects: &[Arc<Object>]) {
+    /// Objects that exist when the watch begins, converted together.
+    async fn existing(&mut self, out: &mut Vec<u8>, objects: &[Arc<Object>]) {
         let bytes = |feed: &Self, object: &Object| feed.shape == Shape::Object && feed.resource.serves_bytes(object);
         let others: Vec<_> = objects.iter().filter(|object| !bytes(self, object)).cloned().collect();
         let mut converted = match self.server.in_versions(&self.resource, &others).await {

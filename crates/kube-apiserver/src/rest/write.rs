@@ -16,7 +16,7 @@ use super::admit::{self, Operation, Write};
 use super::decode;
 use super::{Call, MODIFIED, meta, owners, respond};
 use crate::error::ApiError;
-use crate::registry::strategy;
+use crate::registry::{Resource, strategy};
 use crate::schema::{self, prune};
 use crate::store::{Key, Object, WriteError};
 
@@ -77,23 +77,29 @@ pub(super) fn shape(call: &Call, object: &mut Value, mut duplicates: Vec<String>
     }
 }
 
-/// `shape` for a whole object sent by a client.
+/// `shape` for a whole object sent by a client, which may also hold values of the wrong type.
 pub(super) fn shape_sent(call: &Call, object: &mut Value, duplicates: Vec<String>) -> Result<(), ApiError> {
+    let Resource { kind, version, schema, .. } = &*call.resource;
+    let undecodable = |why: &str| {
+        ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+    };
+    let mismatch = if call.resource.crd.is_none() {
+        schema::types::mismatch(schema, object)
+    } else {
+        schema::types::metadata_mismatch(object)
+    };
+    if let Some(why) = mismatch {
+        return Err(undecodable(&why));
+    }
     let refused = shape(call, object, duplicates)?;
     if refused.is_empty() {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!(
-        "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
-        call.resource.kind,
-        call.resource.version,
-        call.resource.kind,
-        refused.join(", ")
-    )))
+    Err(undecodable(&format!("strict decoding error: {}", refused.join(", "))))
 }
 
 pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError> {
-    call.query.check_write()?;
+    call.query.check_write("CreateOptions")?;
     let bytes = decode::read(call, body).await?;
     let (mut object, duplicates) = decode::document(call, &bytes)?;
     if call.resource.namespaced && call.info.namespace.is_empty() {
@@ -177,7 +183,7 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
 }
 
 pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError> {
-    call.query.check_write()?;
+    call.query.check_write("UpdateOptions")?;
     let bytes = decode::read(call, body).await?;
     let (mut object, duplicates) = decode::document(call, &bytes)?;
     meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;

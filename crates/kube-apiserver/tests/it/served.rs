@@ -7,6 +7,8 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Error};
 use kube_apiserver::ApiServer;
 use kube_apiserver::bootstrap::pki::{Pair, kubeconfig};
+use kube_apiserver::serve::guests::Bounds;
+use kube_apiserver::serve::serve_within;
 use kube_apiserver::serve::tls::Tls;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,10 @@ impl Drop for Served {
 
 impl Served {
     pub(crate) async fn start() -> Self {
+        Self::start_within(Bounds::default()).await
+    }
+
+    pub(crate) async fn start_within(bounds: Bounds) -> Self {
         let server = super::server().await;
         let pki = &server.edges().pki;
         let pair = pki.api_server(&["127.0.0.1".into()]).unwrap();
@@ -33,8 +39,9 @@ impl Served {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        let (serving, stop) = (server.clone(), shutdown.clone());
-        tokio::spawn(async move { serving.serve(vec![listener], Arc::new(tls), stop).await });
+        let stop = shutdown.clone();
+        let router = server.network_router();
+        tokio::spawn(serve_within(bounds, vec![listener], Arc::new(tls), router, stop));
         Self { server, url, shutdown }
     }
 
