@@ -17,7 +17,9 @@ use crate::error::ApiError;
 use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
 
+pub(crate) mod amount;
 pub mod cel;
+pub mod limits;
 pub mod node_restriction;
 pub mod plugins;
 pub mod pod_security;
@@ -78,6 +80,15 @@ pub struct Attributes {
     pub dry_run: bool,
 }
 
+/// A write that may be stored.
+#[derive(Debug)]
+pub struct Admitted {
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
+    /// Held until the write is stored, when it uses a quota.
+    pub turn: Option<quota::Turn>,
+}
+
 /// The chain; cheap to clone.
 #[derive(Clone)]
 pub struct Admission {
@@ -86,6 +97,7 @@ pub struct Admission {
     webhooks: Arc<webhook::Webhooks>,
     policies: Arc<policy::Policies>,
     accounts_required: bool,
+    turns: quota::Turns,
 }
 
 impl std::fmt::Debug for Admission {
@@ -110,6 +122,7 @@ impl Admission {
     pub fn new(view: Arc<dyn View>, authorizer: Authorizer, accounts_required: bool) -> Self {
         Self {
             accounts_required,
+            turns: quota::Turns::default(),
             webhooks: Arc::new(webhook::Webhooks::new(view.clone())),
             policies: Arc::new(policy::Policies::new(view.clone())),
             view,
@@ -141,15 +154,15 @@ impl Admission {
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
         plugins::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
-        quota::default_limits(&*self.view, attributes);
+        limits::defaults(&*self.view, attributes);
         Ok(())
     }
 
-    /// Checks the final object; yields warnings for the client.
+    /// Checks the final object.
     ///
     /// # Errors
     /// A refusal of a plugin, policy or webhook.
-    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Admitted, ApiError> {
         let mut warnings = Vec::new();
         if attributes.operation == Operation::Delete {
             // A deletion has nothing to mutate, so the chain begins here.
@@ -162,11 +175,13 @@ impl Admission {
         node_restriction::check(&*self.view, attributes)?;
         service_account::validate(&*self.view, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
-        quota::check(&*self.view, attributes)?;
+        limits::check(&*self.view, attributes)?;
         if !exempt(attributes) {
             self.policies.check(attributes, registry, &self.authorizer, &mut warnings)?;
             self.webhooks.validate(attributes, registry, &mut warnings).await?;
         }
-        Ok(warnings)
+        // Last, because from here on the others of the namespace wait.
+        let turn = quota::check(&*self.view, &self.turns, attributes).await?;
+        Ok(Admitted { warnings, turn })
     }
 }

@@ -233,6 +233,10 @@ impl View for Store {
         let snapshot = Self::list(self, &storage_key(group, resource), namespace);
         snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
     }
+    fn count(&self, group: &str, resource: &str, namespace: &str) -> usize {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        Self::list(self, &storage_key(group, resource), namespace).objects.len()
+    }
     fn revision(&self, group: &str, resource: &str) -> u64 {
         self.changed_at(&storage_key(group, resource))
     }

@@ -139,7 +139,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     strategy::prepare_create(resource, &mut object);
     strategy::settle(&call.server, resource, &mut object);
     check(call, &object, None, "")?;
-    admit::validate(call, &write, Some(&object)).await?;
+    let turn = admit::validate(call, &write, Some(&object)).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
@@ -149,7 +149,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     }
     let stored = call.server.to_storage(resource, owners::record(call, None, object, ""))?;
     let stored = call.server.store().create(call.key(&name), stored).await;
-    drop(reservation);
+    drop((reservation, turn));
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
     call.server.written(resource, &stored).await;
     respond::tree(call, &stored)
@@ -275,7 +275,7 @@ async fn change_once(
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old), edit.subresource)?;
-    admit::validate(call, &write, Some(&new)).await?;
+    let turn = admit::validate(call, &write, Some(&new)).await?;
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
@@ -294,7 +294,7 @@ async fn change_once(
         && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
     let converted = call.server.to_storage(resource, new)?;
     let outcome = store.update(call.key(name), converted, stored.revision).await;
-    drop(reservation);
+    drop((reservation, turn));
     let updated = match outcome {
         Ok(object) => object,
         Err(WriteError::Changed) => return Err(Refused::Raced),
