@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::authz::Authorizer;
 use crate::authz::view::View;
+use crate::certificates::guard;
 use crate::error::ApiError;
 use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
@@ -155,6 +156,7 @@ impl Admission {
         plugins::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
         limits::defaults(&*self.view, attributes);
+        guard::note_requestor(attributes);
         Ok(())
     }
 
@@ -174,6 +176,7 @@ impl Admission {
         }
         node_restriction::check(&*self.view, attributes)?;
         service_account::validate(&*self.view, attributes)?;
+        guard::check(&self.authorizer, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
         limits::check(&*self.view, attributes)?;
         if !exempt(attributes) {

@@ -20,6 +20,7 @@ pub mod aggregation;
 pub mod authn;
 pub mod authz;
 pub mod bootstrap;
+mod certificates;
 pub mod config;
 pub mod crd;
 pub mod discovery;

@@ -99,6 +99,7 @@ impl ApiServer {
         crate::registry::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crate::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crd::resume_deletions(&server);
+        crate::certificates::resume(&server).await;
         tokio::spawn(crate::store::expiry::run(Arc::downgrade(server.store())));
         Ok(server)
     }
@@ -196,6 +197,9 @@ impl ApiServer {
             && let Err(error) = crate::registry::bootstrap::default_account(self, &object.key.name).await
         {
             tracing::warn!(%error, namespace = %object.key.name, "cannot create the default service account");
+        }
+        if resource.group == "certificates.k8s.io" {
+            crate::certificates::after_write(self, object).await;
         }
         if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
             self.refresh_registry().await;

@@ -115,6 +115,9 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
             child(new, "spec")["finalizers"] = finalizers;
             crate::schema::prune::nulls(new);
         }
+        ("certificates.k8s.io", _, "") => new["spec"] = old["spec"].clone(),
+        ("certificates.k8s.io", _, "approval") => crate::certificates::keep_approval(old, new),
+        ("certificates.k8s.io", _, "status") => crate::certificates::keep_others(old, new),
         ("", "services", "") => service::keep_allocated(old, new),
         ("", "pods", "") => pod::prepare_update(old, new),
         ("apps", "daemonsets", "") if old["spec"]["template"] != new["spec"]["template"] => {
@@ -147,6 +150,7 @@ pub(crate) fn validate(
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
+        ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, causes),
         _ => {}
     }
