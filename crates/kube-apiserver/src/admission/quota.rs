@@ -13,6 +13,7 @@ use super::amount::{Amount, Amounts, add, amounts};
 use super::{Attributes, Operation};
 use crate::authz::view::{View, text};
 use crate::error::ApiError;
+use crate::store::{Store, WriteError};
 
 pub(crate) mod scope;
 pub(crate) mod usage;
@@ -21,10 +22,36 @@ pub(crate) mod usage;
 #[derive(Clone, Debug)]
 pub(super) struct Turns(Arc<[Arc<Mutex<()>>; 64]>);
 
-/// Held until the write it was given for is stored.
+/// Held until the write it was given for is stored, which it then notes in the status of each quota.
 #[derive(Debug)]
 pub struct Turn {
     _held: OwnedMutexGuard<()>,
+    namespace: String,
+    /// By name of the quota, what is used with the write.
+    used: Vec<(String, Amounts)>,
+}
+
+/// Tries to write a status that the controller writes as well; it counts everything again anyway.
+const TRIES: usize = 5;
+
+impl Turn {
+    /// The write is stored: every quota says so before the client hears of it.
+    pub(crate) async fn settle(self, store: &Store) {
+        for (name, used) in &self.used {
+            for _ in 0..TRIES {
+                let Some(stored) = store.get("resourcequotas", &self.namespace, name) else { break };
+                let mut quota = stored.value();
+                quota["status"]["hard"] = quota["spec"]["hard"].clone();
+                for (bound, amount) in used {
+                    quota["status"]["used"][bound] = amount.to_string().into();
+                }
+                match store.update(stored.key.clone(), quota, stored.revision).await {
+                    Err(WriteError::Changed) => {}
+                    _ => break,
+                }
+            }
+        }
+    }
 }
 
 impl Default for Turns {
@@ -34,11 +61,11 @@ impl Default for Turns {
 }
 
 impl Turns {
-    async fn take(&self, namespace: &str) -> Turn {
+    async fn take(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let mut hasher = DefaultHasher::new();
         namespace.hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % 64).unwrap_or(0);
-        Turn { _held: self.0[place].clone().lock_owned().await }
+        self.0[place].clone().lock_owned().await
     }
 }
 
@@ -83,11 +110,15 @@ pub(super) async fn check(view: &dyn View, turns: &Turns, attributes: &Attribute
     if quotas.is_empty() {
         return Ok(None);
     }
-    let turn = turns.take(&attributes.namespace).await;
+    let held = turns.take(&attributes.namespace).await;
+    let mut used = Vec::new();
     for quota in &quotas {
-        within(view, attributes, object, &added, quota)?;
+        let now = within(view, attributes, object, &added, quota)?;
+        if !now.is_empty() {
+            used.push((text(quota, "/metadata/name").to_owned(), now));
+        }
     }
-    Ok(Some(turn))
+    Ok(Some(Turn { _held: held, namespace: attributes.namespace.clone(), used }))
 }
 
 fn bounds(quota: &Value) -> Amounts {
@@ -99,13 +130,14 @@ fn concerns(bound: &str, added: &Amounts) -> bool {
     added.contains_key(bound) || added.contains_key("pods")
 }
 
+/// What is used of each bound with the write.
 fn within(
     view: &dyn View,
     attributes: &Attributes,
     object: &Value,
     added: &Amounts,
     quota: &Value,
-) -> Result<(), ApiError> {
+) -> Result<Amounts, ApiError> {
     let resource = &attributes.resource;
     let refuse = |why: &str| Err(ApiError::forbidden(&resource.group, &resource.plural, &attributes.name, why));
     let (bounds, name) = (bounds(quota), text(quota, "/metadata/name"));
@@ -120,7 +152,7 @@ fn within(
         .filter(|(_, amount)| amount.is_positive())
         .collect();
     if asked.is_empty() {
-        return Ok(());
+        return Ok(Amounts::new());
     }
     let counted = usage::counted(resource);
     let mut used = Amounts::new();
@@ -141,7 +173,12 @@ fn within(
     };
     let over: Vec<_> = asked.iter().filter(passes).collect();
     if over.is_empty() {
-        return Ok(());
+        let sum = |(bound, amount): &(&String, Amount)| {
+            let mut sum = used(bound);
+            sum += *amount;
+            ((*bound).clone(), sum)
+        };
+        return Ok(asked.iter().map(sum).collect());
     }
     let list = |what: &dyn Fn(&str, Amount) -> Amount| {
         over.iter().map(|(bound, amount)| format!("{bound}={}", what(bound, *amount))).collect::<Vec<_>>().join(",")

@@ -88,7 +88,11 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
                 json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
         }
         ("networking.k8s.io", "ingresses") => object["status"] = json!({"loadBalancer": {}}),
-        ("apps", "deployments") | ("batch", "cronjobs") | ("apiregistration.k8s.io", _) => object["status"] = json!({}),
+        ("apps", "deployments")
+        | ("batch", "cronjobs")
+        | ("apiregistration.k8s.io", _)
+        | ("certificates.k8s.io", _)
+        | ("", "resourcequotas") => object["status"] = json!({}),
         ("batch", "jobs") => {
             workload::prepare_job(object);
             object["status"] = json!({});

@@ -149,7 +149,10 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     }
     let stored = call.server.to_storage(resource, owners::record(call, None, object, ""))?;
     let stored = call.server.store().create(call.key(&name), stored).await;
-    drop((reservation, turn));
+    drop(reservation);
+    if let Some(turn) = turn.filter(|_| stored.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
     call.server.written(resource, &stored).await;
     respond::tree(call, &stored)
@@ -294,7 +297,10 @@ async fn change_once(
         && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
     let converted = call.server.to_storage(resource, new)?;
     let outcome = store.update(call.key(name), converted, stored.revision).await;
-    drop((reservation, turn));
+    drop(reservation);
+    if let Some(turn) = turn.filter(|_| outcome.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let updated = match outcome {
         Ok(object) => object,
         Err(WriteError::Changed) => return Err(Refused::Raced),
