@@ -43,7 +43,8 @@ impl Space {
 
     /// Makes a pod that runs a script, and waits until it runs.
     async fn pod(&self, name: &str, script: &str) -> Result<Pod> {
-        let container = json!({"name": "main", "image": "ferrovirt.local/component:v0.1.0", "command": ["sh", "-c", script]});
+        let container =
+            json!({"name": "main", "image": "ferrovirt.local/component:v0.1.0", "command": ["sh", "-c", script]});
         let pod = json!({"metadata": {"name": name, "labels": {"app": name}},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}});
         let api: Api<Pod> = self.api();
@@ -79,7 +80,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     let named = groups.into_iter().flat_map(|(group, tests)| tests.iter().map(move |test| (group, test)));
     let trial = |(group, (name, test)): (&str, &Test)| {
         let (name, test) = (*name, *test);
-        Trial::test(format!("rust::{group}::{name}"), move || run(name, test).map_err(|e| Failed::from(format!("{e:#}"))))
+        Trial::test(format!("rust::{group}::{name}"), move || {
+            run(name, test).map_err(|e| Failed::from(format!("{e:#}")))
+        })
     };
     named.map(trial).collect()
 }

@@ -59,7 +59,8 @@ async fn impersonation(_space: Space) -> Result<()> {
     let (name, groups) = who(&eve).await?;
     ensure!(name == "eve" && groups == ["team", "system:authenticated"], "{name} {groups:?}");
     let reviews: Api<SelfSubjectAccessReview> = Api::all(eve);
-    let question = object(json!({"spec": {"resourceAttributes": {"verb": "list", "resource": "pods", "namespace": "default"}}}))?;
+    let question =
+        object(json!({"spec": {"resourceAttributes": {"verb": "list", "resource": "pods", "namespace": "default"}}}))?;
     let answer = reviews.create(&PostParams::default(), &question).await?;
     ensure!(answer.status.is_some_and(|status| !status.allowed));
     Ok(())

@@ -73,9 +73,8 @@ async fn controller(space: Space) -> Result<()> {
     let running = kit::spawn("the suite's controller", running);
     let made: ConfigMap = object(json!({"metadata": {"name": "m", "labels": {"made": "here"}}, "data": {"k": "v"}}))?;
     let made = maps.create(&PostParams::default(), &made).await?;
-    let has = |secret: Option<&Secret>| {
-        secret.and_then(|s| s.data.as_ref()?.get("k")).is_some_and(|value| value.0 == b"v")
-    };
+    let has =
+        |secret: Option<&Secret>| secret.and_then(|s| s.data.as_ref()?.get("k")).is_some_and(|value| value.0 == b"v");
     let secret = wait(secrets.clone(), "m", has).await?.context("no secret")?;
     // What the controller owns, it makes again.
     secrets.delete("m", &DeleteParams::default()).await?;
@@ -117,8 +116,10 @@ async fn events(space: Space) -> Result<()> {
 /// A lease changes hands only when its holder is late, and the revision decides between two who want it.
 async fn lease(space: Space) -> Result<()> {
     let leases: Api<Lease> = space.api();
-    let held = |holder: &str| json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 1,
-        "acquireTime": "2026-01-02T03:04:05.000006Z", "renewTime": "2026-01-02T03:04:05.000006Z"}});
+    let held = |holder: &str| {
+        json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 1,
+        "acquireTime": "2026-01-02T03:04:05.000006Z", "renewTime": "2026-01-02T03:04:05.000006Z"}})
+    };
     let first: Lease = leases.create(&PostParams::default(), &object(held("one"))?).await?;
     let time = first.spec.as_ref().and_then(|spec| spec.renew_time.clone()).context("no time")?;
     ensure!(time.0.subsec_microsecond() == 6, "{time:?}");

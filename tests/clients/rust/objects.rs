@@ -5,7 +5,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams, Preconditions,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    Preconditions,
 };
 use kube::core::PartialObjectMetaExt;
 use kube::discovery::{Discovery, Scope, verbs};
@@ -41,7 +42,9 @@ async fn discovery(space: Space) -> Result<()> {
     let each = Discovery::new(space.client.clone()).run().await?;
     let together = Discovery::new(space.client.clone()).run_aggregated().await?;
     for found in [&each, &together] {
-        for (group, kind) in [("", "Pod"), ("apps", "Deployment"), ("batch", "CronJob"), ("coordination.k8s.io", "Lease")] {
+        for (group, kind) in
+            [("", "Pod"), ("apps", "Deployment"), ("batch", "CronJob"), ("coordination.k8s.io", "Lease")]
+        {
             let group = found.get(group).with_context(|| format!("group {group:?}"))?;
             let (resource, may) = group.recommended_kind(kind).with_context(|| kind.to_owned())?;
             ensure!(may.scope == Scope::Namespaced && may.supports_operation(verbs::WATCH), "{resource:?}");
@@ -60,8 +63,9 @@ async fn patches(space: Space) -> Result<()> {
     let (none, data) = (PatchParams::default(), |m: ConfigMap| json!(m.data.unwrap_or_default()));
     let merged = maps.patch("m", &none, &Patch::Merge(json!({"data": {"a": null, "c": "3"}}))).await?;
     ensure!(data(merged) == json!({"b": "2", "c": "3"}));
-    let operations: json_patch::Patch =
-        serde_json::from_value(json!([{"op": "test", "path": "/data/c", "value": "3"}, {"op": "remove", "path": "/data/c"}]))?;
+    let operations: json_patch::Patch = serde_json::from_value(
+        json!([{"op": "test", "path": "/data/c", "value": "3"}, {"op": "remove", "path": "/data/c"}]),
+    )?;
     ensure!(data(maps.patch("m", &none, &Patch::<ConfigMap>::Json(operations.clone())).await?) == json!({"b": "2"}));
     let (code, reason, _) = refused(maps.patch("m", &none, &Patch::<ConfigMap>::Json(operations)).await)?;
     ensure!((code, reason.as_str()) == (422, "Invalid"), "{code} {reason}");
@@ -126,7 +130,8 @@ async fn pages(space: Space) -> Result<()> {
 
 async fn metadata_and_scale(space: Space) -> Result<()> {
     let deployments: Api<Deployment> = space.api();
-    let deployment = object(json!({"metadata": {"name": "d"}, "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}},
+    let deployment =
+        object(json!({"metadata": {"name": "d"}, "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}},
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}))?;
     deployments.create(&PostParams::default(), &deployment).await?;
     wait(deployments.clone(), "d", conditions::is_deployment_completed()).await?;
@@ -138,7 +143,8 @@ async fn metadata_and_scale(space: Space) -> Result<()> {
     let label = label.into_request_partial::<Deployment>();
     let patched = deployments.patch_metadata("d", &PatchParams::apply("one"), &Patch::Apply(&label)).await?;
     ensure!(patched.labels().get("x").is_some_and(|value| value == "y"));
-    let scale = deployments.patch_scale("d", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 0}}))).await?;
+    let scale =
+        deployments.patch_scale("d", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 0}}))).await?;
     ensure!(scale.spec.and_then(|s| s.replicas).unwrap_or(0) == 0);
     let status = Patch::Merge(json!({"status": {"observedGeneration": 9}, "spec": {"replicas": 7}}));
     let told = deployments.patch_status("d", &PatchParams::default(), &status).await?;
@@ -162,14 +168,18 @@ async fn conflicts(space: Space) -> Result<()> {
     let pods: Api<Pod> = space.api();
     let bad = object(json!({"metadata": {"name": "p"}, "spec": {"containers": []}}))?;
     let (code, reason, message) = refused(pods.create(&PostParams::default(), &bad).await)?;
-    ensure!((code, reason.as_str()) == (422, "Invalid") && message.contains("spec.containers: Required value"), "{message}");
+    ensure!(
+        (code, reason.as_str()) == (422, "Invalid") && message.contains("spec.containers: Required value"),
+        "{message}"
+    );
     Ok(())
 }
 
 async fn defined(space: Space) -> Result<()> {
     let group = format!("{}.example.com", space.name);
     let name = format!("widgets.{group}");
-    let definition: CustomResourceDefinition = object(json!({"metadata": {"name": name}, "spec": {"group": group, "scope": "Namespaced",
+    let definition: CustomResourceDefinition =
+        object(json!({"metadata": {"name": name}, "spec": {"group": group, "scope": "Namespaced",
         "names": {"plural": "widgets", "kind": "Widget"}, "versions": [{"name": "v1", "served": true, "storage": true,
             "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {
                 "size": {"type": "integer", "maximum": 3, "default": 1}}}}}}}]}}))?;

@@ -32,14 +32,21 @@ async fn commands(space: Space) -> Result<()> {
     ensure!((out.as_str(), err.as_str()) == ("got a line\n", "oops\n"), "{out:?} {err:?}");
     ensure!(status.reason.as_deref() == Some("NonZeroExitCode"), "{status:?}");
     let causes = status.details.and_then(|d| d.causes).unwrap_or_default();
-    ensure!(causes.iter().any(|c| c.reason.as_deref() == Some("ExitCode") && c.message.as_deref() == Some("3")), "{causes:?}");
-    let mut good = pods.exec("p", ["true"], &AttachParams::default()).await?;
+    ensure!(
+        causes.iter().any(|c| c.reason.as_deref() == Some("ExitCode") && c.message.as_deref() == Some("3")),
+        "{causes:?}"
+    );
+    let mut good = pods.exec("p", ["sh", "-c", "true"], &AttachParams::default()).await?;
     let status = good.take_status().context("no status")?.await.context("the status did not come")?;
     ensure!(status.status.as_deref() == Some("Success"), "{status:?}");
     let mut terminal = pods.exec("p", ["sh"], &AttachParams::interactive_tty()).await?;
     let mut size = terminal.terminal_size().context("no size")?;
     futures::SinkExt::send(&mut size, kube::api::TerminalSize { height: 33, width: 77 }).await?;
-    terminal.stdin().context("no stdin")?.write_all(b"until stty size | grep -q '33 77'; do :; done; echo size-$((40 + 2))\nexit\n").await?;
+    terminal
+        .stdin()
+        .context("no stdin")?
+        .write_all(b"until stty size | grep -q '33 77'; do :; done; echo size-$((40 + 2))\nexit\n")
+        .await?;
     let mut shown = String::new();
     terminal.stdout().context("no stdout")?.read_to_string(&mut shown).await?;
     ensure!(shown.contains("size-42"), "{shown:?}");
@@ -57,7 +64,7 @@ async fn ports(space: Space) -> Result<()> {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         drop(stream);
-        forwarded.join().await?;
+        forwarded.abort();
         Ok(answer.ends_with("hello\n"))
     })
     .await?;

@@ -14,15 +14,21 @@ use serde_json::json;
 use super::{LIMIT, Space, Test, object};
 
 pub(crate) const TESTS: &[Test] = &[
-    ("a_watcher_lists_and_follows", |space| Box::pin(lists_and_follows(space, watcher::Config::default().page_size(2)))),
-    ("a_watcher_streams_its_list", |space| Box::pin(lists_and_follows(space, watcher::Config::default().streaming_lists()))),
+    ("a_watcher_lists_and_follows", |space| {
+        Box::pin(lists_and_follows(space, watcher::Config::default().page_size(2)))
+    }),
+    ("a_watcher_streams_its_list", |space| {
+        Box::pin(lists_and_follows(space, watcher::Config::default().streaming_lists()))
+    }),
     ("a_reflector_is_what_the_cluster_is", |space| Box::pin(reflects(space))),
     ("a_watch_of_metadata", |space| Box::pin(metadata(space))),
     ("positions_and_bookmarks", |space| Box::pin(positions(space))),
 ];
 
 async fn make(maps: &Api<ConfigMap>, name: &str) -> Result<ConfigMap> {
-    Ok(maps.create(&PostParams::default(), &object(json!({"metadata": {"name": name, "labels": {"made": "here"}}}))?).await?)
+    Ok(maps
+        .create(&PostParams::default(), &object(json!({"metadata": {"name": name, "labels": {"made": "here"}}}))?)
+        .await?)
 }
 
 async fn lists_and_follows(space: Space, config: watcher::Config) -> Result<()> {
@@ -65,7 +71,9 @@ async fn reflects(space: Space) -> Result<()> {
     make(&maps, "a").await?;
     let (store, writer) = reflector::store();
     let stream = watcher(maps.clone(), watcher::Config::default().labels("made=here")).default_backoff();
-    let mut changes = pin!(stream.reflect(writer).applied_objects().predicate_filter(predicates::resource_version, Default::default()));
+    let mut changes = pin!(
+        stream.reflect(writer).applied_objects().predicate_filter(predicates::resource_version, Default::default())
+    );
     ensure!(next(&mut changes).await?.name_any() == "a");
     make(&maps, "b").await?;
     ensure!(next(&mut changes).await?.name_any() == "b");

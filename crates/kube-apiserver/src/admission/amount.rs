@@ -113,7 +113,11 @@ pub(crate) fn of_container(container: &Value, field: &str) -> Amounts {
 
 /// A map of quantities.
 pub(crate) fn amounts(map: Option<&Value>) -> Amounts {
-    map.and_then(Value::as_object).into_iter().flatten().map(|(name, value)| (name.clone(), Amount::of(value))).collect()
+    map.and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.clone(), Amount::of(value)))
+        .collect()
 }
 
 pub(crate) fn add(to: &mut Amounts, more: Amounts) {
@@ -185,7 +189,8 @@ mod tests {
 
     #[test]
     fn a_pod_needs_its_containers_or_its_start() {
-        let container = |cpu: &str, policy: Option<&str>| json!({"resources": {"requests": {"cpu": cpu}}, "restartPolicy": policy});
+        let container =
+            |cpu: &str, policy: Option<&str>| json!({"resources": {"requests": {"cpu": cpu}}, "restartPolicy": policy});
         let check = |init: Vec<Value>, containers: Vec<Value>, expect: &str| {
             let pod = json!({"spec": {"initContainers": init, "containers": containers, "overhead": {"cpu": "1m"}}});
             assert_eq!(of_pod(&pod, "requests")["cpu"].to_string(), expect);

@@ -17,9 +17,8 @@ fn is(attributes: &Attributes, plural: &str) -> bool {
 
 /// Gives containers of a new pod the default requests and limits of the namespace.
 pub fn defaults(view: &dyn View, attributes: &mut Attributes) {
-    let new_pod = is(attributes, "pods")
-        && attributes.info.subresource.is_empty()
-        && attributes.operation == Operation::Create;
+    let new_pod =
+        is(attributes, "pods") && attributes.info.subresource.is_empty() && attributes.operation == Operation::Create;
     if !new_pod {
         return;
     }
@@ -63,7 +62,9 @@ fn fill(container: &mut Value, limit: &Value, word: &str, notes: &mut Vec<String
 pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
     let subresource = attributes.info.subresource.as_str();
     let concerned = match attributes.operation {
-        Operation::Create => subresource.is_empty() && (is(attributes, "pods") || is(attributes, "persistentvolumeclaims")),
+        Operation::Create => {
+            subresource.is_empty() && (is(attributes, "pods") || is(attributes, "persistentvolumeclaims"))
+        }
         Operation::Update => {
             (subresource == "resize" && is(attributes, "pods"))
                 || (subresource.is_empty() && is(attributes, "persistentvolumeclaims"))
@@ -73,7 +74,11 @@ pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
     let Some(object) = attributes.object.as_ref().filter(|_| concerned) else { return Ok(()) };
     // A claim that is not asked to be larger may stay as it was.
     let size = "/spec/resources/requests";
-    if attributes.old.as_ref().is_some_and(|old| old.pointer(size) == object.pointer(size) && is(attributes, "persistentvolumeclaims")) {
+    if attributes
+        .old
+        .as_ref()
+        .is_some_and(|old| old.pointer(size) == object.pointer(size) && is(attributes, "persistentvolumeclaims"))
+    {
         return Ok(());
     }
     for range in view.list("", "limitranges", &attributes.namespace) {
@@ -170,14 +175,26 @@ mod tests {
         };
         let min = container(json!({"min": {"cpu": "50m"}}));
         check(min.clone(), json!({}), &["minimum cpu usage per Container is 50m.  No request is specified"]);
-        check(min.clone(), json!({"requests": {"cpu": "10m"}}), &["minimum cpu usage per Container is 50m, but request is 10m"]);
+        check(
+            min.clone(),
+            json!({"requests": {"cpu": "10m"}}),
+            &["minimum cpu usage per Container is 50m, but request is 10m"],
+        );
         check(min, json!({"requests": {"cpu": "0.05"}}), &[]);
         let max = container(json!({"max": {"memory": "1Gi"}}));
         check(max.clone(), json!({}), &["maximum memory usage per Container is 1Gi.  No limit is specified"]);
-        check(max, json!({"limits": {"memory": "1.5Gi"}}), &["maximum memory usage per Container is 1Gi, but limit is 1536Mi"]);
+        check(
+            max,
+            json!({"limits": {"memory": "1.5Gi"}}),
+            &["maximum memory usage per Container is 1Gi, but limit is 1536Mi"],
+        );
         let ratio = container(json!({"maxLimitRequestRatio": {"cpu": "1500m"}}));
         let resources = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}});
-        check(ratio, resources, &["cpu max limit to request ratio per Container is 1500m, but provided ratio is 2.000000"]);
+        check(
+            ratio,
+            resources,
+            &["cpu max limit to request ratio per Container is 1500m, but provided ratio is 2.000000"],
+        );
         let claim = json!({"spec": {"resources": {"requests": {"storage": "3Gi"}}}});
         let limit = json!({"type": "PersistentVolumeClaim", "max": {"storage": "2Gi"}});
         let said = violations("persistentvolumeclaims", &claim, &[limit]);

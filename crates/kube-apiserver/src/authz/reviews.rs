@@ -61,7 +61,9 @@ fn selectors(body: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     for name in ["fieldSelector", "labelSelector"] {
         let at = format!("spec.resourceAttributes.{name}");
-        let Some(selector) = body.pointer(&format!("/{}", at.replace('.', "/"))).filter(|s| s.is_object()) else { continue };
+        let Some(selector) = body.pointer(&format!("/{}", at.replace('.', "/"))).filter(|s| s.is_object()) else {
+            continue;
+        };
         let raw = text(selector, "/rawSelector");
         let listed = !super::view::items(selector, "/requirements").is_empty();
         let mut cause = |reason: &str, field: &str, message: String| {

@@ -67,11 +67,10 @@ pub(crate) fn note_requestor(attributes: &mut Attributes) {
 
 /// What is wrong with the specification of a new request.
 pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
-    let cause = |reason: &str, field: &str, message: String| {
-        crate::schema::validate::cause(reason, field, message)
-    };
+    let cause = |reason: &str, field: &str, message: String| crate::schema::validate::cause(reason, field, message);
     if parsed(object).is_none() {
-        let why = "Invalid value: []byte: PEM block type must be CERTIFICATE REQUEST, signed by the key it is for".to_owned();
+        let why =
+            "Invalid value: []byte: PEM block type must be CERTIFICATE REQUEST, signed by the key it is for".to_owned();
         causes.push(cause("FieldValueInvalid", "spec.request", why));
     }
     let name = text(object, "/spec/signerName");
@@ -79,7 +78,9 @@ pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
     if name.is_empty() {
         causes.push(cause("FieldValueRequired", "spec.signerName", "Required value".into()));
     } else if !qualified {
-        let why = format!("Invalid value: {name:?}: must be a fully qualified domain and path of the form 'example.com/signer-name'");
+        let why = format!(
+            "Invalid value: {name:?}: must be a fully qualified domain and path of the form 'example.com/signer-name'"
+        );
         causes.push(cause("FieldValueInvalid", "spec.signerName", why));
     }
     let usages = strings(object, "/spec/usages");
@@ -93,7 +94,11 @@ pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
             causes.push(cause("FieldValueNotSupported", &format!("spec.usages[{number}]"), why));
         }
         if usages[..number].contains(usage) {
-            causes.push(cause("FieldValueDuplicate", &format!("spec.usages[{number}]"), format!("Duplicate value: {usage:?}")));
+            causes.push(cause(
+                "FieldValueDuplicate",
+                &format!("spec.usages[{number}]"),
+                format!("Duplicate value: {usage:?}"),
+            ));
         }
     }
     if let Some(seconds) = object.pointer("/spec/expirationSeconds").and_then(Value::as_i64).filter(|s| *s < 600) {
@@ -117,7 +122,8 @@ pub(crate) fn check(authorizer: &Authorizer, attributes: &Attributes) -> Result<
     let csr = attributes.old.as_ref().unwrap_or(object);
     let signer = text(csr, "/spec/signerName");
     let refuse = |why: &str| Err(ApiError::forbidden(GROUP, &attributes.resource.plural, &attributes.name, why));
-    let changed = |pointer: &str| attributes.old.as_ref().and_then(|old| old.pointer(pointer)) != object.pointer(pointer);
+    let changed =
+        |pointer: &str| attributes.old.as_ref().and_then(|old| old.pointer(pointer)) != object.pointer(pointer);
     match (attributes.operation, attributes.info.subresource.as_str()) {
         (Operation::Create, "") => {
             let masters = || parsed(object).is_some_and(|r| r.organizations().iter().any(|o| o == "system:masters"));

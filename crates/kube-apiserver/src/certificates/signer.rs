@@ -83,12 +83,7 @@ fn node(request: &Request) -> Result<(), String> {
 }
 
 /// Whether a node asks for a certificate of itself, and for no host that the cluster does not know it by.
-pub(super) fn is_own(
-    csr: &Value,
-    signer: &Signer,
-    request: &Request,
-    node: impl Fn(&str) -> Option<Value>,
-) -> bool {
+pub(super) fn is_own(csr: &Value, signer: &Signer, request: &Request, node: impl Fn(&str) -> Option<Value>) -> bool {
     let user = text(csr, "/spec/username");
     let groups = strings(csr, "/spec/groups");
     let asks = user.starts_with(NODE) && groups.iter().any(|group| group == NODES) && request.common_name() == user;

@@ -75,11 +75,7 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
 }
 
 /// Runs the validating part of admission; a deletion has no new object. What it yields is held until the write is stored.
-pub(super) async fn validate(
-    call: &Call,
-    write: &Write<'_>,
-    object: Option<&Value>,
-) -> Result<Option<Turn>, ApiError> {
+pub(super) async fn validate(call: &Call, write: &Write<'_>, object: Option<&Value>) -> Result<Option<Turn>, ApiError> {
     let attributes = attributes(call, write, object.cloned());
     let admitted = call.server.edges().admission.validate(&attributes, &call.server.registry()).await?;
     admitted.warnings.into_iter().for_each(|text| call.warn(text));

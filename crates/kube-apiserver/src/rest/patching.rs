@@ -80,6 +80,25 @@ async fn create(call: &Call, wanted: &Value) -> Result<Option<Value>, ApiError> 
     }
 }
 
+/// Carries out the operations. As in Kubernetes, a test for null holds where nothing is.
+fn operate(object: &mut Value, patch: &json_patch::Patch) -> Result<(), json_patch::PatchError> {
+    for (number, operation) in patch.iter().enumerate() {
+        let absent = match operation {
+            json_patch::PatchOperation::Test(test) => {
+                test.value.is_null() && object.pointer(test.path.as_str()).is_none_or(Value::is_null)
+            }
+            _ => false,
+        };
+        if !absent {
+            json_patch::patch(object, std::slice::from_ref(operation)).map_err(|mut error| {
+                error.operation = number;
+                error
+            })?;
+        }
+    }
+    Ok(())
+}
+
 /// A decoded patch.
 pub(super) enum Patch {
     Json(json_patch::Patch),
@@ -146,7 +165,7 @@ impl Patch {
     pub(super) fn apply(&self, call: &Call, current: &Value) -> Result<Value, ApiError> {
         let mut new = current.clone();
         match self {
-            Self::Json(patch) => json_patch::patch(&mut new, patch).map_err(|error| {
+            Self::Json(patch) => operate(&mut new, patch).map_err(|error| {
                 ApiError::new(
                     422,
                     "Invalid",

@@ -217,7 +217,8 @@ fn end(spec: &JobSpec, status: &JobStatus, tally: &Tally, now: &Time) -> Option<
         let reason = known.into_iter().find(|known| target.reason.as_deref() == Some(known));
         return Some(("Failed", reason.unwrap_or("BackoffLimitExceeded"), target.message.clone().unwrap_or_default()));
     }
-    let met = condition(status, "SuccessCriteriaMet").filter(|c| c.status == "True" && c.reason.as_deref() == Some(SUCCESS));
+    let met =
+        condition(status, "SuccessCriteriaMet").filter(|c| c.status == "True" && c.reason.as_deref() == Some(SUCCESS));
     if let Some(met) = met {
         return Some(("Complete", SUCCESS, met.message.clone().unwrap_or_default()));
     }

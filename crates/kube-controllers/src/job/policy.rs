@@ -47,7 +47,8 @@ pub(crate) fn verdict(spec: &JobSpec, pod: &Pod) -> Verdict {
 fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let meta = &pod.metadata;
-    let name = format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let name =
+        format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
     if let Some(codes) = &rule.on_exit_codes {
         let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
         let fits = |code: i32| match codes.operator.as_str() {

@@ -42,8 +42,11 @@ fn problems(namespace: &Value) -> Vec<Cause> {
         let text = value.as_str().unwrap_or_default();
         let known = matches!(mode, "enforce" | "audit" | "warn");
         let good = if is_version { is_a_version(text) } else { Level::parse(text).is_some() };
-        let wanted =
-            if is_version { "must be \"latest\" or \"v1.x\"" } else { "must be one of privileged, baseline, restricted" };
+        let wanted = if is_version {
+            "must be \"latest\" or \"v1.x\""
+        } else {
+            "must be one of privileged, baseline, restricted"
+        };
         let message = format!("Invalid value: {text:?}: {wanted}");
         (known && !good).then(|| Cause {
             reason: "FieldValueInvalid".into(),
@@ -85,8 +88,9 @@ fn violating(view: &dyn View, namespace: &str, wanted: Level, version: &str) -> 
     let mut lines: Vec<String> = groups.into_iter().map(line).collect();
     lines.sort();
     let level = wanted.word();
-    let head =
-        format!("existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{level}:{version}\"");
+    let head = format!(
+        "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{level}:{version}\""
+    );
     lines.insert(0, head);
     lines
 }
@@ -104,18 +108,23 @@ mod tests {
             let key = format!("pod-security.kubernetes.io/{key}");
             assert_eq!(problems(&json!({"metadata": {"labels": {key: value}}})).len(), expect, "{value}");
         };
-        for (key, value) in [("enforce", "baseline"), ("warn-version", "latest"), ("audit-version", "v1.25"), ("other", "x")] {
+        for (key, value) in
+            [("enforce", "baseline"), ("warn-version", "latest"), ("audit-version", "v1.25"), ("other", "x")]
+        {
             check(key, value, 0);
         }
-        for (key, value) in [("enforce", "strict"), ("warn", ""), ("enforce-version", "1.25"), ("warn-version", "v1.")] {
+        for (key, value) in [("enforce", "strict"), ("warn", ""), ("enforce-version", "1.25"), ("warn-version", "v1.")]
+        {
             check(key, value, 1);
         }
     }
 
     #[test]
     fn pods_with_the_same_reasons_are_told_together() {
-        let pod = |name: &str, network: bool| json!({"metadata": {"name": name, "namespace": "n"},
-            "spec": {"hostNetwork": network, "hostPID": name == "c", "containers": []}});
+        let pod = |name: &str, network: bool| {
+            json!({"metadata": {"name": name, "namespace": "n"},
+            "spec": {"hostNetwork": network, "hostPID": name == "c", "containers": []}})
+        };
         let view = ["b", "a", "c"].iter().fold(Fixed::default(), |view, name| view.with("", "pods", pod(name, true)));
         let view = view.with("", "pods", pod("fine", false));
         let said = violating(&view, "n", Level::Baseline, "latest");

@@ -13,7 +13,8 @@ pub(crate) fn covers(quota: &Value, resource: &Resource, object: &Value) -> bool
     if named.is_empty() && selected.is_empty() {
         return true;
     }
-    pod && named.iter().all(|scope| holds(scope, object)) && selected.iter().all(|expression| selects(expression, object))
+    pod && named.iter().all(|scope| holds(scope, object))
+        && selected.iter().all(|expression| selects(expression, object))
 }
 
 fn selects(expression: &Value, pod: &Value) -> bool {

@@ -44,7 +44,8 @@ async fn pods_are_summed() {
     let old = || vec![("pods", pod("old", json!({"requests": {"cpu": "600m", "memory": "1Gi"}})))];
     let new = create("pods", pod("p", json!({"requests": {"cpu": "500m", "memory": "1Gi"}})));
     check(json!({"hard": {"cpu": "2", "memory": "2Gi"}}), old(), &new, "").await;
-    let expect = "exceeded quota: q, requested: cpu=500m,memory=1Gi, used: cpu=600m,memory=1Gi, limited: cpu=1,memory=1536Mi";
+    let expect =
+        "exceeded quota: q, requested: cpu=500m,memory=1Gi, used: cpu=600m,memory=1Gi, limited: cpu=1,memory=1536Mi";
     check(json!({"hard": {"cpu": "1", "memory": "1.5Gi", "pods": "5"}}), old(), &new, expect).await;
     let expect = "failed quota: q: must specify limits.cpu for: c; limits.memory for: c";
     check(json!({"hard": {"limits.cpu": "1", "limits.memory": "1Gi", "requests.cpu": "9"}}), old(), &new, expect).await;
@@ -79,21 +80,28 @@ async fn scopes_choose_pods() {
 
 #[tokio::test]
 async fn claims_and_services_have_names_of_their_own() {
-    let claim = |name: &str, size: &str| {
-        json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": size}}}})
-    };
+    let claim = |name: &str, size: &str| json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": size}}}});
     let old = vec![("persistentvolumeclaims", claim("old", "1Gi"))];
     let new = create("persistentvolumeclaims", claim("new", "2Gi"));
     let expect = "exceeded quota: q, requested: fast.storageclass.storage.k8s.io/requests.storage=2Gi, \
                   used: fast.storageclass.storage.k8s.io/requests.storage=1Gi, limited: fast.storageclass.storage.k8s.io/requests.storage=2Gi";
-    check(json!({"hard": {"fast.storageclass.storage.k8s.io/requests.storage": "2Gi", "requests.storage": "9Gi"}}), old.clone(), &new, expect).await;
+    check(
+        json!({"hard": {"fast.storageclass.storage.k8s.io/requests.storage": "2Gi", "requests.storage": "9Gi"}}),
+        old.clone(),
+        &new,
+        expect,
+    )
+    .await;
     check(json!({"hard": {"slow.storageclass.storage.k8s.io/persistentvolumeclaims": "0"}}), old, &new, "").await;
     let mut larger = create("persistentvolumeclaims", claim("old", "2Gi"));
     (larger.operation, larger.old) = (Operation::Update, Some(claim("old", "1Gi")));
-    let expect = "exceeded quota: q, requested: requests.storage=1Gi, used: requests.storage=1Gi, limited: requests.storage=1Gi";
+    let expect =
+        "exceeded quota: q, requested: requests.storage=1Gi, used: requests.storage=1Gi, limited: requests.storage=1Gi";
     let old = vec![("persistentvolumeclaims", claim("old", "1Gi"))];
     check(json!({"hard": {"requests.storage": "1Gi"}}), old, &larger, expect).await;
     let service = json!({"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": [{"port": 1}, {"port": 2}]}});
-    let expect = "exceeded quota: q, requested: services.nodeports=2, used: services.nodeports=0, limited: services.nodeports=1";
-    check(json!({"hard": {"services.nodeports": "1", "services": "1"}}), vec![], &create("services", service), expect).await;
+    let expect =
+        "exceeded quota: q, requested: services.nodeports=2, used: services.nodeports=0, limited: services.nodeports=1";
+    check(json!({"hard": {"services.nodeports": "1", "services": "1"}}), vec![], &create("services", service), expect)
+        .await;
 }

@@ -7,15 +7,8 @@ use crate::authz::view::{items, text};
 use crate::registry::Resource;
 
 /// Core kinds that are also counted by their plain name.
-const PLAIN: [&str; 7] = [
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "resourcequotas",
-    "pods",
-];
+const PLAIN: [&str; 7] =
+    ["services", "replicationcontrollers", "secrets", "configmaps", "persistentvolumeclaims", "resourcequotas", "pods"];
 /// What containers must state when a quota bounds it.
 const STATED: [&str; 6] = ["cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory"];
 

@@ -149,7 +149,12 @@ fn zone(zone: &Value, causes: &mut Vec<Cause>) {
     if name.is_empty() {
         invalid("spec.timeZone", zone, "timeZone must be nil or non-empty string", causes);
     } else if name.eq_ignore_ascii_case("local") {
-        invalid("spec.timeZone", zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones", causes);
+        invalid(
+            "spec.timeZone",
+            zone,
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+            causes,
+        );
     } else if jiff::tz::TimeZone::get(name).is_err() {
         invalid("spec.timeZone", zone, &format!("unknown time zone {name}"), causes);
     }
