@@ -13,12 +13,15 @@ use serde_json::Value;
 
 use crate::authz::Authorizer;
 use crate::authz::view::View;
+use crate::certificates::guard;
 use crate::error::ApiError;
 use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
 
+pub(crate) mod amount;
 pub mod cel;
 pub(crate) mod configuration;
+pub mod limits;
 pub mod node_restriction;
 pub mod plugins;
 pub mod pod_security;
@@ -80,6 +83,15 @@ pub struct Attributes {
     pub dry_run: bool,
 }
 
+/// A write that may be stored.
+#[derive(Debug)]
+pub struct Admitted {
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
+    /// Held until the write is stored, when it uses a quota.
+    pub turn: Option<quota::Turn>,
+}
+
 /// The chain; cheap to clone.
 #[derive(Clone)]
 pub struct Admission {
@@ -88,6 +100,7 @@ pub struct Admission {
     webhooks: Arc<webhook::Webhooks>,
     policies: Arc<policy::Policies>,
     accounts_required: bool,
+    turns: quota::Turns,
 }
 
 impl std::fmt::Debug for Admission {
@@ -117,6 +130,7 @@ impl Admission {
     pub fn new(view: Arc<dyn View>, authorizer: Authorizer, accounts_required: bool) -> Self {
         Self {
             accounts_required,
+            turns: quota::Turns::default(),
             webhooks: Arc::new(webhook::Webhooks::new(view.clone())),
             policies: Arc::new(policy::Policies::new(view.clone())),
             view,
@@ -148,16 +162,17 @@ impl Admission {
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
         plugins::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
-        quota::default_limits(&*self.view, attributes);
+        limits::defaults(&*self.view, attributes);
         storage::mutate(&*self.view, attributes);
+        guard::note_requestor(attributes);
         Ok(())
     }
 
-    /// Checks the final object; yields warnings for the client.
+    /// Checks the final object.
     ///
     /// # Errors
     /// A refusal of a plugin, policy or webhook.
-    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Admitted, ApiError> {
         let mut warnings = Vec::new();
         if attributes.operation == Operation::Delete {
             // A deletion has nothing to mutate, so the chain begins here.
@@ -170,15 +185,18 @@ impl Admission {
         plugins::priority_classes(&*self.view, attributes)?;
         node_restriction::check(&*self.view, attributes)?;
         service_account::validate(&*self.view, attributes)?;
+        guard::check(&self.authorizer, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
         storage::check(&*self.view, attributes)?;
-        quota::check(&*self.view, attributes)?;
+        limits::check(&*self.view, attributes)?;
         if !exempt_from_policies(attributes) {
             self.policies.check(attributes, registry, &self.authorizer, &mut warnings).await?;
         }
         if !exempt(attributes) {
             self.webhooks.validate(attributes, registry, &self.authorizer, &mut warnings).await?;
         }
-        Ok(warnings)
+        // Last, because from here on the others of the namespace wait.
+        let turn = quota::check(&*self.view, &self.turns, attributes).await?;
+        Ok(Admitted { warnings, turn })
     }
 }

@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::registry::bootstrap::ensure;
 
 pub mod pki;
+mod signing;
 mod snapshots;
 
 const RBAC: &str = "rbac.authorization.k8s.io";

@@ -21,6 +21,7 @@ pub mod authn;
 pub mod authz;
 pub mod bootstrap;
 pub mod cel;
+mod certificates;
 pub mod config;
 pub mod crd;
 pub mod discovery;

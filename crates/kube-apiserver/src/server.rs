@@ -99,6 +99,7 @@ impl ApiServer {
         crate::registry::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crate::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crd::resume_deletions(&server);
+        crate::certificates::resume(&server).await;
         tokio::spawn(crate::store::expiry::run(Arc::downgrade(server.store())));
         Ok(server)
     }
@@ -212,6 +213,9 @@ impl ApiServer {
         if resource.plural == "validatingadmissionpolicies" {
             crate::admission::policy::typecheck::settle(self, object).await;
         }
+        if resource.group == "certificates.k8s.io" {
+            crate::certificates::after_write(self, object).await;
+        }
         if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
             self.refresh_registry().await;
             if resource.group == "apiextensions.k8s.io" {
@@ -247,6 +251,10 @@ impl View for Store {
         let namespace = (!namespace.is_empty()).then_some(namespace);
         let snapshot = Self::list(self, &storage_key(group, resource), namespace);
         snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
+    }
+    fn count(&self, group: &str, resource: &str, namespace: &str) -> usize {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        Self::list(self, &storage_key(group, resource), namespace).objects.len()
     }
     fn revision(&self, group: &str, resource: &str) -> u64 {
         self.changed_at(&storage_key(group, resource))

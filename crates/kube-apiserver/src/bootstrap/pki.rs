@@ -97,6 +97,11 @@ impl Pki {
         })
     }
 
+    /// The cluster's authority with its key.
+    pub(super) fn authority(&self) -> &Pair {
+        &self.ca
+    }
+
     /// PEM of the cluster CA.
     #[must_use]
     pub fn ca_pem(&self) -> &str {

@@ -21,7 +21,7 @@ pub(super) fn set(object: &mut Value, key: &str, value: impl Into<Value>) {
 }
 
 /// A child object, made if missing.
-pub(super) fn child<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
+pub(crate) fn child<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }

@@ -94,7 +94,11 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
                 json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
         }
         ("networking.k8s.io", "ingresses") => object["status"] = json!({"loadBalancer": {}}),
-        ("apps", "deployments") | ("batch", "cronjobs") | ("apiregistration.k8s.io", _) => object["status"] = json!({}),
+        ("apps", "deployments")
+        | ("batch", "cronjobs")
+        | ("apiregistration.k8s.io", _)
+        | ("certificates.k8s.io", _)
+        | ("", "resourcequotas") => object["status"] = json!({}),
         ("batch", "jobs") => {
             workload::prepare_job(object);
             object["status"] = json!({});
@@ -121,6 +125,9 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
             child(new, "spec")["finalizers"] = finalizers;
             crate::schema::prune::nulls(new);
         }
+        ("certificates.k8s.io", _, "") => new["spec"] = old["spec"].clone(),
+        ("certificates.k8s.io", _, "approval") => crate::certificates::keep_approval(old, new),
+        ("certificates.k8s.io", _, "status") => crate::certificates::keep_others(old, new),
         ("", "services", "") => service::keep_allocated(old, new),
         ("", "pods", "") => pod::prepare_update(old, new),
         ("", "persistentvolumes", "status") => volume::prepare_volume_status(old, new),
@@ -171,6 +178,7 @@ pub(crate) fn validate(
         ("storage.k8s.io", plural) => storage::validate(plural, object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
         ("admissionregistration.k8s.io", plural) => crate::admission::configuration::validate(plural, object, causes),
+        ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, old, causes),
         _ => {}
     }

@@ -7,7 +7,7 @@ use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
 
 /// The time as objects carry it.
-pub(super) fn now() -> String {
+pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 

@@ -145,7 +145,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     strategy::prepare_create(resource, &mut object);
     strategy::settle(&call.server, resource, &mut object);
     check(call, &object, None, "")?;
-    admit::validate(call, &write, Some(&object)).await?;
+    let turn = admit::validate(call, &write, Some(&object)).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
@@ -156,6 +156,9 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     let stored = call.server.to_storage(resource, owners::record(call, None, object, "")).await?;
     let stored = call.server.store().create(call.key(&name), stored).await;
     drop(reservation);
+    if let Some(turn) = turn.filter(|_| stored.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
     call.server.written(resource, &stored).await;
     respond::tree(call, &stored).await
@@ -283,7 +286,7 @@ async fn change_once(
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old), edit.subresource)?;
-    admit::validate(call, &write, Some(&new)).await?;
+    let turn = admit::validate(call, &write, Some(&new)).await?;
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
@@ -309,6 +312,9 @@ async fn change_once(
     }
     let outcome = store.update(call.key(name), converted, stored.revision).await;
     drop(reservation);
+    if let Some(turn) = turn.filter(|_| outcome.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let updated = match outcome {
         Ok(object) => object,
         Err(WriteError::Changed) => return Err(Refused::Raced),
