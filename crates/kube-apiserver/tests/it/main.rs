@@ -11,6 +11,7 @@ mod crd;
 mod defaults;
 mod delegation;
 mod documents;
+mod killed;
 mod objects;
 mod served;
 mod store;
