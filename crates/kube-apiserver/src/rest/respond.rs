@@ -36,6 +36,34 @@ pub(super) fn object(call: &Call, code: StatusCode, object: &Value) -> Result<Re
     encode(call, code, answer)
 }
 
+/// What a write has come to.
+pub(super) enum Written {
+    /// This is stored.
+    Stored(Arc<Object>),
+    /// This would be (a dry run), in its own version.
+    Tree(Value),
+}
+
+impl Written {
+    /// In the version asked for.
+    pub(super) fn tree(self, call: &Call) -> Result<Value, ApiError> {
+        match self {
+            Self::Stored(object) => tree(call, &object),
+            Self::Tree(value) => Ok(value),
+        }
+    }
+}
+
+/// The answer to a write; the stored bytes, where they are what was asked for.
+pub(super) fn written(call: &Call, code: StatusCode, written: Written) -> Result<Response, ApiError> {
+    match written {
+        Written::Stored(stored) if call.accept.shape == Shape::Object && !call.accept.yaml => {
+            Ok(json_bytes(code, bytes(call, &stored)?))
+        }
+        other => object(call, code, &other.tree(call)?),
+    }
+}
+
 /// Any document, as JSON or YAML.
 pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<Response, ApiError> {
     if call.accept.yaml {
