@@ -17,6 +17,7 @@ use kube::Api;
 use kubelet::node::host_network;
 
 use crate::available::Starts;
+use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
@@ -46,6 +47,9 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let state = arguments.state.state()?;
     state.make()?;
     let _exclusive = state.exclusive()?;
+    if state.control_plane_pid()?.is_none() {
+        restore::finish(&state)?;
+    }
     cluster::runtime()?.block_on(run(&state, &arguments))
 }
 
