@@ -1,10 +1,14 @@
 //! get and list.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::Response;
 use base64::Engine as _;
-use http::StatusCode;
+use bytes::Bytes;
+use futures::stream;
+use http::{StatusCode, header};
 use serde_json::{Value, json};
 
 use super::accept::Shape;
@@ -87,7 +91,7 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
         }
     }
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, joined(call, &page, &metadata)?));
+        return joined(call, page, &metadata);
     }
     let objects: Vec<Value> = page.iter().map(|object| respond::tree(call, object)).collect::<Result<_, _>>()?;
     let document = match call.accept.shape {
@@ -106,22 +110,43 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
     respond::encode(call, StatusCode::OK, &document)
 }
 
-/// Stored bytes put together: a list costs a copy and no parsing.
-fn joined(call: &Call, page: &[Arc<Object>], metadata: &Value) -> Result<Vec<u8>, ApiError> {
+/// Pieces of a list are at least as long as this, but for the last.
+const PIECE: usize = 64 * 1024;
+
+/// Stored bytes put together while they are sent: a list costs no parsing, and however long it is, a piece of memory.
+fn joined(call: &Call, page: Vec<Arc<Object>>, metadata: &Value) -> Result<Response, ApiError> {
     let head =
         json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": metadata});
-    let mut out = Vec::with_capacity(page.iter().map(|o| o.json.len() + 1).sum::<usize>() + 256);
-    out.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());
-    // `metadata` is an object too: its brace was trimmed with the outer one.
-    out.extend_from_slice(b"},\"items\":[");
-    for (index, object) in page.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
+    let mut head = head.to_string();
+    head.truncate(head.len() - 1);
+    head.push_str(",\"items\":[");
+    let objects: Vec<Bytes> = page.iter().map(|object| respond::bytes(call, object)).collect::<Result<_, _>>()?;
+    let length = head.len() + objects.iter().map(Bytes::len).sum::<usize>() + objects.len().saturating_sub(1) + 2;
+    let mut objects = objects.into_iter().peekable();
+    let mut piece = head.into_bytes();
+    let mut ended = false;
+    let pieces = std::iter::from_fn(move || {
+        if ended {
+            return None;
         }
-        out.extend_from_slice(&respond::bytes(call, object)?);
-    }
-    out.extend_from_slice(b"]}");
-    Ok(out)
+        piece.reserve(PIECE.min(length));
+        while piece.len() < PIECE
+            && let Some(object) = objects.next()
+        {
+            piece.extend_from_slice(&object);
+            if objects.peek().is_some() {
+                piece.push(b',');
+            }
+        }
+        if objects.peek().is_none() {
+            piece.extend_from_slice(b"]}");
+            ended = true;
+        }
+        Some(Ok::<_, Infallible>(Bytes::from(std::mem::take(&mut piece))))
+    });
+    let mut response = respond::json_bytes(StatusCode::OK, Body::from_stream(stream::iter(pieces)));
+    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    Ok(response)
 }
 
 type Page = (Vec<Arc<Object>>, u64, Option<(String, usize)>);

@@ -140,7 +140,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
     strategy::prepare_create(resource, &mut object);
     strategy::settle(&call.server, resource, &mut object);
     check(call, &object, None, "")?;
-    admit::validate(call, &write, Some(&object)).await?;
+    admit::validate_new(call, &write, &mut object).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
@@ -276,7 +276,7 @@ async fn change_once(
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old), edit.subresource)?;
-    admit::validate(call, &write, Some(&new)).await?;
+    admit::validate_new(call, &write, &mut new).await?;
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
