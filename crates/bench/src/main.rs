@@ -10,6 +10,7 @@ mod load;
 mod machines;
 mod process;
 mod rest;
+mod start;
 mod table;
 mod writes;
 
@@ -24,10 +25,15 @@ use cluster::Cluster;
 use table::Table;
 
 const STATE: &str = "/var/lib/ferrovirt-bench";
+/// The argument that leaves the cluster out: `bench api-server`.
+const SERVER_ONLY: &str = "api-server";
 
 fn main() -> ExitCode {
     // Refused when there is one already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    if std::env::args().nth(1).as_deref() == Some(start::SERVE) {
+        return server(std::env::args_os().nth(2).unwrap_or_default().into());
+    }
     let mut table = Table::default();
     let outcome = run(&mut table);
     for line in table.lines() {
@@ -42,12 +48,34 @@ fn main() -> ExitCode {
     }
 }
 
+/// A server in a process of its own, which ends by being killed.
+fn server(store: PathBuf) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let said = runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(start::serve(&store)));
+    match said {
+        Ok(line) => {
+            println!("{line}");
+            loop {
+                std::thread::park();
+            }
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// What was measured before a failure stays in the table.
 fn run(table: &mut Table) -> Result<()> {
     let number = |name: &str, usual: usize| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let (rounds, objects) = (number("ROUNDS", 20), number("OBJECTS", 10_000));
-    let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| PathBuf::from(STATE), PathBuf::from);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    if std::env::args().nth(1).as_deref() == Some(SERVER_ONLY) {
+        table.append(runtime.block_on(load::measure(objects))?);
+        return Ok(());
+    }
+    let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| PathBuf::from(STATE), PathBuf::from);
     say("the cluster starts");
     let cluster = Cluster::new(state)?;
     let begin = Instant::now();

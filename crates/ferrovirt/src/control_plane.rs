@@ -18,6 +18,7 @@ use kubelet::dns;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::state::{API_PORT, State, StateArgs};
 use crate::{cluster, nodes, service_route, terminal};
@@ -48,6 +49,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
             "`ferrovirt status` shows it, `ferrovirt down` stops it",
         )
     })?;
+    restore::finish(&state)?;
     sys::process::raise_open_files()?;
     cluster::runtime()?.block_on(run(&state))
 }
@@ -65,7 +67,7 @@ async fn run(state: &State) -> anyhow::Result<()> {
         ..kube_apiserver::Config::default()
     };
     let listeners = listen(&node).await?;
-    let server = ApiServer::open(config).await.context("cannot open the API server")?;
+    let server = ApiServer::open(config).await.map_err(explained)?;
     ensure_dns_service(&server.client(), &node).await?;
     let edges = server.edges();
     let pair = edges.pki.api_server(&names(&node))?;
@@ -110,6 +112,13 @@ fn drivers(server: &ApiServer) -> Drivers {
             Ok(Box::new(stream) as Box<dyn Socket>)
         })
     })
+}
+
+fn explained(error: kube_apiserver::Error) -> anyhow::Error {
+    match error {
+        kube_apiserver::Error::Store { source } => restore::advised(source),
+        other => anyhow::Error::new(other).context("cannot open the API server"),
+    }
 }
 
 /// The Service by which cluster DNS is known. It has no endpoints: each node answers on its addresses itself.

@@ -2,6 +2,7 @@
 //! its first argument.
 
 mod available;
+mod backup;
 mod cluster;
 mod components;
 mod control_plane;
@@ -35,6 +36,8 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("down", down::main, "stop the cluster and leave nothing behind on the host"),
     ("status", status::main, "say what runs, where, and how much memory it takes"),
     ("kubeconfig", state::print_kubeconfig, "print the path of the kubeconfig"),
+    ("backup", backup::main, "save the cluster's objects and keys to a file"),
+    ("restore", backup::restore::main, "replace the cluster's state by a backup"),
     ("demo", demo::main, "create the demo VM and say what to do with it"),
     ("images", images::main, "build, list, load or push the container images"),
     ("install", deploy::main, "install virtual machine support on the cluster of the current kubeconfig"),

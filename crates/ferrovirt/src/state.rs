@@ -61,6 +61,16 @@ impl State {
         self.dir.join("store")
     }
 
+    /// A complete state out of a backup, on its way to its place.
+    pub(crate) fn restoring(&self) -> PathBuf {
+        self.dir.join("restore")
+    }
+
+    /// Objects and keys that a restore has replaced.
+    pub(crate) fn replaced(&self) -> PathBuf {
+        self.dir.join("replaced")
+    }
+
     /// Each node's directory lies here, by its name.
     pub(crate) fn nodes_dir(&self) -> PathBuf {
         self.dir.join("nodes")

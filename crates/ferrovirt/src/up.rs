@@ -17,6 +17,7 @@ use kube::Api;
 use kubelet::node::host_network;
 
 use crate::available::Starts;
+use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
@@ -49,6 +50,9 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let state = arguments.state.state()?;
     state.make()?;
     let _exclusive = state.exclusive()?;
+    if state.control_plane_pid()?.is_none() {
+        restore::finish(&state)?;
+    }
     cluster::runtime()?.block_on(run(&state, &arguments))
 }
 
@@ -204,7 +208,7 @@ fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
     let log = OpenOptions::new().create(true).append(true).open(&path);
     let log = log.with_context(|| format!("cannot open {}", path.display()))?;
     let errors = log.try_clone().context("cannot share the log")?;
-    Command::new("/proc/self/exe")
+    let mut process = Command::new("/proc/self/exe")
         .args(["control-plane", "--detach", "--state-dir"])
         .arg(state.dir())
         .stdin(Stdio::null())
@@ -212,7 +216,26 @@ fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
         .stderr(errors)
         .spawn()
         .context("cannot start the control plane")?;
+    while state.control_plane_pid()?.is_none() {
+        if process.try_wait().context("cannot wait for the control plane")?.is_some() {
+            return Err(control_plane_ended(state));
+        }
+        sys::process::pause(INTERVAL);
+    }
     Ok(())
+}
+
+/// Why it ended, in its own words, which are the last ones of its log.
+fn control_plane_ended(state: &State) -> anyhow::Error {
+    let log = std::fs::read(state.log("control-plane")).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let last = log.rfind("\nerror: ").map(|at| log[at + 1..].trim_end());
+    let (why, hint) = last.map_or((None, None), |text| {
+        let (why, hint) = text.split_once("\nhint: ").map_or((text, None), |(why, hint)| (why, Some(hint)));
+        (why.strip_prefix("error: "), hint)
+    });
+    let error = anyhow::anyhow!("the control plane ended{}", why.map(|why| format!(": {why}")).unwrap_or_default());
+    advise(error, hint.unwrap_or("`ferrovirt logs control-plane` says more"))
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -221,18 +244,18 @@ const INTERVAL: Duration = Duration::from_millis(25);
 async fn wait_for_api(state: &State, client: &kube::Client) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let request = || http::Request::get("/readyz").body(Vec::new());
-    let mut started = false;
     loop {
         let why = match client.request_text(request().context("cannot ask for readiness")?).await {
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
-        let runs = state.control_plane_pid()?.is_some();
-        if (started && !runs) || Instant::now() > deadline {
+        if state.control_plane_pid()?.is_none() {
+            return Err(control_plane_ended(state));
+        }
+        if Instant::now() > deadline {
             let error = anyhow::Error::new(why).context("the API server does not answer");
             return Err(advise(error, "`ferrovirt logs control-plane` says more"));
         }
-        started |= runs;
         tokio::time::sleep(INTERVAL).await;
     }
 }

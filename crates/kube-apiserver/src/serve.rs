@@ -138,7 +138,7 @@ impl Edge {
             Err(_) => return,
         };
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let certificate = certificate.map(|leaf| PeerCertificate(Arc::from(leaf.as_ref())));
+        let certificate = certificate.map(|leaf| PeerCertificate::read(leaf.as_ref()));
         let router = self.router;
         let introduction = Introduction(guest.clone());
         let service = tower::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {

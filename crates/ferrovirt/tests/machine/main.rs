@@ -3,6 +3,8 @@
 //!
 //! It takes the addresses of an embedded cluster, so it runs by its name only, as root, and not beside a cluster.
 
+mod backup;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

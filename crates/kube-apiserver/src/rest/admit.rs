@@ -74,6 +74,16 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
     Ok(())
 }
 
+/// The same for an object that is about to be stored; it is lent, not copied.
+pub(super) async fn validate_new(call: &Call, write: &Write<'_>, object: &mut Value) -> Result<Option<Turn>, ApiError> {
+    let attributes = attributes(call, write, Some(object.take()));
+    let outcome = call.server.edges().admission.validate(&attributes, &call.server.registry()).await;
+    *object = attributes.object.unwrap_or_default();
+    let admitted = outcome?;
+    admitted.warnings.into_iter().for_each(|text| call.warn(text));
+    Ok(admitted.turn)
+}
+
 /// Runs the validating part of admission; a deletion has no new object. What it yields is held until the write is stored.
 pub(super) async fn validate(call: &Call, write: &Write<'_>, object: Option<&Value>) -> Result<Option<Turn>, ApiError> {
     let attributes = attributes(call, write, object.cloned());

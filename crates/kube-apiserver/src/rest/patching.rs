@@ -25,7 +25,7 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
         && subresource.is_empty()
         && let Some(created) = create(call, wanted).await?
     {
-        return respond::object(call, StatusCode::CREATED, &created);
+        return respond::written(call, StatusCode::CREATED, created).await;
     }
     let stored = change(call, &edit, |current| {
         let mut new = match &patch {
@@ -51,7 +51,7 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
         Ok(new)
     })
     .await?;
-    respond::object(call, StatusCode::OK, &stored)
+    respond::written(call, StatusCode::OK, stored).await
 }
 
 /// Refuses an object which patches have made larger than one could be sent.
@@ -66,7 +66,7 @@ fn bounded(call: &Call, object: &Value) -> Result<(), ApiError> {
 }
 
 /// Creates the applied object when there is none yet; None when there is.
-async fn create(call: &Call, wanted: &Value) -> Result<Option<Value>, ApiError> {
+async fn create(call: &Call, wanted: &Value) -> Result<Option<respond::Written>, ApiError> {
     if call.server.store().get(&call.storage(), call.namespace(), &call.info.name).is_some() {
         return Ok(None);
     }

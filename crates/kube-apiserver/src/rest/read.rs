@@ -17,7 +17,7 @@ use crate::store::{Object, Snapshot};
 pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
     let stored = fetch(call)?;
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, respond::bytes(call, &[stored]).await?.concat()));
+        return Ok(respond::json_bytes(StatusCode::OK, respond::stored_bytes(call, stored).await?));
     }
     respond::object(call, StatusCode::OK, &respond::tree(call, &stored).await?)
 }

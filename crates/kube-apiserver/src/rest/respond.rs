@@ -36,6 +36,34 @@ pub(super) fn object(call: &Call, code: StatusCode, object: &Value) -> Result<Re
     encode(call, code, answer)
 }
 
+/// What a write has come to.
+pub(super) enum Written {
+    /// This is stored.
+    Stored(Arc<Object>),
+    /// This would be (a dry run), in its own version.
+    Tree(Value),
+}
+
+impl Written {
+    /// In the version asked for.
+    pub(super) async fn tree(self, call: &Call) -> Result<Value, ApiError> {
+        match self {
+            Self::Stored(object) => tree(call, &object).await,
+            Self::Tree(value) => Ok(value),
+        }
+    }
+}
+
+/// The answer to a write; the stored bytes, where they are what was asked for.
+pub(super) async fn written(call: &Call, code: StatusCode, written: Written) -> Result<Response, ApiError> {
+    match written {
+        Written::Stored(stored) if call.accept.shape == Shape::Object && !call.accept.yaml => {
+            Ok(json_bytes(code, stored_bytes(call, stored).await?))
+        }
+        other => object(call, code, &other.tree(call).await?),
+    }
+}
+
 /// Any document, as JSON or YAML.
 pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<Response, ApiError> {
     if call.accept.yaml {
@@ -48,6 +76,11 @@ pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<
 /// A stored object in the version asked for, as a tree.
 pub(super) async fn tree(call: &Call, stored: &Object) -> Result<Value, ApiError> {
     call.server.in_version(&call.resource, stored).await
+}
+
+/// One stored object as bytes.
+pub(super) async fn stored_bytes(call: &Call, stored: Arc<Object>) -> Result<Bytes, ApiError> {
+    Ok(bytes(call, &[stored]).await?.into_iter().next().unwrap_or_default())
 }
 
 /// Stored objects as bytes; no work where the version asked for is the stored one, and one conversion for the rest.

@@ -43,7 +43,7 @@ async fn part(call: &Call, body: Body, name: &'static str) -> Result<Response, A
             meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;
             super::write::shape_sent(call, &mut object, duplicates)?;
             let stored = change(call, &Edit::part(name, "UpdateOptions"), |_| Ok(object.clone())).await?;
-            respond::object(call, StatusCode::OK, &stored)
+            respond::written(call, StatusCode::OK, stored).await
         }
         _ => Err(not_allowed()),
     }
@@ -125,7 +125,7 @@ async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, 
         Ok(new)
     })
     .await?;
-    respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored))
+    respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored.tree(call).await?))
 }
 
 /// What an applied Scale wishes of the object it scales: one field, which the applier then owns there.

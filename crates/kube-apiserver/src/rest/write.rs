@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::admit::{self, Operation, Write};
 use super::decode;
+use super::respond::Written;
 use super::{Call, MODIFIED, meta, owners, respond};
 use crate::error::ApiError;
 use crate::registry::{Resource, strategy};
@@ -111,26 +112,26 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let stored = insert(call, object).await?;
-    respond::object(call, StatusCode::CREATED, &stored)
+    respond::written(call, StatusCode::CREATED, stored).await
 }
 
 /// Creates `object` (decoded, pruned, defaulted) and yields it as stored.
-pub(super) async fn insert(call: &Call, object: Value) -> Result<Value, ApiError> {
+pub(super) async fn insert(call: &Call, mut object: Value) -> Result<Written, ApiError> {
     let generate = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
+    if !generate {
+        return Box::pin(insert_once(call, object)).await;
+    }
     for _ in 0..TRIES {
-        let mut candidate = object.clone();
-        if generate {
-            candidate["metadata"]["name"] = meta::generated(meta::text(&object, "generateName")).into();
-        }
-        match Box::pin(insert_once(call, candidate)).await {
-            Err(error) if generate && error.reason == "AlreadyExists" => {}
+        object["metadata"]["name"] = meta::generated(meta::text(&object, "generateName")).into();
+        match Box::pin(insert_once(call, object.clone())).await {
+            Err(error) if error.reason == "AlreadyExists" => {}
             outcome => return outcome,
         }
     }
     Err(ApiError::new(409, "AlreadyExists", "could not generate a name that is free, try again"))
 }
 
-async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> {
+async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError> {
     let resource = &call.resource;
     meta::stamp_new(resource, &mut object, call.namespace());
     if let Some(map) = object.as_object_mut()
@@ -145,13 +146,13 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     strategy::prepare_create(resource, &mut object);
     strategy::settle(&call.server, resource, &mut object);
     check(call, &object, None, "")?;
-    let turn = admit::validate(call, &write, Some(&object)).await?;
+    let turn = admit::validate_new(call, &write, &mut object).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
     let reservation = strategy::allocate(&call.server, resource, None, &mut object).await?;
     if call.dry_run() {
-        return Ok(owners::record(call, None, object, ""));
+        return Ok(Written::Tree(owners::record(call, None, object, "")));
     }
     let stored = call.server.to_storage(resource, owners::record(call, None, object, "")).await?;
     let stored = call.server.store().create(call.key(&name), stored).await;
@@ -161,7 +162,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     }
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
     call.server.written(resource, &stored).await;
-    respond::tree(call, &stored).await
+    Ok(Written::Stored(stored))
 }
 
 /// Metadata, schema and strategy validation together, so that one answer names every bad field.
@@ -204,7 +205,7 @@ pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError
         ));
     }
     let stored = change(call, &Edit::whole("UpdateOptions"), |_| Ok(object.clone())).await?;
-    respond::object(call, StatusCode::OK, &stored)
+    respond::written(call, StatusCode::OK, stored).await
 }
 
 /// How an update treats the parts of the object.
@@ -229,7 +230,7 @@ pub(super) async fn change(
     call: &Call,
     edit: &Edit,
     produce: impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync,
-) -> Result<Value, ApiError> {
+) -> Result<Written, ApiError> {
     for _ in 0..TRIES {
         let stored = super::read::fetch(call)?;
         match Box::pin(change_once(call, edit, &stored, &produce)).await {
@@ -257,7 +258,7 @@ async fn change_once(
     edit: &Edit,
     stored: &Arc<Object>,
     produce: &(impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
-) -> Result<Value, Refused> {
+) -> Result<Written, Refused> {
     let resource = &call.resource;
     let name = &call.info.name;
     let old = respond::tree(call, stored).await?;
@@ -286,20 +287,20 @@ async fn change_once(
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old), edit.subresource)?;
-    let turn = admit::validate(call, &write, Some(&new)).await?;
+    let turn = admit::validate_new(call, &write, &mut new).await?;
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
     new = owners::record(call, Some(&old), new, edit.subresource);
     if call.dry_run() {
-        return Ok(new);
+        return Ok(Written::Tree(new));
     }
     let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
     // A custom resource that was stored otherwise than it would be now is written again, though it says the same:
     // so objects move to a new storage version.
     let unchanged = new == old;
     if unchanged && resource.crd.is_none() {
-        return Ok(old);
+        return Ok(Written::Stored(stored.clone()));
     }
     let store = call.server.store();
     let gone = meta::terminating(&new)
@@ -308,7 +309,7 @@ async fn change_once(
         && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
     let converted = call.server.to_storage(resource, new).await?;
     if unchanged && converted == stored.value() {
-        return Ok(old);
+        return Ok(Written::Tree(old));
     }
     let outcome = store.update(call.key(name), converted, stored.revision).await;
     drop(reservation);
@@ -328,7 +329,7 @@ async fn change_once(
     } else {
         call.server.written(resource, &updated).await;
     }
-    Ok(respond::tree(call, &updated).await?)
+    Ok(Written::Stored(updated))
 }
 
 /// Keeps of the old object what this kind of update may not touch.

@@ -1,6 +1,6 @@
 //! A stored object: its JSON bytes and the few facts that are read without parsing them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -36,7 +36,11 @@ pub struct Object {
     pub labels: Vec<(Box<str>, Box<str>)>,
     /// Where the digits of the resourceVersion lie in the bytes.
     digits: std::ops::Range<usize>,
+    selected: Selected,
 }
+
+/// Fields that were looked up in the bytes, by their paths: hundreds of watchers may each select by the same one.
+type Selected = RwLock<Vec<(Box<str>, Arc<str>)>>;
 
 impl Object {
     /// The object as a tree. Bytes in the store came from a tree, so this cannot fail; null if memory was corrupted.
@@ -49,19 +53,54 @@ impl Object {
         self.value()["metadata"]["deletionTimestamp"].is_string()
     }
 
+    /// The text of a field, from `look` the first time it is asked for.
+    pub(crate) fn selected(&self, path: &str, look: impl FnOnce(&[u8]) -> String) -> Arc<str> {
+        let known = self.selected.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, text)) = known.iter().find(|(known, _)| &**known == path) {
+            return text.clone();
+        }
+        drop(known);
+        let text: Arc<str> = look(&self.json).into();
+        let mut known = self.selected.write().unwrap_or_else(PoisonError::into_inner);
+        if known.iter().all(|(known, _)| &**known != path) {
+            known.push((path.into(), text.clone()));
+        }
+        text
+    }
+
     /// The same object with another resourceVersion.
     pub(crate) fn at_revision(&self, revision: u64) -> Self {
         let text = revision.to_string();
         let json = [&self.json[..self.digits.start], text.as_bytes(), &self.json[self.digits.end..]].concat();
         let digits = self.digits.start..self.digits.start + text.len();
-        Self { key: self.key.clone(), revision, json: json.into(), labels: self.labels.clone(), digits }
+        let (key, labels) = (self.key.clone(), self.labels.clone());
+        Self { key, revision, json: json.into(), labels, digits, selected: Selected::default() }
     }
 
-    /// An object read back from disk; None when the bytes are not one.
+    /// An object read back from disk; None when the bytes are not one. Only what is kept beside the bytes is made of them.
     pub(super) fn from_disk(key: Key, revision: u64, json: &[u8]) -> Option<Self> {
-        let value: Value = serde_json::from_slice(json).ok()?;
-        value.is_object().then(|| Body::new(value).finish(key, revision))
+        let Facts { metadata } = serde_json::from_slice(json).ok()?;
+        let start = (metadata.resource_version.as_ptr() as usize).checked_sub(json.as_ptr() as usize)?;
+        let digits = start..start + metadata.resource_version.len();
+        let labels = metadata.labels.unwrap_or_default();
+        let labels = labels.iter().filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into()))).collect();
+        let json = Bytes::copy_from_slice(json);
+        Some(Self { key, revision, json, labels, digits, selected: Selected::default() })
     }
+}
+
+/// The parts of an object's bytes that are looked at when they are read back.
+#[derive(serde::Deserialize)]
+struct Facts<'a> {
+    #[serde(borrow)]
+    metadata: MetadataFacts<'a>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MetadataFacts<'a> {
+    resource_version: &'a str,
+    labels: Option<serde_json::Map<String, Value>>,
 }
 
 /// An object serialized but for its resourceVersion, which only the writer knows.
@@ -91,7 +130,7 @@ impl Body {
             object["metadata"] = Value::Object(serde_json::Map::new());
         }
         object["metadata"]["resourceVersion"] = Value::from(revision_mark());
-        let mut head = object.to_string().into_bytes();
+        let mut head = serde_json::to_vec(&object).unwrap_or_default();
         let needle = revision_mark().as_bytes();
         let at = head.windows(needle.len()).position(|window| window == needle).unwrap_or(0);
         let tail = head.split_off(at)[needle.len()..].to_vec();
@@ -105,7 +144,7 @@ impl Body {
         json.reserve_exact(text.len() + self.tail.len());
         json.extend_from_slice(text.as_bytes());
         json.extend_from_slice(&self.tail);
-        Object { key, revision, json: json.into(), labels: self.labels, digits }
+        Object { key, revision, json: json.into(), labels: self.labels, digits, selected: Selected::default() }
     }
 }
 

@@ -13,6 +13,7 @@ mod defaults;
 mod delegation;
 mod documents;
 mod hostile;
+mod killed;
 mod lists;
 mod objects;
 mod page;
