@@ -13,6 +13,7 @@ mod delegation;
 mod documents;
 mod objects;
 mod served;
+mod storage;
 mod store;
 mod streams;
 mod watch;

@@ -117,6 +117,12 @@ pub(super) async fn run(ctx: Context) {
 
 impl Controller {
     async fn reconcile(&self, node: String) -> Result<Wake> {
+        let idle = self.of_node(&node).is_empty()
+            && !self.ctx.store::<PersistentVolume>().all().iter().any(|v| source(v).is_some());
+        if idle {
+            self.publish_attached(&node).await?;
+            return Ok(Wake::OnChange);
+        }
         let wants = self.wants();
         let mut wake = self.detach(&node, &wants).await?;
         if self.attach(&node, &wants).await? {

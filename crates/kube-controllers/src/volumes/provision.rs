@@ -50,7 +50,7 @@ struct Provisioner {
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(Queue::patient());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     claims.on_change({
         let queue = queue.clone();
@@ -164,14 +164,24 @@ impl Provisioner {
         }
         let source = match source::of(ctx, claim, &class.provisioner, &driver.abilities).await? {
             source::Source::Content(source) => source,
-            source::Source::Foreign(kind) => {
-                let text = format!("Assuming an external populator will provision the volume: {kind}");
+            source::Source::Foreign => {
+                let text = "Assuming an external populator will provision the volume";
                 ctx.events.record(COMPONENT, claim, Severity::Normal, "Provisioning", text);
                 return Ok(());
             }
         };
         let fine = driver.abilities.can(Can::SingleNodeMultiWriter);
         let topology = self.topology(claim, class, selected, &driver)?;
+        let driver = match topology.as_ref().and_then(|wanted| wanted.preferred.first()).filter(|_| selected.is_none())
+        {
+            // A driver whose volumes are local to its nodes makes them where it is asked.
+            Some(place) => {
+                let affinity = topology::affinity(std::slice::from_ref(place));
+                let near = self.fleet.reach(&class.provisioner, None, affinity.as_ref()).await;
+                near.map_err(|status| worded(&status))?
+            }
+            None => driver,
+        };
         let order = plan::Order { claim, class, source, topology, fine };
         let mut request = plan::request(&order)?;
         let parameters = class.parameters.clone().unwrap_or_default();
