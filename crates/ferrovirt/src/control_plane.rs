@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use crate::failure::{advise, parse};
 use crate::state::{API_PORT, State, StateArgs};
-use crate::{cluster, nodes, terminal};
+use crate::{cluster, nodes, service_route, terminal};
 
 /// Run the API server and the built-in controllers in the foreground
 #[derive(Debug, Parser)]
@@ -83,6 +83,7 @@ async fn run(state: &State) -> anyhow::Result<()> {
     };
     let controllers = kit::spawn("controllers", kube_controllers::run(server.client(), options, stop.clone()));
     let _availability = kit::spawn("availability", availability::run(server.clone(), stop.clone()));
+    let _route = kit::spawn("service-route", service_route::keep(server.client(), state.clone()));
     let _resolver = kit::spawn("resolver", pass_names_on(node));
     let closing = server.clone();
     let signal = stop.clone();
@@ -141,6 +142,7 @@ async fn pass_names_on(node: kubelet::node::Config) {
     if resolvers.is_empty() || !node.resolvers.iter().any(|resolver| own.contains(resolver)) {
         return;
     }
+    let resolvers = resolvers.into_iter().map(|address| SocketAddr::new(address, dns::PORT)).collect();
     let settings = dns::Settings { addresses: node.resolvers, domain: node.domain, own_ranges: Vec::new(), resolvers };
     // The cluster's own names are the node's to answer; here they stay unknown.
     let (_keep, services) = tokio::sync::watch::channel(None);

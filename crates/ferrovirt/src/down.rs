@@ -77,7 +77,11 @@ pub(crate) fn stop_node(state: &State, number: Number) -> anyhow::Result<bool> {
         node.kill()?;
         end(&node, &number.to_string())?;
     }
-    Ok(clear_cgroups(&state.node(number)?.cgroup())? || any)
+    let config = state.node(number)?;
+    let cleared = clear_cgroups(&config.cgroup())?;
+    // Block volumes of a driver on the node are loop devices of the host.
+    sys::loop_device::detach_below(&config.dir, Path::new("/dev"))?;
+    Ok(cleared || any)
 }
 
 /// Ends the control plane, which first finishes what it has begun to write; true if it ran.

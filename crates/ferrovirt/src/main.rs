@@ -14,6 +14,7 @@ mod logs;
 mod node;
 mod node_commands;
 mod nodes;
+mod service_route;
 mod state;
 mod status;
 mod terminal;
@@ -42,6 +43,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("virt-api", components::virt_api, ""),
     ("virt-controller", components::virt_controller, ""),
     ("virt-handler", components::virt_handler, ""),
+    ("hostpath-csi", components::hostpath_csi, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

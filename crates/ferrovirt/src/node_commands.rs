@@ -129,7 +129,7 @@ async fn start(state: &State, number: Number) -> anyhow::Result<()> {
 async fn remove(state: &State, number: Number) -> anyhow::Result<()> {
     state.has_node(number)?;
     if number == nodes::FIRST {
-        let error = anyhow::anyhow!("{number} stays: the host reaches Services through it");
+        let error = anyhow::anyhow!("{number} stays: every cluster has it");
         return Err(advise(error, "`ferrovirt down --purge` removes the whole cluster"));
     }
     let config = state.node(number)?;

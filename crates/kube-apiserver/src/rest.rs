@@ -33,7 +33,7 @@ use crate::registry::Resource;
 use crate::request::{RequestInfo, User};
 
 use accept::Accept;
-pub(crate) use meta::stamp_new;
+pub(crate) use meta::{label_problem, stamp_new, subdomain_problem};
 use options::Query;
 
 /// Everything a verb needs to know of one request.

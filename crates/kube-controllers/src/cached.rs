@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
     Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::IPAddress;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
@@ -62,6 +63,7 @@ cached!(
     Service,
     ServiceAccount,
     EndpointSlice,
+    IPAddress,
     PodDisruptionBudget,
     ClusterRole,
     Namespace,

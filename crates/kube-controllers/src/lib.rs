@@ -17,6 +17,7 @@ mod error;
 mod events;
 pub mod eviction;
 pub mod gc;
+pub mod ipaddress;
 pub mod job;
 pub mod namespace;
 pub mod node;
@@ -74,6 +75,7 @@ pub async fn run(client: kube::Client, options: Options, shutdown: CancellationT
     ctx.spawn(roles::run(ctx.clone()));
     ctx.spawn(disruption::run(ctx.clone()));
     ctx.spawn(endpoints::run(ctx.clone()));
+    ctx.spawn(ipaddress::run(ctx.clone()));
     ctx.spawn(namespace::run(ctx.clone()));
     ctx.spawn(node::run(ctx.clone()));
     ctx.spawn(eviction::run(ctx.clone()));

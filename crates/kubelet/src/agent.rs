@@ -19,12 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi::{self, Csi},
     devices::Devices,
     error::{Error, Result},
     images::Images,
     pod::sandbox::parse_resolv_conf,
     pods, registration,
     runtime::Runtime,
+    volumes::inventory::Inventory,
 };
 
 /// What a kubelet is told about its node.
@@ -50,6 +52,8 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// How many pods the scheduler may place here.
     pub max_pods: u32,
+    /// Holds containers back until the network policies about their pod are in force; none enforces none.
+    pub guard: Option<crate::netpol::Guard>,
     /// Where to serve logs, exec and port-forward, and with which TLS configuration (client certificates required).
     pub server: Option<Server>,
 }
@@ -81,6 +85,8 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let (known, pods_known) = watch::channel(Arc::default());
     let context = Arc::new(Context {
         devices: devices.clone(),
+        csi: Csi::new(),
+        volumes: Inventory::default(),
         images: Images::default(),
         runtime,
         events,
@@ -91,8 +97,11 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         client,
         config,
     });
+    context.csi.in_use.restore(csi::places::Places::new(&context.config.root));
     let plugins = devices.serve(shutdown.clone());
+    let storage = csi::registry::run(context.clone(), shutdown.clone());
     let node = registration::run(context.clone(), shutdown.clone());
+    let growth = csi::expansion::run(context.clone(), pods_known.clone(), shutdown.clone());
     let server = crate::server::run(context.clone(), pods_known.clone(), shutdown.clone());
     let collection = crate::collection::run(context.clone(), pods_known, shutdown.clone());
     let pods = async {
@@ -100,5 +109,5 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         let _ = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready()).await;
         pods::run(context.clone(), known, shutdown.clone()).await
     };
-    tokio::try_join!(plugins, node, server, collection, pods).map(drop)
+    tokio::try_join!(plugins, storage, growth, node, server, collection, pods).map(drop)
 }

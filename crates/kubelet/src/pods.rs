@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi,
     error::{Error, Result},
     pod::{
         steps,
@@ -41,6 +42,7 @@ struct Dispatcher {
     workers: BTreeMap<String, Handle>,
     known: watch::Sender<Arc<BTreeMap<String, Arc<Pod>>>>,
     ended: mpsc::UnboundedSender<String>,
+    orphans: Option<kit::Task<()>>,
 }
 
 enum Event {
@@ -61,7 +63,7 @@ pub(crate) async fn run(
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", context.config.node_name));
     let mut pods = watcher(api, config).default_backoff().boxed();
     let (ended, mut endings) = mpsc::unbounded_channel();
-    let mut dispatcher = Dispatcher { context, workers: BTreeMap::new(), known, ended };
+    let mut dispatcher = Dispatcher { context, workers: BTreeMap::new(), known, ended, orphans: None };
     let mut listed: Option<BTreeSet<String>> = None;
     loop {
         let event = tokio::select! {
@@ -146,7 +148,9 @@ impl Dispatcher {
             }
         }
         let keep: BTreeSet<String> = listed.iter().chain(self.workers.keys()).cloned().collect();
-        kit::spawn("orphans", remove_orphans(self.context.clone(), keep, self.known.subscribe())).detach();
+        let task = kit::spawn("orphans", remove_orphans(self.context.clone(), keep, self.known.subscribe()));
+        // The newest list counts.
+        self.orphans = Some(task);
     }
 
     fn ended(&mut self, uid: &str) {
@@ -163,10 +167,14 @@ impl Dispatcher {
     }
 }
 
-/// Removes containers, files and cgroups of pods that no longer exist.
+/// Removes containers, files, volumes and cgroups of pods that no longer exist; goes on until all are gone, because a
+/// volume's driver may have to come first.
 async fn remove_orphans(context: Arc<Context>, keep: BTreeSet<String>, known: Known) {
-    if let Err(error) = orphans(&context, &keep, &known).await {
+    let mut failures = 0;
+    while let Err(error) = orphans(&context, &keep, &known).await {
+        failures += 1;
         tracing::warn!(error = %kit::Chain(&error), "leftovers of deleted pods were not removed");
+        tokio::time::sleep(kit::backoff::Backoff::QUEUE.delay(failures)).await;
     }
 }
 
@@ -184,11 +192,11 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> R
     // A pod is known before anything is made for it: what was listed above and is still unknown belongs to nobody.
     let known = known.borrow().clone();
     let wanted = |uid: &str| keep.contains(uid) || known.contains_key(uid);
+    let mut failed = None;
     for uid in uids.iter().filter(|uid| !wanted(uid)) {
         tracing::info!(pod = uid, "removing what is left of a deleted pod");
-        steps::remove_from_runtime(context, uid).await?;
-        volumes::tear_down(&context.pod_dir(uid))?;
-        steps::remove_cgroups(context, &format!("/ferrovirt/{}/pod{uid}", context.config.node_name))?;
+        // One that cannot go yet does not keep the others.
+        failed = remove_orphan(context, uid).await.err().or(failed);
     }
     for dir in logs {
         let uid = dir.file_name().and_then(|name| name.to_str()?.rsplit('_').next()).unwrap_or_default();
@@ -196,7 +204,15 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> R
             steps::remove_dir(&dir)?;
         }
     }
-    Ok(())
+    csi::teardown::release_unused(context).await;
+    failed.map_or(Ok(()), Err)
+}
+
+async fn remove_orphan(context: &Context, uid: &str) -> Result<()> {
+    steps::remove_from_runtime(context, uid).await?;
+    csi::teardown::release(context, uid).await?;
+    volumes::tear_down(&context.pod_dir(uid))?;
+    steps::remove_cgroups(context, &format!("/ferrovirt/{}/pod{uid}", context.config.node_name))
 }
 
 /// Passes on what containerd says about tasks; reconnects for as long as it runs.

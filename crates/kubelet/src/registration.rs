@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi,
     disk_space::Space,
     error::{Error, Result},
     pod::fields::NodeAmounts,
@@ -49,6 +50,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
             }
             tokio::time::sleep(RETRY).await;
         };
+        kit::spawn("csinode", announce_storage(context.clone())).detach();
         futures::future::join(keep_status(&context, registered), keep_lease(&context)).await;
     };
     tokio::select! {
@@ -56,6 +58,14 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
         () = shutdown.cancelled() => {}
     }
     Ok(())
+}
+
+/// Makes the node's CSINode; without it the cluster does not know which volumes may be used here.
+async fn announce_storage(context: Arc<Context>) {
+    while let Err(error) = csi::node_object::ensure(&context).await {
+        tracing::debug!(error = %kit::Chain(&error), "the node's CSINode is not written yet");
+        tokio::time::sleep(RETRY).await;
+    }
 }
 
 /// Makes the Node, with its status if it is new: one write, and ready at once.
@@ -107,8 +117,8 @@ fn go_arch() -> &'static str {
     }
 }
 
-async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
-    let mut changes = context.devices.changes();
+async fn keep_status(context: &Arc<Context>, registered: Option<NodeStatus>) {
+    let (mut changes, mut volumes) = (context.devices.changes(), context.csi.in_use.changes());
     let mut written = registered.map(|status| (status, tokio::time::Instant::now()));
     loop {
         let now = kit::clock::now();
@@ -119,14 +129,21 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
         let mut pause = if ready { BEAT } else { RETRY };
         if due {
             match write(context, &status).await {
-                Ok(()) => written = Some((status, tokio::time::Instant::now())),
+                Ok(()) => {
+                    context.csi.in_use.wrote(status.volumes_in_use.as_deref().unwrap_or_default());
+                    written = Some((status, tokio::time::Instant::now()));
+                }
                 Err(error) => {
                     tracing::warn!(error = %kit::Chain(&error), "the node's status was not written");
                     pause = RETRY;
                     if error.is_not_found() {
                         written = None;
-                        if let Err(error) = register(context).await {
-                            tracing::warn!(error = %kit::Chain(&error), "the node was not registered again");
+                        match register(context).await {
+                            // What belonged to the old Node went with it.
+                            Ok(_) => kit::spawn("csinode", announce_storage(context.clone())).detach(),
+                            Err(error) => {
+                                tracing::warn!(error = %kit::Chain(&error), "the node was not registered again");
+                            }
                         }
                     }
                 }
@@ -134,6 +151,7 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            Ok(()) = volumes.changed() => {}
             changed = changes.changed() => {
                 if changed.is_err() {
                     return;
@@ -183,6 +201,9 @@ fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
 async fn write(context: &Context, status: &NodeStatus) -> Result<()> {
     let api: Api<Node> = Api::all(context.client.clone());
     let mut patch = json!({ "status": status });
+    if status.volumes_in_use.is_none() {
+        patch["status"]["volumesInUse"] = serde_json::Value::Null;
+    }
     // Addresses are merged by type, and a node with two families has two of one type.
     if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(serde_json::Value::as_array_mut) {
         addresses.insert(0, json!({"$patch": "replace"}));
@@ -220,6 +241,8 @@ async fn status(context: &Context, before: Option<&NodeStatus>, now: Timestamp) 
     NodeStatus {
         capacity: Some(capacity),
         allocatable: Some(allocatable),
+        volumes_in_use: Some(context.csi.in_use.names().into_iter().collect())
+            .filter(|names: &Vec<_>| !names.is_empty()),
         addresses: Some(addresses),
         daemon_endpoints: endpoint,
         conditions: Some(conditions(context, before, now).await),

@@ -157,6 +157,14 @@ impl Pki {
         self.server(&format!("kubelet-{node}-server"), &format!("system:node:{node}"), "system:nodes", sans)
     }
 
+    /// The client certificate of what enforces network policies on a node.
+    ///
+    /// # Errors
+    /// As [`Self::client`].
+    pub fn network_agent(&self, node: &str) -> Result<Pair, PkiError> {
+        self.client(&format!("network-agent-{node}"), "system:network-agent", "")
+    }
+
     /// The client certificate of the built-in controllers.
     ///
     /// # Errors

@@ -149,7 +149,12 @@ pub(crate) fn validate(
         ("", "pods") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
             pod::validate(&object["spec"], "spec", causes);
         }
-        ("", "services") => service::validate(&object["spec"], causes),
+        ("", "services") => {
+            service::validate(&object["spec"], causes);
+            if let Some(old) = old {
+                service::validate_update(&old["spec"], &object["spec"], causes);
+            }
+        }
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
         // What is stored was valid; only a new spec can make it invalid.

@@ -12,6 +12,7 @@ mod defaults;
 mod delegation;
 mod documents;
 mod objects;
+mod page;
 mod served;
 mod storage;
 mod store;

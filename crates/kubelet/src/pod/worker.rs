@@ -100,6 +100,7 @@ pub(crate) async fn run(
     let Wish { pod, gone } = wishes.borrow_and_update().clone();
     let (reports, mut verdicts) = mpsc::unbounded_channel();
     let mut worker = Worker::new(context, pod, gone, reports);
+    let mut drivers = worker.context.csi.drivers.changes();
     let mut dirty = true;
     loop {
         if dirty {
@@ -132,6 +133,7 @@ pub(crate) async fn run(
                 }
             }
             Some((id, verdict)) = verdicts.recv() => worker.probed(&id, verdict),
+            Ok(()) = drivers.changed() => worker.hasten(),
             () = tokio::time::sleep(wake) => dirty |= !worker.lagging.is_empty() || worker.relist() == Some(Duration::ZERO),
         }
     }
@@ -289,6 +291,14 @@ impl Worker {
                 }
                 none => *none = Some(Stopping { deadline, deleted: true }),
             }
+        }
+    }
+
+    /// A driver came: what may have waited for it is tried at once.
+    fn hasten(&mut self) {
+        for key in [Step::SetUpVolumes.key(), Step::CleanUp { all: true }.key()] {
+            self.facts.hold.remove(&key);
+            self.failures.remove(&key);
         }
     }
 
@@ -468,7 +478,7 @@ impl Worker {
                 self.mounted = mounted;
                 self.facts.volumes_ready = true;
                 let due = kit::clock::now().checked_add(REFRESH).ok();
-                self.facts.volumes_due = due.filter(|_| volumes::are_live(self.spec()));
+                self.facts.volumes_due = due.filter(|_| self.mounted.republish || volumes::are_live(self.spec()));
                 (true, false)
             }
             Outcome::Volumes(Err(error)) => {

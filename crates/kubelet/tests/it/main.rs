@@ -5,6 +5,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "what a failed test shows")]
 #![allow(clippy::large_futures, reason = "one test holds the whole cluster")]
 
+mod csi;
+mod driver;
 mod image;
 mod machine;
 mod pods;
