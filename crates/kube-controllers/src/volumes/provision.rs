@@ -155,6 +155,10 @@ impl Provisioner {
         let key = Key::of(claim);
         let selected =
             Some(facts::selected_node(claim)).filter(|node| !node.is_empty() && facts::waits_for_consumer(class));
+        if let Some(node) = selected.filter(|node| ctx.store::<Node>().get(&Key::new("", *node)).is_none()) {
+            self.ask_for_another_node(claim).await?;
+            return Err(format!("failed to get target node: node {node:?} not found"));
+        }
         let driver = self.driver(&class.provisioner, selected).await.map_err(|status| worded(&status))?;
         if !driver.abilities.can(Can::CreateDeleteVolume) {
             return Err(format!(
@@ -248,7 +252,7 @@ impl Provisioner {
         topology::requirement(class, &claim.name_any(), chosen, &all)
     }
 
-    /// A driver without room on the node: the scheduler is to choose again.
+    /// The driver has no room on the node, or the node is gone: the scheduler is to choose again.
     async fn ask_for_another_node(&self, claim: &PersistentVolumeClaim) -> Result<(), String> {
         let change =
             json!({"metadata": {"resourceVersion": claim.resource_version(), "annotations": {SELECTED_NODE: null}}});

@@ -146,7 +146,7 @@ mod tests {
         const ALL: &str = "provisioner attacher resizer snapshotter";
         let plugin = pod("d", "/var/lib/kubelet/plugins/d.example.com", &["registry/driver:1"]);
         check(None, &[], ALL);
-        check(None, &[plugin.clone()], ALL);
+        check(None, std::slice::from_ref(&plugin), ALL);
         let provisioner = pod("d", "", &["registry:5000/sig-storage/csi-provisioner:v5@sha256:00"]);
         check(None, &[plugin.clone(), provisioner.clone()], "attacher resizer snapshotter");
         let elsewhere = pod("x", "", &["csi-provisioner"]);
@@ -156,7 +156,7 @@ mod tests {
         let nameless = pod("d", "/var/lib/kubelet/plugins/csi-x", &["driver", "csi-resizer"]);
         check(None, &[nameless], "provisioner attacher snapshotter");
         check(Some("provisioner, resizer"), &[plugin.clone(), provisioner.clone()], "provisioner resizer");
-        check(Some("none"), &[plugin.clone()], "");
+        check(Some("none"), std::slice::from_ref(&plugin), "");
         check(Some("all"), &[plugin, provisioner], ALL);
     }
 
