@@ -20,6 +20,7 @@ mod page;
 mod policies;
 mod properties;
 mod served;
+mod storage;
 mod store;
 mod streams;
 mod watch;

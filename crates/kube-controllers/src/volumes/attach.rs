@@ -72,13 +72,14 @@ pub(super) async fn run(ctx: Context) {
         }
     });
     attachments.on_change({
-        let (queue, attachments) = (queue.clone(), attachments.clone());
+        let (queue, pods) = (queue.clone(), ctx.store::<Pod>());
         move |_, new| match new {
             Some(attachment) => queue.push(attachment.spec.node_name.clone()),
-            // A volume that is free again may be waited for elsewhere.
+            // A volume that is free again may be waited for by a pod elsewhere.
             None => {
-                let nodes: BTreeSet<String> = attachments.all().iter().map(|a| a.spec.node_name.clone()).collect();
-                nodes.into_iter().for_each(|node| queue.push(node));
+                let waiting = pods.all();
+                let waiting = waiting.iter().filter(|pod| !pod::is_finished(pod) && !claims_of(pod).is_empty());
+                waiting.filter_map(|pod| pod::node_name(pod)).for_each(|node| queue.push(node.to_owned()));
             }
         }
     });
@@ -117,10 +118,16 @@ pub(super) async fn run(ctx: Context) {
 
 impl Controller {
     async fn reconcile(&self, node: String) -> Result<Wake> {
+        let idle = self.of_node(&node).is_empty()
+            && !self.ctx.store::<PersistentVolume>().all().iter().any(|v| source(v).is_some());
+        if idle {
+            self.publish_attached(&node).await?;
+            return Ok(Wake::OnChange);
+        }
         let wants = self.wants();
         let mut wake = self.detach(&node, &wants).await?;
         if self.attach(&node, &wants).await? {
-            // Nothing tells when another node's volume becomes free, if it is not freed by us.
+            // An attachment of another make may end without a word to us.
             wake = wake.or(Some(Duration::from_secs(15)));
         }
         self.publish_attached(&node).await?;

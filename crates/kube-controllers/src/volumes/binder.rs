@@ -99,7 +99,7 @@ impl PodVolumes {
                 ));
             }
             if own && !ephemeral::belongs_to(&claim, pod) {
-                return Err(ephemeral::stranger(&Key::of(claim.as_ref()).to_string()));
+                return Err(ephemeral::stranger(&claim, pod));
             }
             found.exclusive |= facts::modes(&claim).iter().any(|mode| mode == "ReadWriteOncePod")
                 && is_used_by_another(ctx, pod, namespace, &name);

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::names::{BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONER};
 use super::plan::{self, ClaimStep, Note, Reclaim, VolumeStep, World};
 use super::{facts, write};
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{During, Result};
 use crate::events::Severity;
 use crate::protection::claims_of;
 use crate::queue::{Queue, Wake};
@@ -224,9 +224,32 @@ async fn sync_volume(ctx: &Context, queue: &Queue<Key>, volume: &PersistentVolum
             write::merge::<PersistentVolume>(ctx, "free persistentvolume", &name, &change).await?;
             set_phase(ctx, &name, "Available", None).await?;
         }
-        VolumeStep::Release(reclaim) => release(ctx, volume, reclaim).await?,
+        VolumeStep::Release(reclaim) => {
+            if let Some(key) = reference
+                && still_claimed(ctx, volume, &key).await?
+            {
+                queue.push(Key::of(volume));
+                return Ok(Wake::OnChange);
+            }
+            release(ctx, volume, reclaim).await?;
+        }
     }
     Ok(Wake::OnChange)
+}
+
+/// Whether the server has the claim a volume would be released from. Data may be deleted for a release, so a claim counts
+/// that the watch has not shown yet.
+async fn still_claimed(ctx: &Context, volume: &PersistentVolume, key: &Key) -> Result<bool> {
+    if facts::volume_phase(volume) == "Released" {
+        return Ok(false);
+    }
+    let api: Api<PersistentVolumeClaim> = ctx.api(&key.namespace);
+    let claim = api.get_opt(&key.name).await.during("read persistentvolumeclaim", key)?;
+    let Some(claim) = claim.filter(|claim| facts::is_for(volume, claim)) else { return Ok(false) };
+    let name = facts::volume_name(&claim);
+    let here = name.is_empty() || Some(name) == volume.metadata.name.as_deref();
+    ctx.store::<PersistentVolumeClaim>().observe(claim);
+    Ok(here)
 }
 
 /// A volume becomes Released once; what its policy says follows, or its failure.

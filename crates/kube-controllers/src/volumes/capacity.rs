@@ -19,7 +19,7 @@ pub(crate) fn suffices(
     capacities: &[Arc<CSIStorageCapacity>],
 ) -> bool {
     let driver = drivers.iter().find(|driver| driver.metadata.name.as_ref() == Some(&class.provisioner));
-    if !driver.is_some_and(|driver| driver.spec.storage_capacity == Some(true)) {
+    if driver.is_none_or(|driver| driver.spec.storage_capacity != Some(true)) {
         return true;
     }
     capacities.iter().any(|room| {

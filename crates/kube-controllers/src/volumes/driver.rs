@@ -160,7 +160,7 @@ impl Fleet {
         sidecar::served(driver, None, &all, &sources).contains(&function)
     }
 
-    /// A driver to be called, on the node that is asked for or one the affinity names, ready ones first.
+    /// A driver to be called: among the nodes the affinity names on the preferred one, else on one that is ready.
     pub(crate) async fn reach(
         &self,
         driver: &str,
@@ -181,13 +181,14 @@ impl Fleet {
         let registered = self.ctx.store::<CSINode>().all();
         let running = registered.iter().filter(|r| r.spec.drivers.iter().any(|d| d.name == driver));
         let known = running.filter_map(|r| nodes.get(&Key::new("", r.name_any())));
-        let candidates = known.filter(|candidate| match node {
-            Some(node) => candidate.name_any() == node,
-            None => {
-                required.is_none_or(|r| r.node_selector_terms.iter().any(|t| placement::term_matches(t, candidate)))
-            }
+        let candidates = known.filter(|node| {
+            required.is_none_or(|r| r.node_selector_terms.iter().any(|t| placement::term_matches(t, node)))
         });
-        candidates.min_by_key(|candidate| (!is_ready(candidate), candidate.name_any())).map(|node| node.name_any())
+        let rank = |candidate: &Arc<Node>| {
+            let name = candidate.name_any();
+            (node.is_some_and(|wanted| wanted != name), !is_ready(candidate), name)
+        };
+        candidates.min_by_key(rank).map(|node| node.name_any())
     }
 
     fn channel(&self, node: &str, driver: &str) -> Channel {

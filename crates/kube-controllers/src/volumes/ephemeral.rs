@@ -57,8 +57,8 @@ pub(crate) fn belongs_to(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
 }
 
 /// What is wrong with a claim that has the right name but another owner.
-pub(crate) fn stranger(claim: &str) -> String {
-    format!("PVC {claim:?} was not created for pod: the PVC is not owned by it")
+pub(crate) fn stranger(claim: &PersistentVolumeClaim, pod: &Pod) -> String {
+    format!("PVC {} was not created for pod {} (pod is not owner)", Key::of(claim), Key::of(pod))
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
@@ -68,8 +68,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
         match known {
             Some(claim) if belongs_to(&claim, &pod) => {}
             Some(claim) => {
-                let claim = Key::of(claim.as_ref()).to_string();
-                let text = format!("ephemeral volume {}: {}", volume.name, stranger(&claim));
+                let text = format!("ephemeral volume {}: {}", volume.name, stranger(&claim, &pod));
                 ctx.events.record(COMPONENT, pod.as_ref(), Severity::Warning, "EphemeralVolumeConflict", text.clone());
                 return Err(Error::Unfinished { object: key.to_string(), what: text });
             }

@@ -32,7 +32,7 @@ const RECONSIDER: i64 = 300;
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(Queue::patient());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     claims.on_change({
         let queue = queue.clone();

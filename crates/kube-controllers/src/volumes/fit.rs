@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn why_a_named_volume_does_not_do() {
         let is = |more: Value, expect: Option<&str>| {
-            assert_eq!(mismatch(&volume("v", "2Gi", &json!({})), &claim(&more)), expect)
+            assert_eq!(mismatch(&volume("v", "2Gi", &json!({})), &claim(&more)), expect);
         };
         is(json!({}), None);
         is(json!({"spec": {"resources": {"requests": {"storage": "3Gi"}}}}), Some("requested PV is too small"));

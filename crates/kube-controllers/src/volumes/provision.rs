@@ -50,7 +50,7 @@ struct Provisioner {
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(Queue::patient());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     claims.on_change({
         let queue = queue.clone();
@@ -155,6 +155,10 @@ impl Provisioner {
         let key = Key::of(claim);
         let selected =
             Some(facts::selected_node(claim)).filter(|node| !node.is_empty() && facts::waits_for_consumer(class));
+        if let Some(node) = selected.filter(|node| ctx.store::<Node>().get(&Key::new("", *node)).is_none()) {
+            self.ask_for_another_node(claim).await?;
+            return Err(format!("failed to get target node: node {node:?} not found"));
+        }
         let driver = self.driver(&class.provisioner, selected).await.map_err(|status| worded(&status))?;
         if !driver.abilities.can(Can::CreateDeleteVolume) {
             return Err(format!(
@@ -164,14 +168,24 @@ impl Provisioner {
         }
         let source = match source::of(ctx, claim, &class.provisioner, &driver.abilities).await? {
             source::Source::Content(source) => source,
-            source::Source::Foreign(kind) => {
-                let text = format!("Assuming an external populator will provision the volume: {kind}");
+            source::Source::Foreign => {
+                let text = "Assuming an external populator will provision the volume";
                 ctx.events.record(COMPONENT, claim, Severity::Normal, "Provisioning", text);
                 return Ok(());
             }
         };
         let fine = driver.abilities.can(Can::SingleNodeMultiWriter);
         let topology = self.topology(claim, class, selected, &driver)?;
+        let driver = match topology.as_ref().and_then(|wanted| wanted.preferred.first()).filter(|_| selected.is_none())
+        {
+            // A driver whose volumes are local to its nodes makes them where it is asked.
+            Some(place) => {
+                let affinity = topology::affinity(std::slice::from_ref(place));
+                let near = self.fleet.reach(&class.provisioner, None, affinity.as_ref()).await;
+                near.map_err(|status| worded(&status))?
+            }
+            None => driver,
+        };
         let order = plan::Order { claim, class, source, topology, fine };
         let mut request = plan::request(&order)?;
         let parameters = class.parameters.clone().unwrap_or_default();
@@ -238,7 +252,7 @@ impl Provisioner {
         topology::requirement(class, &claim.name_any(), chosen, &all)
     }
 
-    /// A driver without room on the node: the scheduler is to choose again.
+    /// The driver has no room on the node, or the node is gone: the scheduler is to choose again.
     async fn ask_for_another_node(&self, claim: &PersistentVolumeClaim) -> Result<(), String> {
         let change =
             json!({"metadata": {"resourceVersion": claim.resource_version(), "annotations": {SELECTED_NODE: null}}});

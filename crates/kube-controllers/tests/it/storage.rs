@@ -206,6 +206,12 @@ async fn a_claim_waits_for_its_pod_and_follows_it() {
     let asked = driver.state.lock().unwrap().created.clone().unwrap().accessibility_requirements.unwrap();
     assert_eq!(asked.requisite[0].segments["test/host"], "n2");
     assert_eq!(driver.calls("CreateVolume").len(), 2);
+    // A claim whose node went away before the volume was made is placed anew.
+    let mut lost = claim("lost", "local", &json!({}));
+    lost["metadata"]["annotations"] = json!({"volume.kubernetes.io/selected-node": "gone"});
+    cluster.create::<PersistentVolumeClaim>(lost).await;
+    cluster.create::<Pod>(pod("l", "lost", &json!({}))).await;
+    cluster.until(cluster.api(), "lost", phase_is("Bound")).await;
     cluster.create::<Pod>(pod("q", "c", &json!({"nodeSelector": {"test/host": "n1"}}))).await;
     let told = |pod: Option<&Pod>| {
         let conditions = pod.and_then(|p| p.status.as_ref()?.conditions.clone()).unwrap_or_default();

@@ -19,10 +19,8 @@ pub(super) fn validate(plural: &str, object: &Value, causes: &mut Vec<Cause>) {
         "volumeattachments" => attachment(&object["spec"], causes),
         "csidrivers" => driver(&object["spec"], causes),
         "csinodes" => node(&object["spec"], causes),
-        "csistoragecapacities" => {
-            if object["storageClassName"].as_str().unwrap_or_default().is_empty() {
-                required("storageClassName", causes);
-            }
+        "csistoragecapacities" if object["storageClassName"].as_str().unwrap_or_default().is_empty() => {
+            required("storageClassName", causes);
         }
         _ => {}
     }

@@ -142,7 +142,7 @@ mod tests {
             .unwrap()
         };
         let check = |node: Option<Node>, unneeded: i64, expect: Detach| {
-            assert_eq!(detach(node.as_ref(), "v", unneeded), expect)
+            assert_eq!(detach(node.as_ref(), "v", unneeded), expect);
         };
         check(None, 0, Detach::Now);
         check(Some(node("True", json!([]), &[])), 0, Detach::Now);

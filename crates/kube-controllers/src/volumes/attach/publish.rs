@@ -25,7 +25,7 @@ use crate::store::Key;
 
 /// Runs until the context's shutdown.
 pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(Queue::patient());
     let (attachments, volumes) = (ctx.store::<VolumeAttachment>(), ctx.store::<PersistentVolume>());
     attachments.on_change({
         let queue = queue.clone();

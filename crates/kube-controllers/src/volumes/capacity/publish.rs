@@ -36,7 +36,7 @@ const REFRESH: Duration = Duration::from_secs(60);
 
 /// Runs until the context's shutdown. Work goes driver by driver.
 pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(Queue::patient());
     ctx.store::<CSIDriver>().on_change({
         let queue = queue.clone();
         move |old, new| {

@@ -91,6 +91,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(asked: &str, has: &str, size: &str, status: Value, expect: Step) {
         let mut value = json!({"metadata": {}, "spec": {"resources": {"requests": {"storage": asked}}},
             "status": {"capacity": {"storage": has}}});

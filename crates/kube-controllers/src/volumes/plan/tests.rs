@@ -1,4 +1,5 @@
 //! Claims and volumes in every state, and what is to be done about them.
+#![expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 
 use serde_json::{Value, json};
 
@@ -84,12 +85,12 @@ fn claims_with_a_volume() {
     let mine = Arc::new(volume_of(json!({}), json!({"claimRef": {"name": "c", "namespace": "n", "uid": "u"}})));
     let asks = claim_of(json!({}), json!({"volumeName": "v"}));
     check(&asks, &[], "wait");
-    check(&asks, &[free.clone()], "bind v");
-    check(&asks, &[mine.clone()], "bind v");
-    check(&asks, &[other.clone()], "wait FailedBinding volume \"v\" already bound to a different claim.");
+    check(&asks, std::slice::from_ref(&free), "bind v");
+    check(&asks, std::slice::from_ref(&mine), "bind v");
+    check(&asks, std::slice::from_ref(&other), "wait FailedBinding volume \"v\" already bound to a different claim.");
     let large = claim_of(json!({}), json!({"volumeName": "v", "resources": {"requests": {"storage": "2Gi"}}}));
     let why = "wait VolumeMismatch Cannot bind to requested volume \"v\": requested PV is too small";
-    check(&large, &[free.clone()], why);
+    check(&large, std::slice::from_ref(&free), why);
     let bound = claim_of(json!({"pv.kubernetes.io/bind-completed": "yes"}), json!({"volumeName": "v"}));
     check(&bound, &[mine], "bind v");
     check(&bound, &[], "lose ClaimLost");

@@ -21,7 +21,7 @@ pub(crate) enum Source {
     /// What the driver is told; `None` for an empty volume.
     Content(Option<VolumeContentSource>),
     /// Something only another controller can fill it with.
-    Foreign(String),
+    Foreign,
 }
 
 /// Reads the source a claim names; the error says why it cannot be used (yet).
@@ -50,7 +50,7 @@ pub(crate) async fn of(
             let source = SnapshotSource { snapshot_id };
             Ok(Source::Content(Some(VolumeContentSource { r#type: Some(Type::Snapshot(source)) })))
         }
-        (group, kind) => Ok(Source::Foreign(format!("{kind}.{group}"))),
+        _ => Ok(Source::Foreign),
     }
 }
 
