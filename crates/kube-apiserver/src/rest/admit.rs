@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::Call;
 use crate::admission::{self, Attributes};
 use crate::error::ApiError;
+use crate::patch::json;
 use crate::registry::strategy;
 use crate::schema::{self, prune};
 
@@ -64,6 +65,10 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
     let warnings = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
     warnings.into_iter().for_each(|text| call.warn(text));
     *object = attributes.object.unwrap_or_default();
+    if json::depth(object) > json::DEPTH {
+        let text = format!("admission nested the object too deeply: at most {} levels are accepted", json::DEPTH);
+        return Err(ApiError::internal(text));
+    }
     prune::unknown(&call.resource.schema, object);
     if call.resource.crd.is_some() {
         prune::unset(&call.resource.schema, object);
