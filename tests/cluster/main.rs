@@ -9,6 +9,7 @@ mod collection;
 mod confinement;
 mod copying;
 mod crd;
+mod csi;
 mod deleting;
 mod devices;
 mod dns;
@@ -19,6 +20,7 @@ mod forwarding;
 mod https;
 mod jobs;
 mod logs;
+mod network_policy;
 mod node;
 mod nodes;
 mod pods;
@@ -62,6 +64,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("forwarding", forwarding::TESTS),
     ("jobs", jobs::TESTS),
     ("logs", logs::TESTS),
+    ("network_policy", network_policy::TESTS),
     ("probes", probes::TESTS),
     ("reading", reading::TESTS),
     ("restarts", restarts::TESTS),
@@ -77,6 +80,7 @@ const SHARED: &[(&str, &[Test])] = &[
 
 /// What others would notice.
 const ALONE: &[(&str, &[Test])] = &[
+    ("csi", csi::TESTS),
     ("node", node::TESTS),
     ("nodes", nodes::TESTS),
     ("registry", registry::TESTS),

@@ -1,8 +1,8 @@
 //! A second node: pods of both reach each other and their Services, and a node that was cut off comes back as it was.
 
 use anyhow::{Result, ensure};
-use e2e::Namespace;
-use serde_json::json;
+use e2e::{Namespace, until};
+use serde_json::{Value, json};
 
 use crate::Test;
 use crate::pods::{IDLE, apply, ready, sh, special, with};
@@ -57,5 +57,31 @@ fn on_two_nodes() -> Result<()> {
     let back = space.get("pod", "far")?;
     ensure!(back["status"]["containerStatuses"][0]["restartCount"] == 0, "{back}");
     ensure!(sh(&space, "near", by_name)? == "far\n", "by its Service, again");
+
+    let address = space.kubectl(&["get", "service", "far", "-o", "jsonpath={.spec.clusterIP}"])?;
+    let url = format!("http://{address}");
+    ensure!(space.fetch(&url)? == "far\n", "from the host");
+    deny_and_admit(&space, &far)?;
+    ferrovirt(&["node", "kill", "node1"])?;
+    let without = until("the host reached the Service without node1", || Ok(space.fetch(&url).ok()));
+    ferrovirt(&["node", "start", "node1"])?;
+    ensure!(without? == "far\n", "from the host, without node1");
     Ok(())
+}
+
+/// A policy judges what comes from pods of another node as it does what comes from the same.
+fn deny_and_admit(space: &Namespace, far: &Value) -> Result<()> {
+    let policy = |spec: Value| json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "p"}, "spec": spec});
+    let subject = json!({"matchLabels": {"app": "far"}});
+    let address = far["status"]["podIP"].as_str().unwrap_or_default();
+    let reached = || -> Result<bool> {
+        let script = format!("busybox timeout 2 busybox wget -qO- http://{address}:8080");
+        Ok(space.output(&["exec", "near", "--", "sh", "-c", &script])?.status.success())
+    };
+    apply(space, &[policy(json!({"podSelector": subject}))])?;
+    until("the far pod was out of reach", || Ok((!reached()?).then_some(())))?;
+    let near = json!([{"podSelector": {"matchLabels": {"app": "near"}}}]);
+    apply(space, &[policy(json!({"podSelector": subject, "ingress": [{"from": near}]}))])?;
+    until("the far pod was within reach", || Ok(reached()?.then_some(())))?;
+    space.kubectl(&["delete", "networkpolicy", "p"]).map(drop)
 }

@@ -7,6 +7,7 @@ mod codegen_manifests;
 mod codegen_rpc;
 mod codegen_schemas;
 mod descriptions;
+mod documented;
 mod tidy;
 
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@
 //! * a file has one idea: none is over 1000 lines (tests: 1500), generated code excepted;
 //! * `unsafe` lives in `sys`;
 //! * only the programs print;
+//! * what docs/kubernetes.md promises is backed by tests;
 //! * generated files are what their generators make.
 
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+
+use crate::documented;
 
 const LONGEST: usize = 1000;
 const LONGEST_TEST: usize = 1500;
@@ -30,7 +33,7 @@ fn layer(name: &str) -> Option<Layer> {
         "api" => Layer::Api,
         "kit" | "domain" | "disk" | "net" | "libvirt" | "sys" | "rpc" | "images" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
-        "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" => Layer::Component,
+        "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "hpp" => Layer::Component,
         "ferrovirt" | "virtctl" | "container-disk" | "xtask" | "e2e" | "bench" => Layer::Program,
         _ => return None,
     })
@@ -46,6 +49,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let files = tracked(root)?;
     found.extend(sizes(root, &files)?);
     found.extend(words(root, &files)?);
+    found.extend(documented::findings(root, &files)?);
     for finding in &found {
         eprintln!("tidy: {finding}");
     }

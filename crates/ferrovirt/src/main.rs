@@ -14,6 +14,9 @@ mod logs;
 mod node;
 mod node_commands;
 mod nodes;
+mod power;
+mod service_route;
+mod simulated;
 mod state;
 mod status;
 mod terminal;
@@ -37,11 +40,13 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("install", deploy::main, "install virtual machine support on the cluster of the current kubeconfig"),
     ("logs", logs::main, "print the log of a part of the cluster"),
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
-    ("node", node_commands::main, "list, add, remove, start, kill, cut off or enter the nodes"),
+    ("node", node_commands::main, "list, add, remove, start, stop, kill, cut off or enter the nodes"),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
     ("virt-controller", components::virt_controller, ""),
     ("virt-handler", components::virt_handler, ""),
+    ("hostpath-csi", components::hostpath_csi, ""),
+    (simulated::PROGRAM, simulated::main, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

@@ -91,6 +91,16 @@ impl State {
         self.dir.join("control-plane.lock")
     }
 
+    /// Held by the process that is the simulated nodes, as long as it lives.
+    pub(crate) fn simulated_lock(&self) -> PathBuf {
+        self.dir.join("simulated.lock")
+    }
+
+    /// How many simulated nodes there are to be.
+    pub(crate) fn simulated_count(&self) -> PathBuf {
+        self.dir.join("simulated-nodes")
+    }
+
     /// Held by `up` and `down` while they work.
     fn command_lock(&self) -> PathBuf {
         self.dir.join("command.lock")

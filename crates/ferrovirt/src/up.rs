@@ -20,7 +20,7 @@ use crate::available::Starts;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
-use crate::{available, cluster, deploy, down, images, node, status, terminal};
+use crate::{available, cluster, deploy, down, images, node, simulated, status, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -31,6 +31,9 @@ struct UpArgs {
     /// How many nodes to have at least; nodes that were added before stay
     #[arg(long, value_name = "N", value_parser = nodes::count, default_value = "1")]
     nodes: u8,
+    /// How many nodes to have besides that run no containers, for load on the control plane; 0 removes them
+    #[arg(long, value_name = "N", value_parser = simulated::count)]
+    simulated_nodes: Option<u16>,
     /// Stop when the node is Ready, without virtual machine support
     #[arg(long)]
     cluster_only: bool,
@@ -109,6 +112,11 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     if !arguments.cluster_only {
         virtual_machines(state, &client, &starts).await?;
     }
+    // Last: what the cluster itself needs has found its place on nodes that run it.
+    let since = Instant::now();
+    if let Some(what) = simulated::ensure(state, &client, arguments.simulated_nodes).await? {
+        terminal::say(&format!("{:>7.2} s  {what}", since.elapsed().as_secs_f64()));
+    }
     terminal::say(&format!("export KUBECONFIG={}", state.kubeconfig().display()));
     Ok(())
 }
@@ -184,7 +192,7 @@ async fn bridge_is_there(config: &kubelet::node::Config) -> anyhow::Result<bool>
 }
 
 /// Whether the process runs the same file as this one; a rebuilt program is another file.
-fn is_this_program(pid: u32) -> bool {
+pub(crate) fn is_this_program(pid: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
     let id = |path: String| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     id(format!("/proc/{pid}/exe")) == id("/proc/self/exe".to_owned())

@@ -13,11 +13,15 @@ use serde_json::Value;
 
 use crate::authz::Authorizer;
 use crate::authz::view::View;
+use crate::certificates::guard;
 use crate::error::ApiError;
 use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
 
+pub(crate) mod amount;
 pub mod cel;
+pub(crate) mod configuration;
+pub mod limits;
 pub mod node_restriction;
 pub mod plugins;
 pub mod pod_security;
@@ -25,6 +29,7 @@ pub mod policy;
 pub mod quota;
 pub mod rules;
 pub mod service_account;
+mod storage;
 pub mod webhook;
 
 /// What is done to the object.
@@ -78,6 +83,15 @@ pub struct Attributes {
     pub dry_run: bool,
 }
 
+/// A write that may be stored.
+#[derive(Debug)]
+pub struct Admitted {
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
+    /// Held until the write is stored, when it uses a quota.
+    pub turn: Option<quota::Turn>,
+}
+
 /// The chain; cheap to clone.
 #[derive(Clone)]
 pub struct Admission {
@@ -86,6 +100,7 @@ pub struct Admission {
     webhooks: Arc<webhook::Webhooks>,
     policies: Arc<policy::Policies>,
     accounts_required: bool,
+    turns: quota::Turns,
 }
 
 impl std::fmt::Debug for Admission {
@@ -104,12 +119,18 @@ fn exempt(attributes: &Attributes) -> bool {
         || matches!(attributes.resource.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
 }
 
+/// Policies judge webhook configurations too, but not policies.
+fn exempt_from_policies(attributes: &Attributes) -> bool {
+    exempt(attributes) && !attributes.resource.plural.ends_with("webhookconfigurations")
+}
+
 impl Admission {
     /// A chain reading the cluster through `view`; `accounts_required` is false where no controller makes accounts.
     #[must_use]
     pub fn new(view: Arc<dyn View>, authorizer: Authorizer, accounts_required: bool) -> Self {
         Self {
             accounts_required,
+            turns: quota::Turns::default(),
             webhooks: Arc::new(webhook::Webhooks::new(view.clone())),
             policies: Arc::new(policy::Policies::new(view.clone())),
             view,
@@ -131,7 +152,7 @@ impl Admission {
             tokio::time::sleep(ACCOUNT_PAUSE).await;
         }
         self.built_in(attributes)?;
-        if !exempt(attributes) && self.webhooks.mutate(attributes, registry, &mut warnings).await? {
+        if !exempt(attributes) && self.webhooks.mutate(attributes, registry, &self.authorizer, &mut warnings).await? {
             // A webhook may have added containers, which need what the others have.
             self.built_in(attributes)?;
         }
@@ -141,15 +162,17 @@ impl Admission {
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
         plugins::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
-        quota::default_limits(&*self.view, attributes);
+        limits::defaults(&*self.view, attributes);
+        storage::mutate(&*self.view, attributes);
+        guard::note_requestor(attributes);
         Ok(())
     }
 
-    /// Checks the final object; yields warnings for the client.
+    /// Checks the final object.
     ///
     /// # Errors
     /// A refusal of a plugin, policy or webhook.
-    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Admitted, ApiError> {
         let mut warnings = Vec::new();
         if attributes.operation == Operation::Delete {
             // A deletion has nothing to mutate, so the chain begins here.
@@ -159,14 +182,21 @@ impl Admission {
             let old = attributes.old.as_ref();
             crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;
         }
+        plugins::priority_classes(&*self.view, attributes)?;
         node_restriction::check(&*self.view, attributes)?;
         service_account::validate(&*self.view, attributes)?;
+        guard::check(&self.authorizer, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
-        quota::check(&*self.view, attributes)?;
-        if !exempt(attributes) {
-            self.policies.check(attributes, registry, &self.authorizer, &mut warnings)?;
-            self.webhooks.validate(attributes, registry, &mut warnings).await?;
+        storage::check(&*self.view, attributes)?;
+        limits::check(&*self.view, attributes)?;
+        if !exempt_from_policies(attributes) {
+            self.policies.check(attributes, registry, &self.authorizer, &mut warnings).await?;
         }
-        Ok(warnings)
+        if !exempt(attributes) {
+            self.webhooks.validate(attributes, registry, &self.authorizer, &mut warnings).await?;
+        }
+        // Last, because from here on the others of the namespace wait.
+        let turn = quota::check(&*self.view, &self.turns, attributes).await?;
+        Ok(Admitted { warnings, turn })
     }
 }

@@ -8,6 +8,8 @@ use crate::error::ApiError;
 use crate::registry::bootstrap::ensure;
 
 pub mod pki;
+mod signing;
+mod snapshots;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -36,6 +38,7 @@ pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
         ensure(server, group, &plural, &namespace, object).await
     });
     futures::future::try_join_all(all).await?;
+    snapshots::run(server).await?;
     refresh_facts(server, &map).await
 }
 

@@ -13,7 +13,8 @@ pub struct Cause {
     pub reason: String,
     /// What is wrong and what would be accepted.
     pub message: String,
-    /// JSON path of the field, `spec.containers[0].image`.
+    /// JSON path of the field, `spec.containers[0].image`; empty for what is not about a field.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
@@ -129,6 +130,11 @@ fn qualified(group: &str, resource: &str) -> String {
 impl axum::response::IntoResponse for ApiError {
     fn into_response(self) -> axum::response::Response {
         let code = http::StatusCode::from_u16(self.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-        (code, axum::Json(self.to_status())).into_response()
+        let wait = self.details.as_ref().and_then(|details| details["retryAfterSeconds"].as_u64());
+        let mut response = (code, axum::Json(self.to_status())).into_response();
+        if let Some(seconds) = wait {
+            response.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }

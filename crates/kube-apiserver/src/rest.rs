@@ -7,7 +7,7 @@ mod decode;
 mod delete;
 pub(crate) mod documents;
 mod eviction;
-mod meta;
+pub(crate) mod meta;
 mod options;
 mod owners;
 mod page;
@@ -34,7 +34,7 @@ use crate::registry::Resource;
 use crate::request::{RequestInfo, User};
 
 use accept::Accept;
-pub(crate) use meta::stamp_new;
+pub(crate) use meta::{label_problem, now, stamp_new, subdomain_problem};
 use options::Query;
 
 /// Everything a verb needs to know of one request.
@@ -152,7 +152,7 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
         return Err(not_allowed());
     }
     match info.verb.as_str() {
-        "get" => read::get(call),
+        "get" => read::get(call).await,
         "list" => Box::pin(read::list(call)).await,
         "watch" => watching::watch(call),
         "create" => Box::pin(write::create(call, body)).await,

@@ -172,12 +172,17 @@ impl Devices {
             .add_service(service)
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown.cancelled())
             .await
-            .map_err(|source| Error::Connect { socket, source })
+            .map_err(|source| Error::Connect { what: "device plugins", socket, source })
+    }
+
+    /// Takes a plugin that was found instead of having called: `endpoint` is its socket.
+    pub(crate) async fn adopt(&self, resource_name: String, endpoint: String) -> Result<()> {
+        self.connect(plugin::RegisterRequest { version: VERSION.into(), endpoint, resource_name, options: None }).await
     }
 
     async fn connect(&self, request: plugin::RegisterRequest) -> Result<()> {
         let socket = self.dir.join(&request.endpoint);
-        let fail = |source| Error::Connect { socket: socket.clone(), source };
+        let fail = |source| Error::Connect { what: "the device plugin", socket: socket.clone(), source };
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).map_err(fail)?;
         let mut client = DevicePluginClient::new(endpoint.connect().await.map_err(fail)?);
         let options = match request.options {

@@ -34,11 +34,12 @@ pub struct Settings {
     pub domain: String,
     /// Ranges whose reverse names belong to the cluster.
     pub own_ranges: Vec<IpNet>,
-    /// Name servers for everything else.
-    pub resolvers: Vec<IpAddr>,
+    /// Name servers for everything else, asked in this order until one knows.
+    pub resolvers: Vec<SocketAddr>,
 }
 
-const PORT: u16 = 53;
+/// Where name servers listen.
+pub const PORT: u16 = 53;
 /// Queries being forwarded at the same time, and connections being served.
 const AT_ONCE: usize = 256;
 const CONNECTIONS: usize = 64;

@@ -40,7 +40,7 @@ pub fn matched_version(
     if rules.iter().any(|r| rule_matches(r, attributes, own)) {
         return Some(own.clone());
     }
-    if !equivalent || attributes.resource.conversion_webhook.is_some() {
+    if !equivalent {
         return None;
     }
     let resource = &attributes.resource;

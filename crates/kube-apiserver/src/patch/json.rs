@@ -42,6 +42,9 @@ pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
     let mut new = current.clone();
     let mut copied = 0;
     for (index, operation) in patch.iter().enumerate() {
+        if is_test_of_nothing(&new, operation) {
+            continue;
+        }
         bound(&new, operation, &mut copied)?;
         json_patch::patch_unsafe(&mut new, std::slice::from_ref(operation)).map_err(|error| {
             let text = format!(
@@ -53,6 +56,12 @@ pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
         })?;
     }
     Ok(new)
+}
+
+/// As in Kubernetes, a test for null holds where nothing is.
+fn is_test_of_nothing(document: &Value, operation: &PatchOperation) -> bool {
+    let PatchOperation::Test(test) = operation else { return false };
+    test.value.is_null() && document.pointer(test.path.as_str()).is_none_or(Value::is_null)
 }
 
 fn name(operation: &PatchOperation) -> String {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Call;
+use crate::admission::quota::Turn;
 use crate::admission::{self, Attributes};
 use crate::error::ApiError;
 use crate::patch::json;
@@ -78,10 +79,10 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
     Ok(())
 }
 
-/// Runs the validating part of admission; a deletion has no new object.
-pub(super) async fn validate(call: &Call, write: &Write<'_>, object: Option<&Value>) -> Result<(), ApiError> {
+/// Runs the validating part of admission; a deletion has no new object. What it yields is held until the write is stored.
+pub(super) async fn validate(call: &Call, write: &Write<'_>, object: Option<&Value>) -> Result<Option<Turn>, ApiError> {
     let attributes = attributes(call, write, object.cloned());
-    let warnings = call.server.edges().admission.validate(&attributes, &call.server.registry()).await?;
-    warnings.into_iter().for_each(|text| call.warn(text));
-    Ok(())
+    let admitted = call.server.edges().admission.validate(&attributes, &call.server.registry()).await?;
+    admitted.warnings.into_iter().for_each(|text| call.warn(text));
+    Ok(admitted.turn)
 }

@@ -154,7 +154,7 @@ async fn remove_once(
     stored: &Arc<Object>,
     options: &Options,
 ) -> Result<Outcome, Option<ApiError>> {
-    let old = respond::tree(call, stored)?;
+    let old = respond::tree(call, stored).await?;
     options.check(call, &old)?;
     let write = Write { operation: Operation::Delete, name, old: Some(&old), options: "DeleteOptions" };
     admit::validate(call, &write, None).await?;
@@ -173,14 +173,14 @@ async fn remove_once(
         if new == old {
             return Ok(Outcome::Waiting(old));
         }
-        let converted = call.server.to_storage(&call.resource, new)?;
+        let converted = call.server.to_storage(&call.resource, new).await?;
         let updated = store.update(call.key(name), converted, stored.revision).await.map_err(raced)?;
         call.server.written(&call.resource, &updated).await;
-        return Ok(Outcome::Waiting(respond::tree(call, &updated)?));
+        return Ok(Outcome::Waiting(respond::tree(call, &updated).await?));
     }
     let last = store.delete(call.key(name), stored.revision).await.map_err(raced)?;
     call.server.removed(&call.resource, &last).await;
-    Ok(Outcome::Removed(respond::tree(call, &last)?))
+    Ok(Outcome::Removed(respond::tree(call, &last).await?))
 }
 
 /// Marks the object as being deleted; yields the seconds of grace it still has.

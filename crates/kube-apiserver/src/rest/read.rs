@@ -14,12 +14,12 @@ use super::{Call, respond};
 use crate::error::{ApiError, Cause};
 use crate::store::{Object, Snapshot};
 
-pub(super) fn get(call: &Call) -> Result<Response, ApiError> {
+pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
     let stored = fetch(call)?;
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, respond::bytes(call, &stored)?));
+        return Ok(respond::json_bytes(StatusCode::OK, respond::bytes(call, &[stored]).await?.concat()));
     }
-    respond::object(call, StatusCode::OK, &respond::tree(call, &stored)?)
+    respond::object(call, StatusCode::OK, &respond::tree(call, &stored).await?)
 }
 
 /// The object the request names.
@@ -65,13 +65,16 @@ pub(super) async fn list(call: &Call) -> Result<Response, ApiError> {
         let head = json!({"kind": resource.list_kind, "apiVersion": resource.api_version(), "metadata": metadata});
         // `metadata` is an object too: its brace is trimmed with the outer one.
         let head = format!("{}}},\"items\":[", head.to_string().trim_end_matches('}'));
-        return respond::stored_list(call, head, page);
+        return respond::stored_list(call, head, page).await;
     }
     let _turn = labour(call, page.len()).await;
     let mut objects = Vec::with_capacity(page.len());
-    for (index, object) in page.iter().enumerate() {
-        breathe(index).await;
-        objects.push(respond::shaped(call, respond::tree(call, object)?));
+    // What a webhook converts is converted with one call.
+    let together = if resource.crd.is_some() { page.len().max(1) } else { BREATH };
+    for part in page.chunks(together) {
+        let converted = call.server.in_versions(resource, part).await?;
+        objects.extend(converted.into_iter().map(|object| respond::shaped(call, object)));
+        tokio::task::yield_now().await;
     }
     respond::list(call, objects, metadata)
 }

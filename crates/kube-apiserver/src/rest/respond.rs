@@ -46,16 +46,22 @@ pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<
 }
 
 /// A stored object in the version asked for, as a tree.
-pub(super) fn tree(call: &Call, stored: &Object) -> Result<Value, ApiError> {
-    call.server.in_version(&call.resource, stored.value())
+pub(super) async fn tree(call: &Call, stored: &Object) -> Result<Value, ApiError> {
+    call.server.in_version(&call.resource, stored).await
 }
 
-/// The same as bytes; no work when the version asked for is the stored one.
-pub(super) fn bytes(call: &Call, stored: &Arc<Object>) -> Result<Bytes, ApiError> {
-    if call.resource.serves_bytes(&stored.json) {
-        return Ok(stored.json.clone());
-    }
-    Ok(tree(call, stored)?.to_string().into())
+/// Stored objects as bytes; no work where the version asked for is the stored one, and one conversion for the rest.
+pub(super) async fn bytes(call: &Call, stored: &[Arc<Object>]) -> Result<Vec<Bytes>, ApiError> {
+    let others: Vec<Arc<Object>> =
+        stored.iter().filter(|object| !call.resource.serves_bytes(object)).cloned().collect();
+    let mut converted = call.server.in_versions(&call.resource, &others).await?.into_iter();
+    let served = |object: &Arc<Object>| {
+        if call.resource.serves_bytes(object) {
+            return object.json.clone();
+        }
+        converted.next().unwrap_or_default().to_string().into()
+    };
+    Ok(stored.iter().map(served).collect())
 }
 
 /// One object of a list in the shape the client accepts: a table's row stands for its object.
@@ -91,15 +97,8 @@ pub(super) fn list(call: &Call, items: Vec<Value>, metadata: Value) -> Result<Re
 pub(super) const FRAME: usize = 128 * 1024;
 
 /// A list put together of stored bytes, a frame at a time as the client reads: it costs a copy and no parsing.
-pub(super) fn stored_list(call: &Call, head: String, page: Vec<Arc<Object>>) -> Result<Response, ApiError> {
-    let stored = page.iter().all(|object| call.resource.serves_bytes(&object.json));
-    let mut items = if stored {
-        page.into_iter().map(|object| object.json.clone()).collect::<Vec<_>>()
-    } else {
-        page.iter().map(|object| bytes(call, object)).collect::<Result<_, _>>()?
-    }
-    .into_iter()
-    .peekable();
+pub(super) async fn stored_list(call: &Call, head: String, page: Vec<Arc<Object>>) -> Result<Response, ApiError> {
+    let mut items = bytes(call, &page).await?.into_iter().peekable();
     let mut next = Some(head.into_bytes());
     let mut frames = std::iter::from_fn(move || {
         let mut frame = next.take()?;

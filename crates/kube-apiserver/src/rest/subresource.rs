@@ -34,7 +34,7 @@ pub(super) async fn serve(call: &Call, body: Body) -> Result<Response, ApiError>
 
 async fn part(call: &Call, body: Body, name: &'static str) -> Result<Response, ApiError> {
     match call.info.verb.as_str() {
-        "get" => read::get(call),
+        "get" => read::get(call).await,
         "patch" => patching::patch_part(call, body, name).await,
         "update" => {
             call.query.check_write("UpdateOptions")?;
@@ -82,7 +82,7 @@ fn scale_of(call: &Call, paths: &ScalePaths, object: &Value) -> Value {
 
 async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, ApiError> {
     if call.info.verb == "get" {
-        let object = respond::tree(call, &*read::fetch(call)?)?;
+        let object = respond::tree(call, &*read::fetch(call)?).await?;
         return respond::encode(call, StatusCode::OK, &scale_of(call, paths, &object));
     }
     call.query.check_write("UpdateOptions")?;

@@ -25,6 +25,8 @@ use crate::store::{Event, EventKind, Object, Watch};
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Watches without a timeout of their own end after this; clients start the next one.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
+/// Objects of one request to a conversion webhook, when a watch begins.
+const CONVERTED_TOGETHER: usize = 128;
 
 pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, true)?;
@@ -116,7 +118,7 @@ impl Feed {
         if *self.closing.borrow() || Instant::now() >= self.until {
             return None;
         }
-        self.backlog(&mut out);
+        self.backlog(&mut out).await;
         while out.is_empty() {
             let watch = self.watch.as_mut()?;
             let mut mark = None;
@@ -133,13 +135,18 @@ impl Feed {
                 }
             };
             match events {
-                Ok(events) => self.pending.extend(events),
+                Ok(events) => {
+                    if !events.is_empty() && !self.renewed() {
+                        return None;
+                    }
+                    self.pending.extend(events);
+                }
                 Err(gone) => {
                     self.watch = None;
                     error_line(&mut out, &gone.into());
                 }
             }
-            self.backlog(&mut out);
+            self.backlog(&mut out).await;
             // A bookmark may not overtake events before it.
             if let Some(position) = mark.filter(|_| self.pending.is_empty()) {
                 self.bookmark(&mut out, position, false);
@@ -149,10 +156,12 @@ impl Feed {
     }
 
     /// Tells what is there to tell, up to a frame.
-    fn backlog(&mut self, out: &mut Vec<u8>) {
-        while out.len() < respond::FRAME {
-            let Some(object) = self.initial.next() else { break };
-            self.line(out, "ADDED", &object);
+    async fn backlog(&mut self, out: &mut Vec<u8>) {
+        // What a webhook converts is converted many at a time.
+        let together = if self.resource.crd.is_some() { CONVERTED_TOGETHER } else { 1 };
+        while out.len() < respond::FRAME && !self.initial.as_slice().is_empty() {
+            let part: Vec<_> = self.initial.by_ref().take(together).collect();
+            self.existing(out, &part).await;
         }
         if self.initial.as_slice().is_empty() && std::mem::take(&mut self.initial_end) {
             let position = self.watch.as_ref().map_or(0, Watch::position);
@@ -160,37 +169,73 @@ impl Feed {
         }
         while out.len() < respond::FRAME {
             let Some(event) = self.pending.pop_front() else { break };
-            self.event(out, &event);
+            self.event(out, &event).await;
         }
     }
 
+    /// Takes over what a definition says by now; false when it serves this version no more.
+    fn renewed(&mut self) -> bool {
+        if self.resource.crd.is_none() {
+            return true;
+        }
+        let registry = self.server.registry();
+        let resource = &self.resource;
+        match registry.find(&resource.group, &resource.version, &resource.plural) {
+            Some(now) => self.resource = now.clone(),
+            // The definition itself has gone: what is left to tell is that its objects went before it.
+            None if !registry.resources.iter().any(|r| r.crd == resource.crd) => {}
+            None => return false,
+        }
+        true
+    }
+
     /// An event as this watcher sees it: an object that leaves its selector is deleted, one that enters is added.
-    fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
+    async fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
         let now = event.kind != EventKind::Deleted && self.filter.matches(&event.object);
         let before = event.previous.as_ref().is_some_and(|previous| self.filter.matches(previous));
         match (before, now) {
-            (false, true) => self.line(out, "ADDED", &event.object),
-            (true, true) => self.line(out, "MODIFIED", &event.object),
-            (true, false) if event.kind == EventKind::Deleted => self.line(out, "DELETED", &event.object),
+            (false, true) => self.line(out, "ADDED", &event.object).await,
+            (true, true) => self.line(out, "MODIFIED", &event.object).await,
+            (true, false) if event.kind == EventKind::Deleted => self.line(out, "DELETED", &event.object).await,
             (true, false) => {
                 // The last state that matched, with the revision of the change that ended it.
                 if let Some(previous) = &event.previous {
-                    self.line(out, "DELETED", &Arc::new(previous.at_revision(event.revision)));
+                    self.line(out, "DELETED", &Arc::new(previous.at_revision(event.revision))).await;
                 }
             }
             (false, false) => {}
         }
     }
 
-    fn line(&mut self, out: &mut Vec<u8>, kind: &str, object: &Arc<Object>) {
-        if self.shape == Shape::Object && self.resource.serves_bytes(&object.json) {
+    /// Objects that exist when the watch begins, converted together.
+    async fn existing(&mut self, out: &mut Vec<u8>, objects: &[Arc<Object>]) {
+        let bytes = |feed: &Self, object: &Object| feed.shape == Shape::Object && feed.resource.serves_bytes(object);
+        let others: Vec<_> = objects.iter().filter(|object| !bytes(self, object)).cloned().collect();
+        let mut converted = match self.server.in_versions(&self.resource, &others).await {
+            Ok(converted) => converted.into_iter(),
+            Err(error) => return error_line(out, &error),
+        };
+        for object in objects {
+            if bytes(self, object) {
+                write_line(out, "ADDED", &object.json);
+            } else if let Some(value) = converted.next() {
+                self.write(out, "ADDED", value);
+            }
+        }
+    }
+
+    async fn line(&mut self, out: &mut Vec<u8>, kind: &str, object: &Arc<Object>) {
+        if self.shape == Shape::Object && self.resource.serves_bytes(object) {
             write_line(out, kind, &object.json);
             return;
         }
-        let value = match self.server.in_version(&self.resource, object.value()) {
-            Ok(value) => value,
-            Err(error) => return error_line(out, &error),
-        };
+        match self.server.in_version(&self.resource, object).await {
+            Ok(value) => self.write(out, kind, value),
+            Err(error) => error_line(out, &error),
+        }
+    }
+
+    fn write(&mut self, out: &mut Vec<u8>, kind: &str, value: Value) {
         let shaped = match self.shape {
             Shape::Object => value,
             Shape::Metadata => respond::partial(&value, "PartialObjectMetadata"),

@@ -145,7 +145,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     strategy::prepare_create(resource, &mut object);
     strategy::settle(&call.server, resource, &mut object);
     check(call, &object, None, "")?;
-    admit::validate(call, &write, Some(&object)).await?;
+    let turn = admit::validate(call, &write, Some(&object)).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
@@ -153,27 +153,32 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     if call.dry_run() {
         return Ok(owners::record(call, None, object, ""));
     }
-    let stored = call.server.to_storage(resource, owners::record(call, None, object, ""))?;
+    let stored = call.server.to_storage(resource, owners::record(call, None, object, "")).await?;
     let stored = call.server.store().create(call.key(&name), stored).await;
     drop(reservation);
+    if let Some(turn) = turn.filter(|_| stored.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
     call.server.written(resource, &stored).await;
-    respond::tree(call, &stored)
+    respond::tree(call, &stored).await
 }
 
 /// Metadata, schema and strategy validation together, so that one answer names every bad field.
 pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresource: &str) -> Result<(), ApiError> {
     let mut causes = Vec::new();
-    meta::check(&call.resource, object, &mut causes);
     schema::validate::check(&call.resource.schema, object, &mut causes);
-    if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
-        rules.check(object, old, &mut causes);
-    }
-    strategy::validate(&call.resource, object, old, subresource, &mut causes);
     if let Some(old) = old.filter(|_| call.resource.crd.is_some()) {
         // What was stored already may stay, though the definition has become stricter since.
-        causes.retain(|cause| !schema::rules::unchanged(old, object, &cause.field));
+        causes.retain(|cause| !schema::rules::unchanged(&call.resource.schema, old, object, &cause.field));
     }
+    meta::check(&call.resource, object, &mut causes);
+    if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
+        let mut warnings = Vec::new();
+        rules.check(object, old, &mut causes, &mut warnings);
+        warnings.into_iter().for_each(|text| call.warn(text));
+    }
+    strategy::validate(&call.resource, object, old, subresource, &mut causes);
     if causes.is_empty() {
         return Ok(());
     }
@@ -255,7 +260,7 @@ async fn change_once(
 ) -> Result<Value, Refused> {
     let resource = &call.resource;
     let name = &call.info.name;
-    let old = respond::tree(call, stored)?;
+    let old = respond::tree(call, stored).await?;
     let mut new = produce(&old)?;
     // What an apply found out about owners; parts carried over from the old object would bring its owners back.
     let managed = owners::applies(call).then(|| new["metadata"]["managedFields"].clone());
@@ -281,7 +286,7 @@ async fn change_once(
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old), edit.subresource)?;
-    admit::validate(call, &write, Some(&new)).await?;
+    let turn = admit::validate(call, &write, Some(&new)).await?;
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
@@ -290,7 +295,10 @@ async fn change_once(
         return Ok(new);
     }
     let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
-    if new == old {
+    // A custom resource that was stored otherwise than it would be now is written again, though it says the same:
+    // so objects move to a new storage version.
+    let unchanged = new == old;
+    if unchanged && resource.crd.is_none() {
         return Ok(old);
     }
     let store = call.server.store();
@@ -298,9 +306,15 @@ async fn change_once(
         && meta::finalizers(&new).is_empty()
         && strategy::removable(resource, &new)
         && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
-    let converted = call.server.to_storage(resource, new)?;
+    let converted = call.server.to_storage(resource, new).await?;
+    if unchanged && converted == stored.value() {
+        return Ok(old);
+    }
     let outcome = store.update(call.key(name), converted, stored.revision).await;
     drop(reservation);
+    if let Some(turn) = turn.filter(|_| outcome.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let updated = match outcome {
         Ok(object) => object,
         Err(WriteError::Changed) => return Err(Refused::Raced),
@@ -314,7 +328,7 @@ async fn change_once(
     } else {
         call.server.written(resource, &updated).await;
     }
-    Ok(respond::tree(call, &updated)?)
+    Ok(respond::tree(call, &updated).await?)
 }
 
 /// Keeps of the old object what this kind of update may not touch.

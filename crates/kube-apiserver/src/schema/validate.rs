@@ -254,7 +254,7 @@ impl Walk<'_> {
             "pattern" => {
                 let pattern = argument.as_str().unwrap_or_default();
                 // A pattern our engine does not know (look-around, which CRDs may not use either) refuses nothing.
-                if compiled(pattern).is_some_and(|regex| !regex.is_match(text)) {
+                if self::pattern(pattern).is_some_and(|regex| !regex.is_match(text)) {
                     self.invalid(value, &format!("should match '{pattern}'"));
                 }
             }
@@ -327,7 +327,7 @@ fn valid(schema: &Schema, value: &Value) -> bool {
 }
 
 /// Patterns compiled so far; there are as many as schemas name.
-fn compiled(pattern: &str) -> Option<Arc<Regex>> {
+pub(crate) fn pattern(pattern: &str) -> Option<Arc<Regex>> {
     static CACHE: LazyLock<RwLock<HashMap<String, Option<Arc<Regex>>>>> = LazyLock::new(RwLock::default);
     if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(pattern) {
         return found.clone();

@@ -214,3 +214,110 @@ async fn what_was_valid_once_may_stay() {
     let got = message(api.patch("g", &PatchParams::default(), &patch(json!({"mode": "c"}))).await);
     assert!(got.contains("spec.mode: Unsupported value: \"c\": supported values: \"a\""), "{got}");
 }
+
+async fn change_definition(
+    client: &Client,
+    change: impl FnOnce(&mut Value),
+) -> Result<CustomResourceDefinition, Error> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut definition = serde_json::to_value(definitions.get("gadgets.example.com").await.unwrap()).unwrap();
+    change(&mut definition);
+    let definition = serde_json::from_value(definition).unwrap();
+    definitions.replace("gadgets.example.com", &PostParams::default(), &definition).await
+}
+
+#[tokio::test]
+async fn old_objects_are_read_as_the_definition_says_now() {
+    let client = with_gadgets().await;
+    let api = gadgets(&client, "v1");
+    api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "fixed": "x"}))).await.unwrap();
+    change_definition(&client, |definition| {
+        let spec =
+            &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        spec["colour"] = json!({"type": "string", "default": "red"});
+        spec.as_object_mut().unwrap().remove("fixed");
+    })
+    .await
+    .unwrap();
+    let expect = json!({"size": 3, "mode": "a", "colour": "red"});
+    assert_eq!(api.get("g").await.unwrap().data["spec"], expect);
+    assert_eq!(api.list(&ListParams::default()).await.unwrap().items[0].data["spec"], expect);
+    let patched = api.patch("g", &PatchParams::default(), &Patch::Merge(json!({"spec": {"size": 4}}))).await.unwrap();
+    assert_eq!(patched.data["spec"], json!({"size": 4, "mode": "a", "colour": "red"}));
+}
+
+#[tokio::test]
+async fn a_version_is_served_until_it_is_not() {
+    let client = with_gadgets().await;
+    gadgets(&client, "v1").create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3}))).await.unwrap();
+    change_definition(&client, |definition| definition["spec"]["versions"][1]["served"] = false.into()).await.unwrap();
+    let got = message(gadgets(&client, "v1beta1").get("g").await);
+    assert!(got.starts_with("404 "), "{got}");
+    let gone = change_definition(&client, |definition| {
+        definition["spec"]["versions"].as_array_mut().unwrap().remove(0);
+        definition["spec"]["versions"][0]["storage"] = true.into();
+        definition["spec"]["versions"][0]["served"] = true.into();
+    })
+    .await;
+    let Err(Error::Api(status)) = gone else { panic!("{gone:?}") };
+    assert_eq!(
+        status.message,
+        "CustomResourceDefinition.apiextensions.k8s.io \"gadgets.example.com\" is invalid: status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1 and removes v1 from status.storedVersions"
+    );
+    let scope = change_definition(&client, |definition| definition["spec"]["scope"] = "Cluster".into()).await;
+    let Err(Error::Api(status)) = scope else { panic!("{scope:?}") };
+    assert!(
+        status.message.ends_with("spec.scope: Invalid value: \"Cluster\": field is immutable"),
+        "{}",
+        status.message
+    );
+}
+
+#[tokio::test]
+async fn what_was_broken_before_warns() {
+    let client = with_gadgets().await;
+    let api = gadgets(&client, "v1");
+    api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "mode": "b"}))).await.unwrap();
+    change_definition(&client, |definition| {
+        let spec =
+            &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        spec["mode"]["x-kubernetes-validations"] = json!([{"rule": "self == 'a'", "message": "b is no more"}]);
+    })
+    .await
+    .unwrap();
+    let request = http::Request::patch("/apis/example.com/v1/namespaces/default/gadgets/g")
+        .header("content-type", "application/merge-patch+json")
+        .body(kube::client::Body::from(json!({"spec": {"size": 4}}).to_string().into_bytes()))
+        .unwrap();
+    let response = client.send(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["warning"], "299 - \"spec.mode: Invalid value: \\\"string\\\": b is no more\"");
+    let got = message(api.create(&PostParams::default(), &gadget("v1", "h", json!({"size": 3, "mode": "b"}))).await);
+    assert!(got.ends_with("spec.mode: Invalid value: \"string\": b is no more"), "{got}");
+}
+
+#[tokio::test]
+async fn fields_select_and_scales_name_their_selector() {
+    let client = server().await.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut definition = serde_json::to_value(definition()).unwrap();
+    let version = &mut definition["spec"]["versions"][0];
+    version["selectableFields"] = json!([{"jsonPath": ".spec.mode"}]);
+    version["subresources"]["scale"]["labelSelectorPath"] = ".status.selector".into();
+    version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["selector"] = json!({"type": "string"});
+    definitions.create(&PostParams::default(), &serde_json::from_value(definition).unwrap()).await.unwrap();
+    let api = gadgets(&client, "v1");
+    for (name, mode) in [("one", "a"), ("two", "b")] {
+        api.create(&PostParams::default(), &gadget("v1", name, json!({"size": 3, "mode": mode}))).await.unwrap();
+    }
+    let found = api.list(&ListParams::default().fields("spec.mode=b")).await.unwrap();
+    assert_eq!(found.items.iter().map(|item| item.metadata.name.as_deref().unwrap()).collect::<Vec<_>>(), ["two"]);
+    let outcome = api.list(&ListParams::default().fields("spec.size=3")).await;
+    assert!(matches!(outcome, Err(Error::Api(status)) if status.code == 400));
+    let status = json!({"status": {"size": 3, "selector": "app=one"}});
+    api.patch_status("one", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    assert_eq!(api.get_scale("one").await.unwrap().status.unwrap().selector.as_deref(), Some("app=one"));
+    let scaled = api.patch_scale("one", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 7}}))).await;
+    assert_eq!(scaled.unwrap().spec.unwrap().replicas, Some(7));
+    assert_eq!(api.get("one").await.unwrap().data["spec"]["size"], 7);
+}

@@ -7,6 +7,7 @@
 )]
 
 mod apply;
+mod conversion;
 mod crd;
 mod defaults;
 mod delegation;
@@ -14,6 +15,8 @@ mod documents;
 mod hostile;
 mod lists;
 mod objects;
+mod page;
+mod policies;
 mod properties;
 mod served;
 mod store;

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Error, ResourceExt};
 use serde_json::json;
@@ -192,8 +193,8 @@ async fn evictions_respect_budgets() {
     let pod = |name: &str| {
         serde_json::from_value::<Pod>(json!({"metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}})).unwrap()
     };
-    let running = json!({"status": {"phase": "Running"}});
-    for name in ["one", "two"] {
+    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    for name in ["one", "two", "unwell"] {
         pods.create(&PostParams::default(), &pod(name)).await.unwrap();
         pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&running)).await.unwrap();
     }
@@ -209,6 +210,51 @@ async fn evictions_respect_budgets() {
     refused(pods.get("one").await, 404, "NotFound");
     let message = refused(evict("two").await, 429, "TooManyRequests");
     assert_eq!(message, "Cannot evict pod as it would violate the pod's disruption budget.");
+    // Who is not well may go for nothing while enough of the others are.
+    let unwell = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    pods.patch_status("unwell", &PatchParams::default(), &Patch::Merge(&unwell)).await.unwrap();
+    evict("unwell").await.unwrap();
+}
+
+#[tokio::test]
+async fn priorities_come_from_classes() {
+    let client = server().await.client();
+    let (classes, post): (Api<PriorityClass>, _) = (Api::all(client.clone()), PostParams::default());
+    let class = |name: &str, value: i64, default: bool| {
+        let class =
+            json!({"metadata": {"name": name}, "value": value, "globalDefault": default, "preemptionPolicy": "Never"});
+        serde_json::from_value::<PriorityClass>(class).unwrap()
+    };
+    classes.create(&post, &class("usual", 7, true)).await.unwrap();
+    let message = refused(classes.create(&post, &class("other", 8, true)).await, 403, "Forbidden");
+    assert!(
+        message.ends_with("PriorityClass usual is already marked as default. Only one default can exist"),
+        "{message}"
+    );
+    let message = refused(classes.create(&post, &class("huge", 1_000_000_001, false)).await, 422, "Invalid");
+    assert!(message.contains("maximum allowed value of a user defined priority is 1000000000"), "{message}");
+    refused(classes.create(&post, &class("system-mine", 1, false)).await, 422, "Invalid");
+    refused(classes.delete("system-node-critical", &Default::default()).await, 403, "Forbidden");
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let pod = |name: &str, more: serde_json::Value| {
+        let mut pod = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+        json_patch::merge(&mut pod["spec"], &more);
+        serde_json::from_value::<Pod>(pod).unwrap()
+    };
+    let usual = pods.create(&post, &pod("a", json!({}))).await.unwrap().spec.unwrap();
+    assert_eq!((usual.priority, usual.priority_class_name.as_deref()), (Some(7), Some("usual")));
+    assert_eq!(usual.preemption_policy.as_deref(), Some("Never"));
+    let message =
+        refused(pods.create(&post, &pod("b", json!({"priorityClassName": "absent"}))).await, 403, "Forbidden");
+    assert!(message.ends_with("no PriorityClass with name absent was found"), "{message}");
+    refused(pods.create(&post, &pod("c", json!({"priority": 8}))).await, 403, "Forbidden");
+    refused(pods.create(&post, &pod("d", json!({"preemptionPolicy": "PreemptLowerPriority"}))).await, 403, "Forbidden");
+    let wrong = json!({"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]});
+    let message = refused(pods.create(&post, &pod("e", wrong)).await, 422, "Invalid");
+    assert!(
+        message.contains("spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0"),
+        "{message}"
+    );
 }
 
 #[tokio::test]

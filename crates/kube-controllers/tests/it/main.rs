@@ -4,7 +4,9 @@
 mod batch;
 mod cluster;
 mod collection;
+mod driver;
 mod nodes;
 mod scheduling;
 mod services;
+mod storage;
 mod workloads;

@@ -49,6 +49,20 @@ pub async fn set_plugged(config: &Config, plugged: bool) -> Result<()> {
     Ok(changed?)
 }
 
+/// Makes the host reach Services through this node, which translates their addresses, in place of whichever it was.
+pub async fn lead_to_services(config: &Config) -> Result<()> {
+    let host = Netlink::open()?;
+    for (to, via) in super::start::through(config, &config.service_cidrs) {
+        host.ensure_route(&Route { to, via: Some(via), link: None }).await?;
+    }
+    Ok(())
+}
+
+/// Whether the node is connected to the host's bridge.
+pub async fn is_plugged(config: &Config) -> Result<bool> {
+    Ok(Netlink::open()?.find(&config.host_link()).await?.is_some_and(|link| link.up))
+}
+
 /// Takes a node's interface and the routes through it away.
 pub async fn remove_node(config: &Config) -> Result<()> {
     let host = Netlink::open()?;

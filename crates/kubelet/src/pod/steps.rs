@@ -11,6 +11,7 @@ use rpc::cri;
 
 use crate::{
     context::{Context, about, about_container},
+    csi,
     error::{Error, Result},
     images::{self, ImageInfo},
     pod::{
@@ -55,9 +56,16 @@ pub(crate) async fn set_up_volumes(context: Arc<Context>, pod: Arc<Pod>, ips: Ve
             Error::Volume { name, source } => {
                 format!("MountVolume.SetUp failed for volume {name:?} : {}", kit::Chain(source.as_ref()))
             }
+            Error::Mount { operation, name, source } => {
+                format!("{operation} failed for volume {name:?} : {}", kit::Chain(source.as_ref()))
+            }
             other => format!("MountVolume.SetUp failed: {}", kit::Chain(other)),
         };
-        context.events.warning(&about(&pod), "FailedMount", message);
+        let reason = match error {
+            Error::Mount { operation, .. } if operation.starts_with("MapVolume") => "FailedMapVolume",
+            _ => "FailedMount",
+        };
+        context.events.warning(&about(&pod), reason, message);
     }
     Outcome::Volumes(result)
 }
@@ -151,6 +159,7 @@ async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
         remove_dir(Path::new(&logs))?;
     }
     let dir = context.pod_dir(uid);
+    csi::teardown::release(context, uid).await?;
     if all {
         volumes::tear_down(&dir)?;
     } else {

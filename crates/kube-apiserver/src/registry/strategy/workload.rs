@@ -54,11 +54,13 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
         "jobs" => {
             pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
             restart_of_job(&spec["template"]["spec"], "spec.template.spec", causes);
+            policies_of_job(spec, causes);
         }
         "cronjobs" => {
             if let Some(why) = schedule_problem(spec["schedule"].as_str().unwrap_or_default()) {
                 invalid("spec.schedule", &spec["schedule"], &why, causes);
             }
+            zone(&spec["timeZone"], causes);
             let template = &spec["jobTemplate"]["spec"]["template"]["spec"];
             pod::validate(template, "spec.jobTemplate.spec.template.spec", causes);
             restart_of_job(template, "spec.jobTemplate.spec.template.spec", causes);
@@ -139,6 +141,61 @@ fn schedule_problem(text: &str) -> Option<String> {
     };
     let bad = fields.iter().zip(FIELDS).find(|(field, bounds)| !good(field, *bounds));
     bad.map(|(field, (low, high, _))| format!("{field:?} is no list of values, ranges or steps within {low}-{high}"))
+}
+
+/// A zone that the time zone database knows.
+fn zone(zone: &Value, causes: &mut Vec<Cause>) {
+    let Some(name) = zone.as_str() else { return };
+    if name.is_empty() {
+        invalid("spec.timeZone", zone, "timeZone must be nil or non-empty string", causes);
+    } else if name.eq_ignore_ascii_case("local") {
+        invalid(
+            "spec.timeZone",
+            zone,
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+            causes,
+        );
+    } else if jiff::tz::TimeZone::get(name).is_err() {
+        invalid("spec.timeZone", zone, &format!("unknown time zone {name}"), causes);
+    }
+}
+
+/// What only an indexed job, or one whose pods are not restarted in place, can have.
+fn policies_of_job(spec: &Value, causes: &mut Vec<Cause>) {
+    let indexed = spec["completionMode"] == "Indexed";
+    if indexed && spec["completions"].is_null() {
+        let why = "Required value: when completion mode is Indexed".to_owned();
+        causes.push(crate::schema::validate::cause("FieldValueRequired", "spec.completions", why));
+    }
+    for field in ["backoffLimitPerIndex", "successPolicy"] {
+        if !indexed && !spec[field].is_null() {
+            let why = "requires indexed completion mode";
+            invalid(&format!("spec.{field}"), &spec[field], why, causes);
+        }
+    }
+    if !spec["maxFailedIndexes"].is_null() && spec["backoffLimitPerIndex"].is_null() {
+        let why = "Required value: when maxFailedIndexes is specified".to_owned();
+        causes.push(crate::schema::validate::cause("FieldValueRequired", "spec.backoffLimitPerIndex", why));
+    }
+    let policy = &spec["podFailurePolicy"];
+    let restart = &spec["template"]["spec"]["restartPolicy"];
+    if policy.is_object() && restart != "Never" {
+        let why = "only \"Never\" is supported when podFailurePolicy is specified";
+        invalid("spec.template.spec.restartPolicy", restart, why, causes);
+    }
+    for (number, rule) in policy["rules"].as_array().into_iter().flatten().enumerate() {
+        let at = format!("spec.podFailurePolicy.rules[{number}]");
+        super::one_of(&format!("{at}.action"), &rule["action"], &["Count", "FailIndex", "FailJob", "Ignore"], causes);
+        if rule["action"] == "FailIndex" && spec["backoffLimitPerIndex"].is_null() {
+            let why = "requires the backoffLimitPerIndex to be set";
+            invalid(&format!("{at}.action"), &rule["action"], why, causes);
+        }
+        let conditions = rule["onPodConditions"].as_array().is_some_and(|list| !list.is_empty());
+        if rule["onExitCodes"].is_object() == conditions {
+            let why = "specifying one of OnExitCodes and OnPodConditions is required, and not both";
+            invalid(&at, rule, why, causes);
+        }
+    }
 }
 
 fn restart_of_job(spec: &Value, at: &str, causes: &mut Vec<Cause>) {

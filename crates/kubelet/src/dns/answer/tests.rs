@@ -23,6 +23,7 @@ fn view() -> View {
         {"addresses": ["10.244.0.7"], "conditions": {"ready": false}},
     ]});
     View {
+        zone: None,
         services: vec![
             service(
                 "web",
