@@ -135,6 +135,12 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     if !resource.namespaced && !info.namespace.is_empty() && !about_itself {
         return Err(ApiError::new(404, "NotFound", "the server could not find the requested resource"));
     }
+    let include = call.query.get("includeObject");
+    if call.accept.shape == accept::Shape::Table && !matches!(include, "" | "None" | "Metadata" | "Object") {
+        return Err(ApiError::bad_request(format!(
+            "unrecognized includeObject value: {include:?}: supported values: \"None\", \"Metadata\", \"Object\""
+        )));
+    }
     if answered::concerns(call) {
         return answered::create(call, body).await;
     }

@@ -6,6 +6,7 @@ use super::Call;
 use crate::admission::quota::Turn;
 use crate::admission::{self, Attributes};
 use crate::error::ApiError;
+use crate::patch::json;
 use crate::registry::strategy;
 use crate::schema::{self, prune};
 
@@ -65,6 +66,10 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
     let warnings = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
     warnings.into_iter().for_each(|text| call.warn(text));
     *object = attributes.object.unwrap_or_default();
+    if json::depth(object) > json::DEPTH {
+        let text = format!("admission nested the object too deeply: at most {} levels are accepted", json::DEPTH);
+        return Err(ApiError::internal(text));
+    }
     prune::unknown(&call.resource.schema, object);
     if call.resource.crd.is_some() {
         prune::unset(&call.resource.schema, object);
