@@ -24,6 +24,7 @@ pub mod pod_security;
 pub mod policy;
 pub mod quota;
 pub mod rules;
+mod runtime_class;
 pub mod service_account;
 pub mod webhook;
 
@@ -140,6 +141,7 @@ impl Admission {
 
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
         plugins::mutate(&*self.view, attributes)?;
+        runtime_class::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
         quota::default_limits(&*self.view, attributes);
         Ok(())
