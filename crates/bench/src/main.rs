@@ -8,6 +8,7 @@ mod cluster;
 mod floor;
 mod load;
 mod machines;
+mod nodes;
 mod process;
 mod rest;
 mod start;
@@ -93,11 +94,15 @@ fn run(table: &mut Table) -> Result<()> {
         table.append(rest::measure(&cluster).await?);
         say("machines start");
         table.append(machines::measure(&cluster, &client, rounds).await?);
-        drop(cluster);
-        say("the API server is loaded");
-        table.append(load::measure(objects).await?);
-        Ok(())
-    })
+        anyhow::Ok(())
+    })?;
+    cluster.ferrovirt(&["down", "--purge"])?;
+    say("nodes start, and pods on simulated ones");
+    nodes::measure(&cluster, &runtime, objects / 2, table)?;
+    drop(cluster);
+    say("the API server is loaded");
+    table.append(runtime.block_on(load::measure(objects))?);
+    Ok(())
 }
 
 fn say(what: &str) {

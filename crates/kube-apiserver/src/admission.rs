@@ -28,6 +28,7 @@ pub mod pod_security;
 pub mod policy;
 pub mod quota;
 pub mod rules;
+mod runtime_class;
 pub mod service_account;
 mod storage;
 pub mod webhook;
@@ -161,6 +162,7 @@ impl Admission {
 
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
         plugins::mutate(&*self.view, attributes)?;
+        runtime_class::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
         limits::defaults(&*self.view, attributes);
         storage::mutate(&*self.view, attributes);

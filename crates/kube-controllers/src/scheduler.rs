@@ -184,7 +184,7 @@ impl Scheduler {
                     || old.metadata.uid != pod.metadata.uid
             });
             if relevant {
-                self.backlog.add(Key::of(pod.as_ref()), priority(pod));
+                self.backlog.add(&Key::of(pod.as_ref()), priority(pod));
             }
             return;
         }

@@ -1,11 +1,6 @@
 //! The Node object: made when the agent starts, kept true while it runs; and the Lease that says it is alive.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -29,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     context::Context,
     csi,
+    devices::Devices,
     disk_space::Space,
     error::{Error, Result},
     pod::fields::NodeAmounts,
@@ -124,14 +120,13 @@ fn go_arch() -> &'static str {
 
 async fn keep_status(context: &Arc<Context>, registered: Option<NodeStatus>) {
     let (mut changes, mut volumes) = (context.devices.changes(), context.csi.in_use.changes());
-    let mut advertised = BTreeSet::new();
     let mut written = registered.map(|status| (status, tokio::time::Instant::now()));
     loop {
         let now = kit::clock::now();
         let mut status = status(context, written.as_ref().map(|(status, _)| status), now).await;
         let theirs = theirs(context).await;
         if let Some(Some(node)) = &theirs {
-            offer_advertised(node, &mut status, &mut advertised);
+            offer_advertised(node, &mut status, &context.devices);
         }
         let changed = written.as_ref().is_none_or(|(old, at)| !same(old, &status) || at.elapsed() >= STATUS_WRITE);
         // Who cannot be asked cannot be told either. Of a node that the cluster did not hear of for a while, because it or
@@ -190,19 +185,14 @@ async fn theirs(context: &Context) -> Option<Option<Node>> {
     }
 }
 
-/// Extended resources that somebody wrote into the node's capacity are offered as well. One that has been offered all
-/// along and that nobody here advertised belongs to a device plugin that has not come back yet.
-fn offer_advertised(node: &Node, status: &mut NodeStatus, advertised: &mut BTreeSet<String>) {
-    let offered = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    for (name, amount) in node.status.iter().flat_map(|status| status.capacity.iter().flatten()) {
-        let own = status.capacity.as_ref().is_some_and(|capacity| capacity.contains_key(name));
-        let new = offered.is_none_or(|offered| !offered.contains_key(name));
-        if own || !name.contains('/') || !(new || advertised.contains(name)) {
-            continue;
+/// Extended resources that somebody wrote into the node's capacity, and that are no plugin's, are offered as well.
+fn offer_advertised(node: &Node, status: &mut NodeStatus, devices: &Devices) {
+    let Some(capacity) = node.status.as_ref().and_then(|status| status.capacity.as_ref()) else { return };
+    for name in devices.advertise(capacity.keys()) {
+        if let Some(amount) = capacity.get(&name) {
+            status.capacity.get_or_insert_default().insert(name.clone(), amount.clone());
+            status.allocatable.get_or_insert_default().insert(name, amount.clone());
         }
-        advertised.insert(name.clone());
-        status.capacity.get_or_insert_default().insert(name.clone(), amount.clone());
-        status.allocatable.get_or_insert_default().insert(name.clone(), amount.clone());
     }
 }
 
@@ -470,21 +460,14 @@ mod tests {
 
     #[test]
     fn resources_advertised_by_hand_are_offered() {
-        let mut advertised = BTreeSet::new();
-        let mut check = |capacity: serde_json::Value, allocatable: serde_json::Value, expect: Option<&str>| {
-            let status = json!({ "capacity": capacity, "allocatable": allocatable });
-            let node = serde_json::from_value(json!({ "metadata": {}, "status": status })).unwrap();
-            let mut own = NodeStatus { capacity: Some(BTreeMap::new()), ..Default::default() };
-            offer_advertised(&node, &mut own, &mut advertised);
-            let offered = own.allocatable.and_then(|list| list.get("example.com/dongle").cloned());
-            assert_eq!(offered.map(|amount| amount.0).as_deref(), expect);
-        };
-        let dongles = |count: &str| json!({ "example.com/dongle": count });
-        // Offered by an earlier life: a device plugin's.
-        check(dongles("4"), dongles("4"), None);
-        check(dongles("4"), json!({}), Some("4"));
-        check(dongles("2"), dongles("4"), Some("2"));
-        check(json!({ "cpu": "2" }), json!({}), None);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("registered-resources.json"), r#"["example.com/plugged"]"#).unwrap();
+        let capacity = json!({ "cpu": "2", "example.com/dongle": "4", "example.com/plugged": "1" });
+        let node = serde_json::from_value(json!({ "metadata": {}, "status": { "capacity": capacity } })).unwrap();
+        let mut own = NodeStatus::default();
+        offer_advertised(&node, &mut own, &Devices::new(dir.path().to_owned()));
+        let offered: Vec<_> = own.allocatable.unwrap().into_iter().map(|(name, amount)| (name, amount.0)).collect();
+        assert_eq!(offered, [("example.com/dongle".to_owned(), "4".to_owned())]);
     }
 
     #[test]

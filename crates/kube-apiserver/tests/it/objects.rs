@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Error, ResourceExt};
@@ -249,6 +250,16 @@ async fn priorities_come_from_classes() {
     assert!(message.ends_with("no PriorityClass with name absent was found"), "{message}");
     refused(pods.create(&post, &pod("c", json!({"priority": 8}))).await, 403, "Forbidden");
     refused(pods.create(&post, &pod("d", json!({"preemptionPolicy": "PreemptLowerPriority"}))).await, 403, "Forbidden");
+    let runtimes: Api<RuntimeClass> = Api::all(pods.clone().into_client());
+    let runtime = json!({"metadata": {"name": "heavy"}, "handler": "runc", "overhead": {"podFixed": {"cpu": "250m"}},
+        "scheduling": {"nodeSelector": {"kind": "heavy"}, "tolerations": [{"key": "heavy", "operator": "Exists"}]}});
+    runtimes.create(&post, &serde_json::from_value(runtime).unwrap()).await.unwrap();
+    let heavy = pods.create(&post, &pod("heavy", json!({"runtimeClassName": "heavy"}))).await.unwrap().spec.unwrap();
+    assert_eq!(heavy.overhead.unwrap()["cpu"].0, "250m");
+    assert_eq!(heavy.node_selector.unwrap()["kind"], "heavy");
+    assert_eq!(heavy.tolerations.unwrap().iter().filter(|t| t.key.as_deref() == Some("heavy")).count(), 1);
+    let message = refused(pods.create(&post, &pod("f", json!({"runtimeClassName": "none"}))).await, 403, "Forbidden");
+    assert!(message.ends_with("pod rejected: RuntimeClass \"none\" not found"), "{message}");
     let wrong = json!({"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]});
     let message = refused(pods.create(&post, &pod("e", wrong)).await, 422, "Invalid");
     assert!(

@@ -25,8 +25,13 @@ struct Entry {
     arrived: u64,
     attempts: u32,
     failed: Option<Instant>,
+    /// What had happened before the present cycle began.
+    began: Happened,
     place: Where,
 }
+
+/// How often each event has happened.
+type Happened = [u64; Event::ALL.len()];
 
 #[derive(Debug, Default)]
 enum Where {
@@ -45,6 +50,7 @@ struct State {
     active: BTreeMap<Rank, Key>,
     delayed: BTreeMap<(Instant, u64), Key>,
     stuck: HashSet<Key>,
+    happened: Happened,
     sequence: u64,
 }
 
@@ -65,6 +71,10 @@ const FORGOTTEN: Duration = Duration::from_secs(300);
 
 fn pause(attempts: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(LAST_PAUSE)
+}
+
+fn helps(refused_by: &HashSet<Plugin>, event: Event) -> bool {
+    refused_by.is_empty() || refused_by.iter().any(|plugin| plugin.helped_by(event))
 }
 
 impl State {
@@ -107,14 +117,14 @@ impl Backlog {
     }
 
     /// A pod is new or has changed: it is tried as soon as its turn comes.
-    pub(crate) fn add(&self, key: Key, priority: i32) {
+    pub(crate) fn add(&self, key: &Key, priority: i32) {
         let mut state = self.lock();
-        state.lift(&key);
+        state.lift(key);
         state.sequence += 1;
         let arrived = state.sequence;
         let entry = state.entries.entry(key.clone()).or_insert_with(|| Entry { arrived, ..Entry::default() });
         entry.priority = priority;
-        state.activate(&key);
+        state.activate(key);
         drop(state);
         self.bell.notify_one();
     }
@@ -134,13 +144,23 @@ impl Backlog {
         if !state.entries.get(key).is_some_and(|entry| matches!(entry.place, Where::Out)) {
             return;
         }
-        state.stuck.insert(key.clone());
+        let happened = state.happened;
         let Some(entry) = state.entries.get_mut(key) else { return };
         entry.attempts += 1;
         entry.failed = Some(now);
+        // What happened during the cycle may have come too late for it.
+        let mut missed = Event::ALL.iter().filter(|event| happened[**event as usize] != entry.began[**event as usize]);
+        if missed.any(|event| helps(&refused_by, *event)) {
+            let due = now + pause(entry.attempts);
+            state.delay(key, due);
+            drop(state);
+            self.bell.notify_one();
+            return;
+        }
         let due = now + FORGOTTEN;
         entry.place = Where::Stuck(refused_by, due);
         let arrived = entry.arrived;
+        state.stuck.insert(key.clone());
         state.delayed.insert((due, arrived), key.clone());
         drop(state);
         self.bell.notify_one();
@@ -162,9 +182,10 @@ impl Backlog {
     /// Something happened; those it may help are tried again, though not at once if they failed often.
     pub(crate) fn happened(&self, event: Event) {
         let mut state = self.lock();
+        state.happened[event as usize] += 1;
         let helped = |key: &&Key| {
             matches!(state.entries.get(*key).map(|entry| &entry.place), Some(Where::Stuck(refused_by, _))
-                if refused_by.is_empty() || refused_by.iter().any(|plugin| plugin.helped_by(event)))
+                if helps(refused_by, event))
         };
         let helped: Vec<Key> = state.stuck.iter().filter(helped).cloned().collect();
         if helped.is_empty() {
@@ -194,7 +215,9 @@ impl Backlog {
         }
         match state.active.pop_first() {
             Some((_, key)) => {
+                let happened = state.happened;
                 if let Some(entry) = state.entries.get_mut(&key) {
+                    entry.began = happened;
                     entry.place = Where::Out;
                 }
                 Ok(key)
@@ -232,7 +255,7 @@ mod tests {
     async fn the_important_come_first() {
         let backlog = Backlog::default();
         for (name, priority) in [("a", 0), ("b", 5), ("c", 0), ("d", 5)] {
-            backlog.add(key(name), priority);
+            backlog.add(&key(name), priority);
         }
         let mut order = String::new();
         for _ in 0..4 {
@@ -244,7 +267,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_what_helps_wakes_and_pauses_grow() {
         let backlog = Backlog::default();
-        backlog.add(key("p"), 0);
+        backlog.add(&key("p"), 0);
         let mut pauses = Vec::new();
         assert_eq!(backlog.next().await, key("p"));
         for _ in 0..4 {
@@ -264,10 +287,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_happens_during_a_cycle_is_not_missed() {
+        let backlog = Backlog::default();
+        backlog.add(&key("p"), 0);
+        backlog.happened(Event::Volume);
+        backlog.next().await;
+        backlog.happened(Event::Volume);
+        backlog.stuck(&key("p"), HashSet::from([Plugin::Volumes]));
+        let begin = Instant::now();
+        assert_eq!(backlog.next().await, key("p"));
+        assert_eq!(begin.elapsed(), FIRST_PAUSE);
+        backlog.stuck(&key("p"), HashSet::from([Plugin::Volumes]));
+        assert!(backlog.take().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nobody_is_forgotten_and_the_removed_are() {
         let backlog = Backlog::default();
-        backlog.add(key("p"), 0);
-        backlog.add(key("q"), 0);
+        backlog.add(&key("p"), 0);
+        backlog.add(&key("q"), 0);
         assert_eq!(backlog.next().await, key("p"));
         backlog.stuck(&key("p"), HashSet::from([Plugin::NodeAffinity]));
         backlog.remove(&key("q"));

@@ -135,6 +135,6 @@ impl Scheduler {
         if let Err(error) = self.write_status(pod, &change).await {
             tracing::debug!(pod = %Key::of(pod), error = error.chain(), "still nominated");
         }
-        self.backlog.add(Key::of(pod), super::priority(pod));
+        self.backlog.add(&Key::of(pod), super::priority(pod));
     }
 }

@@ -122,6 +122,7 @@ mod tests {
     use super::super::volumes::PodVolumes;
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn node(name: &str, labels: Value, taint: Option<&str>) -> Arc<Node> {
         let taints = taint.map(|key| json!([{"key": key, "effect": "PreferNoSchedule"}]));
         let value = json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints},
@@ -129,6 +130,7 @@ mod tests {
         Arc::new(serde_json::from_value(value).unwrap())
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn on(node: &str, name: &str, spec: Value) -> Arc<Pod> {
         let mut pod = json!({"metadata": {"name": name, "namespace": "d", "labels": {"app": name},
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true}]},
@@ -142,7 +144,6 @@ mod tests {
 
     /// Where a pod with `spec` goes when a pod `there` is on node a and nodes a, b and c fit.
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(there: Value, spec: Value, expect: &str) {
         let mut cluster = Cluster::default();
         cluster.set_node("a", Some(node("a", json!({"name": "a", "disk": "fast"}), None)));

@@ -44,6 +44,11 @@ pub(crate) enum Event {
     Volume,
 }
 
+impl Event {
+    /// Each of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; 4] = [Self::Node, Self::PodLeft, Self::PodArrived, Self::Volume];
+}
+
 impl Plugin {
     /// Whether the event may change the plugin's mind.
     pub(crate) fn helped_by(self, event: Event) -> bool {

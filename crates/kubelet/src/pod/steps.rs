@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use k8s_openapi::api::{
+    core::v1::{Pod, PodSpec, PodStatus},
+    node::v1::RuntimeClass,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
@@ -89,10 +92,19 @@ async fn run_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Result<()> {
     let logs = sandbox::log_directory(pod, &context.config.log_dir);
     std::fs::create_dir_all(&logs).map_err(Error::file("create", &logs))?;
     let config = Some(sandbox::config(pod, attempt, &context.surroundings()));
-    let request = cri::RunPodSandboxRequest { config, runtime_handler: String::new() };
+    let request = cri::RunPodSandboxRequest { config, runtime_handler: runtime_handler(context, spec).await? };
     let reply = context.runtime.cri().run_pod_sandbox(request).await.map_err(Error::runtime("run sandbox"))?;
     context.runtime.own(&reply.into_inner().pod_sandbox_id, pod.metadata.uid.as_deref().unwrap_or_default());
     Ok(())
+}
+
+/// The handler of the pod's runtime class; an empty one is the runtime's default.
+async fn runtime_handler(context: &Context, spec: &PodSpec) -> Result<String> {
+    let Some(name) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
+        return Ok(String::new());
+    };
+    let class = Api::<RuntimeClass>::all(context.client.clone()).get(name).await;
+    class.map(|class| class.handler).map_err(Error::api("read runtime class"))
 }
 
 pub(crate) async fn pull(context: Arc<Context>, pod: Arc<Pod>, name: String) -> Outcome {
