@@ -3,6 +3,7 @@
 
 pub mod builtin;
 pub mod defaults;
+mod formats;
 pub mod parse;
 pub mod prune;
 pub mod rules;

@@ -89,21 +89,29 @@ fn bridged(
     if call.func_name == "range" && matches!(arguments.first(), Some(Value::Int(n)) if *n > 100_000) {
         return Err(Fault::Spent);
     }
-    LIBRARY.with(|library| {
-        let mut scope = library.new_inner_scope();
-        if let Some(target) = target {
-            scope.add_variable_from_value("target", target.clone());
-        }
-        let args = arguments.into_iter().zip(NAMES).map(|(value, name)| {
-            scope.add_variable_from_value(name, value);
-            ident(name)
-        });
-        let args = args.collect();
-        let receiver = namespace.or(target.map(|_| "target"));
-        let bridged =
-            CallExpr { func_name: call.func_name.clone(), target: receiver.map(|name| Box::new(ident(name))), args };
-        scope.resolve(&IdedExpr { id: 0, expr: Expr::Call(bridged) }).map_err(worded)
-    })
+    let call = || {
+        LIBRARY.with(|library| {
+            let mut scope = library.new_inner_scope();
+            if let Some(target) = target {
+                scope.add_variable_from_value("target", target.clone());
+            }
+            let args = arguments.iter().zip(NAMES).map(|(value, name)| {
+                scope.add_variable_from_value(name, value.clone());
+                ident(name)
+            });
+            let args = args.collect();
+            let receiver = namespace.or(target.map(|_| "target"));
+            let bridged = CallExpr {
+                func_name: call.func_name.clone(),
+                target: receiver.map(|name| Box::new(ident(name))),
+                args,
+            };
+            scope.resolve(&IdedExpr { id: 0, expr: Expr::Call(bridged) }).map_err(worded)
+        })
+    };
+    // The library is made for values it knows; one that it does not foresee must not end the request.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    outcome.unwrap_or_else(|_| Err(Fault::new("the function failed on these values")))
 }
 
 /// A date or duration out of its text.

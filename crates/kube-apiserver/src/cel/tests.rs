@@ -136,3 +136,64 @@ fn no_expression_hangs_or_crashes() {
     let message = run(&"a".repeat(100_001)).unwrap_err();
     assert_eq!(message, "ERROR: <input>:-1:0: expression code point size exceeds limit: size: 100001, limit 100000");
 }
+
+proptest::proptest! {
+    /// Whatever is written, each step of it ends with a value or a sentence.
+    #[test]
+    fn no_source_crashes(words in proptest::collection::vec(0..WORDS.len(), 0..40)) {
+        let source: String = words.iter().map(|word| WORDS[*word]).collect();
+        if let Ok(program) = Program::compile(&source) {
+            let known = std::collections::HashMap::from([("o".to_owned(), types::Type::Dyn)]);
+            let _ = check::check(&program, &known);
+            let _ = program.evaluate(&bindings(), &mut Budget::new(10_000));
+        }
+    }
+}
+
+/// Pieces of expressions, so that many a random row of them parses.
+const WORDS: [&str; 44] = [
+    "o",
+    ".n",
+    ".s",
+    ".l",
+    ".m",
+    "[",
+    "]",
+    "(",
+    ")",
+    "{",
+    "}",
+    ",",
+    ":",
+    "?",
+    ".?s",
+    "[?",
+    "1",
+    "-",
+    "2u",
+    "1.5",
+    "'a'",
+    "b'a'",
+    "null",
+    "true",
+    " + ",
+    " - ",
+    " * ",
+    " / ",
+    " % ",
+    " == ",
+    " < ",
+    " in ",
+    " && ",
+    " || ",
+    "!",
+    ".all(x, ",
+    ".map(x, ",
+    ".exists(i, v, ",
+    "cel.bind(x, ",
+    "duration('1h')",
+    "timestamp(o.t)",
+    ".substring(",
+    "x",
+    ".getFullYear()",
+];

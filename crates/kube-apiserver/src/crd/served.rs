@@ -49,7 +49,9 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let storage = versions.iter().find(|v| v["storage"] == true).map(|v| v["name"].as_str().unwrap_or_default());
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let names = &spec["names"];
+    // Names asked for since are served once they are accepted.
+    let accepted = &crd["status"]["acceptedNames"];
+    let names = if text(&accepted["plural"]).is_empty() { &spec["names"] } else { accepted };
     let webhook = Webhook::new(&spec["conversion"]).map(Arc::new);
     let terminating = crd["metadata"]["deletionTimestamp"].is_string();
     let resource = |version: &Value| {

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{ListType, Schema, Type, parse};
+use super::{ListType, Schema, Type, formats, parse};
 use crate::error::Cause;
 
 /// Causes reported at most; a hostile object may have millions of bad fields.
@@ -131,6 +131,9 @@ impl Walk<'_> {
             let field = if length > 0 { format!("{}.{name}", self.path) } else { name.clone() };
             self.causes.push(cause("FieldValueRequired", &field, "Required value".into()));
         }
+        if schema.embedded_resource {
+            self.embedded(map);
+        }
         for (name, value) in map {
             let Some(of) = schema.properties.get(name).or(schema.additional.as_ref()) else { continue };
             if length > 0 {
@@ -139,6 +142,27 @@ impl Walk<'_> {
             self.path.push_str(name);
             self.node(of, value);
             self.path.truncate(length);
+        }
+    }
+
+    /// An object within an object says what it is.
+    fn embedded(&mut self, map: &Map<String, Value>) {
+        let length = self.path.len();
+        let mut bad = |field: &str, reason: &str, message: &str| {
+            let field = if length > 0 { format!("{}.{field}", self.path) } else { field.to_owned() };
+            self.causes.push(cause(reason, &field, message.to_owned()));
+        };
+        for field in ["apiVersion", "kind"] {
+            match map.get(field) {
+                Some(Value::String(text)) if !text.is_empty() => {}
+                None | Some(Value::Null | Value::String(_)) => {
+                    bad(field, "FieldValueRequired", "Required value: must not be empty");
+                }
+                Some(_) => bad(field, "FieldValueTypeInvalid", "Invalid value: \"object\": must be a string"),
+            }
+        }
+        if map.get("metadata").is_some_and(|metadata| !metadata.is_object()) {
+            bad("metadata", "FieldValueTypeInvalid", "Invalid value: \"object\": must be an object");
         }
     }
 
@@ -201,7 +225,7 @@ impl Walk<'_> {
             ("int64", Value::Number(n)) if n.as_i64().is_none() && n.as_f64().is_none_or(|f| f.abs() > 9.2e18) => {
                 self.invalid(value, "must be of type int64");
             }
-            (format, Value::String(text)) if !string_fits(format, text) => {
+            (format, Value::String(text)) if !formats::fits(format, text) => {
                 let why = format!("must be of type {format}: {value}");
                 self.invalid(value, &why);
             }
@@ -341,19 +365,6 @@ pub(crate) fn pattern(pattern: &str) -> Option<Arc<Regex>> {
     regex
 }
 
-fn string_fits(format: &str, text: &str) -> bool {
-    match format {
-        "date-time" => text.parse::<jiff::Timestamp>().is_ok(),
-        "date" => text.parse::<jiff::civil::Date>().is_ok(),
-        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
-        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
-        "cidr" => text.parse::<ipnet::IpNet>().is_ok(),
-        "uuid" => uuid::Uuid::parse_str(text).is_ok(),
-        "byte" => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).is_ok(),
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -410,6 +421,22 @@ mod tests {
             spec(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]})),
             json!({"s": {}}),
             &["s: Invalid value: \"object\": \"s\" must validate one and only one schema (oneOf). Found none valid"],
+        );
+    }
+
+    #[test]
+    fn embedded_objects_say_what_they_are() {
+        let schema = json!({"type": "object", "properties": {"o": {"type": "object",
+            "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}});
+        check_words(schema.clone(), json!({"o": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}}), &[]);
+        check_words(
+            schema,
+            json!({"o": {"kind": "", "metadata": []}}),
+            &[
+                "o.apiVersion: Required value: must not be empty",
+                "o.kind: Required value: must not be empty",
+                "o.metadata: Invalid value: \"object\": must be an object",
+            ],
         );
     }
 

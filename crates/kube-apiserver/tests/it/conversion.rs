@@ -235,7 +235,7 @@ async fn admission_sees_the_version_it_asks_for() {
     assert_eq!(made.data["spec"]["size"], 4);
     match parts.create("v1", "b", json!({"size": 9})).await {
         Err(Error::Api(status)) => {
-            assert!(status.message.ends_with("denied request: 10 is too many"), "{}", status.message)
+            assert!(status.message.ends_with("denied request: 10 is too many"), "{}", status.message);
         }
         other => panic!("expected a refusal, got {other:?}"),
     }
