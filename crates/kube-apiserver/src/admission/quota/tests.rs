@@ -1,3 +1,5 @@
+//! Quotas by data.
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
