@@ -21,8 +21,11 @@ use serde_json::{Value, json};
 /// Long enough for anything here.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A test: what it does in a namespace of its own.
-type Test = (&'static str, fn(Space) -> Pin<Box<dyn Future<Output = Result<()>>>>);
+/// What a test does in a namespace of its own.
+type Run = fn(Space) -> Pin<Box<dyn Future<Output = Result<()>>>>;
+
+/// A test and its name.
+type Test = (&'static str, Run);
 
 /// A namespace and a client.
 #[derive(Clone)]
@@ -87,7 +90,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     named.map(trial).collect()
 }
 
-fn run(name: &str, test: fn(Space) -> Pin<Box<dyn Future<Output = Result<()>>>>) -> Result<()> {
+fn run(name: &str, test: Run) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let read = kube::config::Kubeconfig::read_from(e2e::kubeconfig()).context("cannot read the kubeconfig")?;

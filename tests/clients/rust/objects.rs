@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_kind_is_defined_and_used", |space| Box::pin(defined(space))),
 ];
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn map(name: &str, data: serde_json::Value) -> Result<ConfigMap> {
     object(json!({"metadata": {"name": name}, "data": data}))
 }

@@ -47,7 +47,8 @@ pub fn create(authorizer: &Authorizer, user: &User, info: &RequestInfo, mut body
             "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be specified",
         )
     })?;
-    if let Some(causes) = Some(selectors(&body)).filter(|causes| !causes.is_empty()) {
+    let causes = selectors(&body);
+    if !causes.is_empty() {
         return Err(ApiError::invalid("authorization.k8s.io", kind, "", causes));
     }
     // No role is no reason: scripts compare the output of `kubectl auth can-i`, which shows one, with a bare "no".

@@ -1,3 +1,5 @@
+//! Quotas by data.
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -7,6 +9,7 @@ use crate::authz::view::Fixed;
 use crate::registry::Resource;
 use crate::request::{RequestInfo, User};
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn pod(name: &str, resources: Value) -> Value {
     json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"containers": [{"name": "c", "resources": resources}]}})
 }
