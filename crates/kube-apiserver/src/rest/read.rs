@@ -91,7 +91,7 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
         }
     }
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return joined(call, page, &metadata);
+        return joined(call, &page, &metadata);
     }
     let objects: Vec<Value> = page.iter().map(|object| respond::tree(call, object)).collect::<Result<_, _>>()?;
     let document = match call.accept.shape {
@@ -114,7 +114,7 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
 const PIECE: usize = 64 * 1024;
 
 /// Stored bytes put together while they are sent: a list costs no parsing, and however long it is, a piece of memory.
-fn joined(call: &Call, page: Vec<Arc<Object>>, metadata: &Value) -> Result<Response, ApiError> {
+fn joined(call: &Call, page: &[Arc<Object>], metadata: &Value) -> Result<Response, ApiError> {
     let head =
         json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": metadata});
     let mut head = head.to_string();
