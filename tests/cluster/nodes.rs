@@ -100,7 +100,7 @@ fn on_two_nodes() -> Result<()> {
     let address = space.kubectl(&["get", "service", "far", "-o", "jsonpath={.spec.clusterIP}"])?;
     let url = format!("http://{address}");
     ensure!(space.fetch(&url)? == "far\n", "from the host");
-    deny_and_admit(&space, &far)?;
+    deny_and_admit(&space, &space.get("pod", "far")?)?;
     ferrovirt(&["node", "kill", "node1"])?;
     let without = until("the host reached the Service without node1", || Ok(space.fetch(&url).ok()));
     ferrovirt(&["node", "start", "node1"])?;

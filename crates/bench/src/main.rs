@@ -15,7 +15,7 @@ mod start;
 mod table;
 mod writes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     // Refused when there is one already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if std::env::args().nth(1).as_deref() == Some(start::SERVE) {
-        return server(std::env::args_os().nth(2).unwrap_or_default().into());
+        return server(Path::new(&std::env::args_os().nth(2).unwrap_or_default()));
     }
     let mut table = Table::default();
     let outcome = run(&mut table);
@@ -50,9 +50,9 @@ fn main() -> ExitCode {
 }
 
 /// A server in a process of its own, which ends by being killed.
-fn server(store: PathBuf) -> ExitCode {
+fn server(store: &Path) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let said = runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(start::serve(&store)));
+    let said = runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(start::serve(store)));
     match said {
         Ok(line) => {
             println!("{line}");

@@ -5,6 +5,7 @@ mod model;
 mod power;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -32,7 +33,7 @@ struct Said(u64);
 impl Drop for Said {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("to repeat this round: STORE_SEED={}", self.0);
+            let _ = writeln!(std::io::stderr(), "to repeat this round: STORE_SEED={}", self.0);
         }
     }
 }
