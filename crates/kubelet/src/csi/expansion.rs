@@ -230,6 +230,7 @@ fn about_claim(claim: &PersistentVolumeClaim) -> ObjectReference {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 mod tests {
     use super::*;
 
