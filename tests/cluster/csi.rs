@@ -150,11 +150,6 @@ fn a_driver_without_sidecars() -> Result<()> {
     space.kubectl(&["delete", "pod", "two"])?;
     space.kubectl(&["delete", "pvc", "dir", "disk"])?;
     until("the data is removed", || Ok(data()?.is_empty().then_some(())))?;
-    until("the volumes are gone", || {
-        let left = space.list("pv", "")?;
-        let own = left.iter().any(|volume| volume["spec"]["claimRef"]["namespace"] == space.name());
-        Ok((!own).then_some(()))
-    })?;
     drivers.kubectl(&["delete", "daemonset", "driver"])?;
     until("the driver is forgotten", || {
         let node = space.get("csinode", "node1")?;
