@@ -106,9 +106,11 @@ fn data() -> Result<Vec<String>> {
 }
 
 fn a_driver_without_sidecars() -> Result<()> {
+    // Removed after the other: without their driver, volumes cannot be taken from pods.
+    let drivers = Namespace::new("csi-driver")?;
     let space = Namespace::new("csi")?;
-    apply(&space, &driver())?;
-    space.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"])?;
+    apply(&drivers, &driver())?;
+    drivers.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"])?;
     registered(&space)?;
     let label = space.get("node", "node1")?["metadata"]["labels"]["topology.hostpath.csi/node"].clone();
     ensure!(label == "node1", "the node's topology label is {label}");
@@ -128,8 +130,8 @@ fn a_driver_without_sidecars() -> Result<()> {
     // What a pod has outlives the kubelet and the driver.
     kill_the_kubelet()?;
     registered(&space)?;
-    space.kubectl(&["delete", "pod", "-l", "app=driver"])?;
-    space.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"])?;
+    drivers.kubectl(&["delete", "pod", "-l", "app=driver"])?;
+    drivers.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"])?;
     registered(&space)?;
     ensure!(sh(&space, "one", "cat /dir/f /own/f && head -c 6 /dev/disk")? == "kept\nown\nblock\n", "the data");
 
@@ -148,7 +150,7 @@ fn a_driver_without_sidecars() -> Result<()> {
     space.kubectl(&["delete", "pod", "two"])?;
     space.kubectl(&["delete", "pvc", "dir", "disk"])?;
     until("the data is removed", || Ok(data()?.is_empty().then_some(())))?;
-    space.kubectl(&["delete", "daemonset", "driver"])?;
+    drivers.kubectl(&["delete", "daemonset", "driver"])?;
     until("the driver is forgotten", || {
         let node = space.get("csinode", "node1")?;
         let none = node["spec"]["drivers"].as_array().is_none_or(Vec::is_empty);

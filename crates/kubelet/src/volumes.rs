@@ -56,7 +56,7 @@ pub(crate) async fn set_up(context: &Context, pod: &Pod, pod_ips: &[String]) -> 
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let jobs = spec.volumes.iter().flatten().map(|volume| async {
-        let place = set_up_one(context, pod, spec, volume, pod_ips).await;
+        let place = Box::pin(set_up_one(context, pod, spec, volume, pod_ips)).await;
         let place = place.map_err(|error| match error {
             named @ Error::Mount { .. } => named,
             other => Error::Volume { name: volume.name.clone(), source: Box::new(other) },

@@ -109,7 +109,7 @@ impl Controller for Service {
             Ok(false) => Some("the volume is a block device, not a file system".to_owned()),
             Err(status) => Some(status.message().to_owned()),
         };
-        let confirmed = refusal.is_none().then(|| Confirmed {
+        let confirmed = refusal.is_none().then_some(Confirmed {
             volume_context: request.volume_context,
             volume_capabilities: request.volume_capabilities,
             parameters: request.parameters,

@@ -35,7 +35,7 @@ const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::fr
 /// What a claim's status says of a volume that its node is to grow.
 const PENDING: [&str; 2] = ["NodeResizePending", "NodeResizeInProgress"];
 const INFEASIBLE: &str = "NodeResizeInfeasible";
-const REQUIRED: &str = "FileSystemResizeRequired";
+const WAITS_FOR_NODE: &str = "FileSystemResizePending";
 
 /// Grows volumes of running pods until `shutdown`.
 pub(crate) async fn run(context: Arc<Context>, pods: Known, shutdown: CancellationToken) -> Result<()> {
@@ -90,7 +90,7 @@ async fn follow(context: Arc<Context>, pods: Known, (namespace, name): ClaimName
 fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     let Some(status) = &claim.status else { return false };
     let said = status.allocated_resource_statuses.as_ref().and_then(|all| all.get("storage"));
-    let required = status.conditions.iter().flatten().any(|c| c.type_ == REQUIRED && c.status == "True");
+    let required = status.conditions.iter().flatten().any(|c| c.type_ == WAITS_FOR_NODE && c.status == "True");
     said.is_some_and(|said| PENDING.contains(&said.as_str()))
         || (required && said.map(String::as_str) != Some(INFEASIBLE))
 }
@@ -110,8 +110,8 @@ async fn grow_running(context: &Context, pods: &Known, claim: &PersistentVolumeC
     let (Some(size), Some(wanted)) = (larger(claim, &found), request::persistent(&found, false)) else { return Ok(()) };
     let places = Places::new(&context.config.root);
     let known = pods.borrow().clone();
-    let user = known.iter().find_map(|(uid, pod)| Some((pod.clone(), volume::already(places, uid, &wanted)?)));
-    match user {
+    let user = known.iter().find(|(uid, _)| volume::already(places, uid, &wanted).is_some());
+    match user.map(|(uid, pod)| (pod.clone(), volume::published_path(places, uid, &wanted))) {
         Some((pod, path)) => grow(context, &pod, claim, &wanted, path, size).await,
         // Between two pods: the next one's start grows it.
         None => Ok(()),
@@ -184,18 +184,20 @@ async fn grow(
 /// Not to be tried again as it is.
 fn is_infeasible(error: &Error) -> bool {
     use tonic::Code;
-    let codes = [Code::InvalidArgument, Code::OutOfRange, Code::NotFound, Code::Unimplemented];
+    let codes = [Code::InvalidArgument, Code::OutOfRange, Code::NotFound];
     matches!(error, Error::Driver(status) if codes.contains(&status.0.code()))
 }
 
 /// The claim's status when the volume has `size`.
 fn grown(claim: &PersistentVolumeClaim, size: i64) -> Value {
     let conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let left: Vec<_> = conditions.filter(|c| !matches!(c.type_.as_str(), REQUIRED | "Resizing")).collect();
+    let statuses = claim.status.iter().flat_map(|status| status.allocated_resource_statuses.iter().flatten());
+    let others = statuses.filter(|(resource, _)| *resource != "storage").count();
+    let left: Vec<_> = conditions.filter(|c| !matches!(c.type_.as_str(), WAITS_FOR_NODE | "Resizing")).collect();
     json!({
         "capacity": {"storage": text(claim, size)},
         "conditions": if left.is_empty() { Value::Null } else { json!(left) },
-        "allocatedResourceStatuses": {"storage": null},
+        "allocatedResourceStatuses": if others == 0 { Value::Null } else { json!({"storage": null}) },
     })
 }
 
@@ -228,6 +230,7 @@ fn about_claim(claim: &PersistentVolumeClaim) -> ObjectReference {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 mod tests {
     use super::*;
 
@@ -239,7 +242,7 @@ mod tests {
     #[test]
     fn what_waits_for_its_node() {
         let check = |status: Value, expect| assert_eq!(is_pending(&claim(status.clone())), expect, "{status}");
-        let required = json!([{"type": "FileSystemResizeRequired", "status": "True"}]);
+        let required = json!([{"type": "FileSystemResizePending", "status": "True"}]);
         check(json!({}), false);
         check(json!({"conditions": required}), true);
         check(json!({"allocatedResourceStatuses": {"storage": "NodeResizePending"}}), true);
@@ -253,7 +256,7 @@ mod tests {
             serde_json::from_value(json!({"metadata": {}, "spec": {"capacity": {"storage": size}}})).unwrap()
         };
         let small = claim(json!({"capacity": {"storage": "1Gi"}, "conditions": [
-            {"type": "FileSystemResizeRequired", "status": "True"}, {"type": "Other", "status": "True"}]}));
+            {"type": "FileSystemResizePending", "status": "True"}, {"type": "Other", "status": "True"}]}));
         assert_eq!(larger(&small, &volume("2Gi")), Some(2 << 30));
         assert_eq!(larger(&small, &volume("1Gi")), None);
         let status = grown(&small, 2 << 30);

@@ -213,6 +213,7 @@ impl Volume {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 mod tests {
     use serde_json::json;
 

@@ -75,7 +75,7 @@ pub(crate) async fn publish(context: &Context, pod: &Pod, volume: &Volume) -> Re
     if policy.attaches(volume) {
         let name = unique_name(&volume.driver, &volume.handle);
         context.csi.in_use.add(&name).await.map_err(fail(operation.attach))?;
-        publish_context = attachment::wait(context, volume).await.map_err(fail(operation.attach))?;
+        publish_context = Box::pin(attachment::wait(context, volume)).await.map_err(fail(operation.attach))?;
     }
     let capability = volume.capability(driver.abilities, fs_group(pod));
     let work = Work { context, pod, uid, volume, policy, driver, capability, publish_context };

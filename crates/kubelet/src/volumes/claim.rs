@@ -129,6 +129,7 @@ async fn check_place(context: &Context, volume: &PersistentVolume) -> Result<()>
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 mod tests {
     use serde_json::{Value, json};
 

@@ -133,7 +133,7 @@ pub(crate) async fn volumes(machine: &mut Machine) {
         (Api::all(machine.client.clone()), Api::namespaced(machine.client.clone(), "default"));
     let larger = json!({"spec": {"capacity": {"storage": "2Gi"}}});
     pvs.patch("pv", &PatchParams::default(), &Patch::Merge(larger)).await.unwrap();
-    let required = json!({"status": {"conditions": [{"type": "FileSystemResizeRequired", "status": "True"}]}});
+    let required = json!({"status": {"conditions": [{"type": "FileSystemResizePending", "status": "True"}]}});
     claims.patch_status("c", &PatchParams::default(), &Patch::Merge(required)).await.unwrap();
     let grown = |claim: Option<&PersistentVolumeClaim>| size(claim).is_some_and(|size| size != "1Gi");
     until(claims.clone(), "c", "grew", grown).await;
