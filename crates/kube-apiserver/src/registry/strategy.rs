@@ -2,6 +2,7 @@
 
 mod data;
 mod immutable;
+mod network_policy;
 mod pod;
 pub(crate) mod service;
 mod workload;
@@ -149,6 +150,7 @@ pub(crate) fn validate(
                 service::validate_update(&old["spec"], &object["spec"], causes);
             }
         }
+        ("networking.k8s.io", "networkpolicies") => network_policy::validate(&object["spec"], causes),
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
