@@ -46,7 +46,7 @@ impl Guard {
         // Without a receiver the agent is ending, and this task with it.
         let sent = self.notices.send(Notice::Starts { pod: member, admitted }).is_ok();
         if !sent || wait.await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
