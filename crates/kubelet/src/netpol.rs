@@ -19,14 +19,12 @@ pub mod rules;
 pub mod view;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 pub use guard::{Guard, Newcomers, guard};
 use rules::Ruleset;
-use view::View;
 
 /// What the policies' rules must know of their node.
 #[derive(Clone, Debug)]
@@ -39,19 +37,21 @@ pub struct Settings {
 
 /// Changes come in bursts.
 const SETTLE: Duration = Duration::from_millis(20);
+/// Of the time, at most one part in this many goes into rules, however often they change.
+const REST: u32 = 4;
 
 /// Keeps the node's rules equal to what the policies say, until nobody sends views any more. Must run in the node's
 /// network namespace.
-pub async fn run(settings: Settings, mut views: watch::Receiver<Option<Arc<View>>>, mut newcomers: Newcomers) {
+pub async fn run(settings: Settings, mut views: watch::Receiver<Option<view::Stores>>, mut newcomers: Newcomers) {
     let mut loaded: Option<Ruleset> = None;
     let backoff = kit::backoff::Backoff::QUEUE;
     let mut failures = 0;
     loop {
-        let view = views.borrow_and_update().clone();
-        if let Some(view) = view {
-            newcomers.take_waiting();
-            newcomers.forget_the_gone(&view);
-            let wanted = rules::render(&settings, &plan::plan(&view, &settings, newcomers.pods()));
+        let stores = views.borrow_and_update().clone();
+        let began = tokio::time::Instant::now();
+        if let Some(stores) = stores {
+            newcomers.take_news();
+            let wanted = rules::render(&settings, &plan::plan(&stores.view(), &settings, newcomers.pods()));
             match put(loaded.as_ref(), wanted).await {
                 Ok(now) => {
                     loaded = Some(now);
@@ -68,15 +68,16 @@ pub async fn run(settings: Settings, mut views: watch::Receiver<Option<Arc<View>
                 }
             }
         }
+        let settle = SETTLE.max(began.elapsed() * REST);
         tokio::select! {
             // A pod that waits to start is not kept waiting for others.
             biased;
-            () = newcomers.wait() => {}
+            () = newcomers.news() => {}
             changed = views.changed() => {
                 if changed.is_err() {
                     return;
                 }
-                tokio::time::sleep(SETTLE).await;
+                tokio::time::sleep(settle).await;
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod data;
 mod immutable;
+mod network_policy;
 mod pod;
 mod scheduling;
 pub(crate) mod service;
@@ -166,6 +167,7 @@ pub(crate) fn validate(
         ("", "nodes") => scheduling::node(object, causes),
         ("scheduling.k8s.io", "priorityclasses") => scheduling::priority_class(object, causes),
         ("policy", "poddisruptionbudgets") => scheduling::budget(object, causes),
+        ("networking.k8s.io", "networkpolicies") => network_policy::validate(&object["spec"], causes),
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
         // What is stored was valid; only a new spec can make it invalid.

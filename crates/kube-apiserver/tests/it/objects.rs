@@ -302,6 +302,41 @@ async fn services_get_addresses_of_their_own() {
 }
 
 #[tokio::test]
+async fn services_change_their_type_and_families() {
+    use k8s_openapi::api::core::v1::{Service, ServiceSpec};
+    let api: Api<Service> = Api::default_namespaced(server().await.client());
+    let change = async |spec: serde_json::Value| {
+        api.patch("s", &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await
+    };
+    let spec = |service: Service| -> ServiceSpec { service.spec.unwrap() };
+    let ports = json!([{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "t", "port": 53, "protocol": "TCP"}]);
+    let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": ports});
+    let object = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": balanced})).unwrap();
+    let made = spec(api.create(&PostParams::default(), &object).await.unwrap());
+    let numbers: Vec<_> = made.ports.unwrap().iter().map(|port| port.node_port.unwrap()).collect();
+    assert_eq!(numbers[0], numbers[1], "two protocols of one port share its number");
+    assert!(made.health_check_node_port.is_some_and(|port| port != numbers[0]));
+    assert_eq!(made.allocate_load_balancer_node_ports, Some(true));
+
+    let both = spec(change(json!({"ipFamilyPolicy": "PreferDualStack"})).await.unwrap());
+    let ips = both.cluster_ips.unwrap();
+    assert_eq!((ips.len(), Some(&ips[0])), (2, made.cluster_ip.as_ref()));
+    let message = refused(change(json!({"clusterIPs": [ips[0]]})).await, 422, "Invalid");
+    assert!(message.contains("must be 'SingleStack' to release the secondary cluster IP"), "{message}");
+    let single = spec(change(json!({"ipFamilyPolicy": "SingleStack"})).await.unwrap());
+    assert_eq!((single.cluster_ips, single.ip_families), (Some(vec![ips[0].clone()]), Some(vec!["IPv4".to_owned()])));
+    let message = refused(change(json!({"clusterIP": "10.96.200.200"})).await, 422, "Invalid");
+    assert!(message.contains("may not change once set"), "{message}");
+
+    let plain = spec(change(json!({"type": "ClusterIP"})).await.unwrap());
+    assert!(plain.ports.unwrap().iter().all(|port| port.node_port.is_none()));
+    assert_eq!((plain.external_traffic_policy, plain.health_check_node_port), (None, None));
+    assert_eq!((plain.allocate_load_balancer_node_ports, plain.cluster_ip), (None, made.cluster_ip));
+    let name = spec(change(json!({"type": "ExternalName", "externalName": "example.org"})).await.unwrap());
+    assert_eq!((name.cluster_ip, name.cluster_ips, name.ip_families), (None, None, None));
+}
+
+#[tokio::test]
 async fn what_never_changes_is_refused() {
     let api: Api<Deployment> = Api::default_namespaced(server().await.client());
     let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},

@@ -84,47 +84,73 @@ fn is_subject(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|spec| spec.host_network) != Some(true) && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Watches the three kinds and publishes a view after every change; nothing is published before all lists are complete.
-/// The second value does the work and must be polled; it ends when nobody receives any more.
-pub fn watch(client: kube::Client) -> (watch::Receiver<Option<Arc<View>>>, impl Future<Output = ()> + Send) {
+/// What the watches hold, to be read as a [`View`] when it is needed. Cheap to clone.
+#[derive(Clone)]
+pub struct Stores {
+    policies: reflector::Store<NetworkPolicy>,
+    namespaces: reflector::Store<Namespace>,
+    /// None as long as there is no policy, which is when nobody asks for pods.
+    pods: Option<reflector::Store<Pod>>,
+}
+
+impl Stores {
+    /// The cluster as it is now.
+    pub fn view(&self) -> View {
+        let Some(pods) = &self.pods else { return View::default() };
+        let labels = |namespace: Arc<Namespace>| {
+            (namespace.metadata.name.clone().unwrap_or_default(), namespace.metadata.labels.clone().unwrap_or_default())
+        };
+        let mut pods: Vec<_> = pods.state().into_iter().filter(|pod| is_subject(pod)).collect();
+        // Where two claim one address, the younger has it.
+        pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
+        View {
+            policies: self.policies.state(),
+            namespaces: self.namespaces.state().into_iter().map(labels).collect(),
+            pods: pods.iter().map(|pod| Member::of(pod)).collect(),
+        }
+    }
+
+    fn are_complete(&self) -> bool {
+        is_ready(&self.policies) && is_ready(&self.namespaces) && self.pods.as_ref().is_none_or(is_ready)
+    }
+}
+
+/// Watches policies and namespaces, and pods as long as there are policies; publishes after every change. Nothing is
+/// published before all lists are complete. The second value does the work and must be polled; it ends when nobody
+/// receives any more.
+pub fn watch(client: kube::Client) -> (watch::Receiver<Option<Stores>>, impl Future<Output = ()> + Send) {
     let (publish, views) = watch::channel(None);
     let (policies, policy_writer) = reflector::store();
     let (namespaces, namespace_writer) = reflector::store();
-    let (pods, pod_writer) = reflector::store();
+    let mut stores = Stores { policies, namespaces, pods: None };
     let work = async move {
         let policies_changed = changes(Api::<NetworkPolicy>::all(client.clone()), policy_writer, |_| {});
         let namespaces_changed = changes(Api::<Namespace>::all(client.clone()), namespace_writer, |_| {});
-        let pods_changed = changes(Api::<Pod>::all(client), pod_writer, trim);
-        let others = futures::stream::select(policies_changed, namespaces_changed);
-        let mut changed = std::pin::pin!(futures::stream::select(pods_changed, others));
-        let mut complete = false;
-        while changed.next().await.is_some() {
-            // A store is ready once its first list is complete, and stays so.
-            complete = complete || (is_ready(&policies) && is_ready(&namespaces) && is_ready(&pods));
-            if complete && publish.send(Some(Arc::new(view(&policies, &namespaces, &pods)))).is_err() {
+        let mut others = std::pin::pin!(futures::stream::select(policies_changed, namespaces_changed));
+        let mut pods = futures::stream::pending().boxed();
+        loop {
+            let changed = tokio::select! {
+                changed = others.next() => changed,
+                changed = pods.next() => changed,
+            };
+            if changed.is_none() {
+                return;
+            }
+            let wanted = !stores.policies.is_empty();
+            if wanted && stores.pods.is_none() {
+                let (store, writer) = reflector::store();
+                pods = changes(Api::<Pod>::all(client.clone()), writer, trim).boxed();
+                stores.pods = Some(store);
+            } else if !wanted && stores.pods.is_some() {
+                pods = futures::stream::pending().boxed();
+                stores.pods = None;
+            }
+            if stores.are_complete() && publish.send(Some(stores.clone())).is_err() {
                 return;
             }
         }
     };
     (views, work)
-}
-
-fn view(
-    policies: &reflector::Store<NetworkPolicy>,
-    namespaces: &reflector::Store<Namespace>,
-    pods: &reflector::Store<Pod>,
-) -> View {
-    let labels = |namespace: Arc<Namespace>| {
-        (namespace.metadata.name.clone().unwrap_or_default(), namespace.metadata.labels.clone().unwrap_or_default())
-    };
-    let mut pods: Vec<_> = pods.state().into_iter().filter(|pod| is_subject(pod)).collect();
-    // Where two claim one address, the younger has it.
-    pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
-    View {
-        policies: policies.state(),
-        namespaces: namespaces.state().into_iter().map(labels).collect(),
-        pods: pods.iter().map(|pod| Member::of(pod)).collect(),
-    }
 }
 
 /// Each node's agent holds all pods of the cluster, and needs little of them.

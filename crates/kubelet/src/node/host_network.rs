@@ -11,9 +11,22 @@ use super::{Config, Result, file};
 /// The nftables table on the host.
 pub const TABLE: &str = "ferrovirt";
 
+/// Bridged packets pass the rules of Services and policies only with this module, which a kernel may have built in.
+fn load_bridge_filter() {
+    if Path::new("/proc/sys/net/bridge").exists() {
+        return;
+    }
+    let loaded =
+        std::process::Command::new("modprobe").arg("br_netfilter").status().is_ok_and(|status| status.success());
+    if !loaded {
+        tracing::warn!("the kernel has no br_netfilter: pods of one node reach each other past network policies");
+    }
+}
+
 /// Sets up the bridge, forwarding and translation. `saved` receives the settings as they were before, once; an
 /// existing file is kept, because it holds the values from before the first of several runs.
 pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
+    load_bridge_filter();
     let host = Netlink::open()?;
     let mut links = Vec::new();
     for link in host.links().await? {

@@ -178,6 +178,9 @@ async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
         volumes::unmount_below(&dir)?;
     }
     context.devices.release(uid);
+    if let Some(guard) = context.config.guard.as_ref().filter(|_| all) {
+        guard.forget(uid);
+    }
     remove_cgroups(context, &resources::cgroup_parent(&context.config.node_name, pod))
 }
 

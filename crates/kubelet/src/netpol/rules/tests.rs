@@ -50,7 +50,6 @@ fn pods() -> Vec<Value> {
 
 /// Which packets the policy lets pass, each `<from> <to> <protocol> <port>`.
 #[track_caller]
-#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn check(spec: Value, cases: &[(&str, bool)]) {
     let namespaces =
         [("shop", json!({"team": "a"})), ("kube-system", json!({"kubernetes.io/metadata.name": "kube-system"}))];
@@ -144,7 +143,7 @@ fn cluster_dns_is_a_pod_of_kube_system() {
     check(json!({"podSelector": {}, "policyTypes": ["Egress"]}), &ask(false));
     let system = json!({"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}});
     check(
-        to(json!({"namespaceSelector": system.clone(), "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}})),
+        to(json!({"namespaceSelector": system, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}})),
         &ask(true),
     );
     check(to(json!({"namespaceSelector": system, "podSelector": {"matchLabels": {"k8s-app": "other"}}})), &ask(false));

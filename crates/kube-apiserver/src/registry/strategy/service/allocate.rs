@@ -63,7 +63,7 @@ pub(in super::super) fn allocate(server: &ApiServer, old: Option<&Value>, object
         addresses(server, &taken, old, object)?;
     }
     let used = node_ports(server, &taken, object)?;
-    health_check(server, used, object)
+    health_check(server, &used, object)
 }
 
 fn addresses(server: &ApiServer, taken: &Taken, old: Option<&Value>, object: &mut Value) -> Result<(), ApiError> {
@@ -199,7 +199,7 @@ fn free_port(low: u16, high: u16, used: &HashSet<u16>) -> Option<u16> {
 }
 
 /// The port on which each node says whether it has endpoints.
-fn health_check(server: &ApiServer, used: HashSet<u16>, object: &mut Value) -> Result<(), ApiError> {
+fn health_check(server: &ApiServer, used: &HashSet<u16>, object: &mut Value) -> Result<(), ApiError> {
     if !has_health_check(&object["spec"]) {
         return Ok(());
     }
@@ -216,7 +216,7 @@ fn health_check(server: &ApiServer, used: HashSet<u16>, object: &mut Value) -> R
             )));
         }
         Some(number) => number,
-        None => free_port(low, high, &used).ok_or_else(|| {
+        None => free_port(low, high, used).ok_or_else(|| {
             ApiError::internal("Internal error occurred: failed to allocate a HealthCheck NodePort: range is full")
         })?,
     };

@@ -155,7 +155,13 @@ fn number(field: &str, value: &Value, causes: &mut Vec<Cause>) {
 
 fn target(field: &str, value: &Value, causes: &mut Vec<Cause>) {
     number(field, value, causes);
-    let Some(name) = value.as_str() else { return };
+    if let Some(name) = value.as_str() {
+        port_name_problems(name).for_each(|why| invalid(field, value, why, causes));
+    }
+}
+
+/// Why a name cannot be that of a port, each reason by itself.
+pub(in super::super) fn port_name_problems(name: &str) -> impl Iterator<Item = &'static str> {
     let words = [
         (name.len() > 15, "must be no more than 15 characters"),
         (
@@ -166,9 +172,7 @@ fn target(field: &str, value: &Value, causes: &mut Vec<Cause>) {
         (name.contains("--"), "must not contain consecutive hyphens"),
         (name.starts_with('-') || name.ends_with('-'), "must not begin or end with a hyphen"),
     ];
-    for (_, why) in words.iter().filter(|(wrong, _)| *wrong) {
-        invalid(field, value, why, causes);
-    }
+    words.into_iter().filter(|(wrong, _)| *wrong).map(|(_, why)| why)
 }
 
 fn affinity(spec: &Value, causes: &mut Vec<Cause>) {
