@@ -220,9 +220,11 @@ fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
     let log = OpenOptions::new().create(true).append(true).open(&path);
     let log = log.with_context(|| format!("cannot open {}", path.display()))?;
     let errors = log.try_clone().context("cannot share the log")?;
+    let (tunables, small) = sys::heap::MANY_SMALL;
     let mut process = Command::new("/proc/self/exe")
         .args(["control-plane", "--detach", "--state-dir"])
         .arg(state.dir())
+        .env(tunables, small)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)

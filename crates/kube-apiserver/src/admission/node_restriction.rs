@@ -31,7 +31,7 @@ pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
         Err(ApiError::forbidden(&attributes.resource.group, &attributes.resource.plural, &attributes.name, &why))
     };
     let object = attributes.object.as_ref();
-    let current = attributes.old.as_ref();
+    let current = attributes.old.as_deref();
     match (
         attributes.resource.group.as_str(),
         attributes.resource.plural.as_str(),
