@@ -16,6 +16,7 @@ use crate::ApiServer;
 use crate::authz::view::text;
 use crate::store::Object;
 
+mod approval;
 mod condition;
 pub(crate) mod guard;
 mod request;
@@ -45,10 +46,8 @@ pub(crate) async fn after_write(server: &ApiServer, object: &Arc<Object>) {
     let parsed = STANDARD.decode(text(&csr, "/spec/request")).ok().and_then(|pem| String::from_utf8(pem).ok());
     let Some(request) = parsed.as_deref().and_then(Request::parse) else { return };
     if !is(&csr, "Approved") {
-        if !signer::is_own(&csr, &signer, &request, |node| server.store().get("nodes", "", node).map(|n| n.value())) {
-            return;
-        }
-        let why = "Auto approving the certificate of the node that asks for it";
+        let node = |name: &str| server.store().get("nodes", "", name).map(|node| node.value());
+        let Some(why) = approval::of(server.authorizer(), &csr, signer, &request, node) else { return };
         condition::set(&mut csr, "Approved", "AutoApproved", why);
     }
     let usages = crate::authz::view::strings(&csr, "/spec/usages");

@@ -9,6 +9,7 @@ mod claim;
 mod clock;
 mod context;
 pub mod cronjob;
+pub mod csr;
 pub mod daemonset;
 pub mod deployment;
 pub mod disruption;
@@ -67,6 +68,7 @@ pub async fn run(client: kube::Client, options: Options, shutdown: CancellationT
     ctx.spawn(daemonset::run(ctx.clone()));
     ctx.spawn(job::run(ctx.clone()));
     ctx.spawn(cronjob::run(ctx.clone()));
+    ctx.spawn(csr::run(ctx.clone()));
     ctx.spawn(statefulset::run(ctx.clone()));
     ctx.spawn(token::run(ctx.clone()));
     ctx.spawn(protection::run(ctx.clone()));

@@ -99,6 +99,8 @@ impl NodeAuthorizer {
             }
             ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
             ("node.k8s.io", "runtimeclasses") => read,
+            // Its certificates: the client's one, which it renews, and the one it serves with.
+            ("certificates.k8s.io", "certificatesigningrequests") => sub.is_empty() && (read || verb == "create"),
             ("authentication.k8s.io", "tokenreviews") => verb == "create",
             ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews") => verb == "create",
             _ => false,
@@ -170,7 +172,7 @@ fn account_names(pod: &Value) -> Vec<&str> {
     vec![text(pod, "/spec/serviceAccountName")]
 }
 
-fn claim_names(pod: &Value) -> Vec<&str> {
+pub(crate) fn claim_names(pod: &Value) -> Vec<&str> {
     items(pod, "/spec/volumes").iter().map(|v| text(v, "/persistentVolumeClaim/claimName")).collect()
 }
 
@@ -178,7 +180,7 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers"].into_iter().flat_map(|p| items(pod, p))
 }
 
-fn secret_names(pod: &Value) -> Vec<&str> {
+pub(crate) fn secret_names(pod: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = items(pod, "/spec/imagePullSecrets").iter().map(|s| text(s, "/name")).collect();
     for volume in items(pod, "/spec/volumes") {
         names.push(text(volume, "/secret/secretName"));
@@ -192,7 +194,7 @@ fn secret_names(pod: &Value) -> Vec<&str> {
     names
 }
 
-fn config_map_names(pod: &Value) -> Vec<&str> {
+pub(crate) fn config_map_names(pod: &Value) -> Vec<&str> {
     let mut names = Vec::new();
     for volume in items(pod, "/spec/volumes") {
         names.push(text(volume, "/configMap/name"));

@@ -107,6 +107,11 @@ pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
+/// The subject's common name of a request; None when it cannot be read.
+pub(crate) fn common_name(csr: &Value) -> Option<String> {
+    parsed(csr).map(|request| request.common_name())
+}
+
 fn parsed(csr: &Value) -> Option<Request> {
     use base64::Engine as _;
     let pem = base64::engine::general_purpose::STANDARD.decode(text(csr, "/spec/request")).ok()?;

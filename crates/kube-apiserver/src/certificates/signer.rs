@@ -1,12 +1,9 @@
 //! The signers of the cluster's authority and what each of them signs. Pure.
 
-use serde_json::Value;
-
 use super::request::Request;
-use crate::authz::view::{items, strings, text};
 
-const NODE: &str = "system:node:";
-const NODES: &str = "system:nodes";
+pub(super) const NODE: &str = "system:node:";
+pub(super) const NODES: &str = "system:nodes";
 
 /// A signer by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,23 +77,4 @@ fn node(request: &Request) -> Result<(), String> {
         return Err(format!("subject common name does not begin with {NODE}"));
     }
     Ok(())
-}
-
-/// Whether a node asks for a certificate of itself, and for no host that the cluster does not know it by.
-pub(super) fn is_own(csr: &Value, signer: &Signer, request: &Request, node: impl Fn(&str) -> Option<Value>) -> bool {
-    let user = text(csr, "/spec/username");
-    let groups = strings(csr, "/spec/groups");
-    let asks = user.starts_with(NODE) && groups.iter().any(|group| group == NODES) && request.common_name() == user;
-    if !asks || signer.check(request, &strings(csr, "/spec/usages")).is_err() {
-        return false;
-    }
-    match signer {
-        Signer::KubeletClient => true,
-        Signer::KubeletServing => {
-            let Some(node) = node(user.strip_prefix(NODE).unwrap_or_default()) else { return false };
-            let known: Vec<&str> = items(&node, "/status/addresses").iter().map(|a| text(a, "/address")).collect();
-            request.hosts().iter().all(|host| known.contains(&host.as_str()))
-        }
-        Signer::Client | Signer::Legacy => false,
-    }
 }

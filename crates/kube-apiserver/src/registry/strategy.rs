@@ -2,8 +2,10 @@
 
 mod data;
 mod immutable;
+mod limit_range;
 mod network_policy;
 mod pod;
+mod quota;
 mod scheduling;
 pub(crate) mod service;
 mod storage;
@@ -163,6 +165,13 @@ pub(crate) fn validate(
             if let Some(old) = old {
                 service::validate_update(&old["spec"], &object["spec"], causes);
             }
+        }
+        // What is stored was valid; only a new spec can make it invalid.
+        ("", "resourcequotas") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            quota::validate(object, causes);
+        }
+        ("", "limitranges") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            limit_range::validate(object, causes);
         }
         ("", "nodes") => scheduling::node(object, causes),
         ("scheduling.k8s.io", "priorityclasses") => scheduling::priority_class(object, causes),

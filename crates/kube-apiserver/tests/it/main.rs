@@ -6,7 +6,9 @@
     reason = "tests end at the first surprise"
 )]
 
+mod access;
 mod apply;
+mod certificates;
 mod conversion;
 mod crd;
 mod defaults;

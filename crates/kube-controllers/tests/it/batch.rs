@@ -144,3 +144,41 @@ async fn a_statefulset_counts_up_updates_down_and_keeps_its_claims() {
     let pod = cluster.until(cluster.api::<Pod>(), "c-0", |pod| pod.is_some()).await.unwrap();
     assert!(pod.spec.unwrap().volumes.unwrap().iter().any(|v| v.persistent_volume_claim.is_some()));
 }
+
+#[tokio::test]
+async fn claims_go_as_the_retention_policy_says() {
+    let cluster = cluster().await;
+    cluster.start(protection::run);
+    let set = |name: &str, policy: Value| {
+        json!({"metadata": {"name": name}, "spec": {"replicas": 2, "serviceName": name,
+        "podManagementPolicy": "Parallel", "persistentVolumeClaimRetentionPolicy": policy,
+        "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}}]}})
+    };
+    let names = |claims: &[PersistentVolumeClaim]| {
+        let mut names: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
+        names.sort();
+        names
+    };
+    cluster.create::<StatefulSet>(set("gone", json!({"whenDeleted": "Delete", "whenScaled": "Delete"}))).await;
+    cluster.create::<StatefulSet>(set("kept", json!({"whenDeleted": "Retain", "whenScaled": "Delete"}))).await;
+    cluster.until_all::<PersistentVolumeClaim>(|claims| claims.len() == 4).await;
+    let scale = async |name: &str, replicas: i32| {
+        let change = json!({"spec": {"replicas": replicas}});
+        cluster.api::<StatefulSet>().patch(name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    };
+    scale("gone", 1).await;
+    scale("kept", 1).await;
+    cluster.until_all::<PersistentVolumeClaim>(|claims| names(claims) == ["data-gone-0", "data-kept-0"]).await;
+    scale("gone", 2).await;
+    let all = ["data-gone-0", "data-gone-1", "data-kept-0"];
+    cluster.until_all::<PersistentVolumeClaim>(|claims| names(claims) == all).await;
+    for name in ["gone", "kept"] {
+        cluster.api::<StatefulSet>().delete(name, &DeleteParams::background()).await.unwrap();
+    }
+    cluster.until_all::<PersistentVolumeClaim>(|claims| names(claims) == ["data-kept-0"]).await;
+    let left = cluster.until_all::<PersistentVolumeClaim>(|_| true).await;
+    assert!(left[0].owner_references().is_empty(), "{:?}", left[0].owner_references());
+}

@@ -5,6 +5,7 @@
 mod batch;
 mod cluster;
 mod collection;
+mod cronjobs;
 mod driver;
 mod nodes;
 mod scheduling;
