@@ -1,6 +1,7 @@
 //! StatefulSets: numbered pods with names and claims of their own.
 
 mod plan;
+mod retention;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
+use serde_json::json;
 
 use crate::context::Context;
 use crate::error::Result;
@@ -46,6 +48,16 @@ pub async fn run(ctx: Context) {
             }
         }
     });
+    claims.on_change({
+        let (queue, sets) = (queue.clone(), sets.clone());
+        move |old, new| {
+            // A pod may wait for an earlier one's claim to be gone.
+            let gone = old.filter(|_| new.is_none()).and_then(|claim| claim.metadata.namespace.as_deref());
+            for set in gone.map(|namespace| sets.in_namespace(namespace)).unwrap_or_default() {
+                queue.push(Key::of(set.as_ref()));
+            }
+        }
+    });
     sets.synced().await;
     pods.synced().await;
     revisions.synced().await;
@@ -64,6 +76,9 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let known = set.status.as_ref().and_then(|s| s.current_revision.clone());
     let current = revisions.iter().find(|r| Some(r.name_any()) == known).unwrap_or(&update).clone();
     let (update_hash, current_hash) = (revision::hash_of(&update).to_owned(), revision::hash_of(&current).to_owned());
+    for pod in &pods {
+        own_claims(ctx, &set, pod).await?;
+    }
     let now = clock::now();
     let observed = plan::Observed { set: &set, pods: &pods, update: &update_hash, current: &current_hash, now: &now };
     let steps = plan::steps(&observed);
@@ -129,7 +144,9 @@ async fn create(ctx: &Context, set: &StatefulSet, number: i32, hash: &str, curre
     for wanted in spec.volume_claim_templates.iter().flatten() {
         let volume = wanted.name_any();
         let claim_name = format!("{volume}-{name}");
-        claim_for(ctx, set, wanted, &claim_name).await?;
+        if !claim_for(ctx, set, wanted, &claim_name, &name).await? {
+            return Ok(());
+        }
         let volumes = pod_spec.volumes.get_or_insert_default();
         volumes.retain(|v| v.name != volume);
         volumes.push(Volume {
@@ -153,25 +170,40 @@ async fn create(ctx: &Context, set: &StatefulSet, number: i32, hash: &str, curre
     }
 }
 
-/// Makes a pod's claim if it is missing; it outlives the pod, and by default the set.
-async fn claim_for(ctx: &Context, set: &StatefulSet, template: &PersistentVolumeClaim, name: &str) -> Result<()> {
+/// Gives the claims of a pod the owners they are to have, before anything becomes of the pod.
+async fn own_claims(ctx: &Context, set: &StatefulSet, pod: &Pod) -> Result<()> {
     let namespace = set.namespace().unwrap_or_default();
-    if ctx.store::<PersistentVolumeClaim>().get(&Key::new(&namespace, name)).is_some() {
-        return Ok(());
+    for template in set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten()) {
+        let key = Key::new(&namespace, format!("{}-{}", template.name_any(), pod.name_any()));
+        let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else { continue };
+        let Some(owners) = retention::owners(set, pod, &claim) else { continue };
+        let change = json!({"metadata": {"resourceVersion": claim.resource_version(), "ownerReferences": owners}});
+        ctx.merge::<PersistentVolumeClaim>("set the owners of persistentvolumeclaim", &key, &change).await?;
+    }
+    Ok(())
+}
+
+/// Makes a pod's claim if it is missing; it outlives the pod, and by default the set. False when an earlier pod's claim
+/// has to go first.
+async fn claim_for(
+    ctx: &Context,
+    set: &StatefulSet,
+    template: &PersistentVolumeClaim,
+    name: &str,
+    pod: &str,
+) -> Result<bool> {
+    let namespace = set.namespace().unwrap_or_default();
+    if let Some(known) = ctx.store::<PersistentVolumeClaim>().get(&Key::new(&namespace, name)) {
+        return Ok(!retention::is_stale(&known, pod));
     }
     let mut claim = PersistentVolumeClaim { status: None, ..template.clone() };
     claim.metadata.name = Some(name.to_owned());
     claim.metadata.namespace = Some(namespace);
     let selector = set.spec.as_ref().and_then(|s| s.selector.match_labels.clone()).unwrap_or_default();
     claim.metadata.labels.get_or_insert_default().extend(selector);
-    let deleted_with_set =
-        set.spec.as_ref().and_then(|s| s.persistent_volume_claim_retention_policy.as_ref()?.when_deleted.as_deref())
-            == Some("Delete");
-    if deleted_with_set {
-        claim.metadata.owner_references = Some(vec![controlled_by(set)]);
-    }
+    claim.metadata.owner_references = retention::first_owners(set);
     match ctx.create("create persistentvolumeclaim", &claim).await {
-        Err(error) if error.code() == 409 => Ok(()),
-        result => result.map(drop),
+        Err(error) if error.code() == 409 => Ok(true),
+        result => result.map(|_| true),
     }
 }

@@ -38,6 +38,11 @@ fn first(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.ordinals.as_ref()?.start).unwrap_or(0)
 }
 
+/// The numbers its pods have.
+pub(crate) fn numbers(set: &StatefulSet) -> std::ops::Range<i32> {
+    first(set)..first(set).saturating_add(replicas(set))
+}
+
 /// The number at the end of a pod's name.
 pub(crate) fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     let name = pod.metadata.name.as_deref()?;
@@ -64,7 +69,7 @@ pub(crate) fn steps(observed: &Observed<'_>) -> Steps {
     let rolling = strategy.and_then(|s| s.type_.as_deref()) != Some("OnDelete");
     let partition = strategy.and_then(|s| s.rolling_update.as_ref()?.partition).unwrap_or(0);
     let pods = by_ordinal(observed);
-    let (from, to) = (first(set), first(set) + replicas(set));
+    let std::ops::Range { start: from, end: to } = numbers(set);
     for number in from..to {
         match pods.get(&number) {
             None => {

@@ -144,3 +144,39 @@ async fn a_statefulset_counts_up_updates_down_and_keeps_its_claims() {
     let pod = cluster.until(cluster.api::<Pod>(), "c-0", |pod| pod.is_some()).await.unwrap();
     assert!(pod.spec.unwrap().volumes.unwrap().iter().any(|v| v.persistent_volume_claim.is_some()));
 }
+
+#[tokio::test]
+async fn a_statefulset_gives_up_its_claims_where_it_is_asked_to() {
+    let cluster = cluster().await;
+    cluster.start(protection::run);
+    let template = json!({"metadata": {"labels": {"app": "r"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let spec = json!({"replicas": 2, "serviceName": "r", "podManagementPolicy": "Parallel", "template": template,
+        "selector": {"matchLabels": {"app": "r"}}, "volumeClaimTemplates": [claim],
+        "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete", "whenDeleted": "Delete"}});
+    cluster.create::<StatefulSet>(json!({"metadata": {"name": "r"}, "spec": spec})).await;
+    let scale = async |count: i32| {
+        let change = json!({"spec": {"replicas": count}});
+        cluster.api::<StatefulSet>().patch("r", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    };
+    let owned = |claims: &[PersistentVolumeClaim], count: usize| {
+        claims.len() == count && claims.iter().all(|c| c.owner_references()[0].kind == "StatefulSet")
+    };
+    let first = cluster.until_all::<PersistentVolumeClaim>(|claims| owned(claims, 2)).await;
+    scale(1).await;
+    let left = cluster.until_all::<PersistentVolumeClaim>(|claims| claims.len() == 1).await;
+    assert_eq!(left[0].name_any(), "data-r-0");
+    // A pod that comes again has a claim of its own, also when the one before is just going away.
+    for _ in 0..3 {
+        scale(2).await;
+        cluster.until(cluster.api::<Pod>(), "r-1", |pod| pod.is_some()).await;
+        let again = cluster.until_all::<PersistentVolumeClaim>(|claims| owned(claims, 2)).await;
+        assert_eq!(again[0].uid(), first[0].uid());
+        assert_ne!(again[1].uid(), first[1].uid());
+        scale(1).await;
+        cluster.until(cluster.api::<Pod>(), "r-1", |pod| pod.is_none()).await;
+    }
+    cluster.api::<StatefulSet>().delete("r", &DeleteParams::default()).await.unwrap();
+    cluster.until_all::<PersistentVolumeClaim>(|claims| claims.is_empty()).await;
+}
