@@ -30,6 +30,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::Value;
 
 use bucket::Bucket;
+pub(crate) use object::LINE_TAIL;
 pub use object::{Body, Key, Object};
 pub use watch::{Event, EventKind, Watch};
 use writer::{Change, Writer};
