@@ -31,7 +31,7 @@ fn on_simulated_nodes() -> Result<()> {
     let space = Namespace::new("simulated")?;
     ensure!(ferrovirt(&["node", "list"])?.lines().filter(|line| line.contains("simulated")).count() == 3);
     let (key, kind) = SIMULATED.split_once('=').unwrap_or_default();
-    let pod = |annotations: serde_json::Value, policy: &str| {
+    let pod = |annotations: Value, policy: &str| {
         json!({"metadata": {"labels": {"app": "load"}, "annotations": annotations},
             "spec": {"restartPolicy": policy, "nodeSelector": {(key): kind}, "containers": [{"name": "c", "image": "none"}]}})
     };

@@ -19,6 +19,7 @@ pub mod admission;
 pub mod aggregation;
 pub mod authn;
 pub mod authz;
+pub mod body;
 pub mod bootstrap;
 pub mod cel;
 mod certificates;

@@ -3,7 +3,7 @@
 mod accept;
 mod admit;
 mod answered;
-mod decode;
+pub(crate) mod decode;
 mod delete;
 pub(crate) mod documents;
 mod eviction;
@@ -12,7 +12,7 @@ mod options;
 mod owners;
 mod page;
 mod patching;
-mod protobuf;
+pub(crate) mod protobuf;
 mod read;
 mod respond;
 pub mod selector;

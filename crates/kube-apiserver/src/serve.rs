@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a client that is slow in its handshake, its headers or its body holds one connection and no more; floods of
 //! connections, of headers or of cancelled requests end the connections they come over ([`guests`]); upgraded connections
-//! (exec, port-forward, console) live until either side ends; after `shutdown` no connection is accepted and those that
+//! (exec, port-forward, console) live until either side ends, and count until then; after `shutdown` no connection is accepted and those that
 //! exist get a few seconds to finish.
 
 use std::net::SocketAddr;
@@ -20,10 +20,12 @@ use tokio_util::task::TaskTracker;
 pub mod fairness;
 pub mod guests;
 mod held;
+mod seat;
 pub mod tls;
 
 use crate::authn::certificate::PeerCertificate;
 use guests::{Bounds, Guest, Guests, Introduction};
+use seat::{Seat, Seated};
 use tls::Tls;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -102,13 +104,12 @@ impl Edge {
             self.connections.spawn(async move {
                 let abort = edge.abort.clone();
                 let guest = edge.guests.enter();
+                let seat = Seat::new(guest.clone(), slot);
                 tokio::select! {
                     () = abort.cancelled() => {}
                     () = guest.shown_out() => tracing::debug!(%peer, "too many connections: an idle one is closed"),
-                    () = edge.connection(stream, peer, &guest) => {}
+                    () = edge.connection(stream, peer, &guest, seat) => {}
                 }
-                guest.leave();
-                drop(slot);
             });
         }
     }
@@ -126,7 +127,7 @@ impl Edge {
         }
     }
 
-    async fn connection(self, stream: TcpStream, peer: SocketAddr, guest: &Arc<Guest>) {
+    async fn connection(self, stream: TcpStream, peer: SocketAddr, guest: &Arc<Guest>, seat: Seat) {
         let _ = stream.set_nodelay(true);
         let acceptor = tokio_rustls::TlsAcceptor::from(self.tls.current());
         let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
@@ -173,8 +174,8 @@ impl Edge {
             .max_local_error_reset_streams(RESETS)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(20));
-        let connection =
-            builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection = builder
+            .serve_connection_with_upgrades(TokioIo::new(Seated::new(stream, seat)), TowerToHyperService::new(service));
         tokio::pin!(connection);
         let outcome = tokio::select! {
             outcome = connection.as_mut() => Some(outcome),

@@ -60,6 +60,8 @@ struct Inner {
     openapi: crate::openapi::Cache,
     requests: Requests,
     closing: watch::Sender<bool>,
+    /// Told when the registry has changed.
+    registered: watch::Sender<()>,
     /// Held while a Service's addresses and ports are chosen and stored.
     services: Arc<tokio::sync::Mutex<()>>,
     /// Serialises rebuilding the registry.
@@ -91,6 +93,7 @@ impl ApiServer {
                 openapi: crate::openapi::Cache::default(),
                 requests: Requests::default(),
                 closing: watch::Sender::new(false),
+                registered: watch::Sender::new(()),
                 services: Arc::default(),
                 rebuilding: tokio::sync::Mutex::default(),
             }),
@@ -164,6 +167,11 @@ impl ApiServer {
         self.inner.closing.subscribe()
     }
 
+    /// Changes when other resources are served than before.
+    pub(crate) fn registered(&self) -> watch::Receiver<()> {
+        self.inner.registered.subscribe()
+    }
+
     pub(crate) fn authorize(&self, user: &User, info: &RequestInfo) -> Result<(), ApiError> {
         self.inner.authorizer.authorize(user, info)
     }
@@ -177,6 +185,7 @@ impl ApiServer {
         let _turn = self.inner.rebuilding.lock().await;
         let before = self.registry();
         self.inner.registry.store(Arc::new(crd::registry(&self.inner.store, &before)));
+        self.inner.registered.send_replace(());
     }
 
     /// A stored object in the version of `resource`.

@@ -31,6 +31,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::Value;
 
 use bucket::Bucket;
+pub(crate) use object::LINE_TAIL;
 pub use object::{Body, Key, Object};
 use trees::Trees;
 pub use watch::{Event, EventKind, Watch};

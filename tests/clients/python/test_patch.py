@@ -55,7 +55,7 @@ class Patching(Space):
             return self.patch("strategic-merge-patch+json", self.deployment, body)["spec"]["template"]["spec"]
 
         spec = change({"env": [{"name": "B", "value": "2"}]})
-        self.assertEqual(sorted(e["name"] for e in spec["containers"][0]["env"]), ["A", "B"])
+        self.assertEqual([e["name"] for e in spec["containers"][0]["env"]], ["B", "A"])
         spec = change({"env": [{"name": "A", "$patch": "delete"}]})
         self.assertEqual([e["name"] for e in spec["containers"][0]["env"]], ["B"])
         spec = change({"env": [{"$patch": "replace"}, {"name": "Z", "value": "0"}]})
@@ -94,9 +94,9 @@ class Patching(Space):
         both = {"spec": {"template": {"spec": {"containers": [{"name": "d", "image": "j"}]}}}}
         both.update(apiVersion="apps/v1", kind="Deployment", metadata={"name": "d"})
         made = self.apply(both, "two", self.deployment)
-        self.assertEqual(sorted(c["name"] for c in made["spec"]["template"]["spec"]["containers"]), ["c", "d"])
+        self.assertEqual([c["name"] for c in made["spec"]["template"]["spec"]["containers"]], ["c", "d"])
         made = self.apply(body({"name": "c", "image": "k"}), "one", self.deployment)
-        self.assertEqual(sorted(c["image"] for c in made["spec"]["template"]["spec"]["containers"]), ["j", "k"])
+        self.assertEqual([c["image"] for c in made["spec"]["template"]["spec"]["containers"]], ["k", "j"])
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ async fn patches(space: Space) -> Result<()> {
     maps.patch("m", &none, &strategic).await?;
     let strategic = Patch::Strategic(json!({"metadata": {"finalizers": ["example.com/b"]}}));
     let both = maps.patch("m", &none, &strategic).await?;
-    ensure!(both.finalizers().len() == 2, "{:?}", both.finalizers());
+    ensure!(both.finalizers() == ["example.com/b", "example.com/a"], "{:?}", both.finalizers());
     maps.patch("m", &none, &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await?;
     let dry = PatchParams { dry_run: true, ..PatchParams::default() };
     ensure!(data(maps.patch("m", &dry, &Patch::Merge(json!({"data": {"d": "4"}}))).await?)["d"] == "4");

@@ -318,31 +318,43 @@ pub fn overlay(node: Node<'_>, live: &mut Value, applied: &Value) {
     }
 }
 
+/// Merges a keyed list. Elements only the live list has stay where they are, new ones come after those of them that precede
+/// the next shared element, and shared ones come in the applier's order.
 fn overlay_list(node: Node<'_>, live: &mut Vec<Value>, applied: Vec<(String, &Value)>) {
-    let old = std::mem::take(live);
-    let mut waiting: Vec<(Option<String>, Option<Value>)> =
-        old.into_iter().map(|item| (node.element(&item).ok(), Some(item))).collect();
-    let named: HashSet<String> = applied.iter().map(|(element, _)| element.clone()).collect();
-    let mut next = 0;
-    for (element, value) in applied {
-        // Elements only the live object has keep their place before the shared element they preceded.
-        match waiting.iter().position(|(id, item)| item.is_some() && id.as_ref() == Some(&element)) {
-            Some(at) => {
-                while next < at {
-                    if !waiting[next].0.as_ref().is_some_and(|id| named.contains(id)) {
-                        live.extend(waiting[next].1.take());
-                    }
-                    next += 1;
-                }
-                if let Some(mut item) = waiting[at].1.take() {
-                    overlay(node.items(), &mut item, value);
-                    live.push(item);
-                }
+    let places: HashMap<&str, usize> =
+        applied.iter().enumerate().map(|(at, (element, _))| (element.as_str(), at)).collect();
+    let place = |item: &Value| node.element(item).ok().and_then(|element| places.get(element.as_str()).copied());
+    let mut old: Vec<_> = std::mem::take(live).into_iter().map(|item| (place(&item), Some(item))).collect();
+    // Where in the live list each applied element is, if it is there.
+    let mut partners = vec![None; applied.len()];
+    for (at, (place, _)) in old.iter().enumerate() {
+        if let Some(partner) = place.and_then(|place| partners.get_mut(place)) {
+            partner.get_or_insert(at);
+        }
+    }
+    let mut at = 0;
+    let mut shared = (0..applied.len()).filter(|place| partners[*place].is_some()).peekable();
+    for (next, (_, value)) in applied.iter().enumerate() {
+        while shared.next_if(|place| *place < next).is_some() {}
+        while let Some((place, item)) = old.get_mut(at) {
+            match *place {
+                None => live.extend(item.take()),
+                // The next one both have: what is new comes before it.
+                Some(place) if Some(&place) == shared.peek() => break,
+                // Told already, or told when the applier's order comes to it.
+                Some(_) => {}
+            }
+            at += 1;
+        }
+        match partners[next].and_then(|partner| old[partner].1.take()) {
+            Some(mut item) => {
+                overlay(node.items(), &mut item, value);
+                live.push(item);
             }
             None => live.push(fresh(node.items(), value)),
         }
     }
-    live.extend(waiting.into_iter().filter_map(|(_, item)| item));
+    live.extend(old.into_iter().skip(at).filter_map(|(place, item)| item.filter(|_| place.is_none())));
 }
 
 /// A copy of an applied value without the nulls that mean "unset".

@@ -47,8 +47,8 @@ pub(super) fn document(call: &Call, bytes: &[u8]) -> Result<(Value, Vec<String>)
     }
 }
 
-/// JSON, within the bounds of [`tree`].
-pub(super) fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+/// JSON, with the paths of fields it names twice.
+pub fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     let mut reading = Reading::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Tree(&mut reading).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
@@ -60,8 +60,8 @@ pub(super) fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     }
 }
 
-/// YAML (and so JSON), within the bounds of [`tree`] and the parser's own budget for aliases.
-pub(super) fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+/// YAML (and so JSON), with the paths of fields it names twice; aliases are paid from the parser's own budget.
+pub fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     match json(bytes) {
         Err(error) if !error.message.starts_with("the body is not valid JSON") => return Err(error),
         Err(_) => {}

@@ -1,4 +1,6 @@
 //! watch: a stream of JSON events, one a line.
+//!
+//! An event is serialized once, by the write it tells of: its line is handed to all watchers that see the stored version.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,12 +21,14 @@ use super::{Call, respond};
 use crate::ApiServer;
 use crate::error::ApiError;
 use crate::registry::Resource;
-use crate::store::{Event, EventKind, Object, Watch};
+use crate::store::{Event, EventKind, LINE_TAIL, Object, Watch};
 
 /// A bookmark tells an idle watcher how far it has got.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Watches without a timeout of their own end after this; clients start the next one.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
+/// A line of this length is handed on as it is; shorter ones are put together when there are several.
+const LONG: usize = 2048;
 /// Objects of one request to a conversion webhook, when a watch begins.
 const CONVERTED_TOGETHER: usize = 128;
 
@@ -64,6 +68,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
         next_bookmark: Instant::now() + BOOKMARK_EVERY,
         until: Instant::now() + options.timeout.unwrap_or(LONGEST),
         closing: call.server.closing(),
+        registered: call.server.registered(),
         initial: initial.into_iter(),
         initial_end: options.initial_events == Some(true),
         pending: VecDeque::new(),
@@ -93,6 +98,8 @@ struct Feed {
     next_bookmark: Instant,
     until: Instant,
     closing: tokio::sync::watch::Receiver<bool>,
+    /// Changes when other resources are served than before.
+    registered: tokio::sync::watch::Receiver<()>,
     /// What existed at the beginning and is not told yet.
     initial: std::vec::IntoIter<Arc<Object>>,
     /// Whether its end is to be marked.
@@ -118,41 +125,53 @@ impl Feed {
         if *self.closing.borrow() || Instant::now() >= self.until {
             return None;
         }
-        self.backlog(&mut out).await;
-        while out.is_empty() {
-            let watch = self.watch.as_mut()?;
-            let mut mark = None;
-            let events = tokio::select! {
-                biased;
-                events = watch.next() => events,
-                () = tokio::time::sleep_until(self.until) => return None,
-                _ = self.closing.wait_for(|closing| *closing) => return None,
-                () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
-                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
-                    let events = watch.ready();
-                    mark = Some(watch.position());
-                    events
-                }
-            };
-            match events {
-                Ok(events) => {
-                    if !events.is_empty() && !self.renewed() {
-                        return None;
-                    }
-                    self.pending.extend(events);
-                }
-                Err(gone) => {
-                    self.watch = None;
-                    error_line(&mut out, &gone.into());
-                }
+        loop {
+            if let Some(line) = self.shared() {
+                return Some(line);
             }
             self.backlog(&mut out).await;
+            if !out.is_empty() {
+                return Some(out.into());
+            }
+            let mark = self.wait(&mut out).await?;
             // A bookmark may not overtake events before it.
             if let Some(position) = mark.filter(|_| self.pending.is_empty()) {
                 self.bookmark(&mut out, position, false);
             }
         }
-        Some(out.into())
+    }
+
+    /// Waits for something to tell; None ends the stream. A position is to be told to the client.
+    async fn wait(&mut self, out: &mut Vec<u8>) -> Option<Option<u64>> {
+        let watch = self.watch.as_mut()?;
+        let custom = self.resource.crd.is_some();
+        let mut mark = None;
+        let events = tokio::select! {
+            biased;
+            events = watch.next() => events,
+            () = tokio::time::sleep_until(self.until) => return None,
+            _ = self.closing.wait_for(|closing| *closing) => return None,
+            Ok(()) = self.registered.changed(), if custom => watch.ready(),
+            () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
+                self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                let events = watch.ready();
+                mark = Some(watch.position());
+                events
+            }
+        };
+        match events {
+            Ok(events) => {
+                if !self.renewed(events.is_empty()) {
+                    return None;
+                }
+                self.pending.extend(events);
+            }
+            Err(gone) => {
+                self.watch = None;
+                error_line(out, &gone.into());
+            }
+        }
+        Some(mark)
     }
 
     /// Tells what is there to tell, up to a frame.
@@ -169,12 +188,30 @@ impl Feed {
         }
         while out.len() < respond::FRAME {
             let Some(event) = self.pending.pop_front() else { break };
-            self.event(out, &event).await;
+            if let Some((kind, object)) = self.seen(&event) {
+                self.line(out, kind, object).await;
+            }
         }
     }
 
-    /// Takes over what a definition says by now; false when it serves this version no more.
-    fn renewed(&mut self) -> bool {
+    /// The next event as the bytes all watchers share, where it is worth a chunk of its own.
+    fn shared(&mut self) -> Option<Bytes> {
+        if self.shape != Shape::Object || !self.initial.as_slice().is_empty() || self.initial_end {
+            return None;
+        }
+        let event = self.pending.front()?;
+        let (kind, object) = self.seen(event)?;
+        if self.pending.len() > 1 && object.json.len() < LONG || !self.resource.serves_bytes(object) {
+            return None;
+        }
+        let line = object.line(kind)?;
+        self.pending.pop_front();
+        Some(line)
+    }
+
+    /// Takes over what a definition says by now; false when it serves this version no more, and when the definition itself
+    /// has gone and all is told: its objects went before it.
+    fn renewed(&mut self, told: bool) -> bool {
         if self.resource.crd.is_none() {
             return true;
         }
@@ -182,29 +219,16 @@ impl Feed {
         let resource = &self.resource;
         match registry.find(&resource.group, &resource.version, &resource.plural) {
             Some(now) => self.resource = now.clone(),
-            // The definition itself has gone: what is left to tell is that its objects went before it.
-            None if !registry.resources.iter().any(|r| r.crd == resource.crd) => {}
-            None => return false,
+            None => return !told && !registry.resources.iter().any(|r| r.crd == resource.crd),
         }
         true
     }
 
-    /// An event as this watcher sees it: an object that leaves its selector is deleted, one that enters is added.
-    async fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
+    /// An event as this watcher sees it.
+    fn seen<'e>(&self, event: &'e Event) -> Option<(EventKind, &'e Arc<Object>)> {
         let now = event.kind != EventKind::Deleted && self.filter.matches(&event.object);
         let before = event.previous.as_ref().is_some_and(|previous| self.filter.matches(previous));
-        match (before, now) {
-            (false, true) => self.line(out, "ADDED", &event.object).await,
-            (true, true) => self.line(out, "MODIFIED", &event.object).await,
-            (true, false) if event.kind == EventKind::Deleted => self.line(out, "DELETED", &event.object).await,
-            (true, false) => {
-                // The last state that matched, with the revision of the change that ended it.
-                if let Some(previous) = &event.previous {
-                    self.line(out, "DELETED", &Arc::new(previous.at_revision(event.revision))).await;
-                }
-            }
-            (false, false) => {}
-        }
+        event.seen(before, now)
     }
 
     /// Objects that exist when the watch begins, converted together.
@@ -218,9 +242,9 @@ impl Feed {
         };
         for ready in ready {
             if let Some(bytes) = ready {
-                write_line(out, "ADDED", &bytes);
+                write_line(out, EventKind::Added.line_head(), &bytes);
             } else if let Some(value) = converted.next() {
-                self.write(out, "ADDED", value);
+                self.write(out, EventKind::Added, value);
             }
         }
     }
@@ -235,9 +259,9 @@ impl Feed {
         }
     }
 
-    async fn line(&mut self, out: &mut Vec<u8>, kind: &str, object: &Arc<Object>) {
+    async fn line(&mut self, out: &mut Vec<u8>, kind: EventKind, object: &Arc<Object>) {
         if let Some(bytes) = self.bytes(object) {
-            write_line(out, kind, &bytes);
+            write_line(out, kind.line_head(), &bytes);
             return;
         }
         match self.server.in_version(&self.resource, object).await {
@@ -246,7 +270,7 @@ impl Feed {
         }
     }
 
-    fn write(&mut self, out: &mut Vec<u8>, kind: &str, value: Value) {
+    fn write(&mut self, out: &mut Vec<u8>, kind: EventKind, value: Value) {
         let shaped = match self.shape {
             Shape::Object => value,
             Shape::Metadata => respond::partial(&value, "PartialObjectMetadata"),
@@ -261,7 +285,7 @@ impl Feed {
                 table
             }
         };
-        write_line(out, kind, shaped.to_string().as_bytes());
+        write_line(out, kind.line_head(), shaped.to_string().as_bytes());
     }
 
     fn bookmark(&mut self, out: &mut Vec<u8>, position: u64, initial_end: bool) {
@@ -279,19 +303,17 @@ impl Feed {
             Shape::Table => json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                 "columnDefinitions": null, "rows": []}),
         };
-        write_line(out, "BOOKMARK", object.to_string().as_bytes());
+        write_line(out, br#"{"type":"BOOKMARK","object":"#, object.to_string().as_bytes());
     }
 }
 
-fn write_line(out: &mut Vec<u8>, kind: &str, object: &[u8]) {
-    out.reserve(object.len() + 40);
-    out.extend_from_slice(b"{\"type\":\"");
-    out.extend_from_slice(kind.as_bytes());
-    out.extend_from_slice(b"\",\"object\":");
+fn write_line(out: &mut Vec<u8>, head: &[u8], object: &[u8]) {
+    out.reserve(head.len() + object.len() + LINE_TAIL.len());
+    out.extend_from_slice(head);
     out.extend_from_slice(object);
-    out.extend_from_slice(b"}\n");
+    out.extend_from_slice(LINE_TAIL);
 }
 
 fn error_line(out: &mut Vec<u8>, error: &ApiError) {
-    write_line(out, "ERROR", error.to_status().to_string().as_bytes());
+    write_line(out, br#"{"type":"ERROR","object":"#, error.to_status().to_string().as_bytes());
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Connection;
@@ -155,7 +156,14 @@ pub async fn layer(State(fairness): State<Fairness>, request: Request, next: Nex
     let share = fairness.of_user(&user);
     if long_running(&request) {
         let Ok(stream) = share.streams.clone().try_acquire_owned() else { return too_many() };
+        let connection = request.extensions().get::<Introduction>().cloned();
         let response = next.run(request).await;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(connection) = connection
+        {
+            connection.keep(stream);
+            return response;
+        }
         return hold(response, stream, None);
     }
     let Some(turn) = fairness.turn(&share).await else { return too_many() };

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How many connections there may be, and how long they may be idle.
@@ -65,6 +65,8 @@ pub(super) struct Guest {
     /// Requests that are not answered to the end.
     pending: watch::Sender<usize>,
     out: CancellationToken,
+    /// What an upgrade holds of its user's streams.
+    streams: Mutex<Vec<OwnedSemaphorePermit>>,
 }
 
 /// The connection a request came over; put into its extensions.
@@ -75,6 +77,11 @@ impl Introduction {
     /// Says who has authenticated.
     pub(super) fn introduce(&self, user: &str) {
         self.0.introduce(user);
+    }
+
+    /// Holds a stream for as long as the connection lasts, beyond an upgrade too.
+    pub(super) fn keep(&self, stream: OwnedSemaphorePermit) {
+        self.0.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
     }
 }
 
@@ -95,6 +102,7 @@ impl Guests {
             asked: AtomicBool::new(false),
             pending: watch::Sender::new(0),
             out: CancellationToken::new(),
+            streams: Mutex::default(),
         });
         let mut book = self.book();
         book.strangers.push_back(guest.clone());
@@ -156,6 +164,7 @@ impl Guest {
 
     /// Forgets the connection.
     pub(super) fn leave(self: &Arc<Self>) {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut book = self.guests.book();
         match self.user.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(user) => {

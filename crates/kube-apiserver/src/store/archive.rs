@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::disk::{self, Disk};
 use super::medium::{Medium, Place};
-use super::{Body, FILE, Key, Object, OpenError, PROMISES, Store};
+use super::{Body, EventKind, FILE, Key, Object, OpenError, PROMISES, Store};
 
 /// Everything at one revision.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ pub fn parse(line: &str) -> Result<Object, LineError> {
         return Err(LineError(None));
     }
     let key = Key::new(&line.resource, &line.namespace, &line.name);
-    Ok(Body::new(line.object).finish(key, revision.ok_or(LineError(None))?))
+    Ok(Body::new(line.object).finish(key, revision.ok_or(LineError(None))?, EventKind::Added))
 }
 
 #[cfg(test)]

@@ -79,12 +79,13 @@ pub(super) fn decode(key: &[u8], row: &[u8]) -> Option<Object> {
 mod tests {
     use serde_json::json;
 
-    use super::super::Body;
+    use super::super::{Body, EventKind};
     use super::*;
 
     fn row() -> (Vec<u8>, Vec<u8>) {
         let at = Key::new("pods", "default", "a");
-        let object = Body::new(json!({"metadata": {"labels": {"a": "b"}}, "x": "é"})).finish(at.clone(), 77);
+        let object =
+            Body::new(json!({"metadata": {"labels": {"a": "b"}}, "x": "é"})).finish(at.clone(), 77, EventKind::Added);
         let mut out = Vec::new();
         encode(&key(&at), &object, &mut out);
         (key(&at), out)

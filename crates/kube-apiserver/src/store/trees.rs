@@ -39,11 +39,15 @@ impl Trees {
 mod tests {
     use serde_json::json;
 
-    use super::super::Body;
+    use super::super::{Body, EventKind};
     use super::*;
 
     fn object(name: &str, revision: u64) -> Object {
-        Body::new(json!({"metadata": {"name": name}})).finish(Key::new("namespaces", "", name), revision)
+        Body::new(json!({"metadata": {"name": name}})).finish(
+            Key::new("namespaces", "", name),
+            revision,
+            EventKind::Added,
+        )
     }
 
     #[test]

@@ -147,18 +147,20 @@ impl<'a> Batch<'a> {
         let revision = self.revision + 1;
         let (kind, object) = match (change, &previous) {
             (Change::Create(_), Some(_)) => return Err(WriteError::Exists),
-            (Change::Create(body), None) => (EventKind::Added, body.finish(key.clone(), revision)),
+            (Change::Create(body), None) => (EventKind::Added, body.finish(key.clone(), revision, EventKind::Added)),
             (Change::Update(..) | Change::Delete(_), None) => return Err(WriteError::Missing),
             (Change::Update(_, seen) | Change::Delete(seen), Some(now)) if seen != now.revision => {
                 return Err(WriteError::Changed);
             }
-            (Change::Update(body, _), Some(_)) => (EventKind::Modified, body.finish(key.clone(), revision)),
-            (Change::Delete(_), Some(now)) => (EventKind::Deleted, now.at_revision(revision)),
+            (Change::Update(body, _), Some(_)) => {
+                (EventKind::Modified, body.finish(key.clone(), revision, EventKind::Modified))
+            }
+            (Change::Delete(_), Some(now)) => (EventKind::Deleted, now.deleted_at(revision)),
         };
         let object = Arc::new(object);
         self.revision = revision;
         self.latest.insert(key, self.events.len());
-        self.events.push(Arc::new(Event { kind, revision, object: object.clone(), previous }));
+        self.events.push(Arc::new(Event::new(kind, object.clone(), previous)));
         Ok(object)
     }
 

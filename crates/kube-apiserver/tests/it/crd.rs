@@ -1,10 +1,12 @@
 //! Custom resources.
 
+use futures::TryStreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams, WatchEvent,
+    WatchParams,
 };
-use kube::{Api, Client, Error};
+use kube::{Api, Client, Error, ResourceExt};
 use serde_json::{Value, json};
 
 use super::server;
@@ -244,6 +246,33 @@ async fn old_objects_are_read_as_the_definition_says_now() {
     assert_eq!(api.list(&ListParams::default()).await.unwrap().items[0].data["spec"], expect);
     let patched = api.patch("g", &PatchParams::default(), &Patch::Merge(json!({"spec": {"size": 4}}))).await.unwrap();
     assert_eq!(patched.data["spec"], json!({"size": 4, "mode": "a", "colour": "red"}));
+}
+
+/// What is left of a watch, until it ends.
+async fn rest(events: impl futures::TryStream<Ok = WatchEvent<DynamicObject>, Error = Error>) -> Vec<String> {
+    let events: Vec<_> = events.try_collect().await.unwrap();
+    let said = |event: &WatchEvent<DynamicObject>| match event {
+        WatchEvent::Added(object) => format!("+{}", object.name_any()),
+        WatchEvent::Deleted(object) => format!("-{}", object.name_any()),
+        other => format!("{other:?}"),
+    };
+    events.iter().map(said).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_end_with_the_version_and_with_the_definition() {
+    let client = with_gadgets().await;
+    let (old, new) = (gadgets(&client, "v1beta1"), gadgets(&client, "v1"));
+    new.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3}))).await.unwrap();
+    let forever = WatchParams::default().timeout(290);
+    let begun = tokio::time::Instant::now();
+    let (withdrawn, staying) = (old.watch(&forever, "0").await.unwrap(), new.watch(&forever, "0").await.unwrap());
+    change_definition(&client, |definition| definition["spec"]["versions"][1]["served"] = false.into()).await.unwrap();
+    assert_eq!(rest(withdrawn).await, ["+g"]);
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    definitions.delete("gadgets.example.com", &DeleteParams::default()).await.unwrap();
+    assert_eq!(rest(staying).await, ["+g", "-g"]);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

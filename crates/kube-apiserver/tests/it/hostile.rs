@@ -9,9 +9,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Error};
+use kube_apiserver::bootstrap::pki::Pair;
+use kube_apiserver::serve::fairness::{self, Fairness, Limits};
 use kube_apiserver::serve::guests::Bounds;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -26,12 +28,30 @@ impl Served {
 
     /// A connection of nobody in particular.
     async fn stranger(&self, protocol: &str) -> TlsStream<TcpStream> {
+        self.connect(protocol, None).await
+    }
+
+    /// A connection with the administrator's certificate.
+    pub(crate) async fn administrator(&self) -> TlsStream<TcpStream> {
+        let pair = self.server.edges().pki.admin().unwrap();
+        self.connect("http/1.1", Some(&pair)).await
+    }
+
+    async fn connect(&self, protocol: &str, pair: Option<&Pair>) -> TlsStream<TcpStream> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut roots = rustls::RootCertStore::empty();
         for ca in CertificateDer::pem_slice_iter(self.server.edges().pki.ca_pem().as_bytes()) {
             roots.add(ca.unwrap()).unwrap();
         }
-        let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let mut config = match pair {
+            None => config.with_no_client_auth(),
+            Some(pair) => {
+                let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+                config.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
+        };
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let stream = TcpStream::connect(self.address()).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
@@ -49,7 +69,7 @@ async fn is_served(client: &Client) {
 }
 
 /// Waits until the other side has ended the connection.
-async fn ended(mut stream: impl AsyncReadExt + Unpin) -> Vec<u8> {
+pub(crate) async fn ended(mut stream: impl AsyncReadExt + Unpin) -> Vec<u8> {
     let mut said = Vec::new();
     let _ = stream.read_to_end(&mut said).await;
     said
@@ -208,4 +228,64 @@ async fn readers_who_do_not_read_hold_up_nobody() {
     is_served(&admin).await;
     let map = serde_json::from_value(json!({"metadata": {"name": "new"}})).unwrap();
     maps.create(&PostParams::default(), &map).await.unwrap();
+}
+
+/// Begins a request and reads the first line of the answer.
+pub(crate) async fn begin(stream: &mut TlsStream<TcpStream>, request: &str) -> String {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned()
+}
+
+/// A server of two routes within limits: `/talk` upgrades and listens until the client ends, `/swallow` reads a body.
+async fn limited(limits: Limits) -> Served {
+    use axum::extract::Request;
+    use axum::routing::{get, post};
+    let talk = |mut request: Request| async move {
+        let upgrade = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move { ended(TokioIo::new(upgrade.await.unwrap())).await });
+        (http::StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "talk")])
+    };
+    let swallow = |body: bytes::Bytes| async move { format!("{} bytes", body.len()) };
+    let layer = axum::middleware::from_fn_with_state(Fairness::new(limits), fairness::layer);
+    let router = axum::Router::new().route("/talk", get(talk)).route("/swallow", post(swallow)).layer(layer);
+    Served::start_router(Bounds::default(), super::server().await, router).await
+}
+
+#[tokio::test]
+async fn an_upgraded_stream_counts_until_it_ends() {
+    let served = limited(Limits { streams: 2, ..Limits::default() }).await;
+    let talk = "GET /talk HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: talk\r\n\r\n";
+    let mut talking = Vec::new();
+    for _ in 0..2 {
+        let mut stream = served.stranger("http/1.1").await;
+        assert_eq!(begin(&mut stream, talk).await, "HTTP/1.1 101 Switching Protocols");
+        talking.push(stream);
+    }
+    let refused = begin(&mut served.stranger("http/1.1").await, talk).await;
+    assert_eq!(refused, "HTTP/1.1 429 Too Many Requests");
+    talking.pop();
+    // Soon its place is free.
+    let again = async {
+        while begin(&mut served.stranger("http/1.1").await, talk).await != "HTTP/1.1 101 Switching Protocols" {}
+    };
+    tokio::time::timeout(Duration::from_secs(30), again).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_ends_with_its_time() {
+    let brief = Duration::from_millis(500);
+    let served = limited(Limits { per_user: 1, total: 1, request: brief, ..Limits::default() }).await;
+    let post = "POST /swallow HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n";
+    let mut slow = served.stranger("http/1.1").await;
+    slow.write_all(post.as_bytes()).await.unwrap();
+    slow.write_all(b"a").await.unwrap();
+    // Others come to their turn, and the one who is slow is told.
+    let mut other = served.stranger("http/1.1").await;
+    assert_eq!(begin(&mut other, &format!("{post}123456789")).await, "HTTP/1.1 200 OK");
+    let said = String::from_utf8_lossy(&ended(slow).await).into_owned();
+    assert!(said.starts_with("HTTP/1.1 504 Gateway Timeout"), "{said}");
 }

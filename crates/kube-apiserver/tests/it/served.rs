@@ -33,6 +33,11 @@ impl Served {
 
     pub(crate) async fn start_within(bounds: Bounds) -> Self {
         let server = super::server().await;
+        let router = server.network_router();
+        Self::start_router(bounds, server, router).await
+    }
+
+    pub(crate) async fn start_router(bounds: Bounds, server: ApiServer, router: axum::Router) -> Self {
         let pki = &server.edges().pki;
         let pair = pki.api_server(&["127.0.0.1".into()]).unwrap();
         let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).unwrap();
@@ -40,7 +45,6 @@ impl Served {
         let url = format!("https://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
-        let router = server.network_router();
         tokio::spawn(serve_within(bounds, vec![listener], Arc::new(tls), router, stop));
         Self { server, url, shutdown }
     }

@@ -86,6 +86,22 @@ async fn broken(Json(review): Json<Value>) -> String {
         "strange" => answer(json!({"uid": "another", "allowed": true})),
         "empty" => json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}).to_string(),
         "kind" => json!({"response": {"uid": uid, "allowed": true}}).to_string(),
+        "nested" => {
+            let deeper =
+                |levels| json!({"op": "add", "path": format!("/metadata{}", "/a".repeat(levels)), "value": {}});
+            let patch: Vec<Value> = (1..=200).map(deeper).collect();
+            answer(
+                json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": encode(json!(patch).to_string())}),
+            )
+        }
+        "doubled" => {
+            let twice = json!({"op": "copy", "from": "/metadata", "path": "/metadata/l/-"});
+            let mut patch = vec![json!({"op": "add", "path": "/metadata/l", "value": []})];
+            patch.extend(std::iter::repeat_n(twice, 60));
+            answer(
+                json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": encode(json!(patch).to_string())}),
+            )
+        }
         "untyped" => answer(json!({"uid": uid, "allowed": true, "patch": encode("[]")})),
         _ => answer(json!({"uid": uid, "allowed": true, "patchType": "JSONPatch",
             "patch": encode(r#"[{"op": "remove", "path": "/no/such"}]"#)})),
@@ -288,6 +304,8 @@ async fn answers_that_are_none_are_told() {
             "received invalid webhook response: expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got , Kind=",
         ),
         ("untyped", "received invalid webhook response: webhook returned response.patch but not response.patchType"),
+        ("nested", "sent a patch that does not apply: the JSON patch nests the object too deeply"),
+        ("doubled", "the copy operations of a JSON patch may add 3145728 bytes at most"),
         ("patch", "admission webhook \"broken.example.com\" sent a patch that does not apply: "),
     ] {
         let outcome = create(&client, name).await;

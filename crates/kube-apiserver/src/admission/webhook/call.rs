@@ -8,6 +8,7 @@ use crate::authz::reviews::user_info;
 use crate::authz::view::text;
 use crate::crd::convert::between;
 use crate::error::{ApiError, Cause};
+use crate::patch::json;
 use crate::registry::Resource;
 
 /// Why a hook gave no verdict.
@@ -214,14 +215,15 @@ pub(super) async fn patched(
     let bytes = base64::engine::general_purpose::STANDARD
         .decode(encoded)
         .map_err(|_| Failure::Call("received invalid webhook response: patch is not base64".into()))?;
-    let patch: json_patch::Patch =
-        serde_json::from_slice(&bytes).map_err(|e| Failure::Call(format!("unable to decode patch: {e}")))?;
-    let mut object =
-        in_version(place, attributes.object.as_ref(), attributes, version).await.map_err(Failure::Refused)?;
-    json_patch::patch(&mut object, &patch).map_err(|e| {
+    let patch = serde_json::from_slice(&bytes)
+        .map_err(|error| error.to_string())
+        .and_then(|document| json::decode(document).map_err(|error| error.message))
+        .map_err(|why| Failure::Call(format!("unable to decode patch: {why}")))?;
+    let object = in_version(place, attributes.object.as_ref(), attributes, version).await.map_err(Failure::Refused)?;
+    let object = json::apply(&object, &patch).map_err(|error| {
         Failure::Refused(ApiError::internal(format!(
-            "Internal error occurred: admission webhook {:?} sent a patch that does not apply: {e}",
-            hook.name
+            "Internal error occurred: admission webhook {:?} sent a patch that does not apply: {}",
+            hook.name, error.message
         )))
     })?;
     let resource = &attributes.resource;

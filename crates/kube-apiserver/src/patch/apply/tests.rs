@@ -117,20 +117,26 @@ fn applying_the_same_value_shares_it() {
 }
 
 #[test]
-fn keyed_elements_merge_and_keep_the_appliers_order() {
-    let spec = |names: &[&str]| {
-        let containers: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
-        json!({"template": {"spec": {"containers": containers}}})
-    };
-    let live = applied(None, "a", spec(&["a", "b"]));
-    let live = applied(Some(&live), "b", spec(&["c", "b"]));
-    let names: Vec<&str> = live["spec"]["template"]["spec"]["containers"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|c| c["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(names, ["c", "a", "b"]);
+fn keyed_elements_merge_in_the_appliers_order_around_what_others_have() {
+    #[track_caller]
+    fn check(first: &str, second: &str, expect: &str) {
+        let spec = |names: &str| {
+            let containers: Vec<Value> = names.chars().map(|name| json!({"name": name.to_string()})).collect();
+            json!({"template": {"spec": {"containers": containers}}})
+        };
+        let live = applied(None, "a", spec(first));
+        let live = applied(Some(&live), "b", spec(second));
+        let names = live["spec"]["template"]["spec"]["containers"].as_array().unwrap().iter();
+        assert_eq!(names.map(|c| c["name"].as_str().unwrap()).collect::<String>(), expect);
+    }
+    check("ab", "cb", "acb");
+    check("a", "b", "ab");
+    check("ab", "ba", "ba");
+    check("axb", "ba", "xba");
+    check("abx", "ba", "bxa");
+    check("axby", "acb", "axcby");
+    check("axy", "na", "naxy");
+    check("xabyc", "cnba", "xycnba");
 }
 
 #[test]
