@@ -55,14 +55,17 @@ fn claim(name: &str, mode: &str, size: &str) -> Value {
             "resources": {"requests": {"storage": size}}}})
 }
 
-/// A pod that has a directory, a device and a volume of its own.
+/// A pod that has a directory, a device, a volume of its own and a claim of its own.
 fn user(name: &str) -> Value {
-    let main = json!({"volumeMounts": [{"name": "dir", "mountPath": "/dir"}, {"name": "own", "mountPath": "/own"}],
+    let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+    let main = json!({"volumeMounts": [mount("dir"), mount("own"), mount("scratch")],
         "volumeDevices": [{"name": "disk", "devicePath": "/dev/disk"}], "securityContext": {"runAsUser": 0}});
-    let spec = json!({"securityContext": {"fsGroup": 2000}, "volumes": [
+    let here = json!({"kubernetes.io/hostname": "node1"});
+    let spec = json!({"securityContext": {"fsGroup": 2000}, "nodeSelector": here, "volumes": [
         {"name": "dir", "persistentVolumeClaim": {"claimName": "dir"}},
         {"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}},
-        {"name": "own", "csi": {"driver": DRIVER}}
+        {"name": "own", "csi": {"driver": DRIVER}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": claim("", "Filesystem", "1Mi")["spec"]}}}
     ]});
     special(name, IDLE, &main, &spec)
 }
@@ -117,7 +120,11 @@ fn a_driver_without_sidecars() -> Result<()> {
 
     apply(&space, &[claim("dir", "Filesystem", "16Mi"), claim("disk", "Block", "16Mi"), user("one")])?;
     ready(&space, "one")?;
-    sh(&space, "one", "echo kept > /dir/f && echo own > /own/f && echo block > /dev/disk && sync")?;
+    sh(
+        &space,
+        "one",
+        "echo kept > /dir/f && echo own > /own/f && echo mine > /scratch/f && echo block > /dev/disk && sync",
+    )?;
     let group = sh(&space, "one", "busybox stat -c %g /dir /dir/f")?;
     ensure!(group == "2000\n2000\n", "the volume is not the pod's group's: {group}");
 
@@ -137,19 +144,28 @@ fn a_driver_without_sidecars() -> Result<()> {
 
     // And the next pod has it, except for what was the first one's own.
     space.kubectl(&["delete", "pod", "one"])?;
-    ensure!(data()?.len() == 2, "the pod's own volume is still there: {:?}", data()?);
+    until("what was the pod's own is removed", || Ok((data()?.len() == 2).then_some(())))?;
     apply(&space, &[user("two")])?;
     ready(&space, "two")?;
-    ensure!(sh(&space, "two", "cat /dir/f && ls /own && head -c 6 /dev/disk")? == "kept\nblock\n", "the data");
+    ensure!(
+        sh(&space, "two", "cat /dir/f && ls /own && test ! -e /scratch/f && head -c 6 /dev/disk")? == "kept\nblock\n",
+        "the data"
+    );
 
-    space.patch("pvc", "disk", &json!({"spec": {"resources": {"requests": {"storage": "32Mi"}}}}))?;
-    space.wait("pvc", "disk", "was made larger", |claim| claim["status"]["capacity"]["storage"] == "32Mi")?;
+    for name in ["disk", "dir"] {
+        space.patch("pvc", name, &json!({"spec": {"resources": {"requests": {"storage": "32Mi"}}}}))?;
+        space.wait("pvc", name, "was made larger", |claim| claim["status"]["capacity"]["storage"] == "32Mi")?;
+    }
     let size = sh(&space, "two", "busybox blockdev --getsize64 /dev/disk")?;
     ensure!(size == "33554432\n", "the device has {size}");
 
     space.kubectl(&["delete", "pod", "two"])?;
     space.kubectl(&["delete", "pvc", "dir", "disk"])?;
     until("the data is removed", || Ok(data()?.is_empty().then_some(())))?;
+    until("the volumes are gone", || {
+        let all = space.kubectl(&["get", "pv", "-o", "jsonpath={.items[*].spec.storageClassName}"])?;
+        Ok((!all.split(' ').any(|class| class == CLASS)).then_some(()))
+    })?;
     drivers.kubectl(&["delete", "daemonset", "driver"])?;
     until("the driver is forgotten", || {
         let node = space.get("csinode", "node1")?;

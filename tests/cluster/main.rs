@@ -19,6 +19,7 @@ mod exec;
 mod forwarding;
 mod https;
 mod jobs;
+mod local;
 mod logs;
 mod network_policy;
 mod node;
@@ -63,6 +64,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("exec", exec::TESTS),
     ("forwarding", forwarding::TESTS),
     ("jobs", jobs::TESTS),
+    ("local", local::TESTS),
     ("logs", logs::TESTS),
     ("network_policy", network_policy::TESTS),
     ("probes", probes::TESTS),

@@ -28,6 +28,8 @@ use table::Table;
 const STATE: &str = "/var/lib/ferrovirt-bench";
 /// The argument that leaves the cluster out: `bench api-server`.
 const SERVER_ONLY: &str = "api-server";
+/// The one that measures nothing but nodes: `bench nodes`.
+const NODES_ONLY: &str = "nodes";
 
 fn main() -> ExitCode {
     // Refused when there is one already, which is as good.
@@ -77,8 +79,11 @@ fn run(table: &mut Table) -> Result<()> {
         return Ok(());
     }
     let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| PathBuf::from(STATE), PathBuf::from);
-    say("the cluster starts");
     let cluster = Cluster::new(state)?;
+    if std::env::args().nth(1).as_deref() == Some(NODES_ONLY) {
+        return nodes::measure(&cluster, &runtime, objects / 2, table);
+    }
+    say("the cluster starts");
     let begin = Instant::now();
     cluster.ferrovirt(&["up", "--cluster-only"])?;
     table.row(

@@ -87,6 +87,8 @@ fn spawn(state: &State, count: u16) -> anyhow::Result<()> {
     let errors = log.try_clone().context("cannot share the log")?;
     let mut command = Command::new("/proc/self/exe");
     command.args([PROGRAM, "--count", &count.to_string(), "--state-dir"]).arg(state.dir());
+    let (tunables, small) = sys::heap::MANY_SMALL;
+    command.env(tunables, small);
     command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().context("cannot start the simulated nodes")?;
     Ok(())
 }

@@ -113,7 +113,9 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
         terminal::say("already up");
     }
     terminal::say(&format!("guests run on {}", status::virtualization(&sys::kvm::verdict())));
-    if !arguments.cluster_only {
+    if arguments.cluster_only {
+        what_pods_need(state)?;
+    } else {
         virtual_machines(state, &client, &starts).await?;
     }
     // Last: what the cluster itself needs has found its place on nodes that run it.
@@ -125,13 +127,23 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The image that every pod begins with, which comes from no registry.
+fn what_pods_need(state: &State) -> anyhow::Result<()> {
+    let shop = images::default_workshop()?;
+    if shop.list()?.is_empty() {
+        terminal::say("no images are built: `ferrovirt images build`, then `ferrovirt images load`, let pods start");
+        return Ok(());
+    }
+    images::load(&shop, state, &[images::Image::Pause]).map(drop)
+}
+
 /// The product's images on the nodes, its components in the cluster.
 async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts) -> anyhow::Result<()> {
     let mut steps = Steps { begin: Instant::now(), changed: false };
     let shop = images::default_workshop()?;
     images::build(&shop)?;
     let since = Instant::now();
-    let loaded = images::load(&shop, state)?;
+    let loaded = images::load(&shop, state, &images::Image::ALL)?;
     if !loaded.is_empty() {
         steps.done(&format!("{} images loaded", loaded.len()), since);
     }
@@ -208,9 +220,11 @@ fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
     let log = OpenOptions::new().create(true).append(true).open(&path);
     let log = log.with_context(|| format!("cannot open {}", path.display()))?;
     let errors = log.try_clone().context("cannot share the log")?;
+    let (tunables, small) = sys::heap::MANY_SMALL;
     let mut process = Command::new("/proc/self/exe")
         .args(["control-plane", "--detach", "--state-dir"])
         .arg(state.dir())
+        .env(tunables, small)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)

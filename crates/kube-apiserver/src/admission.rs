@@ -77,11 +77,20 @@ pub struct Attributes {
     /// The new object in the request's version; None on delete.
     pub object: Option<Value>,
     /// The stored object in the request's version; None on create.
-    pub old: Option<Value>,
+    pub old: Option<Arc<Value>>,
     /// Create-, Update-, Patch- or DeleteOptions.
     pub options: Value,
     /// Nothing will be stored.
     pub dry_run: bool,
+}
+
+/// A write that its plugins and webhooks have changed as they like.
+#[derive(Debug)]
+pub struct Mutated {
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
+    /// Whether a webhook changed the object.
+    pub by_webhook: bool,
 }
 
 /// A write that may be stored.
@@ -139,11 +148,11 @@ impl Admission {
         }
     }
 
-    /// Checks and changes the object before validation; yields warnings for the client.
+    /// Checks and changes the object before validation.
     ///
     /// # Errors
     /// A refusal of a plugin or webhook.
-    pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+    pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry) -> Result<Mutated, ApiError> {
         let mut warnings = Vec::new();
         plugins::lifecycle(&*self.view, attributes)?;
         for _ in 0..ACCOUNT_TRIES {
@@ -153,11 +162,13 @@ impl Admission {
             tokio::time::sleep(ACCOUNT_PAUSE).await;
         }
         self.built_in(attributes)?;
-        if !exempt(attributes) && self.webhooks.mutate(attributes, registry, &self.authorizer, &mut warnings).await? {
-            // A webhook may have added containers, which need what the others have.
+        let by_webhook =
+            !exempt(attributes) && self.webhooks.mutate(attributes, registry, &self.authorizer, &mut warnings).await?;
+        if by_webhook {
+            // It may have added containers, which need what the others have.
             self.built_in(attributes)?;
         }
-        Ok(warnings)
+        Ok(Mutated { warnings, by_webhook })
     }
 
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
@@ -181,7 +192,7 @@ impl Admission {
             plugins::lifecycle(&*self.view, attributes)?;
         }
         if let (Some(object), Operation::Create | Operation::Update) = (&attributes.object, attributes.operation) {
-            let old = attributes.old.as_ref();
+            let old = attributes.old.as_deref();
             crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;
         }
         plugins::priority_classes(&*self.view, attributes)?;

@@ -245,12 +245,12 @@ async fn entry(State(server): State<ApiServer>, request: Request) -> Response {
 
 impl View for Store {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        Self::get(self, &storage_key(group, resource), namespace, name).map(|object| Arc::new(object.value()))
+        self.tree(&storage_key(group, resource), namespace, name)
     }
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         let namespace = (!namespace.is_empty()).then_some(namespace);
         let snapshot = Self::list(self, &storage_key(group, resource), namespace);
-        snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
+        self.trees(&snapshot)
     }
     fn count(&self, group: &str, resource: &str, namespace: &str) -> usize {
         let namespace = (!namespace.is_empty()).then_some(namespace);

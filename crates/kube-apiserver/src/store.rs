@@ -19,6 +19,7 @@ pub(crate) mod expiry;
 mod medium;
 mod object;
 mod row;
+mod trees;
 mod watch;
 mod writer;
 
@@ -31,6 +32,7 @@ use serde_json::Value;
 
 use bucket::Bucket;
 pub use object::{Body, Key, Object};
+use trees::Trees;
 pub use watch::{Event, EventKind, Watch};
 use writer::{Change, Writer};
 
@@ -204,6 +206,7 @@ impl Shared {
 pub struct Store {
     shared: Arc<Shared>,
     writer: Writer,
+    trees: Trees,
 }
 
 impl Store {
@@ -213,7 +216,7 @@ impl Store {
         let revision = disk.as_ref().map_or(disk::FIRST, disk::Disk::revision);
         let shared = Arc::new(Shared::new(revision, objects.unwrap_or_default(), history));
         let writer = Writer::start(shared.clone(), disk)?;
-        Ok(Arc::new(Self { shared, writer }))
+        Ok(Arc::new(Self { shared, writer, trees: Trees::default() }))
     }
 
     /// The newest published revision.
@@ -224,6 +227,19 @@ impl Store {
     /// One object.
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         self.shared.bucket(resource).get(namespace, name)
+    }
+
+    /// One object as a tree, for those who look at the same few again and again.
+    pub(crate) fn tree(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.get(resource, namespace, name).map(|object| self.trees.of(&object))
+    }
+
+    /// The objects of a snapshot as trees. Those of a long one are made anew: they would only displace others.
+    pub(crate) fn trees(&self, snapshot: &Snapshot) -> Vec<Arc<Value>> {
+        if snapshot.objects.len() <= trees::FEW {
+            return snapshot.objects.iter().map(|object| self.trees.of(object)).collect();
+        }
+        snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
     }
 
     /// All objects of a resource, or those of one namespace.

@@ -220,6 +220,7 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> R
         }
     }
     csi::teardown::release_unused(context).await;
+    volumes::local::release_unused(context).await;
     failed.map_or(Ok(()), Err)
 }
 

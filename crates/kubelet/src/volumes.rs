@@ -9,7 +9,7 @@ pub(crate) mod files;
 pub(crate) mod group;
 pub(crate) mod host_path;
 pub(crate) mod inventory;
-mod local;
+pub(crate) mod local;
 pub(crate) mod sub_path;
 
 use std::{

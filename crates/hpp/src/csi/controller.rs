@@ -70,7 +70,7 @@ impl Controller for Service {
             }
         };
         tracing::info!(volume = volume.id, size, block, pool = pool.name, "volume made");
-        Ok(Response::new(csi::CreateVolumeResponse { volume: Some(self.0.describe(&volume)?) }))
+        Ok(Response::new(csi::CreateVolumeResponse { volume: Some(self.0.describe(&volume)) }))
     }
 
     async fn delete_volume(
@@ -141,7 +141,7 @@ impl Controller for Service {
                 published_node_ids: self.0.published_on(volume),
                 volume_condition: Some(condition(volume)),
             };
-            Ok(list_volumes_response::Entry { volume: Some(self.0.describe(volume)?), status: Some(status) })
+            Ok(list_volumes_response::Entry { volume: Some(self.0.describe(volume)), status: Some(status) })
         });
         let entries = entries.collect::<Result<_, Status>>()?;
         Ok(Response::new(csi::ListVolumesResponse { entries, next_token: next_token.unwrap_or_default() }))
@@ -156,7 +156,7 @@ impl Controller for Service {
             published_node_ids: self.0.published_on(&volume),
             volume_condition: Some(condition(&volume)),
         };
-        let reply = csi::ControllerGetVolumeResponse { volume: Some(self.0.describe(&volume)?), status: Some(status) };
+        let reply = csi::ControllerGetVolumeResponse { volume: Some(self.0.describe(&volume)), status: Some(status) };
         Ok(Response::new(reply))
     }
 
@@ -201,7 +201,7 @@ impl Controller for Service {
             tracing::info!(volume = volume.id, size, "volume made larger");
         }
         Ok(Response::new(csi::ControllerExpandVolumeResponse {
-            capacity_bytes: self.0.describe(&volume)?.capacity_bytes,
+            capacity_bytes: volume.record.size,
             // A device in use has to be told; a directory has what its pool has.
             node_expansion_required: volume.record.block,
         }))
@@ -276,19 +276,15 @@ impl Driver {
         Err(Status::invalid_argument(format!("not correct node: this is {}", self.node)))
     }
 
-    /// The volume in the words of CSI. Files in a directory may take what the pool has.
-    fn describe(&self, volume: &Volume) -> Result<csi::Volume, Status> {
-        let capacity_bytes = if volume.record.block {
-            volume.record.size
-        } else {
-            pool::space(&volume.pool.path).map_err(failed("measure the pool"))?.total
-        };
-        Ok(csi::Volume {
-            capacity_bytes,
+    /// The volume in the words of CSI. A directory is said to have what was asked for, so that growth shows, though its files
+    /// may take what the pool has.
+    fn describe(&self, volume: &Volume) -> csi::Volume {
+        csi::Volume {
+            capacity_bytes: volume.record.size,
             volume_id: volume.id.clone(),
             accessible_topology: vec![self.topology()],
             ..Default::default()
-        })
+        }
     }
 
     fn published_on(&self, volume: &Volume) -> Vec<String> {

@@ -19,7 +19,7 @@ async fn volumes_are_made_once() {
     let mut plugin = Plugin::start().ready().await;
     let made = plugin.create(request("dir", false, 1 << 20)).await;
     assert_eq!(made.accessible_topology, [on(NODE)]);
-    assert!(made.capacity_bytes >= 1 << 20);
+    assert_eq!(made.capacity_bytes, 1 << 20);
     assert!(plugin.dir.path().join("one").join(&made.volume_id).is_dir());
     assert_eq!(plugin.create(request("dir", false, 1 << 20)).await, made);
     let device = plugin.create(request("device", true, (1 << 20) + 1)).await;
@@ -165,6 +165,10 @@ async fn volumes_are_judged_and_grown() {
             plugin.controller.controller_expand_volume(expand("device", 1 << 21, 0)).await.unwrap().into_inner();
         assert_eq!((grown.capacity_bytes, grown.node_expansion_required), (1 << 21, true));
     }
+    // A directory's size is what was asked for, whatever its pool has: growth shows.
+    plugin.create(request("dir", false, 1 << 20)).await;
+    let grown = plugin.controller.controller_expand_volume(expand("dir", 3 << 20, 0)).await.unwrap().into_inner();
+    assert_eq!((grown.capacity_bytes, grown.node_expansion_required), (3 << 20, false));
     let smaller = plugin.controller.controller_expand_volume(expand("device", 1, 4096)).await.unwrap_err();
     assert_eq!(smaller.code(), Code::OutOfRange);
     let missing = plugin.controller.controller_expand_volume(expand("none", 1, 0)).await.unwrap_err();

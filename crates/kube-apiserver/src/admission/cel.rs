@@ -111,11 +111,11 @@ impl<'a> Scope<'a> {
     /// `object`, `oldObject`, `request` and `authorizer` of a write.
     #[must_use]
     pub fn new(attributes: &Attributes, asked: &Authorizer) -> Self {
-        let document = |value: &Option<Value>| value.as_ref().map_or(Cel::Null, value::plain);
+        let document = |value: Option<&Value>| value.map_or(Cel::Null, value::plain);
         let user = &attributes.user;
         let values = HashMap::from([
-            ("object", document(&attributes.object)),
-            ("oldObject", document(&attributes.old)),
+            ("object", document(attributes.object.as_ref())),
+            ("oldObject", document(attributes.old.as_deref())),
             ("request", value::plain(&request(attributes))),
             ("authorizer", authorizer::of(asked, user)),
             ("authorizer.requestResource", authorizer::of_request(asked, user, &attributes.info, &attributes.name)),

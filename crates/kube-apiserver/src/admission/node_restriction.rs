@@ -40,7 +40,7 @@ pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
         ("", "nodes", _) => own_node(attributes, node),
         ("", "pods", "") => match attributes.operation {
             Operation::Create => mirror_pod(view, attributes.object.as_ref().unwrap_or(&Value::Null), node),
-            Operation::Delete => on_own_node(attributes.old.as_ref(), node, "delete"),
+            Operation::Delete => on_own_node(attributes.old.as_deref(), node, "delete"),
             _ => Err(format!(
                 "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
                 attributes.operation.word()
@@ -75,7 +75,7 @@ fn name(attributes: &Attributes) -> &str {
 }
 
 fn own_node(attributes: &Attributes, node: &str) -> Result<(), String> {
-    let (object, current) = (attributes.object.as_ref(), attributes.old.as_ref());
+    let (object, current) = (attributes.object.as_ref(), attributes.old.as_deref());
     let name = name(attributes);
     if name != node {
         return Err(format!("node {node:?} is not allowed to modify node {name:?}"));
@@ -155,10 +155,10 @@ fn own_pod(owners: &[Value], own: Option<&Value>, node: &str) -> Result<(), Stri
 }
 
 fn pod_status(attributes: &Attributes, node: &str) -> Result<(), String> {
-    on_own_node(attributes.old.as_ref(), node, "update status for")?;
+    on_own_node(attributes.old.as_deref(), node, "update status for")?;
     let at = |pointer: &str| {
-        let of = |object: &Option<Value>| object.as_ref().and_then(|object| object.pointer(pointer).cloned());
-        (of(&attributes.old), of(&attributes.object))
+        let of = |object: Option<&Value>| object.and_then(|object| object.pointer(pointer).cloned());
+        (of(attributes.old.as_deref()), of(attributes.object.as_ref()))
     };
     let changed = |pointer: &str| {
         let (before, after) = at(pointer);
@@ -175,8 +175,8 @@ fn pod_status(attributes: &Attributes, node: &str) -> Result<(), String> {
 
 /// Of a claim a node says how large its volume is and what is being done to it, and nothing else.
 fn claim_status(attributes: &Attributes, node: &str) -> Result<(), String> {
-    let rest = |object: &Option<Value>| {
-        let mut rest = object.clone().unwrap_or_default();
+    let rest = |object: Option<&Value>| {
+        let mut rest = object.cloned().unwrap_or_default();
         for (part, fields) in [
             ("status", ["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"].as_slice()),
             ("metadata", &["managedFields", "resourceVersion"]),
@@ -186,7 +186,7 @@ fn claim_status(attributes: &Attributes, node: &str) -> Result<(), String> {
         }
         rest
     };
-    if rest(&attributes.old) == rest(&attributes.object) {
+    if rest(attributes.old.as_deref()) == rest(attributes.object.as_ref()) {
         return Ok(());
     }
     Err(format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions"))

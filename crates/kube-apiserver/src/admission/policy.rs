@@ -174,10 +174,12 @@ impl Policies {
             return Ok(None);
         }
         let mut seen = attributes.clone();
-        for object in [&mut seen.object, &mut seen.old] {
-            if let Some(own) = object.take() {
-                *object = Some(between(&*self.view, registry, &attributes.resource, own, version).await?);
-            }
+        if let Some(own) = seen.object.take() {
+            seen.object = Some(between(&*self.view, registry, &attributes.resource, own, version).await?);
+        }
+        if let Some(own) = seen.old.take() {
+            let own = Arc::unwrap_or_clone(own);
+            seen.old = Some(between(&*self.view, registry, &attributes.resource, own, version).await?.into());
         }
         version.clone_into(&mut seen.info.version);
         Ok(Some(seen))

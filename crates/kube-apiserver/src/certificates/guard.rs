@@ -124,7 +124,7 @@ fn parsed(csr: &Value) -> Option<Request> {
 /// 403 naming the signer.
 pub(crate) fn check(authorizer: &Authorizer, attributes: &Attributes) -> Result<(), ApiError> {
     let Some(object) = attributes.object.as_ref().filter(|_| concerned(attributes)) else { return Ok(()) };
-    let csr = attributes.old.as_ref().unwrap_or(object);
+    let csr = attributes.old.as_deref().unwrap_or(object);
     let signer = text(csr, "/spec/signerName");
     let refuse = |why: &str| Err(ApiError::forbidden(GROUP, &attributes.resource.plural, &attributes.name, why));
     let changed =

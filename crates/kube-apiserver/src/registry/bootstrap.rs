@@ -104,6 +104,7 @@ pub(crate) async fn ensure(
     crate::schema::defaults::apply(&resource.schema, &mut object);
     strategy::defaults(resource, &mut object);
     strategy::prepare_create(resource, &mut object);
+    strategy::settle(server, resource, &mut object);
     let reservation = strategy::allocate(server, resource, None, &mut object).await?;
     let outcome = server.store().create(Key::new(&resource.storage_key(), namespace, &name), object).await;
     drop(reservation);

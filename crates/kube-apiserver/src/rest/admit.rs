@@ -1,5 +1,7 @@
 //! The step from a write to admission and back.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Call;
@@ -22,7 +24,7 @@ pub(super) enum Operation {
 pub(super) struct Write<'a> {
     pub(super) operation: Operation,
     pub(super) name: &'a str,
-    pub(super) old: Option<&'a Value>,
+    pub(super) old: Option<&'a Arc<Value>>,
     pub(super) options: &'static str,
 }
 
@@ -60,22 +62,28 @@ fn options(call: &Call, kind: &str) -> Value {
     options
 }
 
-/// Runs the mutating part of admission; what it adds is defaulted like what the client sent.
+/// Runs the mutating part of admission; what it adds is defaulted like what the client sent. The plugins of this server
+/// add only fields there are, and to an object that exists none that have defaults; a webhook may add anything.
 pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
     let mut attributes = attributes(call, write, Some(object.take()));
-    let warnings = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
-    warnings.into_iter().for_each(|text| call.warn(text));
+    let mutated = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
+    mutated.warnings.into_iter().for_each(|text| call.warn(text));
     *object = attributes.object.unwrap_or_default();
-    if json::depth(object) > json::DEPTH {
-        let text = format!("admission nested the object too deeply: at most {} levels are accepted", json::DEPTH);
-        return Err(ApiError::internal(text));
+    let custom = call.resource.crd.is_some();
+    if mutated.by_webhook || custom {
+        if json::depth(object) > json::DEPTH {
+            let text = format!("admission nested the object too deeply: at most {} levels are accepted", json::DEPTH);
+            return Err(ApiError::internal(text));
+        }
+        prune::unknown(&call.resource.schema, object);
+        if custom {
+            prune::unset(&call.resource.schema, object);
+        }
     }
-    prune::unknown(&call.resource.schema, object);
-    if call.resource.crd.is_some() {
-        prune::unset(&call.resource.schema, object);
+    if mutated.by_webhook || custom || write.operation == Operation::Create {
+        schema::defaults::apply(&call.resource.schema, object);
+        strategy::defaults(&call.resource, object);
     }
-    schema::defaults::apply(&call.resource.schema, object);
-    strategy::defaults(&call.resource, object);
     Ok(())
 }
 

@@ -154,10 +154,11 @@ async fn remove_once(
     stored: &Arc<Object>,
     options: &Options,
 ) -> Result<Outcome, Option<ApiError>> {
-    let old = respond::tree(call, stored).await?;
+    let old = Arc::new(respond::tree(call, stored).await?);
     options.check(call, &old)?;
     let write = Write { operation: Operation::Delete, name, old: Some(&old), options: "DeleteOptions" };
     admit::validate(call, &write, None).await?;
+    let old = Arc::unwrap_or_clone(old);
     let mut new = old.clone();
     let grace = begin(call, &mut new, options);
     let waits = !meta::finalizers(&new).is_empty() || grace > 0 || !strategy::removable(&call.resource, &new);

@@ -54,10 +54,25 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
     respond::written(call, StatusCode::OK, stored).await
 }
 
+/// Counts what is written to it.
+struct Counter(usize);
+
+impl std::io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Refuses an object which patches have made larger than one could be sent.
 fn bounded(call: &Call, object: &Value) -> Result<(), ApiError> {
     let limit = call.server.config().body_limit;
-    let size = object.to_string().len();
+    let mut size = Counter(0);
+    serde_json::to_writer(&mut size, object).map_err(|_| ApiError::internal("the patched object has no JSON form"))?;
+    let Counter(size) = size;
     if size <= limit {
         return Ok(());
     }
@@ -153,13 +168,15 @@ fn object(value: Value) -> Result<Value, ApiError> {
 
 impl Patch {
     pub(super) fn apply(&self, call: &Call, current: &Value) -> Result<Value, ApiError> {
-        let mut new = current.clone();
         match self {
-            Self::Json(patch) => new = json::apply(current, patch)?,
-            Self::Merge(patch) => json_patch::merge(&mut new, patch),
-            Self::Strategic(patch) => new = strategic::merge(&call.resource.schema, current, patch)?,
-            Self::Apply(wanted) => new = owners::merge(call, Some(current), wanted, "")?,
+            Self::Json(patch) => json::apply(current, patch),
+            Self::Merge(patch) => {
+                let mut new = current.clone();
+                json_patch::merge(&mut new, patch);
+                Ok(new)
+            }
+            Self::Strategic(patch) => strategic::merge(&call.resource.schema, current, patch),
+            Self::Apply(wanted) => owners::merge(call, Some(current), wanted, ""),
         }
-        Ok(new)
     }
 }

@@ -164,6 +164,12 @@ pub(super) fn partial(object: &Value, kind: &str) -> Value {
     json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
+/// The same of an object as it is stored.
+pub(super) fn partial_bytes(object: &Object) -> Bytes {
+    const HEAD: &str = "{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":";
+    [HEAD, object.metadata(), "}"].concat().into()
+}
+
 /// A Table of objects.
 pub(super) fn table(call: &Call, objects: &[Value], revision: &Value) -> Value {
     let include = call.query.get("includeObject");

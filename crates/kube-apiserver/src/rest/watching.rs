@@ -209,24 +209,35 @@ impl Feed {
 
     /// Objects that exist when the watch begins, converted together.
     async fn existing(&mut self, out: &mut Vec<u8>, objects: &[Arc<Object>]) {
-        let bytes = |feed: &Self, object: &Object| feed.shape == Shape::Object && feed.resource.serves_bytes(object);
-        let others: Vec<_> = objects.iter().filter(|object| !bytes(self, object)).cloned().collect();
+        let ready: Vec<_> = objects.iter().map(|object| self.bytes(object)).collect();
+        let others = objects.iter().zip(&ready).filter(|(_, ready)| ready.is_none());
+        let others: Vec<_> = others.map(|(object, _)| object.clone()).collect();
         let mut converted = match self.server.in_versions(&self.resource, &others).await {
             Ok(converted) => converted.into_iter(),
             Err(error) => return error_line(out, &error),
         };
-        for object in objects {
-            if bytes(self, object) {
-                write_line(out, "ADDED", &object.json);
+        for ready in ready {
+            if let Some(bytes) = ready {
+                write_line(out, "ADDED", &bytes);
             } else if let Some(value) = converted.next() {
                 self.write(out, "ADDED", value);
             }
         }
     }
 
+    /// The object as this watcher wants it, where that takes no tree.
+    fn bytes(&self, object: &Object) -> Option<Bytes> {
+        match self.shape {
+            _ if !self.resource.serves_bytes(object) => None,
+            Shape::Object => Some(object.json.clone()),
+            Shape::Metadata => Some(respond::partial_bytes(object)),
+            Shape::Table => None,
+        }
+    }
+
     async fn line(&mut self, out: &mut Vec<u8>, kind: &str, object: &Arc<Object>) {
-        if self.shape == Shape::Object && self.resource.serves_bytes(object) {
-            write_line(out, kind, &object.json);
+        if let Some(bytes) = self.bytes(object) {
+            write_line(out, kind, &bytes);
             return;
         }
         match self.server.in_version(&self.resource, object).await {

@@ -261,7 +261,7 @@ async fn change_once(
 ) -> Result<Written, Refused> {
     let resource = &call.resource;
     let name = &call.info.name;
-    let old = respond::tree(call, stored).await?;
+    let old = Arc::new(respond::tree(call, stored).await?);
     let mut new = produce(&old)?;
     // What an apply found out about owners; parts carried over from the old object would bring its owners back.
     let managed = owners::applies(call).then(|| new["metadata"]["managedFields"].clone());
@@ -298,7 +298,7 @@ async fn change_once(
     let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
     // A custom resource that was stored otherwise than it would be now is written again, though it says the same:
     // so objects move to a new storage version.
-    let unchanged = new == old;
+    let unchanged = new == *old;
     if unchanged && resource.crd.is_none() {
         return Ok(Written::Stored(stored.clone()));
     }
@@ -309,7 +309,7 @@ async fn change_once(
         && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
     let converted = call.server.to_storage(resource, new).await?;
     if unchanged && converted == stored.value() {
-        return Ok(Written::Tree(old));
+        return Ok(Written::Tree(Arc::unwrap_or_clone(old)));
     }
     let outcome = store.update(call.key(name), converted, stored.revision).await;
     drop(reservation);
@@ -336,6 +336,7 @@ async fn change_once(
 fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
     let resource = &call.resource;
     let carry = |field: &str, new: &mut Value| match old.get(field) {
+        Some(value) if new.get(field) == Some(value) => {}
         Some(value) => new[field] = value.clone(),
         None => {
             if let Some(map) = new.as_object_mut() {

@@ -1,7 +1,8 @@
 //! A CSI driver in this process: real gRPC over in-memory sockets, volumes in a map.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kube_controllers::volumes::{Drivers, Socket};
 use rpc::csi;
@@ -10,7 +11,7 @@ use rpc::csi::controller_service_capability::rpc::Type as Can;
 use rpc::csi::identity_server::{Identity, IdentityServer};
 use rpc::csi::node_server::{Node, NodeServer};
 use rpc::csi::plugin_capability::service::Type as Service;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tonic::{Request, Response, Status};
 
 /// What the driver did and is to do next.
@@ -26,6 +27,8 @@ pub(crate) struct State {
     pub(crate) created: Option<csi::CreateVolumeRequest>,
     /// Method -> failures that come first.
     pub(crate) failures: HashMap<&'static str, Vec<Status>>,
+    /// Methods that do their work and whose answers never arrive.
+    pub(crate) lost: HashSet<&'static str>,
     /// Whether growing needs the node.
     pub(crate) node_expansion: bool,
     /// What GetCapacity answers for a segment's host, or for all.
@@ -36,6 +39,8 @@ pub(crate) struct State {
 #[derive(Clone)]
 pub(crate) struct Driver {
     pub(crate) state: Arc<Mutex<State>>,
+    /// Told of deletions.
+    changed: Arc<Notify>,
     topology: bool,
     /// Which node this socket is on.
     node: String,
@@ -44,7 +49,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(topology: bool) -> Self {
         let state = State { capacity: 10 << 30, ..State::default() };
-        Self { state: Arc::new(Mutex::new(state)), topology, node: String::new() }
+        Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), topology, node: String::new() }
     }
 
     /// Opens sockets to the driver, whatever its name.
@@ -68,6 +73,25 @@ impl Driver {
 
     pub(crate) fn fail(&self, method: &'static str, status: Status) {
         self.state.lock().unwrap().failures.entry(method).or_default().push(status);
+    }
+
+    /// Loses the answers of a method until it is taken out of [`State::lost`].
+    pub(crate) fn lose(&self, method: &'static str) {
+        self.state.lock().unwrap().lost.insert(method);
+    }
+
+    /// Waits until the driver's state is as wanted.
+    pub(crate) async fn until(&self, wanted: impl Fn(&State) -> bool) {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if wanted(&self.state.lock().unwrap()) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the driver never came to that state");
     }
 
     pub(crate) fn calls(&self, method: &str) -> Vec<String> {
@@ -125,6 +149,9 @@ impl Controller for Driver {
         let mut state = self.state.lock().unwrap();
         state.volumes.insert(format!("id-{}", request.name), size);
         state.created = Some(request.clone());
+        if state.lost.contains("CreateVolume") {
+            return Err(Status::deadline_exceeded("the answer is lost"));
+        }
         let volume = csi::Volume {
             volume_id: format!("id-{}", request.name),
             capacity_bytes: size,
@@ -141,6 +168,7 @@ impl Controller for Driver {
         let id = request.into_inner().volume_id;
         self.called("DeleteVolume", &id)?;
         self.state.lock().unwrap().volumes.remove(&id);
+        self.changed.notify_waiters();
         Ok(Response::new(csi::DeleteVolumeResponse {}))
     }
     async fn controller_publish_volume(

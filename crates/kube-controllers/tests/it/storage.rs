@@ -287,6 +287,79 @@ async fn volumes_are_attached_where_their_pods_are() {
     assert_eq!(driver.state.lock().unwrap().published[0].1, "id-n2");
 }
 
+/// A volume attached to n1 and mounted there, whose pod is gone while the node is silent.
+async fn stranded(driver: &Driver) -> Cluster {
+    let cluster = cluster(driver).await;
+    node(&cluster, "n1").await;
+    node(&cluster, "n2").await;
+    class(&cluster, "fast", json!({})).await;
+    cluster.create::<PersistentVolumeClaim>(claim("c", "fast", &json!({}))).await;
+    cluster.create::<Pod>(pod("p", "c", &json!({"nodeSelector": {"test/host": "n1"}}))).await;
+    let names =
+        |node: Option<&Node>| node.and_then(|n| n.status.as_ref()?.volumes_attached.clone()).unwrap_or_default();
+    let known = cluster.until(cluster.all::<Node>(), "n1", move |node| names(node).len() == 1).await.unwrap();
+    let silent = json!({"status": {"volumesInUse": [names(Some(&known))[0].name],
+        "conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    cluster.all::<Node>().patch_status("n1", &PatchParams::default(), &Patch::Strategic(silent)).await.unwrap();
+    cluster.create::<Pod>(pod("q", "c", &json!({"nodeSelector": {"test/host": "n2"}}))).await;
+    said(&cluster, "FailedAttachVolume", "Volume is already used by pod(s) p").await;
+    cluster.api::<Pod>().delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
+    said(&cluster, "FailedAttachVolume", "Volume is already exclusively attached to one node").await;
+    assert!(driver.calls("Unpublish").is_empty());
+    cluster
+}
+
+fn is_on_n2(attachment: Option<&VolumeAttachment>) -> bool {
+    attachment.is_some_and(|a| a.spec.node_name == "n2" && a.status.as_ref().is_some_and(|s| s.attached))
+}
+
+#[tokio::test]
+async fn a_silent_node_keeps_its_volumes_for_six_minutes() {
+    let driver = Driver::new(false);
+    let cluster = stranded(&driver).await;
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    // Time passes only while everybody waits.
+    while !cluster.all().list(&Default::default()).await.unwrap().items.iter().any(|a| is_on_n2(Some(a))) {
+        let minutes = began.elapsed().as_secs_f64() / 60.0;
+        assert!(minutes < 10.0, "never detached");
+        assert!(minutes > 5.9 || driver.calls("Unpublish").is_empty(), "detached after {minutes} minutes");
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    assert_eq!(driver.calls("Unpublish").len(), 1);
+}
+
+#[tokio::test]
+async fn an_out_of_service_node_gives_up_its_volumes_at_once() {
+    let driver = Driver::new(false);
+    let cluster = stranded(&driver).await;
+    let began = tokio::time::Instant::now();
+    let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
+    let gone = json!({"spec": {"taints": [taint]}});
+    cluster.all::<Node>().patch("n1", &PatchParams::default(), &Patch::Merge(gone)).await.unwrap();
+    cluster.until_all::<VolumeAttachment>(|all| all.iter().any(|a| is_on_n2(Some(a)))).await;
+    assert!(began.elapsed() < std::time::Duration::from_secs(60));
+    assert_eq!(driver.calls("Unpublish").len(), 1);
+}
+
+#[tokio::test]
+async fn a_volume_made_for_a_claim_that_vanished_is_deleted() {
+    let driver = Driver::new(false);
+    let cluster = cluster(&driver).await;
+    node(&cluster, "n1").await;
+    class(&cluster, "fast", json!({})).await;
+    // The driver made the volume, but its answer got lost.
+    driver.lose("CreateVolume");
+    cluster.create::<PersistentVolumeClaim>(claim("c", "fast", &json!({}))).await;
+    said(&cluster, "ProvisioningFailed", "code = DeadlineExceeded desc = the answer is lost").await;
+    assert_eq!(driver.state.lock().unwrap().volumes.len(), 1);
+    cluster.api::<PersistentVolumeClaim>().delete("c", &DeleteParams::default()).await.unwrap();
+    cluster.until(cluster.api::<PersistentVolumeClaim>(), "c", |claim| claim.is_none()).await;
+    driver.state.lock().unwrap().lost.clear();
+    driver.until(|state| state.volumes.is_empty()).await;
+    assert!(cluster.all::<PersistentVolume>().list(&Default::default()).await.unwrap().items.is_empty());
+}
+
 #[tokio::test]
 async fn an_attachment_is_not_made_for_drivers_that_need_none() {
     let driver = Driver::new(false);

@@ -202,9 +202,13 @@ async fn introduce(context: &Arc<Context>, path: &Path) -> Result<Option<String>
 
 async fn take_driver(context: &Arc<Context>, name: String, endpoint: PathBuf, path: &Path) -> Result<()> {
     let driver = Arc::new(Driver::meet(name, endpoint, path.to_path_buf()).await?);
-    node_object::announce(context, &driver).await?;
-    context.csi.drivers.insert(driver);
-    Ok(())
+    // Known here before it is known elsewhere: who reads of it in CSINode may ask for it at once.
+    context.csi.drivers.insert(driver.clone());
+    let announced = node_object::announce(context, &driver).await;
+    if announced.is_err() {
+        context.csi.drivers.remove(&driver.name, path);
+    }
+    announced
 }
 
 async fn notify(plugin: &mut RegistrationClient<Channel>, outcome: Result<(), String>) -> Result<()> {

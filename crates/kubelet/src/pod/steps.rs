@@ -177,6 +177,7 @@ async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
     } else {
         volumes::unmount_below(&dir)?;
     }
+    volumes::local::release_unused(context).await;
     context.devices.release(uid);
     if let Some(guard) = context.config.guard.as_ref().filter(|_| all) {
         guard.forget(uid);

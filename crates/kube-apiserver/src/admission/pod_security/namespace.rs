@@ -22,7 +22,7 @@ pub(super) fn check(view: &dyn View, attributes: &Attributes, warnings: &mut Vec
     };
     let wrong = problems(object);
     // A namespace that has them already can still be changed, and repaired.
-    let before = attributes.old.as_ref().map(problems).unwrap_or_default();
+    let before = attributes.old.as_deref().map(problems).unwrap_or_default();
     if !wrong.is_empty() && before.is_empty() {
         return Err(ApiError::invalid("", "Namespace", &attributes.name, wrong));
     }

@@ -47,7 +47,7 @@ fn attributes(node: &str) -> Attributes {
         namespace: "ns".into(),
         name: "vm".into(),
         object: Some(object.clone()),
-        old: Some(object),
+        old: Some(Arc::new(object)),
         options: json!({}),
         dry_run: false,
     }

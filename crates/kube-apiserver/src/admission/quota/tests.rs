@@ -97,7 +97,7 @@ async fn claims_and_services_have_names_of_their_own() {
     .await;
     check(json!({"hard": {"slow.storageclass.storage.k8s.io/persistentvolumeclaims": "0"}}), old, &new, "").await;
     let mut larger = create("persistentvolumeclaims", claim("old", "2Gi"));
-    (larger.operation, larger.old) = (Operation::Update, Some(claim("old", "1Gi")));
+    (larger.operation, larger.old) = (Operation::Update, Some(claim("old", "1Gi").into()));
     let expect =
         "exceeded quota: q, requested: requests.storage=1Gi, used: requests.storage=1Gi, limited: requests.storage=1Gi";
     let old = vec![("persistentvolumeclaims", claim("old", "1Gi"))];

@@ -68,7 +68,7 @@ async fn document(uid: &str, version: &str, place: &Place<'_>, attributes: &Attr
         json!({"group": resource.group, "version": own, "kind": resource.kind})
     };
     let object = in_version(place, attributes.object.as_ref(), attributes, version).await?;
-    let old = in_version(place, attributes.old.as_ref(), attributes, version).await?;
+    let old = in_version(place, attributes.old.as_deref(), attributes, version).await?;
     let mut request = json!({
         "uid": uid,
         "kind": gvk,

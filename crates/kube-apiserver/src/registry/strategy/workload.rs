@@ -44,7 +44,7 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
             }
             let policy = &spec["template"]["spec"]["restartPolicy"];
             super::one_of("spec.template.spec.restartPolicy", policy, &["Always"], causes);
-            pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
+            pod::validate(&with_claims(spec), "spec.template.spec", causes);
             for field in ["replicas", "revisionHistoryLimit", "minReadySeconds"] {
                 if let Some(number) = spec[field].as_i64().filter(|n| *n < 0) {
                     invalid(&format!("spec.{field}"), &number.into(), "must be greater than or equal to 0", causes);
@@ -67,6 +67,25 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
         }
         _ => {}
     }
+}
+
+/// The spec of the template's pods as a stateful set makes them: each of its claims is a volume of that name, in place of one
+/// the template may have.
+fn with_claims(spec: &Value) -> Value {
+    let mut template = spec["template"]["spec"].clone();
+    let mut volumes = template["volumes"].as_array().cloned().unwrap_or_default();
+    for claim in spec["volumeClaimTemplates"].as_array().into_iter().flatten() {
+        let name = &claim["metadata"]["name"];
+        let volume = json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+        match volumes.iter_mut().find(|volume| volume["name"] == *name) {
+            Some(replaced) => *replaced = volume,
+            None => volumes.push(volume),
+        }
+    }
+    if !volumes.is_empty() {
+        template["volumes"] = volumes.into();
+    }
+    template
 }
 
 /// A rolling update must be able to move, and only a rolling update has bounds.
@@ -233,7 +252,25 @@ fn selector(spec: &Value, causes: &mut Vec<Cause>) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{schedule_problem, strategy};
+    use super::{pod, schedule_problem, strategy, with_claims};
+
+    #[test]
+    fn claims_of_a_stateful_set_are_volumes_of_its_pods() {
+        let check = |volumes: Value, expect: &[&str]| {
+            let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+            let container = json!({"name": "c", "image": "i", "volumeMounts": [mount("data"), mount("other")]});
+            let spec = json!({"template": {"spec": {"containers": [container], "volumes": volumes}},
+                "volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
+            let mut causes = Vec::new();
+            pod::validate(&with_claims(&spec), "spec", &mut causes);
+            let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+            assert_eq!(got, expect);
+        };
+        let missing = "spec.containers[0].volumeMounts[1].name: Not found: \"other\"";
+        check(json!(null), &[missing]);
+        check(json!([{"name": "other", "emptyDir": {}}]), &[]);
+        check(json!([{"name": "other", "emptyDir": {}}, {"name": "data", "emptyDir": {}}]), &[]);
+    }
 
     #[test]
     fn rolling_updates_can_move() {
