@@ -73,6 +73,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(status: Value, expect: Option<i64>) {
         let request = json!({"metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"request": "", "signerName": "x.io/y", "usages": []}, "status": status});

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
-use crate::owner::{controlled_by, controller_key};
+use crate::owner::{controlled_by, controller_key, controller_of};
 use crate::queue::{Queue, Wake};
 use crate::store::Key;
 use crate::{clock, pod};
@@ -44,6 +44,9 @@ pub async fn run(ctx: Context) {
                 if let Some(key) = controller_key::<Job>(pod.meta()) {
                     queue.push(key);
                 }
+            }
+            if let Some(pod) = new.filter(|pod| is_orphan(pod)) {
+                queue.push(Key::new(pod.namespace().unwrap_or_default(), ""));
             }
         }
     });
@@ -138,10 +141,15 @@ async fn release(ctx: &Context, pods: &[Arc<Pod>]) -> Result<()> {
     Ok(())
 }
 
-/// Pods whose job is gone must not be held by it.
+/// Whether a pod is tracked for a job that has let it go.
+fn is_orphan(pod: &Pod) -> bool {
+    plan::is_tracked(pod) && controller_of(pod.meta()).is_none()
+}
+
+/// Pods whose job is gone, or has let them go, must not be held by it.
 async fn release_orphans(ctx: &Context, key: &Key) -> Result<Wake> {
     let pods = ctx.store::<Pod>().in_namespace(&key.namespace);
-    let theirs = |pod: &Arc<Pod>| controller_key::<Job>(pod.meta()).as_ref() == Some(key);
+    let theirs = |pod: &Arc<Pod>| is_orphan(pod) || controller_key::<Job>(pod.meta()).as_ref() == Some(key);
     let pods: Vec<_> = pods.into_iter().filter(theirs).collect();
     release(ctx, &pods).await.map(|()| Wake::OnChange)
 }

@@ -107,6 +107,7 @@ mod tests {
 
     /// `expect` is what is merged into the stored object, or null when it stays.
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(stored: Value, wanted: Value, expect: Value) {
         let changed = completed(&stored, &wanted);
         let expect = (!expect.is_null()).then(|| {

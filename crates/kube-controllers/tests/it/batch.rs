@@ -64,6 +64,39 @@ async fn a_job_gives_up() {
 }
 
 #[tokio::test]
+async fn a_deleted_pod_is_counted_before_it_goes() {
+    let cluster = cluster().await;
+    let mut spec = job("j", "", json!({"backoffLimit": 3}));
+    spec["spec"]["template"]["metadata"] = json!({});
+    cluster.create::<Job>(spec).await;
+    let running = |pods: &[Pod]| pods.len() == 1 && pods[0].status.as_ref().is_some_and(|s| s.pod_ip.is_some());
+    let first = cluster.until_all::<Pod>(running).await.remove(0);
+    assert_eq!(first.finalizers(), ["batch.kubernetes.io/job-tracking"]);
+    cluster.api::<Pod>().delete(&first.name_any(), &DeleteParams::default()).await.unwrap();
+    let counted = |job: Option<&Job>| {
+        job.and_then(|job| job.status.as_ref()).is_some_and(|status| {
+            let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
+            status.failed == Some(1) && uncounted.failed.is_none_or(|uids| uids.is_empty())
+        })
+    };
+    cluster.until(cluster.api::<Job>(), "j", counted).await;
+    cluster.until(cluster.api::<Pod>(), &first.name_any(), |pod| pod.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_job_that_lets_its_pods_go_does_not_hold_them() {
+    let cluster = cluster().await;
+    let mut spec = job("j", "", json!({"parallelism": 2, "completions": 2}));
+    spec["spec"]["template"]["metadata"] = json!({});
+    cluster.create::<Job>(spec).await;
+    cluster.until_all::<Pod>(|pods| pods.len() == 2).await;
+    cluster.api::<Job>().delete("j", &DeleteParams::orphan()).await.unwrap();
+    cluster.until(cluster.api::<Job>(), "j", |job| job.is_none()).await;
+    let free = |pod: &Pod| pod.finalizers().is_empty() && pod.owner_references().is_empty();
+    cluster.until_all::<Pod>(|pods| pods.len() == 2 && pods.iter().all(free)).await;
+}
+
+#[tokio::test]
 async fn indexed_jobs_number_their_pods() {
     let cluster = cluster().await;
     let spec = json!({"completions": 3, "parallelism": 3, "completionMode": "Indexed"});

@@ -90,6 +90,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(limits: Value, expect: &[&str]) {
         let mut causes = Vec::new();
         validate(&json!({"spec": {"limits": limits}}), &mut causes);

@@ -172,6 +172,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(spec: Value, expect: &[&str]) {
         let mut causes = Vec::new();
         validate(&json!({"spec": spec}), &mut causes);
