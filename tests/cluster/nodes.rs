@@ -43,6 +43,8 @@ fn on_simulated_nodes() -> Result<()> {
     apply(&space, &[deployment, job])?;
     space.kubectl(&["rollout", "status", "deployment/load", "--timeout=60s"])?;
     space.kubectl(&["wait", "job/once", "--for=condition=Complete", "--timeout=60s"])?;
+    // A Job that stands keeps its pods.
+    space.kubectl(&["delete", "job/once"])?;
     space.kubectl(&["scale", "deployment/load", "--replicas=0"])?;
     space.kubectl(&["wait", "pod", "-l", "app=load", "--for=delete", "--timeout=60s"])?;
     Ok(())
