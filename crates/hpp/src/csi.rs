@@ -17,7 +17,7 @@ use rpc::csi::identity_server::IdentityServer;
 use rpc::csi::node_server::NodeServer;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::Status;
+use tonic::{Response, Status};
 
 use crate::store::{self, Volume};
 use crate::{Error, Pool};
@@ -81,6 +81,11 @@ impl Driver {
         let found = store::find(&self.pools, id).map_err(failed("read the record of the volume"))?;
         found.ok_or_else(|| Status::not_found(format!("volume {id:?} does not exist on node {}", self.node)))
     }
+}
+
+/// How the CSI specification has a call answered whose capability was not announced.
+fn unannounced<T>(call: &str) -> Result<Response<T>, Status> {
+    Err(Status::unimplemented(format!("this driver does not announce {call}")))
 }
 
 /// An operation of ours that the machine refused.

@@ -47,6 +47,21 @@ pub enum Type {
     Boolean,
 }
 
+impl Type {
+    /// As a schema writes it; empty where it says nothing.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Any => "",
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+        }
+    }
+}
+
 /// One node of a structural schema. Shared subtrees are `Arc`s, so a recursive built-in type costs one node.
 #[derive(Clone, Debug, Default)]
 pub struct Schema {

@@ -18,6 +18,7 @@ mod devices;
 mod disk_space;
 pub mod dns;
 mod error;
+mod followed;
 mod images;
 mod logs;
 pub mod netpol;

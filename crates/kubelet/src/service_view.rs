@@ -5,9 +5,11 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::runtime::{WatchStreamExt, reflector, watcher};
-use kube::{Api, Resource};
+use kube::Api;
+use kube::runtime::{reflector, watcher};
 use tokio::sync::watch;
+
+use crate::followed::{changes, is_ready};
 
 /// All Services and EndpointSlices at one moment.
 #[derive(Clone, Debug, Default)]
@@ -44,9 +46,9 @@ pub fn watch(
     let everything = watcher::Config::default();
     let own = everything.clone().fields(&format!("metadata.name={node}"));
     let work = async move {
-        let services_changed = changes(Api::<Service>::all(client.clone()), everything.clone(), service_writer);
-        let slices_changed = changes(Api::<EndpointSlice>::all(client.clone()), everything, slice_writer);
-        let moved = changes(Api::<Node>::all(client), own, node_writer);
+        let services_changed = changes(Api::<Service>::all(client.clone()), everything.clone(), service_writer, |_| {});
+        let slices_changed = changes(Api::<EndpointSlice>::all(client.clone()), everything, slice_writer, |_| {});
+        let moved = changes(Api::<Node>::all(client), own, node_writer, |_| {});
         let zone_of = |nodes: &reflector::Store<Node>| {
             let labels = nodes.state().first().and_then(|node| node.metadata.labels.clone());
             labels.and_then(|labels| labels.get("topology.kubernetes.io/zone").cloned())
@@ -75,37 +77,4 @@ pub fn watch(
         }
     };
     (views, work)
-}
-
-fn is_ready<K>(store: &reflector::Store<K>) -> bool
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    use futures::FutureExt;
-    store.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok())
-}
-
-/// One item after every change of the store behind `writer`.
-fn changes<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    writer: reflector::store::Writer<K>,
-) -> impl futures::Stream<Item = ()> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
-{
-    let trimmed = watcher(api, config).default_backoff().modify(|object| {
-        object.meta_mut().managed_fields = None;
-        object.meta_mut().annotations = None;
-    });
-    trimmed.reflect(writer).filter_map(|event| async move {
-        match event {
-            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => None,
-            Ok(_) => Some(()),
-            Err(error) => {
-                tracing::debug!(error = %kit::Chain(&error), "watch interrupted, it resumes");
-                None
-            }
-        }
-    })
 }

@@ -1,6 +1,6 @@
 //! The Controller service: making, removing, listing and growing volumes of this node.
 //!
-//! Volumes are not attached, so publishing to a node is not implemented; nor are snapshots and clones.
+//! A directory needs no attaching, and snapshots and clones are not among what the driver announces.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rpc::csi::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Driver, TOPOLOGY, capability, failed};
+use super::{Driver, TOPOLOGY, capability, failed, unannounced};
 use crate::pool;
 use crate::store::{self, Record, Volume};
 
@@ -27,10 +27,6 @@ const ABILITIES: [Type; 7] = [
 ];
 
 pub(super) struct Service(pub(super) Arc<Driver>);
-
-fn unimplemented<T>(what: &str) -> Result<Response<T>, Status> {
-    Err(Status::unimplemented(format!("{what} is not implemented by this driver")))
-}
 
 #[tonic::async_trait]
 impl Controller for Service {
@@ -222,42 +218,42 @@ impl Controller for Service {
         &self,
         _: Request<csi::ControllerPublishVolumeRequest>,
     ) -> Result<Response<csi::ControllerPublishVolumeResponse>, Status> {
-        unimplemented("ControllerPublishVolume")
+        unannounced("ControllerPublishVolume")
     }
 
     async fn controller_unpublish_volume(
         &self,
         _: Request<csi::ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<csi::ControllerUnpublishVolumeResponse>, Status> {
-        unimplemented("ControllerUnpublishVolume")
+        unannounced("ControllerUnpublishVolume")
     }
 
     async fn create_snapshot(
         &self,
         _: Request<csi::CreateSnapshotRequest>,
     ) -> Result<Response<csi::CreateSnapshotResponse>, Status> {
-        unimplemented("CreateSnapshot")
+        unannounced("CreateSnapshot")
     }
 
     async fn delete_snapshot(
         &self,
         _: Request<csi::DeleteSnapshotRequest>,
     ) -> Result<Response<csi::DeleteSnapshotResponse>, Status> {
-        unimplemented("DeleteSnapshot")
+        unannounced("DeleteSnapshot")
     }
 
     async fn list_snapshots(
         &self,
         _: Request<csi::ListSnapshotsRequest>,
     ) -> Result<Response<csi::ListSnapshotsResponse>, Status> {
-        unimplemented("ListSnapshots")
+        unannounced("ListSnapshots")
     }
 
     async fn controller_modify_volume(
         &self,
         _: Request<csi::ControllerModifyVolumeRequest>,
     ) -> Result<Response<csi::ControllerModifyVolumeResponse>, Status> {
-        unimplemented("ControllerModifyVolume")
+        unannounced("ControllerModifyVolume")
     }
 }
 

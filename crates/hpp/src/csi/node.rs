@@ -12,7 +12,7 @@ use sys::{loop_device, mount};
 use tonic::{Request, Response, Status};
 
 use super::controller::condition;
-use super::{Driver, capability, failed, refused};
+use super::{Driver, capability, failed, refused, unannounced};
 use crate::pool;
 use crate::store::{self, Record, Volume};
 
@@ -22,10 +22,6 @@ const ABILITIES: [Type; 4] =
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
 pub(super) struct Service(pub(super) Arc<Driver>);
-
-fn unimplemented<T>(what: &str) -> Result<Response<T>, Status> {
-    Err(Status::unimplemented(format!("{what} is not implemented by this driver")))
-}
 
 #[tonic::async_trait]
 impl Node for Service {
@@ -193,14 +189,14 @@ impl Node for Service {
         &self,
         _: Request<csi::NodeStageVolumeRequest>,
     ) -> Result<Response<csi::NodeStageVolumeResponse>, Status> {
-        unimplemented("NodeStageVolume")
+        unannounced("NodeStageVolume")
     }
 
     async fn node_unstage_volume(
         &self,
         _: Request<csi::NodeUnstageVolumeRequest>,
     ) -> Result<Response<csi::NodeUnstageVolumeResponse>, Status> {
-        unimplemented("NodeUnstageVolume")
+        unannounced("NodeUnstageVolume")
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::validate::cause;
-use super::{ListType, Schema, Type};
+use super::{ListType, Schema};
 use crate::cel::{Bindings, Budget, Fault, PER_CALL, PER_OBJECT, Program, Variables, value};
 use crate::error::Cause;
 
@@ -174,7 +174,7 @@ impl Walk<'_> {
         } else {
             bindings
         };
-        let kind = type_word(&node.schema);
+        let kind = node.schema.type_.word();
         match self.spend(&rule.program, bindings) {
             Ok(crate::cel::Value::Bool(true)) => {}
             Ok(_) => {
@@ -267,18 +267,6 @@ fn broken(reason: &str, path: &str, kind: &str, text: &str) -> Cause {
         "FieldValueRequired" => cause(reason, field, format!("Required value: {text}")),
         "FieldValueDuplicate" => cause(reason, field, format!("Duplicate value: {kind:?}")),
         _ => cause("FieldValueInvalid", field, format!("Invalid value: {kind:?}: {text}")),
-    }
-}
-
-fn type_word(schema: &Schema) -> &'static str {
-    match schema.type_ {
-        Type::Any => "",
-        Type::Object => "object",
-        Type::Array => "array",
-        Type::String => "string",
-        Type::Integer => "integer",
-        Type::Number => "number",
-        Type::Boolean => "boolean",
     }
 }
 

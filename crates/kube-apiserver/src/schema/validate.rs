@@ -52,18 +52,6 @@ fn fits(type_: Type, value: &Value) -> bool {
     }
 }
 
-fn name_of(type_: Type) -> &'static str {
-    match type_ {
-        Type::Any => "any",
-        Type::Object => "object",
-        Type::Array => "array",
-        Type::String => "string",
-        Type::Integer => "integer",
-        Type::Number => "number",
-        Type::Boolean => "boolean",
-    }
-}
-
 impl Walk<'_> {
     fn full(&self) -> bool {
         self.causes.len() >= REPORTED
@@ -91,7 +79,7 @@ impl Walk<'_> {
         }
         if value.is_null() {
             if !schema.nullable && schema.type_ != Type::Any {
-                self.wrong_type(value, name_of(schema.type_));
+                self.wrong_type(value, schema.type_.word());
             }
             return;
         }
@@ -101,7 +89,7 @@ impl Walk<'_> {
                 return;
             }
         } else if !fits(schema.type_, value) {
-            self.wrong_type(value, name_of(schema.type_));
+            self.wrong_type(value, schema.type_.word());
             return;
         }
         if !schema.enum_.is_empty() && !schema.enum_.contains(value) {

@@ -104,6 +104,19 @@ impl Fleet {
         Self { ctx, channels: Mutex::default(), abilities: Mutex::default() }
     }
 
+    /// Has `look` look for work again when a driver comes, goes, or is put into our hands.
+    pub(crate) fn on_change(&self, look: impl Fn() + Clone + Send + Sync + 'static) {
+        self.ctx.store::<CSINode>().on_change({
+            let look = look.clone();
+            move |old, new| {
+                if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
+                    look();
+                }
+            }
+        });
+        self.ctx.store::<CSIDriver>().on_change(move |_, _| look());
+    }
+
     /// Waits until everything decisions are made of is known.
     pub(crate) async fn synced(&self) {
         let ctx = &self.ctx;

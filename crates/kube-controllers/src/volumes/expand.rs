@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::ResourceExt;
 use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
@@ -50,15 +49,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             }
         }
     };
-    ctx.store::<CSINode>().on_change({
-        let again = again.clone();
-        move |old, new| {
-            if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
-                again();
-            }
-        }
-    });
-    ctx.store::<CSIDriver>().on_change(move |_, _| again());
+    fleet.on_change(again);
     fleet.synced().await;
     claims.synced().await;
     volumes.synced().await;

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, SecretReference};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
@@ -90,16 +90,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             }
         }
     };
-    // A driver that comes, or is put into our hands, finds work waiting.
-    ctx.store::<CSINode>().on_change({
-        let again = again.clone();
-        move |old, new| {
-            if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
-                again();
-            }
-        }
-    });
-    ctx.store::<CSIDriver>().on_change(move |_, _| again());
+    fleet.on_change(again);
     fleet.synced().await;
     ctx.store::<PersistentVolumeClaim>().synced().await;
     ctx.store::<PersistentVolume>().synced().await;

@@ -110,7 +110,7 @@ fn watch(dir: &Path) -> Option<EventStream<[u8; 4096]>> {
         inotify.into_event_stream([0; 4096])
     };
     watching()
-        .inspect_err(|error: &std::io::Error| tracing::warn!(%error, "plugin sockets are looked for now and then only"))
+        .inspect_err(|error: &std::io::Error| tracing::warn!(%error, "plugin sockets cannot be watched: they are looked for every few seconds"))
         .ok()
 }
 

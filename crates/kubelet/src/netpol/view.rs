@@ -7,10 +7,11 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodSpec};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::runtime::{WatchStreamExt, reflector, watcher};
-use kube::{Api, Resource};
+use kube::Api;
+use kube::runtime::{reflector, watcher};
 use tokio::sync::watch;
 
+use crate::followed::{changes, is_ready};
 use crate::proxy::ports::Protocol;
 
 /// Labels of an object.
@@ -124,8 +125,10 @@ pub fn watch(client: kube::Client) -> (watch::Receiver<Option<Stores>>, impl Fut
     let (namespaces, namespace_writer) = reflector::store();
     let mut stores = Stores { policies, namespaces, pods: None };
     let work = async move {
-        let policies_changed = changes(Api::<NetworkPolicy>::all(client.clone()), policy_writer, |_| {});
-        let namespaces_changed = changes(Api::<Namespace>::all(client.clone()), namespace_writer, |_| {});
+        let policies_changed =
+            changes(Api::<NetworkPolicy>::all(client.clone()), watcher::Config::default(), policy_writer, |_| {});
+        let namespaces_changed =
+            changes(Api::<Namespace>::all(client.clone()), watcher::Config::default(), namespace_writer, |_| {});
         let mut others = std::pin::pin!(futures::stream::select(policies_changed, namespaces_changed));
         let mut pods = futures::stream::pending().boxed();
         loop {
@@ -139,7 +142,7 @@ pub fn watch(client: kube::Client) -> (watch::Receiver<Option<Stores>>, impl Fut
             let wanted = !stores.policies.is_empty();
             if wanted && stores.pods.is_none() {
                 let (store, writer) = reflector::store();
-                pods = changes(Api::<Pod>::all(client.clone()), writer, trim).boxed();
+                pods = changes(Api::<Pod>::all(client.clone()), watcher::Config::default(), writer, trim).boxed();
                 stores.pods = Some(store);
             } else if !wanted && stores.pods.is_some() {
                 pods = futures::stream::pending().boxed();
@@ -180,38 +183,4 @@ fn trim(pod: &mut Pod) {
             ..Default::default()
         });
     }
-}
-
-fn is_ready<K>(store: &reflector::Store<K>) -> bool
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    use futures::FutureExt;
-    store.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok())
-}
-
-/// One item after every change of the store behind `writer`.
-fn changes<K>(
-    api: Api<K>,
-    writer: reflector::store::Writer<K>,
-    trim: fn(&mut K),
-) -> impl futures::Stream<Item = ()> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
-{
-    let trimmed = watcher(api, watcher::Config::default()).default_backoff().modify(move |object| {
-        object.meta_mut().managed_fields = None;
-        object.meta_mut().annotations = None;
-        trim(object);
-    });
-    trimmed.reflect(writer).filter_map(|event| async move {
-        match event {
-            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => None,
-            Ok(_) => Some(()),
-            Err(error) => {
-                tracing::debug!(error = %kit::Chain(&error), "watch interrupted, it resumes");
-                None
-            }
-        }
-    })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::ResourceExt;
 use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
@@ -54,15 +54,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             }
         }
     };
-    ctx.store::<CSINode>().on_change({
-        let again = again.clone();
-        move |old, new| {
-            if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
-                again();
-            }
-        }
-    });
-    ctx.store::<CSIDriver>().on_change(move |_, _| again());
+    fleet.on_change(again);
     fleet.synced().await;
     attachments.synced().await;
     volumes.synced().await;
