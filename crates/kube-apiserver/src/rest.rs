@@ -32,6 +32,7 @@ use crate::ApiServer;
 use crate::error::ApiError;
 use crate::registry::Resource;
 use crate::request::{RequestInfo, User};
+use crate::serve::fairness::Turn;
 
 use accept::Accept;
 pub(crate) use meta::{label_problem, now, stamp_new, subdomain_problem};
@@ -113,7 +114,25 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     if !call.resource.deprecation.is_empty() {
         call.warn(call.resource.deprecation.clone());
     }
-    let outcome = dispatch(&call, body).await;
+    if call.info.is_read() {
+        return answer(&call, body).await;
+    }
+    // A write is finished though its client hangs up: what follows from it (a kind to serve, a namespace's account, a
+    // quota's count) must not be left undone. Its body is read before, at the pace and for the patience of the client.
+    let body = match decode::read(&call, body).await {
+        Ok(bytes) => Body::from(bytes),
+        Err(error) => return error.into_response(),
+    };
+    let turn = parts.extensions.get::<Turn>().cloned();
+    let finished = tokio::spawn(async move {
+        let _turn = turn;
+        answer(&call, body).await
+    });
+    finished.await.unwrap_or_else(|_| ApiError::internal("the request could not be finished").into_response())
+}
+
+async fn answer(call: &Call, body: Body) -> Response {
+    let outcome = dispatch(call, body).await;
     let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
     call.server.requests().count(&call.user, &call.info, response.status());
     for text in call.warnings.lock().unwrap_or_else(PoisonError::into_inner).iter() {

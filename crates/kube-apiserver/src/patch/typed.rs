@@ -313,14 +313,14 @@ pub fn overlay(node: Node<'_>, live: &mut Value, applied: &Value) {
                 }
             }
         }
-        (Shape::List(elements), Value::Array(live)) => overlay_list(node, live, elements),
+        (Shape::List(elements), Value::Array(live)) => overlay_list(node, live, &elements),
         (_, live) => *live = fresh(node, applied),
     }
 }
 
 /// Merges a keyed list. Elements only the live list has stay where they are, new ones come after those of them that precede
 /// the next shared element, and shared ones come in the applier's order.
-fn overlay_list(node: Node<'_>, live: &mut Vec<Value>, applied: Vec<(String, &Value)>) {
+fn overlay_list(node: Node<'_>, live: &mut Vec<Value>, applied: &[(String, &Value)]) {
     let places: HashMap<&str, usize> =
         applied.iter().enumerate().map(|(at, (element, _))| (element.as_str(), at)).collect();
     let place = |item: &Value| node.element(item).ok().and_then(|element| places.get(element.as_str()).copied());

@@ -74,8 +74,11 @@ pub struct Fairness {
     users: Arc<Mutex<HashMap<String, Arc<Share>>>>,
 }
 
-/// The right to be served, until it is dropped.
-type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// The right to be served, until its last holder drops it: the connection, or a write that outlasts it.
+#[derive(Clone)]
+pub(crate) struct Turn(
+    #[allow(dead_code, reason = "held, not read")] Arc<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+);
 
 impl Fairness {
     /// Fairness within limits.
@@ -118,7 +121,7 @@ impl Fairness {
                     share.turns.clone().acquire_owned().await.ok()?
                 }
             };
-            Some((own, self.total.clone().acquire_owned().await.ok()?))
+            Some(Turn(Arc::new((own, self.total.clone().acquire_owned().await.ok()?))))
         };
         tokio::time::timeout(self.limits.queue, turn).await.ok().flatten()
     }
@@ -143,7 +146,7 @@ fn long_running(request: &Request) -> bool {
 }
 
 /// The layer; runs after authentication.
-pub async fn layer(State(fairness): State<Fairness>, request: Request, next: Next) -> Response {
+pub async fn layer(State(fairness): State<Fairness>, mut request: Request, next: Next) -> Response {
     if request.extensions().get::<Connection>().is_none() {
         return next.run(request).await;
     }
@@ -167,6 +170,7 @@ pub async fn layer(State(fairness): State<Fairness>, request: Request, next: Nex
         return hold(response, stream, None);
     }
     let Some(turn) = fairness.turn(&share).await else { return too_many() };
+    request.extensions_mut().insert(turn.clone());
     let limit = fairness.limits.request;
     match tokio::time::timeout(limit, next.run(request)).await {
         Ok(response) => hold(response, turn, Some(limit)),

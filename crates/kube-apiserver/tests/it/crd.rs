@@ -350,3 +350,47 @@ async fn fields_select_and_scales_name_their_selector() {
     assert_eq!(scaled.unwrap().spec.unwrap().replicas, Some(7));
     assert_eq!(api.get("one").await.unwrap().data["spec"]["size"], 7);
 }
+
+/// The client of each round leaves a step later than the one before.
+#[tokio::test]
+async fn a_definition_is_served_though_its_client_left() {
+    let server = server().await;
+    let client = server.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut left = 0;
+    for steps in 1.. {
+        let group = format!("round{steps}.example.com");
+        let mut definition = definition();
+        definition.metadata.name = Some(format!("gadgets.{group}"));
+        definition.spec.group.clone_from(&group);
+        let params = PostParams::default();
+        let mut create = Box::pin(definitions.create(&params, &definition));
+        let mut answered = false;
+        for _ in 0..steps {
+            answered = futures::poll!(create.as_mut()).is_ready();
+            if answered {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        if answered {
+            break;
+        }
+        drop(create);
+        // Writes are durable in their order: what the client that left has begun is there, or never will be.
+        let later = serde_json::from_value(json!({"metadata": {"name": format!("round{steps}")}})).unwrap();
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
+        namespaces.create(&params, &later).await.unwrap();
+        if definitions.get_opt(definition.metadata.name.as_deref().unwrap()).await.unwrap().is_none() {
+            continue;
+        }
+        left += 1;
+        let served = async {
+            while client.list_api_group_resources(&format!("{group}/v1")).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), served).await.expect("the kind is never served");
+    }
+    assert!(left > 0, "no client left in time");
+}
