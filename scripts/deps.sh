@@ -30,6 +30,8 @@ backports=(
 missing=()
 for entry in "${packages[@]}"; do [ -e "${entry#*:}" ] || missing+=("${entry%%:*}"); done
 command -v kubectl >/dev/null || missing+=(kubernetes-client)
+# The suite of clients makes an environment for the Python one.
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 missing_backports=()
 for entry in "${backports[@]}"; do [ -e "${entry#*:}" ] || missing_backports+=("${entry%%:*}"); done
 

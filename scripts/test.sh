@@ -48,6 +48,8 @@ bin/ferrovirt images build
 bin/ferrovirt up
 step "the cluster, by kubectl"
 cargo test --quiet --locked -p e2e --test cluster
+step "the cluster, by clients in Python and Rust"
+cargo test --quiet --locked -p e2e --test clients
 step "scenarios with real guests"
 cargo test --quiet --locked -p e2e --test scenarios
 step "nothing is left behind"

@@ -9,6 +9,7 @@ mod collection;
 mod confinement;
 mod copying;
 mod crd;
+mod csi;
 mod deleting;
 mod devices;
 mod dns;
@@ -18,7 +19,9 @@ mod exec;
 mod forwarding;
 mod https;
 mod jobs;
+mod local;
 mod logs;
+mod network_policy;
 mod node;
 mod nodes;
 mod pods;
@@ -61,7 +64,9 @@ const SHARED: &[(&str, &[Test])] = &[
     ("exec", exec::TESTS),
     ("forwarding", forwarding::TESTS),
     ("jobs", jobs::TESTS),
+    ("local", local::TESTS),
     ("logs", logs::TESTS),
+    ("network_policy", network_policy::TESTS),
     ("probes", probes::TESTS),
     ("reading", reading::TESTS),
     ("restarts", restarts::TESTS),
@@ -77,6 +82,7 @@ const SHARED: &[(&str, &[Test])] = &[
 
 /// What others would notice.
 const ALONE: &[(&str, &[Test])] = &[
+    ("csi", csi::TESTS),
     ("node", node::TESTS),
     ("nodes", nodes::TESTS),
     ("registry", registry::TESTS),

@@ -11,6 +11,8 @@ const PROTOS: &[&str] = &[
     "containerd/containers.proto",
     "containerd/events.proto",
     "deviceplugin.proto",
+    "pluginregistration.proto",
+    "csi.proto",
     "launcher.proto",
 ];
 

@@ -69,9 +69,12 @@ fn name_after(line: &str, word: &str) -> Option<String> {
     (before.is_empty() || before.ends_with(' ')).then(|| name.to_owned())
 }
 
-/// `name", name` of `("name", name)`.
+/// `name", name` of `("name", name)`, or of `("name", |space| …)`.
 fn listed(rest: &str) -> Option<String> {
     let (name, function) = rest.split_once("\",")?;
+    if function.trim_start().starts_with("|space|") {
+        return Some(name.to_owned());
+    }
     function
         .trim_start()
         .trim_start_matches("super::")
@@ -93,6 +96,7 @@ mod tests {
         check("fn plain() {", &[]);
         check("    &[(\"three\", three), (\"four\", deep::four)];", &["three", "four"]);
         check("call(\"five\", other);", &[]);
+        check("    (\"eight\", |space| Box::pin(token(space))),", &["eight"]);
         check("    def test_six(self):", &["test_six"]);
         check("    def seven(self):", &[]);
     }

@@ -33,7 +33,7 @@ fn layer(name: &str) -> Option<Layer> {
         "api" => Layer::Api,
         "kit" | "domain" | "disk" | "net" | "libvirt" | "sys" | "rpc" | "images" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
-        "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" => Layer::Component,
+        "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "hpp" => Layer::Component,
         "ferrovirt" | "virtctl" | "container-disk" | "xtask" | "e2e" | "bench" => Layer::Program,
         _ => return None,
     })

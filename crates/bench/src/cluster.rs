@@ -45,6 +45,8 @@ impl Cluster {
             .args(words)
             .env("FERROVIRT_STATE", &self.state)
             .env("KUBECONFIG", self.state.join("kubeconfig"))
+            // What the script sets for the server in this process; `ferrovirt up` knows what its own needs.
+            .env_remove("GLIBC_TUNABLES")
             .current_dir(&self.root)
             .stdin(Stdio::null())
             .output()

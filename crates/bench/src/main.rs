@@ -8,12 +8,14 @@ mod cluster;
 mod floor;
 mod load;
 mod machines;
+mod nodes;
 mod process;
 mod rest;
+mod start;
 mod table;
 mod writes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -24,10 +26,17 @@ use cluster::Cluster;
 use table::Table;
 
 const STATE: &str = "/var/lib/ferrovirt-bench";
+/// The argument that leaves the cluster out: `bench api-server`.
+const SERVER_ONLY: &str = "api-server";
+/// The one that measures nothing but nodes: `bench nodes`.
+const NODES_ONLY: &str = "nodes";
 
 fn main() -> ExitCode {
     // Refused when there is one already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    if std::env::args().nth(1).as_deref() == Some(start::SERVE) {
+        return server(Path::new(&std::env::args_os().nth(2).unwrap_or_default()));
+    }
     let mut table = Table::default();
     let outcome = run(&mut table);
     for line in table.lines() {
@@ -42,14 +51,39 @@ fn main() -> ExitCode {
     }
 }
 
+/// A server in a process of its own, which ends by being killed.
+fn server(store: &Path) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let said = runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(start::serve(store)));
+    match said {
+        Ok(line) => {
+            println!("{line}");
+            loop {
+                std::thread::park();
+            }
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// What was measured before a failure stays in the table.
 fn run(table: &mut Table) -> Result<()> {
     let number = |name: &str, usual: usize| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let (rounds, objects) = (number("ROUNDS", 20), number("OBJECTS", 10_000));
-    let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| PathBuf::from(STATE), PathBuf::from);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    say("the cluster starts");
+    if std::env::args().nth(1).as_deref() == Some(SERVER_ONLY) {
+        table.append(runtime.block_on(load::measure(objects))?);
+        return Ok(());
+    }
+    let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| PathBuf::from(STATE), PathBuf::from);
     let cluster = Cluster::new(state)?;
+    if std::env::args().nth(1).as_deref() == Some(NODES_ONLY) {
+        return nodes::measure(&cluster, &runtime, objects / 2, table);
+    }
+    say("the cluster starts");
     let begin = Instant::now();
     cluster.ferrovirt(&["up", "--cluster-only"])?;
     table.row(
@@ -65,11 +99,15 @@ fn run(table: &mut Table) -> Result<()> {
         table.append(rest::measure(&cluster).await?);
         say("machines start");
         table.append(machines::measure(&cluster, &client, rounds).await?);
-        drop(cluster);
-        say("the API server is loaded");
-        table.append(load::measure(objects).await?);
-        Ok(())
-    })
+        anyhow::Ok(())
+    })?;
+    cluster.ferrovirt(&["down", "--purge"])?;
+    say("nodes start, and pods on simulated ones");
+    nodes::measure(&cluster, &runtime, objects / 2, table)?;
+    drop(cluster);
+    say("the API server is loaded");
+    table.append(runtime.block_on(load::measure(objects))?);
+    Ok(())
 }
 
 fn say(what: &str) {

@@ -64,9 +64,11 @@ pub(crate) fn write_node_secrets(state: &State, config: &node::Config) -> anyhow
     names.extend(config.addresses.iter().map(|address| address.addr().to_string()));
     let server = pki.kubelet_server(&config.name, &names)?;
     let client = pki.kubelet(&config.name)?;
+    let network = pki.network_agent(&config.name)?;
     let user = format!("system:node:{}", config.name);
     let files = [
         ("kubeconfig", kubeconfig(&config.api_server, pki.ca_pem(), &user, &client)),
+        ("network.kubeconfig", kubeconfig(&config.api_server, pki.ca_pem(), "system:network-agent", &network)),
         ("ca.crt", pki.ca_pem().to_owned()),
         ("kubelet.crt", server.certificate),
         ("kubelet.key", server.key),

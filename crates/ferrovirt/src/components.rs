@@ -49,6 +49,11 @@ pub(crate) fn virt_controller(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_controller::run)
 }
 
+/// `hostpath-csi`
+pub(crate) fn hostpath_csi(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hpp::run)
+}
+
 /// `virt-handler`
 pub(crate) fn virt_handler(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_handler::run)

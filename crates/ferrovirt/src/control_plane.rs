@@ -13,13 +13,15 @@ use kube_apiserver::ApiServer;
 use kube_apiserver::aggregation::availability;
 use kube_apiserver::authn;
 use kube_apiserver::serve::{self, fairness, tls::Tls};
+use kube_controllers::volumes::{Drivers, Socket};
 use kubelet::dns;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::state::{API_PORT, State, StateArgs};
-use crate::{cluster, nodes, terminal};
+use crate::{cluster, nodes, service_route, terminal};
 
 /// Run the API server and the built-in controllers in the foreground
 #[derive(Debug, Parser)]
@@ -47,6 +49,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
             "`ferrovirt status` shows it, `ferrovirt down` stops it",
         )
     })?;
+    restore::finish(&state)?;
     sys::process::raise_open_files()?;
     cluster::runtime()?.block_on(run(&state))
 }
@@ -64,7 +67,7 @@ async fn run(state: &State) -> anyhow::Result<()> {
         ..kube_apiserver::Config::default()
     };
     let listeners = listen(&node).await?;
-    let server = ApiServer::open(config).await.context("cannot open the API server")?;
+    let server = ApiServer::open(config).await.map_err(explained)?;
     ensure_dns_service(&server.client(), &node).await?;
     let edges = server.edges();
     let pair = edges.pki.api_server(&names(&node))?;
@@ -75,9 +78,14 @@ async fn run(state: &State) -> anyhow::Result<()> {
         .layer(axum::middleware::from_fn_with_state(edges.fairness.clone(), fairness::layer))
         .layer(axum::middleware::from_fn_with_state(edges.authenticator.clone(), authn::layer));
 
-    let options = kube_controllers::Options { root_ca: edges.pki.ca_pem().to_owned(), pod_cidrs: pod_ranges(&node) };
+    let options = kube_controllers::Options {
+        root_ca: edges.pki.ca_pem().to_owned(),
+        pod_cidrs: pod_ranges(&node),
+        drivers: drivers(&server),
+    };
     let controllers = kit::spawn("controllers", kube_controllers::run(server.client(), options, stop.clone()));
     let _availability = kit::spawn("availability", availability::run(server.clone(), stop.clone()));
+    let _route = kit::spawn("service-route", service_route::keep(server.client(), state.clone()));
     let _resolver = kit::spawn("resolver", pass_names_on(node));
     let closing = server.clone();
     let signal = stop.clone();
@@ -92,6 +100,25 @@ async fn run(state: &State) -> anyhow::Result<()> {
     }
     tracing::info!("control plane ended");
     Ok(())
+}
+
+/// CSI drivers are reached through the kubelets of the nodes they run on.
+fn drivers(server: &ApiServer) -> Drivers {
+    let streams = server.edges().streams.clone();
+    Drivers::new(move |node, driver| {
+        let streams = streams.clone();
+        Box::pin(async move {
+            let stream = streams.upgrade_on_node(&node, &format!("/csi/{driver}"), "csi").await?;
+            Ok(Box::new(stream) as Box<dyn Socket>)
+        })
+    })
+}
+
+fn explained(error: kube_apiserver::Error) -> anyhow::Error {
+    match error {
+        kube_apiserver::Error::Store { source } => restore::advised(source),
+        other => anyhow::Error::new(other).context("cannot open the API server"),
+    }
 }
 
 /// The Service by which cluster DNS is known. It has no endpoints: each node answers on its addresses itself.
@@ -124,6 +151,7 @@ async fn pass_names_on(node: kubelet::node::Config) {
     if resolvers.is_empty() || !node.resolvers.iter().any(|resolver| own.contains(resolver)) {
         return;
     }
+    let resolvers = resolvers.into_iter().map(|address| SocketAddr::new(address, dns::PORT)).collect();
     let settings = dns::Settings { addresses: node.resolvers, domain: node.domain, own_ranges: Vec::new(), resolvers };
     // The cluster's own names are the node's to answer; here they stay unknown.
     let (_keep, services) = tokio::sync::watch::channel(None);

@@ -12,7 +12,7 @@ use sys::process::Handle;
 use crate::failure::parse;
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
-use crate::{cluster, terminal};
+use crate::{cluster, simulated, terminal};
 
 /// Stop the cluster and leave nothing behind on the host; its state is kept, so that `up` resumes
 #[derive(Debug, Parser)]
@@ -61,7 +61,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// Ends every process; true if there was any.
 fn stop(state: &State) -> anyhow::Result<bool> {
-    let mut any = false;
+    let mut any = simulated::stop(state)?;
     for number in state.nodes()? {
         any |= stop_node(state, number)?;
     }
@@ -77,7 +77,11 @@ pub(crate) fn stop_node(state: &State, number: Number) -> anyhow::Result<bool> {
         node.kill()?;
         end(&node, &number.to_string())?;
     }
-    Ok(clear_cgroups(&state.node(number)?.cgroup())? || any)
+    let config = state.node(number)?;
+    let cleared = clear_cgroups(&config.cgroup())?;
+    // Block volumes of a driver on the node are loop devices of the host.
+    sys::loop_device::detach_below(&config.dir, Path::new("/dev"))?;
+    Ok(cleared || any)
 }
 
 /// Ends the control plane, which first finishes what it has begun to write; true if it ran.
@@ -91,11 +95,11 @@ pub(crate) fn stop_control_plane(state: &State) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn process(pid: Option<u32>) -> anyhow::Result<Option<Handle>> {
+pub(crate) fn process(pid: Option<u32>) -> anyhow::Result<Option<Handle>> {
     Ok(pid.map(Handle::open).transpose()?.flatten())
 }
 
-fn end(process: &Handle, what: &str) -> anyhow::Result<()> {
+pub(crate) fn end(process: &Handle, what: &str) -> anyhow::Result<()> {
     anyhow::ensure!(process.ended_within(PATIENCE)?, "{what} does not end: a process in it is stuck in the kernel");
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+pub(crate) use images::Image;
 use images::Workshop;
 
 use crate::failure::{advise, parse};
@@ -69,7 +70,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
         Action::List => print_list(&shop),
         Action::Load { state } => {
             need_root()?;
-            let loaded = load(&shop, &state.state()?)?;
+            let loaded = load(&shop, &state.state()?, &Image::ALL)?;
             let text = if loaded.is_empty() {
                 "the node has them all".to_owned()
             } else {
@@ -119,14 +120,14 @@ pub(crate) fn build(shop: &Workshop) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Loads what the nodes that run lack, and returns the names.
-pub(crate) fn load(shop: &Workshop, state: &State) -> anyhow::Result<Vec<String>> {
+/// Loads what the nodes that run lack of `wanted`, and returns the names.
+pub(crate) fn load(shop: &Workshop, state: &State, wanted: &[Image]) -> anyhow::Result<Vec<String>> {
     let mut loaded = Vec::new();
     let mut running = 0;
     for number in state.nodes()? {
         let Some(pid) = state.node_pid(number)? else { continue };
         running += 1;
-        loaded.extend(load_into(shop, number, pid)?);
+        loaded.extend(load_into(shop, number, pid, wanted)?);
     }
     if running == 0 {
         return Err(advise(anyhow::anyhow!("no node runs"), "`ferrovirt up` starts it"));
@@ -136,14 +137,14 @@ pub(crate) fn load(shop: &Workshop, state: &State) -> anyhow::Result<Vec<String>
     Ok(loaded)
 }
 
-/// Loads what one node lacks, whose init is `pid`, and returns the names.
-pub(crate) fn load_into(shop: &Workshop, number: Number, pid: u32) -> anyhow::Result<Vec<String>> {
+/// Loads what one node lacks of `wanted`, whose init is `pid`, and returns the names.
+pub(crate) fn load_into(shop: &Workshop, number: Number, pid: u32, wanted: &[Image]) -> anyhow::Result<Vec<String>> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let socket = root.join(kubelet::node::containerd::SOCKET.trim_start_matches('/'));
     if !socket.exists() {
         return Err(advise(anyhow::anyhow!("containerd of {number} does not run"), "`ferrovirt up` starts it"));
     }
-    Ok(images::load(shop, &socket)?)
+    Ok(images::load(shop, &socket, wanted)?)
 }
 
 fn print_list(shop: &Workshop) -> anyhow::Result<()> {

@@ -2,6 +2,7 @@
 //! its first argument.
 
 mod available;
+mod backup;
 mod cluster;
 mod components;
 mod control_plane;
@@ -14,6 +15,9 @@ mod logs;
 mod node;
 mod node_commands;
 mod nodes;
+mod power;
+mod service_route;
+mod simulated;
 mod state;
 mod status;
 mod terminal;
@@ -32,16 +36,20 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("down", down::main, "stop the cluster and leave nothing behind on the host"),
     ("status", status::main, "say what runs, where, and how much memory it takes"),
     ("kubeconfig", state::print_kubeconfig, "print the path of the kubeconfig"),
+    ("backup", backup::main, "save the cluster's objects and keys to a file"),
+    ("restore", backup::restore::main, "replace the cluster's state by a backup"),
     ("demo", demo::main, "create the demo VM and say what to do with it"),
     ("images", images::main, "build, list, load or push the container images"),
     ("install", deploy::main, "install virtual machine support on the cluster of the current kubeconfig"),
     ("logs", logs::main, "print the log of a part of the cluster"),
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
-    ("node", node_commands::main, "list, add, remove, start, kill, cut off or enter the nodes"),
+    ("node", node_commands::main, "list, add, remove, start, stop, kill, cut off or enter the nodes"),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
     ("virt-controller", components::virt_controller, ""),
     ("virt-handler", components::virt_handler, ""),
+    ("hostpath-csi", components::hostpath_csi, ""),
+    (simulated::PROGRAM, simulated::main, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

@@ -14,7 +14,7 @@ use kubelet::node::host_network;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
-use crate::{cluster, down, images, node, terminal, up};
+use crate::{cluster, down, images, node, power, simulated, terminal, up};
 
 /// Manage the nodes of the cluster
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ enum Action {
     Remove { name: Number },
     /// Start a node that does not run
     Start { name: Number },
+    /// Stop a node in good order: its pods get their grace, then the power goes
+    Stop { name: Number },
     /// Cut a node's power
     Kill { name: Number },
     /// Cut a node off the network; everything on it runs on
@@ -87,6 +89,12 @@ async fn apply(state: &State, change: Action) -> anyhow::Result<()> {
             }
             start(state, name).await
         }
+        Action::Stop { name } => {
+            running(state, name)?;
+            power::off(state, name).await?;
+            terminal::say(&format!("{name} is stopped; `ferrovirt node start {name}` starts it with its pods"));
+            Ok(())
+        }
         Action::Kill { name } => {
             running(state, name)?;
             down::stop_node(state, name)?;
@@ -120,7 +128,7 @@ async fn start(state: &State, number: Number) -> anyhow::Result<()> {
     let client = cluster::client(&state.kubeconfig()).await?;
     up::wait_for_node(state, &client, number, Some(since)).await?;
     if let Some(pid) = state.node_pid(number)? {
-        images::load_into(&images::default_workshop()?, number, pid)?;
+        images::load_into(&images::default_workshop()?, number, pid, &images::Image::ALL)?;
     }
     terminal::say(&format!("node {number} is Ready"));
     Ok(())
@@ -129,7 +137,7 @@ async fn start(state: &State, number: Number) -> anyhow::Result<()> {
 async fn remove(state: &State, number: Number) -> anyhow::Result<()> {
     state.has_node(number)?;
     if number == nodes::FIRST {
-        let error = anyhow::anyhow!("{number} stays: the host reaches Services through it");
+        let error = anyhow::anyhow!("{number} stays: every cluster has it");
         return Err(advise(error, "`ferrovirt down --purge` removes the whole cluster"));
     }
     let config = state.node(number)?;
@@ -187,6 +195,13 @@ async fn list(state: &State) -> anyhow::Result<()> {
         let object = listed.iter().find(|node| node.metadata.name.as_deref() == Some(&config.name));
         let ready = object.map_or("unknown", |node| if up::is_ready(node, None) { "yes" } else { "no" });
         terminal::say(&format!("{:<10} {power:<24} {address:<14} {ready}", config.name));
+    }
+    for node in listed.iter().filter(|node| simulated::is_simulated(node)) {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+        let address = addresses.into_iter().find(|a| a.type_ == "InternalIP").map_or("", |a| a.address.as_str());
+        let ready = if up::is_ready(node, None) { "yes" } else { "no" };
+        terminal::say(&format!("{name:<10} {:<24} {address:<14} {ready}", "simulated"));
     }
     Ok(())
 }

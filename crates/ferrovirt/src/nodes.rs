@@ -14,7 +14,7 @@ use crate::state::{API_PORT, State, VERSION};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Number(u8);
 
-/// The node that every cluster has, and through which the host reaches Services.
+/// The node that every cluster has.
 pub(crate) const FIRST: Number = Number(1);
 const LAST: u8 = 200;
 
@@ -76,7 +76,6 @@ fn config(state: &State, number: Number, resolvers: Vec<std::net::IpAddr>) -> an
         api_server: format!("https://10.88.0.1:{API_PORT}"),
         mtu: node::config::host_mtu(),
         sandbox_image: format!("ferrovirt.local/pause:{VERSION}"),
-        leads_to_services: number == FIRST,
     })
 }
 
@@ -149,7 +148,6 @@ mod tests {
             let config = config(&state, Number(n), vec!["192.0.2.53".parse().unwrap()]).unwrap();
             let found: Vec<_> = config.addresses.iter().chain(&config.pod_cidrs).map(ToString::to_string).collect();
             assert_eq!(found, expect);
-            assert_eq!(config.leads_to_services, n == 1);
         };
         check(1, ["10.88.0.11/24", "fd00:10:88::11/64", "10.244.0.0/24", "fd00:10:244::/64"]);
         check(2, ["10.88.0.12/24", "fd00:10:88::12/64", "10.244.1.0/24", "fd00:10:244:1::/64"]);

@@ -61,6 +61,16 @@ impl State {
         self.dir.join("store")
     }
 
+    /// A complete state out of a backup, on its way to its place.
+    pub(crate) fn restoring(&self) -> PathBuf {
+        self.dir.join("restore")
+    }
+
+    /// Objects and keys that a restore has replaced.
+    pub(crate) fn replaced(&self) -> PathBuf {
+        self.dir.join("replaced")
+    }
+
     /// Each node's directory lies here, by its name.
     pub(crate) fn nodes_dir(&self) -> PathBuf {
         self.dir.join("nodes")
@@ -89,6 +99,16 @@ impl State {
     /// Held by the control plane as long as it lives.
     pub(crate) fn control_plane_lock(&self) -> PathBuf {
         self.dir.join("control-plane.lock")
+    }
+
+    /// Held by the process that is the simulated nodes, as long as it lives.
+    pub(crate) fn simulated_lock(&self) -> PathBuf {
+        self.dir.join("simulated.lock")
+    }
+
+    /// How many simulated nodes there are to be.
+    pub(crate) fn simulated_count(&self) -> PathBuf {
+        self.dir.join("simulated-nodes")
     }
 
     /// Held by `up` and `down` while they work.

@@ -17,10 +17,11 @@ use kube::Api;
 use kubelet::node::host_network;
 
 use crate::available::Starts;
+use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
-use crate::{available, cluster, deploy, down, images, node, status, terminal};
+use crate::{available, cluster, deploy, down, images, node, simulated, status, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -31,6 +32,9 @@ struct UpArgs {
     /// How many nodes to have at least; nodes that were added before stay
     #[arg(long, value_name = "N", value_parser = nodes::count, default_value = "1")]
     nodes: u8,
+    /// How many nodes to have besides that run no containers, for load on the control plane; 0 removes them
+    #[arg(long, value_name = "N", value_parser = simulated::count)]
+    simulated_nodes: Option<u16>,
     /// Stop when the node is Ready, without virtual machine support
     #[arg(long)]
     cluster_only: bool,
@@ -46,6 +50,9 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let state = arguments.state.state()?;
     state.make()?;
     let _exclusive = state.exclusive()?;
+    if state.control_plane_pid()?.is_none() {
+        restore::finish(&state)?;
+    }
     cluster::runtime()?.block_on(run(&state, &arguments))
 }
 
@@ -106,11 +113,28 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
         terminal::say("already up");
     }
     terminal::say(&format!("guests run on {}", status::virtualization(&sys::kvm::verdict())));
-    if !arguments.cluster_only {
+    if arguments.cluster_only {
+        what_pods_need(state)?;
+    } else {
         virtual_machines(state, &client, &starts).await?;
+    }
+    // Last: what the cluster itself needs has found its place on nodes that run it.
+    let since = Instant::now();
+    if let Some(what) = simulated::ensure(state, &client, arguments.simulated_nodes).await? {
+        terminal::say(&format!("{:>7.2} s  {what}", since.elapsed().as_secs_f64()));
     }
     terminal::say(&format!("export KUBECONFIG={}", state.kubeconfig().display()));
     Ok(())
+}
+
+/// The image that every pod begins with, which comes from no registry.
+fn what_pods_need(state: &State) -> anyhow::Result<()> {
+    let shop = images::default_workshop()?;
+    if shop.list()?.is_empty() {
+        terminal::say("no images are built: `ferrovirt images build`, then `ferrovirt images load`, let pods start");
+        return Ok(());
+    }
+    images::load(&shop, state, &[images::Image::Pause]).map(drop)
 }
 
 /// The product's images on the nodes, its components in the cluster.
@@ -119,7 +143,7 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
     let shop = images::default_workshop()?;
     images::build(&shop)?;
     let since = Instant::now();
-    let loaded = images::load(&shop, state)?;
+    let loaded = images::load(&shop, state, &images::Image::ALL)?;
     if !loaded.is_empty() {
         steps.done(&format!("{} images loaded", loaded.len()), since);
     }
@@ -184,7 +208,7 @@ async fn bridge_is_there(config: &kubelet::node::Config) -> anyhow::Result<bool>
 }
 
 /// Whether the process runs the same file as this one; a rebuilt program is another file.
-fn is_this_program(pid: u32) -> bool {
+pub(crate) fn is_this_program(pid: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
     let id = |path: String| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     id(format!("/proc/{pid}/exe")) == id("/proc/self/exe".to_owned())
@@ -196,15 +220,36 @@ fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
     let log = OpenOptions::new().create(true).append(true).open(&path);
     let log = log.with_context(|| format!("cannot open {}", path.display()))?;
     let errors = log.try_clone().context("cannot share the log")?;
-    Command::new("/proc/self/exe")
+    let (tunables, small) = sys::heap::MANY_SMALL;
+    let mut process = Command::new("/proc/self/exe")
         .args(["control-plane", "--detach", "--state-dir"])
         .arg(state.dir())
+        .env(tunables, small)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
         .spawn()
         .context("cannot start the control plane")?;
+    while state.control_plane_pid()?.is_none() {
+        if process.try_wait().context("cannot wait for the control plane")?.is_some() {
+            return Err(control_plane_ended(state));
+        }
+        sys::process::pause(INTERVAL);
+    }
     Ok(())
+}
+
+/// Why it ended, in its own words, which are the last ones of its log.
+fn control_plane_ended(state: &State) -> anyhow::Error {
+    let log = std::fs::read(state.log("control-plane")).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let last = log.rfind("\nerror: ").map(|at| log[at + 1..].trim_end());
+    let (why, hint) = last.map_or((None, None), |text| {
+        let (why, hint) = text.split_once("\nhint: ").map_or((text, None), |(why, hint)| (why, Some(hint)));
+        (why.strip_prefix("error: "), hint)
+    });
+    let error = anyhow::anyhow!("the control plane ended{}", why.map(|why| format!(": {why}")).unwrap_or_default());
+    advise(error, hint.unwrap_or("`ferrovirt logs control-plane` says more"))
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -213,18 +258,18 @@ const INTERVAL: Duration = Duration::from_millis(25);
 async fn wait_for_api(state: &State, client: &kube::Client) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let request = || http::Request::get("/readyz").body(Vec::new());
-    let mut started = false;
     loop {
         let why = match client.request_text(request().context("cannot ask for readiness")?).await {
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
-        let runs = state.control_plane_pid()?.is_some();
-        if (started && !runs) || Instant::now() > deadline {
+        if state.control_plane_pid()?.is_none() {
+            return Err(control_plane_ended(state));
+        }
+        if Instant::now() > deadline {
             let error = anyhow::Error::new(why).context("the API server does not answer");
             return Err(advise(error, "`ferrovirt logs control-plane` says more"));
         }
-        started |= runs;
         tokio::time::sleep(INTERVAL).await;
     }
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{Error, Workshop, sysroot};
+use crate::{Error, Image, Workshop, sysroot};
 
-/// Imports the images of the store into containerd's `k8s.io` namespace and returns the names that were missing there.
+/// Imports `wanted` images of the store into containerd's `k8s.io` namespace and returns the names that were missing there.
 /// Containerd unpacks on its side, so `socket` may belong to another mount namespace.
-pub fn load(shop: &Workshop, socket: &Path) -> Result<Vec<String>, Error> {
+pub fn load(shop: &Workshop, socket: &Path, wanted: &[Image]) -> Result<Vec<String>, Error> {
     let ctr = || {
         let mut command = Command::new("ctr");
         command.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images"]);
@@ -18,7 +18,9 @@ pub fn load(shop: &Workshop, socket: &Path) -> Result<Vec<String>, Error> {
         return Err(Error::NothingBuilt);
     }
     let present = sysroot::run(ctr().arg("list"))?;
-    let missing = missing(&present, built.into_iter().map(|i| (i.name, i.digest)));
+    let names: Vec<_> = wanted.iter().map(|image| image.name()).collect();
+    let wanted = built.into_iter().filter(|image| names.contains(&image.name));
+    let missing = missing(&present, wanted.map(|i| (i.name, i.digest)));
     if missing.is_empty() {
         return Ok(missing);
     }

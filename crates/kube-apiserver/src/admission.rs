@@ -13,18 +13,24 @@ use serde_json::Value;
 
 use crate::authz::Authorizer;
 use crate::authz::view::View;
+use crate::certificates::guard;
 use crate::error::ApiError;
 use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
 
+pub(crate) mod amount;
 pub mod cel;
+pub(crate) mod configuration;
+pub mod limits;
 pub mod node_restriction;
 pub mod plugins;
 pub mod pod_security;
 pub mod policy;
 pub mod quota;
 pub mod rules;
+mod runtime_class;
 pub mod service_account;
+mod storage;
 pub mod webhook;
 
 /// What is done to the object.
@@ -71,11 +77,29 @@ pub struct Attributes {
     /// The new object in the request's version; None on delete.
     pub object: Option<Value>,
     /// The stored object in the request's version; None on create.
-    pub old: Option<Value>,
+    pub old: Option<Arc<Value>>,
     /// Create-, Update-, Patch- or DeleteOptions.
     pub options: Value,
     /// Nothing will be stored.
     pub dry_run: bool,
+}
+
+/// A write that its plugins and webhooks have changed as they like.
+#[derive(Debug)]
+pub struct Mutated {
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
+    /// Whether a webhook changed the object.
+    pub by_webhook: bool,
+}
+
+/// A write that may be stored.
+#[derive(Debug)]
+pub struct Admitted {
+    /// What the client is warned of.
+    pub warnings: Vec<String>,
+    /// Held until the write is stored, when it uses a quota.
+    pub turn: Option<quota::Turn>,
 }
 
 /// The chain; cheap to clone.
@@ -86,6 +110,7 @@ pub struct Admission {
     webhooks: Arc<webhook::Webhooks>,
     policies: Arc<policy::Policies>,
     accounts_required: bool,
+    turns: quota::Turns,
 }
 
 impl std::fmt::Debug for Admission {
@@ -104,12 +129,18 @@ fn exempt(attributes: &Attributes) -> bool {
         || matches!(attributes.resource.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
 }
 
+/// Policies judge webhook configurations too, but not policies.
+fn exempt_from_policies(attributes: &Attributes) -> bool {
+    exempt(attributes) && !attributes.resource.plural.ends_with("webhookconfigurations")
+}
+
 impl Admission {
     /// A chain reading the cluster through `view`; `accounts_required` is false where no controller makes accounts.
     #[must_use]
     pub fn new(view: Arc<dyn View>, authorizer: Authorizer, accounts_required: bool) -> Self {
         Self {
             accounts_required,
+            turns: quota::Turns::default(),
             webhooks: Arc::new(webhook::Webhooks::new(view.clone())),
             policies: Arc::new(policy::Policies::new(view.clone())),
             view,
@@ -117,11 +148,11 @@ impl Admission {
         }
     }
 
-    /// Checks and changes the object before validation; yields warnings for the client.
+    /// Checks and changes the object before validation.
     ///
     /// # Errors
     /// A refusal of a plugin or webhook.
-    pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+    pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry) -> Result<Mutated, ApiError> {
         let mut warnings = Vec::new();
         plugins::lifecycle(&*self.view, attributes)?;
         for _ in 0..ACCOUNT_TRIES {
@@ -131,42 +162,54 @@ impl Admission {
             tokio::time::sleep(ACCOUNT_PAUSE).await;
         }
         self.built_in(attributes)?;
-        if !exempt(attributes) && self.webhooks.mutate(attributes, registry, &mut warnings).await? {
-            // A webhook may have added containers, which need what the others have.
+        let by_webhook =
+            !exempt(attributes) && self.webhooks.mutate(attributes, registry, &self.authorizer, &mut warnings).await?;
+        if by_webhook {
+            // It may have added containers, which need what the others have.
             self.built_in(attributes)?;
         }
-        Ok(warnings)
+        Ok(Mutated { warnings, by_webhook })
     }
 
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
         plugins::mutate(&*self.view, attributes)?;
+        runtime_class::mutate(&*self.view, attributes)?;
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
-        quota::default_limits(&*self.view, attributes);
+        limits::defaults(&*self.view, attributes);
+        storage::mutate(&*self.view, attributes);
+        guard::note_requestor(attributes);
         Ok(())
     }
 
-    /// Checks the final object; yields warnings for the client.
+    /// Checks the final object.
     ///
     /// # Errors
     /// A refusal of a plugin, policy or webhook.
-    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Vec<String>, ApiError> {
+    pub async fn validate(&self, attributes: &Attributes, registry: &Registry) -> Result<Admitted, ApiError> {
         let mut warnings = Vec::new();
         if attributes.operation == Operation::Delete {
             // A deletion has nothing to mutate, so the chain begins here.
             plugins::lifecycle(&*self.view, attributes)?;
         }
         if let (Some(object), Operation::Create | Operation::Update) = (&attributes.object, attributes.operation) {
-            let old = attributes.old.as_ref();
+            let old = attributes.old.as_deref();
             crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;
         }
+        plugins::priority_classes(&*self.view, attributes)?;
         node_restriction::check(&*self.view, attributes)?;
         service_account::validate(&*self.view, attributes)?;
+        guard::check(&self.authorizer, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
-        quota::check(&*self.view, attributes)?;
-        if !exempt(attributes) {
-            self.policies.check(attributes, registry, &self.authorizer, &mut warnings)?;
-            self.webhooks.validate(attributes, registry, &mut warnings).await?;
+        storage::check(&*self.view, attributes)?;
+        limits::check(&*self.view, attributes)?;
+        if !exempt_from_policies(attributes) {
+            self.policies.check(attributes, registry, &self.authorizer, &mut warnings).await?;
         }
-        Ok(warnings)
+        if !exempt(attributes) {
+            self.webhooks.validate(attributes, registry, &self.authorizer, &mut warnings).await?;
+        }
+        // Last, because from here on the others of the namespace wait.
+        let turn = quota::check(&*self.view, &self.turns, attributes).await?;
+        Ok(Admitted { warnings, turn })
     }
 }

@@ -34,8 +34,8 @@ impl Authenticator {
     /// # Errors
     /// 401 when credentials are given and wrong; no credentials at all is `system:anonymous`.
     pub fn identify(&self, peer: Option<&PeerCertificate>, headers: &HeaderMap) -> Result<User, ApiError> {
-        if let Some(user) = peer.and_then(|p| certificate::user_of(&p.0)) {
-            return Ok(user);
+        if let Some(user) = peer.and_then(PeerCertificate::user) {
+            return Ok(user.clone());
         }
         if let Some(token) = bearer(headers) {
             return self.tokens.authenticate(&token, &[]).map(|(user, _)| user).map_err(|error| {

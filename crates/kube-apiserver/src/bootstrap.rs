@@ -8,10 +8,13 @@ use crate::error::ApiError;
 use crate::registry::bootstrap::ensure;
 
 pub mod pki;
+mod reconcile;
+mod signing;
+mod snapshots;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Creates what is missing; what an administrator has changed since stays as he left it.
+/// Creates what is missing. Of what is there, roles and bindings get back what they lack; the rest stays as it was left.
 pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
     let mut wanted: Vec<(&str, String, String, Value)> = Vec::new();
     for object in policy()? {
@@ -33,9 +36,13 @@ pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
     let map = authentication_facts(server);
     wanted.push(("", "configmaps".to_owned(), "kube-system".to_owned(), map.clone()));
     let all = wanted.into_iter().map(|(group, plural, namespace, object)| async move {
+        if group == RBAC {
+            reconcile::run(server, &format!("{plural}.{RBAC}"), &namespace, &object).await?;
+        }
         ensure(server, group, &plural, &namespace, object).await
     });
     futures::future::try_join_all(all).await?;
+    snapshots::run(server).await?;
     refresh_facts(server, &map).await
 }
 
@@ -46,7 +53,7 @@ fn policy() -> Result<Vec<Value>, ApiError> {
     let roles = list.clone();
     let objects = list.into_iter().map(|mut entry| {
         let mut metadata = json!({"name": entry["name"].take(),
-            "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
+            "annotations": {reconcile::AUTOUPDATE: "true"},
             "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}});
         for (key, value) in entry["labels"].as_object().into_iter().flatten() {
             metadata["labels"][key] = value.clone();

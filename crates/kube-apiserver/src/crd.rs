@@ -1,7 +1,8 @@
 //! CustomResourceDefinitions: from stored objects to served resources, and the end of both.
 
 pub(crate) mod check;
-pub(crate) mod convert;
+mod conditions;
+pub mod convert;
 mod names;
 mod served;
 
@@ -12,13 +13,13 @@ use serde_json::{Value, json};
 pub(crate) use served::registry;
 
 use crate::ApiServer;
-use crate::store::{Key, Object};
+use crate::store::{Key, Object, WriteError};
 
 /// Keeps a definition until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 const STORAGE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
-/// Fills in what a new or changed definition gets from the server: names, conditions, stored versions.
+/// Fills in what a new or changed definition gets from the server: names, finalizer, stored versions.
 pub(crate) fn prepare(crd: &mut Value) {
     let names = &mut crd["spec"]["names"];
     let kind = names["kind"].as_str().unwrap_or_default().to_owned();
@@ -28,7 +29,6 @@ pub(crate) fn prepare(crd: &mut Value) {
     if names["listKind"].as_str().unwrap_or_default().is_empty() {
         names["listKind"] = format!("{kind}List").into();
     }
-    let accepted = names.clone();
     if crd["spec"]["conversion"].is_null() {
         crd["spec"]["conversion"] = json!({"strategy": "None"});
     }
@@ -40,42 +40,40 @@ pub(crate) fn prepare(crd: &mut Value) {
         crd["metadata"]["finalizers"] = finalizers.into();
     }
     let storage = crd["spec"]["versions"].as_array().into_iter().flatten().find(|v| v["storage"] == true);
-    let storage = storage.map(|version| version["name"].clone()).unwrap_or_default();
-    let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
-    if !stored.contains(&storage) {
-        stored.push(storage);
+    if let Some(storage) = storage.map(|version| version["name"].clone()) {
+        let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
+        if !stored.contains(&storage) {
+            stored.push(storage);
+        }
+        crd["status"]["storedVersions"] = stored.into();
     }
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let before = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let condition = |type_: &str, reason: &str, message: &str| {
-        let since = before.iter().find(|c| c["type"] == type_ && c["status"] == "True");
-        let since = since.map_or_else(|| now.clone().into(), |c| c["lastTransitionTime"].clone());
-        json!({"type": type_, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since})
-    };
-    let mut conditions = vec![
-        condition("NamesAccepted", "NoConflicts", "no conflicts found"),
-        condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-    ];
-    conditions.extend(before.iter().filter(|c| c["type"] == "Terminating").cloned());
-    crd["status"] = json!({"acceptedNames": accepted, "conditions": conditions, "storedVersions": stored});
 }
 
-/// Takes its names from a definition which another one of its group has already.
+/// Accepts the names of a definition, unless another one of its group has them already.
 pub(crate) fn settle_names(server: &ApiServer, crd: &mut Value) {
-    if let Some((reason, message)) = names::conflict(server.store(), crd) {
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        names::refuse(crd, &reason, &message, &now);
+    let now = now();
+    let conflict = names::conflict(server.store(), crd);
+    conditions::names(crd, conflict.as_ref(), &now);
+    if conflict.is_none() {
+        crd["status"]["acceptedNames"] = crd["spec"]["names"].clone();
+    } else if crd["status"]["acceptedNames"].is_null() {
+        crd["status"]["acceptedNames"] = json!({"plural": "", "kind": ""});
     }
+    conditions::approval(crd, &now);
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Gives definitions that waited for their names another try, after one has gone.
 pub(crate) async fn after_removal(server: &ApiServer) {
     for object in server.store().list(STORAGE, None).objects {
         let mut crd = object.value();
-        if names::accepted(&crd) || names::conflict(server.store(), &crd).is_some() {
+        if conditions::is_true(&crd, "NamesAccepted") || names::conflict(server.store(), &crd).is_some() {
             continue;
         }
-        prepare(&mut crd);
+        settle_names(server, &mut crd);
         // One that changed meanwhile was looked at by whoever changed it.
         let _ = server.store().update(object.key.clone(), crd, object.revision).await;
     }
@@ -105,9 +103,24 @@ pub(crate) fn resume_deletions(server: &ApiServer) {
     }
 }
 
+/// Writes a condition of a definition: type, status, reason, message.
+async fn note(server: &ApiServer, name: &str, (type_, status, reason, message): (&str, bool, &str, &str)) {
+    while let Some(object) = server.store().get(STORAGE, "", name) {
+        let mut crd = object.value();
+        conditions::set(&mut crd, type_, status, reason, message, &now());
+        match server.store().update(Key::new(STORAGE, "", name), crd, object.revision).await {
+            Err(WriteError::Changed) => {}
+            _ => break,
+        }
+    }
+    server.refresh_registry().await;
+}
+
 /// Deletes all objects of a definition, waits until they are gone, then lets the definition go.
 async fn clean_up(server: &ApiServer, name: &str) {
     let store = server.store().clone();
+    let begun = "CustomResource deletion is in progress";
+    note(server, name, ("Terminating", true, "InstanceDeletionInProgress", begun)).await;
     loop {
         let snapshot = store.list(name, None);
         for object in &snapshot.objects {
@@ -118,8 +131,7 @@ async fn clean_up(server: &ApiServer, name: &str) {
             if !held {
                 let _ = store.delete(key, object.revision).await;
             } else if !value["metadata"]["deletionTimestamp"].is_string() {
-                value["metadata"]["deletionTimestamp"] =
-                    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
+                value["metadata"]["deletionTimestamp"] = now().into();
                 value["metadata"]["deletionGracePeriodSeconds"] = 0.into();
                 let _ = store.update(key, value, object.revision).await;
             }
@@ -130,6 +142,7 @@ async fn clean_up(server: &ApiServer, name: &str) {
         let Ok(mut watch) = store.watch(name, None, snapshot.revision) else { continue };
         let _ = watch.next().await;
     }
+    note(server, name, ("Terminating", false, "InstanceDeletionCompleted", "removed all instances")).await;
     while let Some(object) = store.get(STORAGE, "", name) {
         let mut crd = object.value();
         let mut left: Vec<Value> = crd["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();

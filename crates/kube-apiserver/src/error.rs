@@ -13,7 +13,8 @@ pub struct Cause {
     pub reason: String,
     /// What is wrong and what would be accepted.
     pub message: String,
-    /// JSON path of the field, `spec.containers[0].image`.
+    /// JSON path of the field, `spec.containers[0].image`; empty for what is not about a field.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
@@ -31,12 +32,14 @@ pub struct ApiError {
     pub details: Option<Value>,
     /// Field errors.
     pub causes: Vec<Cause>,
+    /// A token with which a list may go on in spite of the error.
+    pub resume: Option<Box<str>>,
 }
 
 impl ApiError {
     /// An error with no details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, causes: Vec::new() }
+        Self { code, reason, message: message.into(), details: None, causes: Vec::new(), resume: None }
     }
     /// 400.
     pub fn bad_request(message: impl Into<String>) -> Self {
@@ -113,6 +116,9 @@ impl ApiError {
         if details.as_object().is_some_and(|d| !d.is_empty()) {
             status["details"] = details;
         }
+        if let Some(token) = &self.resume {
+            status["metadata"]["continue"] = (**token).into();
+        }
         status
     }
 }
@@ -124,6 +130,11 @@ fn qualified(group: &str, resource: &str) -> String {
 impl axum::response::IntoResponse for ApiError {
     fn into_response(self) -> axum::response::Response {
         let code = http::StatusCode::from_u16(self.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-        (code, axum::Json(self.to_status())).into_response()
+        let wait = self.details.as_ref().and_then(|details| details["retryAfterSeconds"].as_u64());
+        let mut response = (code, axum::Json(self.to_status())).into_response();
+        if let Some(seconds) = wait {
+            response.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }

@@ -6,7 +6,10 @@
 //! ```
 
 pub mod apply;
+mod check;
 pub mod fieldset;
+pub mod json;
+mod lastapplied;
 pub mod managed;
 pub mod strategic;
 pub mod typed;

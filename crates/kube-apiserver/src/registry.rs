@@ -10,6 +10,7 @@ pub(crate) mod strategy;
 use std::sync::Arc;
 
 use crate::schema::Schema;
+use crate::store::Object;
 
 /// A printer column, `additionalPrinterColumns` of a CRD or the shipped column of a built-in.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,8 +81,8 @@ pub struct Resource {
     pub crd: Option<String>,
     /// Revision of that CustomResourceDefinition; 0 for built-ins.
     pub crd_revision: u64,
-    /// `.spec.preserveUnknownFields`-like behaviour and conversion are the schema's and the CRD entry's affair.
-    pub conversion_webhook: Option<serde_json::Value>,
+    /// Converts between the versions of the CRD, when their difference is more than a name.
+    pub conversion_webhook: Option<Arc<crate::crd::convert::Webhook>>,
     /// What clients of this version are warned of; empty when it is not deprecated.
     pub deprecation: String,
     /// CRD `selectableFields` JSONPaths, or the field labels a built-in supports (`spec.nodeName`).
@@ -103,13 +104,21 @@ impl Resource {
     }
     /// Whether stored bytes can be served as they are. An object of a definition whose storage version has changed
     /// since is still stored in the older one.
-    pub fn serves_bytes(&self, stored: &[u8]) -> bool {
+    pub fn serves_bytes(&self, object: &Object) -> bool {
+        let stored = &object.json;
         if self.crd.is_none() {
             return self.version == self.storage_version && self.group != "events.k8s.io";
+        }
+        if self.wrote_before(object) {
+            return false;
         }
         let rest = stored.strip_prefix(b"{\"apiVersion\":\"").and_then(|rest| rest.strip_prefix(self.group.as_bytes()));
         let rest = rest.and_then(|rest| rest.strip_prefix(b"/")?.strip_prefix(self.version.as_bytes()));
         rest.is_some_and(|rest| rest.starts_with(b"\""))
+    }
+    /// Whether the object was written before the definition's last change, and may lack what the definition now says.
+    pub fn wrote_before(&self, object: &Object) -> bool {
+        self.crd.is_some() && object.revision <= self.crd_revision
     }
     /// Whether `metadata.generation` counts changes of the desired state.
     pub fn has_generation(&self) -> bool {

@@ -100,6 +100,11 @@ impl RequestInfo {
         Ok(info)
     }
 
+    /// Whether the request leaves everything as it is.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.verb.as_str(), "get" | "list" | "watch")
+    }
+
     fn set_verb(&mut self, method: &Method, query: &str) {
         let collection = self.name.is_empty();
         let pairs = || url::form_urlencoded::parse(query.as_bytes());

@@ -3,15 +3,16 @@
 mod accept;
 mod admit;
 mod answered;
-mod decode;
+pub(crate) mod decode;
 mod delete;
 pub(crate) mod documents;
 mod eviction;
-mod meta;
+pub(crate) mod meta;
 mod options;
 mod owners;
+mod page;
 mod patching;
-mod protobuf;
+pub(crate) mod protobuf;
 mod read;
 mod respond;
 pub mod selector;
@@ -31,9 +32,10 @@ use crate::ApiServer;
 use crate::error::ApiError;
 use crate::registry::Resource;
 use crate::request::{RequestInfo, User};
+use crate::serve::fairness::Turn;
 
 use accept::Accept;
-pub(crate) use meta::stamp_new;
+pub(crate) use meta::{label_problem, now, stamp_new, subdomain_problem};
 use options::Query;
 
 /// Everything a verb needs to know of one request.
@@ -112,7 +114,25 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     if !call.resource.deprecation.is_empty() {
         call.warn(call.resource.deprecation.clone());
     }
-    let outcome = dispatch(&call, body).await;
+    if call.info.is_read() {
+        return answer(&call, body).await;
+    }
+    // A write is finished though its client hangs up: what follows from it (a kind to serve, a namespace's account, a
+    // quota's count) must not be left undone. Its body is read before, at the pace and for the patience of the client.
+    let body = match decode::read(&call, body).await {
+        Ok(bytes) => Body::from(bytes),
+        Err(error) => return error.into_response(),
+    };
+    let turn = parts.extensions.get::<Turn>().cloned();
+    let finished = tokio::spawn(async move {
+        let _turn = turn;
+        answer(&call, body).await
+    });
+    finished.await.unwrap_or_else(|_| ApiError::internal("the request could not be finished").into_response())
+}
+
+async fn answer(call: &Call, body: Body) -> Response {
+    let outcome = dispatch(call, body).await;
     let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
     call.server.requests().count(&call.user, &call.info, response.status());
     for text in call.warnings.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -134,6 +154,12 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     if !resource.namespaced && !info.namespace.is_empty() && !about_itself {
         return Err(ApiError::new(404, "NotFound", "the server could not find the requested resource"));
     }
+    let include = call.query.get("includeObject");
+    if call.accept.shape == accept::Shape::Table && !matches!(include, "" | "None" | "Metadata" | "Object") {
+        return Err(ApiError::bad_request(format!(
+            "unrecognized includeObject value: {include:?}: supported values: \"None\", \"Metadata\", \"Object\""
+        )));
+    }
     if answered::concerns(call) {
         return answered::create(call, body).await;
     }
@@ -145,8 +171,8 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
         return Err(not_allowed());
     }
     match info.verb.as_str() {
-        "get" => read::get(call),
-        "list" => read::list(call),
+        "get" => read::get(call).await,
+        "list" => Box::pin(read::list(call)).await,
         "watch" => watching::watch(call),
         "create" => Box::pin(write::create(call, body)).await,
         "update" => Box::pin(write::update(call, body)).await,

@@ -3,9 +3,11 @@
 
 pub mod builtin;
 pub mod defaults;
+mod formats;
 pub mod parse;
 pub mod prune;
 pub mod rules;
+pub mod types;
 pub mod validate;
 
 use std::collections::BTreeMap;
@@ -43,6 +45,21 @@ pub enum Type {
     Number,
     /// boolean
     Boolean,
+}
+
+impl Type {
+    /// As a schema writes it; empty where it says nothing.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Any => "",
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+        }
+    }
 }
 
 /// One node of a structural schema. Shared subtrees are `Arc`s, so a recursive built-in type costs one node.

@@ -1,8 +1,9 @@
 //! The network edge: TLS listeners in front of the router.
 //!
-//! Guarantees: a client that is slow in its handshake, its headers or its body holds one connection and no more; upgraded
-//! connections (exec, port-forward, console) live until either side ends; after `shutdown` no connection is accepted and
-//! those that exist get a few seconds to finish.
+//! Guarantees: a client that is slow in its handshake, its headers or its body holds one connection and no more; floods of
+//! connections, of headers or of cancelled requests end the connections they come over ([`guests`]); upgraded connections
+//! (exec, port-forward, console) live until either side ends, and count until then; after `shutdown` no connection is accepted and those that
+//! exist get a few seconds to finish.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,15 +18,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub mod fairness;
+pub mod guests;
+mod held;
+mod seat;
 pub mod tls;
 
 use crate::authn::certificate::PeerCertificate;
+use guests::{Bounds, Guest, Guests, Introduction};
+use seat::{Seat, Seated};
 use tls::Tls;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(3);
-const CONNECTIONS: usize = 4096;
+/// Bytes of one request's headers.
+const HEADER_BYTES: usize = 64 * 1024;
+/// Requests which a client may have cancelled before they were looked at.
+const RESETS: usize = 100;
 
 /// Put into the extensions of every request that came over the network.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +45,20 @@ pub struct Connection {
 
 /// Serves `router` on all listeners until `shutdown`.
 pub async fn serve(listeners: Vec<TcpListener>, tls: Arc<Tls>, router: axum::Router, shutdown: CancellationToken) {
+    serve_within(Bounds::default(), listeners, tls, router, shutdown).await;
+}
+
+/// The same with bounds of one's own.
+pub async fn serve_within(
+    bounds: Bounds,
+    listeners: Vec<TcpListener>,
+    tls: Arc<Tls>,
+    router: axum::Router,
+    shutdown: CancellationToken,
+) {
     let connections = TaskTracker::new();
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(bounds.total));
+    let guests = Guests::new(bounds);
     let abort = CancellationToken::new();
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
@@ -48,6 +69,7 @@ pub async fn serve(listeners: Vec<TcpListener>, tls: Arc<Tls>, router: axum::Rou
             abort: abort.clone(),
             connections: connections.clone(),
             slots: slots.clone(),
+            guests: guests.clone(),
         };
         accepting.spawn(edge.accept(listener));
     }
@@ -67,6 +89,7 @@ struct Edge {
     abort: CancellationToken,
     connections: TaskTracker,
     slots: Arc<Semaphore>,
+    guests: Arc<Guests>,
 }
 
 impl Edge {
@@ -80,11 +103,13 @@ impl Edge {
             let edge = self.clone();
             self.connections.spawn(async move {
                 let abort = edge.abort.clone();
+                let guest = edge.guests.enter();
+                let seat = Seat::new(guest.clone(), slot);
                 tokio::select! {
                     () = abort.cancelled() => {}
-                    () = edge.connection(stream, peer) => {}
+                    () = guest.shown_out() => tracing::debug!(%peer, "too many connections: an idle one is closed"),
+                    () = edge.connection(stream, peer, &guest, seat) => {}
                 }
-                drop(slot);
             });
         }
     }
@@ -102,7 +127,7 @@ impl Edge {
         }
     }
 
-    async fn connection(self, stream: TcpStream, peer: SocketAddr) {
+    async fn connection(self, stream: TcpStream, peer: SocketAddr, guest: &Arc<Guest>, seat: Seat) {
         let _ = stream.set_nodelay(true);
         let acceptor = tokio_rustls::TlsAcceptor::from(self.tls.current());
         let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
@@ -114,39 +139,56 @@ impl Edge {
             Err(_) => return,
         };
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let certificate = certificate.map(|leaf| PeerCertificate(Arc::from(leaf.as_ref())));
+        let certificate = certificate.map(|leaf| PeerCertificate::read(leaf.as_ref()));
         let router = self.router;
+        let introduction = Introduction(guest.clone());
         let service = tower::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let router = router.clone();
             let certificate = certificate.clone();
+            let introduction = introduction.clone();
             async move {
+                let pending = introduction.0.request();
                 let mut request = request.map(axum::body::Body::new);
                 request.extensions_mut().insert(Connection { peer });
+                request.extensions_mut().insert(introduction);
                 if let Some(certificate) = certificate {
                     request.extensions_mut().insert(certificate);
                 }
-                tower::ServiceExt::oneshot(router, request).await
+                let response = tower::ServiceExt::oneshot(router, request).await?;
+                Ok::<_, std::convert::Infallible>(held::until_read(response, pending))
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS).keep_alive(true);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS)
+            .max_buf_size(4 * HEADER_BYTES)
+            .keep_alive(true);
         builder
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(250)
+            .max_header_list_size(HEADER_BYTES as u32)
+            .max_pending_accept_reset_streams(RESETS)
+            .max_local_error_reset_streams(RESETS)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(20));
-        let connection =
-            builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection = builder
+            .serve_connection_with_upgrades(TokioIo::new(Seated::new(stream, seat)), TowerToHyperService::new(service));
         tokio::pin!(connection);
         let outcome = tokio::select! {
-            outcome = connection.as_mut() => outcome,
+            outcome = connection.as_mut() => Some(outcome),
             () = self.shutdown.cancelled() => {
                 connection.as_mut().graceful_shutdown();
-                connection.as_mut().await
+                Some(connection.as_mut().await)
+            }
+            () = guest.idle() => {
+                connection.as_mut().graceful_shutdown();
+                tokio::time::timeout(GRACE, connection.as_mut()).await.ok()
             }
         };
-        if let Err(error) = outcome {
+        if let Some(Err(error)) = outcome {
             tracing::debug!(%peer, %error, "connection ended");
         }
     }

@@ -60,6 +60,8 @@ struct Inner {
     openapi: crate::openapi::Cache,
     requests: Requests,
     closing: watch::Sender<bool>,
+    /// Told when the registry has changed.
+    registered: watch::Sender<()>,
     /// Held while a Service's addresses and ports are chosen and stored.
     services: Arc<tokio::sync::Mutex<()>>,
     /// Serialises rebuilding the registry.
@@ -91,6 +93,7 @@ impl ApiServer {
                 openapi: crate::openapi::Cache::default(),
                 requests: Requests::default(),
                 closing: watch::Sender::new(false),
+                registered: watch::Sender::new(()),
                 services: Arc::default(),
                 rebuilding: tokio::sync::Mutex::default(),
             }),
@@ -99,6 +102,7 @@ impl ApiServer {
         crate::registry::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crate::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crd::resume_deletions(&server);
+        crate::certificates::resume(&server).await;
         tokio::spawn(crate::store::expiry::run(Arc::downgrade(server.store())));
         Ok(server)
     }
@@ -163,6 +167,11 @@ impl ApiServer {
         self.inner.closing.subscribe()
     }
 
+    /// Changes when other resources are served than before.
+    pub(crate) fn registered(&self) -> watch::Receiver<()> {
+        self.inner.registered.subscribe()
+    }
+
     pub(crate) fn authorize(&self, user: &User, info: &RequestInfo) -> Result<(), ApiError> {
         self.inner.authorizer.authorize(user, info)
     }
@@ -176,16 +185,29 @@ impl ApiServer {
         let _turn = self.inner.rebuilding.lock().await;
         let before = self.registry();
         self.inner.registry.store(Arc::new(crd::registry(&self.inner.store, &before)));
+        self.inner.registered.send_replace(());
     }
 
     /// A stored object in the version of `resource`.
-    pub(crate) fn in_version(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
-        Ok(crd::convert::from_storage(resource, object))
+    pub(crate) async fn in_version(&self, resource: &Resource, object: &Object) -> Result<Value, ApiError> {
+        let stored = vec![(object.value(), resource.wrote_before(object))];
+        let converted = crd::convert::from_storage(&**self.store(), resource, stored).await?;
+        Ok(converted.into_iter().next().unwrap_or_default())
+    }
+
+    /// Stored objects in the version of `resource`, converted together.
+    pub(crate) async fn in_versions(
+        &self,
+        resource: &Resource,
+        objects: &[Arc<Object>],
+    ) -> Result<Vec<Value>, ApiError> {
+        let stored = objects.iter().map(|object| (object.value(), resource.wrote_before(object))).collect();
+        crd::convert::from_storage(&**self.store(), resource, stored).await
     }
 
     /// An object of the version of `resource` as it is stored.
-    pub(crate) fn to_storage(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
-        Ok(crd::convert::to_storage(resource, object))
+    pub(crate) async fn to_storage(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
+        crd::convert::to_storage(&**self.store(), &self.registry(), resource, object).await
     }
 
     /// Called after every write that left an object behind.
@@ -196,6 +218,12 @@ impl ApiServer {
             && let Err(error) = crate::registry::bootstrap::default_account(self, &object.key.name).await
         {
             tracing::warn!(%error, namespace = %object.key.name, "cannot create the default service account");
+        }
+        if resource.plural == "validatingadmissionpolicies" {
+            crate::admission::policy::typecheck::settle(self, object).await;
+        }
+        if resource.group == "certificates.k8s.io" {
+            crate::certificates::after_write(self, object).await;
         }
         if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
             self.refresh_registry().await;
@@ -226,12 +254,16 @@ async fn entry(State(server): State<ApiServer>, request: Request) -> Response {
 
 impl View for Store {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        Self::get(self, &storage_key(group, resource), namespace, name).map(|object| Arc::new(object.value()))
+        self.tree(&storage_key(group, resource), namespace, name)
     }
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         let namespace = (!namespace.is_empty()).then_some(namespace);
         let snapshot = Self::list(self, &storage_key(group, resource), namespace);
-        snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
+        self.trees(&snapshot)
+    }
+    fn count(&self, group: &str, resource: &str, namespace: &str) -> usize {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        Self::list(self, &storage_key(group, resource), namespace).objects.len()
     }
     fn revision(&self, group: &str, resource: &str) -> u64 {
         self.changed_at(&storage_key(group, resource))

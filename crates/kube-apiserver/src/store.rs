@@ -10,10 +10,16 @@
 //! Guarantees: an acknowledged write survives `kill -9` and power loss; readers never see a write before it is durable;
 //! every write has its own revision; a list's revision is a position from which a watch misses and repeats nothing.
 
+pub mod archive;
 mod bucket;
+#[cfg(test)]
+mod crash;
 mod disk;
 pub(crate) mod expiry;
+mod medium;
 mod object;
+mod row;
+mod trees;
 mod watch;
 mod writer;
 
@@ -25,9 +31,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::Value;
 
 use bucket::Bucket;
+pub(crate) use object::LINE_TAIL;
 pub use object::{Body, Key, Object};
+use trees::Trees;
 pub use watch::{Event, EventKind, Watch};
 use writer::{Change, Writer};
+
+/// The store's file in its directory.
+pub const FILE: &str = "objects.redb";
+/// Beside it, the last revision that was acknowledged.
+pub const PROMISES: &str = "acknowledged";
 
 /// The position asked for is older than what is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +80,8 @@ pub enum WriteError {
 /// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory cannot be made.
-    #[error("cannot create the data directory {path}")]
+    /// The directory cannot be made or looked at.
+    #[error("cannot use the data directory {path}")]
     Directory {
         /// The directory.
         path: String,
@@ -76,7 +89,7 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The file is damaged, locked by another process or unreadable.
+    /// The file cannot be read or written.
     #[error("cannot open the store {path}")]
     File {
         /// The file.
@@ -85,11 +98,31 @@ pub enum OpenError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A record does not hold an object.
-    #[error("the store holds a damaged record for {key}")]
-    Record {
-        /// Its key.
-        key: String,
+    /// Another process has it.
+    #[error("the store {path} is in use by another process")]
+    Busy {
+        /// The file.
+        path: String,
+    },
+    /// What lies there is not what was written. Nothing of it is used, because what is missing cannot be known.
+    #[error("the store {path} is damaged: {what}; restore a backup")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// How that shows.
+        what: String,
+    },
+    /// Written by a program that knows more.
+    #[error(
+        "the store {path} has format {format}, and this program knows formats up to {known}; use the newer program"
+    )]
+    Newer {
+        /// The file.
+        path: String,
+        /// Its format.
+        format: u64,
+        /// The newest one known here.
+        known: u64,
     },
     /// The writer thread cannot start.
     #[error("cannot start the store's writer")]
@@ -98,6 +131,29 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl OpenError {
+    fn damaged(path: &str, what: &str) -> Self {
+        Self::Damaged { path: path.to_owned(), what: what.to_owned() }
+    }
+
+    /// What the database says, in our words.
+    fn of(path: &str, error: redb::Error) -> Self {
+        use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        match error {
+            redb::Error::DatabaseAlreadyOpen => Self::Busy { path: path.to_owned() },
+            redb::Error::Corrupted(what) => Self::damaged(path, &what),
+            redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableDoesNotExist(_)
+            | redb::Error::UpgradeRequired(_) => Self::damaged(path, "it is a database of something else"),
+            redb::Error::Io(error) if error.kind() == UnexpectedEof => Self::damaged(path, "its end is missing"),
+            redb::Error::Io(error) if matches!(error.kind(), InvalidData | InvalidInput) => {
+                Self::damaged(path, &error.to_string())
+            }
+            error => Self::File { path: path.to_owned(), source: error.into() },
+        }
+    }
 }
 
 /// A consistent view of one resource.
@@ -121,6 +177,19 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(revision: u64, objects: Vec<Object>, history: usize) -> Self {
+        let shared = Self {
+            buckets: RwLock::default(),
+            revision: Arc::new(AtomicU64::new(revision)),
+            opened_at: revision,
+            history: history.max(16),
+        };
+        for object in objects {
+            shared.bucket(&object.key.resource).load(object);
+        }
+        shared
+    }
+
     fn bucket(&self, resource: &str) -> Arc<Bucket> {
         if let Some(bucket) = self.buckets.read().unwrap_or_else(PoisonError::into_inner).get(resource) {
             return bucket.clone();
@@ -138,27 +207,17 @@ impl Shared {
 pub struct Store {
     shared: Arc<Shared>,
     writer: Writer,
+    trees: Trees,
 }
 
 impl Store {
     /// Opens the store in `dir`, or one that lives in memory only.
     pub fn open(dir: Option<&Path>, history: usize) -> Result<Arc<Self>, OpenError> {
-        let disk = dir.map(disk::Disk::open).transpose()?;
-        let (revision, objects) = match &disk {
-            Some(disk) => disk.load()?,
-            None => (1, Vec::new()),
-        };
-        let shared = Arc::new(Shared {
-            buckets: RwLock::default(),
-            revision: Arc::new(AtomicU64::new(revision)),
-            opened_at: revision,
-            history: history.max(16),
-        });
-        for object in objects {
-            shared.bucket(&object.key.resource).load(object);
-        }
+        let (disk, objects) = dir.map(disk::Disk::open).transpose()?.unzip();
+        let revision = disk.as_ref().map_or(disk::FIRST, disk::Disk::revision);
+        let shared = Arc::new(Shared::new(revision, objects.unwrap_or_default(), history));
         let writer = Writer::start(shared.clone(), disk)?;
-        Ok(Arc::new(Self { shared, writer }))
+        Ok(Arc::new(Self { shared, writer, trees: Trees::default() }))
     }
 
     /// The newest published revision.
@@ -169,6 +228,19 @@ impl Store {
     /// One object.
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         self.shared.bucket(resource).get(namespace, name)
+    }
+
+    /// One object as a tree, for those who look at the same few again and again.
+    pub(crate) fn tree(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.get(resource, namespace, name).map(|object| self.trees.of(&object))
+    }
+
+    /// The objects of a snapshot as trees. Those of a long one are made anew: they would only displace others.
+    pub(crate) fn trees(&self, snapshot: &Snapshot) -> Vec<Arc<Value>> {
+        if snapshot.objects.len() <= trees::FEW {
+            return snapshot.objects.iter().map(|object| self.trees.of(object)).collect();
+        }
+        snapshot.objects.iter().map(|object| Arc::new(object.value())).collect()
     }
 
     /// All objects of a resource, or those of one namespace.
@@ -184,6 +256,14 @@ impl Store {
     /// Revision of the resource's last change; caches of decisions are keyed by it.
     pub fn changed_at(&self, resource: &str) -> u64 {
         self.shared.bucket(resource).changed_at()
+    }
+
+    /// Every resource that has or had objects, in order.
+    fn resources(&self) -> Vec<String> {
+        let buckets = self.shared.buckets.read().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<String> = buckets.keys().cloned().collect();
+        names.sort_unstable();
+        names
     }
 
     /// Number of objects of a resource.

@@ -22,6 +22,7 @@ use crate::request::{RequestInfo, User};
 mod forward;
 mod kubelet;
 mod logs;
+mod node;
 mod proxy;
 mod remote;
 pub mod spdy;

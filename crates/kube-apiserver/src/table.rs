@@ -22,23 +22,23 @@ use crate::registry::{Column, Resource};
 /// The table of some objects of one resource. `include` is the `includeObject` parameter: `None`, `Object`, or anything else
 /// for the metadata alone. The list's own metadata is for the caller to add.
 pub fn render(resource: &Resource, objects: &[Value], include: &str, now: Timestamp) -> Value {
-    let rows: Vec<Value> = objects
-        .iter()
-        .map(|object| {
-            let shown = match include {
-                "None" => Value::Null,
-                "Object" => object.clone(),
-                _ => json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]}),
-            };
-            let mut row = json!({"cells": row(resource, object, now), "object": shown});
-            if let (true, phase @ Some("Succeeded" | "Failed")) = (is_pod(resource), object["status"]["phase"].as_str()) {
-                row["conditions"] = json!([{"type": "Completed", "status": "True", "reason": phase,
-                    "message": "The pod has finished"}]);
-            }
-            row
-        })
-        .collect();
+    let rows: Vec<Value> = objects.iter().map(|object| line(resource, object, include, now)).collect();
     json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "columnDefinitions": columns(resource), "rows": rows})
+}
+
+/// The row of one object.
+pub fn line(resource: &Resource, object: &Value, include: &str, now: Timestamp) -> Value {
+    let shown = match include {
+        "None" => Value::Null,
+        "Object" => object.clone(),
+        _ => json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]}),
+    };
+    let mut row = json!({"cells": row(resource, object, now), "object": shown});
+    if let (true, phase @ Some("Succeeded" | "Failed")) = (is_pod(resource), object["status"]["phase"].as_str()) {
+        row["conditions"] = json!([{"type": "Completed", "status": "True", "reason": phase,
+            "message": "The pod has finished"}]);
+    }
+    row
 }
 
 fn is_pod(resource: &Resource) -> bool {

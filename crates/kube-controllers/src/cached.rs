@@ -11,8 +11,10 @@ use k8s_openapi::api::core::v1::{
     Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::IPAddress;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -61,24 +63,35 @@ cached!(
     Service,
     ServiceAccount,
     EndpointSlice,
+    IPAddress,
     PodDisruptionBudget,
     ClusterRole,
     Namespace,
     ResourceQuota,
     Endpoints,
     CertificateSigningRequest,
+    StorageClass,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    VolumeAttachment,
 );
 
 impl Cached for Pod {
     fn trim(&mut self) {
         trim_metadata(self);
         let Some(spec) = &mut self.spec else { return };
+        // Only who looks for a node asks which images are where.
+        let placed = spec.node_name.is_some();
         for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
             container.args = None;
-            container.command = None;
             container.env = None;
             container.env_from = None;
-            container.image = None;
+            // Which sidecars a CSI driver brings is read off its containers.
+            if crate::volumes::sidecar::of(container).is_none() {
+                container.command = None;
+                container.image = container.image.take().filter(|_| !placed);
+            }
             container.lifecycle = None;
             container.liveness_probe = None;
             container.readiness_probe = None;

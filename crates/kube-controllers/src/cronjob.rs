@@ -1,5 +1,6 @@
 //! CronJobs: jobs at the times of a schedule.
 
+mod plan;
 mod schedule;
 
 use std::collections::BTreeMap;
@@ -24,8 +25,6 @@ use crate::store::Key;
 use schedule::Schedule;
 
 const COMPONENT: &str = "cronjob-controller";
-/// Times missed beyond this many are not made up for one by one.
-const TOO_MANY: usize = 100;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
@@ -52,25 +51,6 @@ pub async fn run(ctx: Context) {
     queue.work("cronjob", 2, |key| reconcile(&ctx, key)).await;
 }
 
-/// The last time that is due and the next one to come.
-fn due(schedule: &Schedule, since: Timestamp, now: Timestamp) -> (Option<Timestamp>, usize, Option<Timestamp>) {
-    let (mut last, mut missed, mut from) = (None, 0, since);
-    loop {
-        match schedule.next(from) {
-            Some(time) if time <= now => {
-                missed += 1;
-                last = Some(time);
-                from = time;
-                // Far behind: jump close to the present instead of walking through every missed time.
-                if missed == TOO_MANY {
-                    from = from.max(Timestamp::from_second(now.as_second() - 86_400).unwrap_or(from));
-                }
-            }
-            next => return (last, missed, next),
-        }
-    }
-}
-
 async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let Some(cron) = ctx.store::<CronJob>().get(&key) else { return Ok(Wake::OnChange) };
     let Some(spec) = cron.spec.as_ref().filter(|_| cron.metadata.deletion_timestamp.is_none()) else {
@@ -90,35 +70,48 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     }
     let active: Vec<_> = jobs.iter().filter(|job| outcome(job).is_none()).cloned().collect();
     status.active = references(&active);
+    saw_ended(ctx, &cron, &jobs);
     let schedule = match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => schedule,
         Err(why) => {
-            let text = format!("unparseable schedule: {} : {why}", spec.schedule);
-            ctx.events.record(COMPONENT, cron.as_ref(), Severity::Warning, "UnparseableSchedule", text);
+            let zone = spec.time_zone.as_deref().filter(|zone| why.ends_with(&format!("unknown time zone {zone}")));
+            let (reason, text) = match zone {
+                Some(zone) => ("UnknownTimeZone", format!("invalid timeZone: {zone:?}: {why}")),
+                None => ("UnparseableSchedule", format!("unparseable schedule: {} : {why}", spec.schedule)),
+            };
+            ctx.events.record(COMPONENT, cron.as_ref(), Severity::Warning, reason, text);
             return write(ctx, &key, &cron, &status).await.map(|()| Wake::OnChange);
         }
     };
     if spec.suspend.unwrap_or(false) {
         return write(ctx, &key, &cron, &status).await.map(|()| Wake::OnChange);
     }
-    let mut since =
-        status.last_schedule_time.clone().or_else(|| cron.metadata.creation_timestamp.clone()).unwrap_or(now.clone());
-    if let Some(deadline) = spec.starting_deadline_seconds {
-        since = since.max(clock::plus_seconds(&now, -deadline));
-    }
-    let (last, missed, next) = due(&schedule, since.0, now.0);
-    if missed > TOO_MANY {
+    let due = plan::due(&cron, &schedule, &now);
+    if let Some(missed) = due.missed {
         let text = format!(
             "too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
         );
         ctx.events.record(COMPONENT, cron.as_ref(), Severity::Warning, "TooManyMissedTimes", text);
     }
-    if let Some(time) = last {
-        start(ctx, &cron, &active, Time(time), &mut status).await?;
+    if let Some(time) = due.time {
+        start(ctx, &cron, &active, &schedule, Time(time), &mut status).await?;
     }
     write(ctx, &key, &cron, &status).await?;
-    let wake = next.and_then(|next| u64::try_from(next.as_second() - Timestamp::now().as_second()).ok());
+    let wake = due.next.and_then(|next| u64::try_from(next.as_second() - Timestamp::now().as_second()).ok());
     Ok(wake.map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s.max(1)))))
+}
+
+/// Tells of each job that the status still called active, and that has ended.
+fn saw_ended(ctx: &Context, cron: &CronJob, jobs: &[Arc<Job>]) {
+    let known = cron.status.as_ref().and_then(|status| status.active.as_deref()).unwrap_or_default();
+    let was_active = |job: &&Arc<Job>| known.iter().any(|reference| reference.uid == job.metadata.uid);
+    for job in jobs.iter().filter(was_active) {
+        if let Some(succeeded) = outcome(job) {
+            let condition = if succeeded { "Complete" } else { "Failed" };
+            let text = format!("Saw completed job: {}, condition: {condition}", job.name_any());
+            ctx.events.record(COMPONENT, cron, Severity::Normal, "SawCompletedJob", text);
+        }
+    }
 }
 
 /// Starts the job of a due time, as the concurrency policy allows.
@@ -126,24 +119,25 @@ async fn start(
     ctx: &Context,
     cron: &CronJob,
     active: &[Arc<Job>],
+    schedule: &Schedule,
     time: Time,
     status: &mut CronJobStatus,
 ) -> Result<()> {
-    let Some(spec) = &cron.spec else { return Ok(()) };
-    if !active.is_empty() && spec.concurrency_policy.as_deref() == Some("Forbid") {
+    let how = plan::start(cron, active.len());
+    if how == plan::Start::Later {
         let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
         ctx.events.record(COMPONENT, cron, Severity::Normal, "JobAlreadyActive", text);
         return Ok(());
     }
     let mut running = active.to_vec();
-    if spec.concurrency_policy.as_deref() == Some("Replace") {
+    if how == plan::Start::Instead {
         for job in running.drain(..) {
             ctx.delete("delete job", job.as_ref(), DeleteParams::background()).await?;
             let text = format!("Deleted job {}", job.name_any());
             ctx.events.record(COMPONENT, cron, Severity::Normal, "SuccessfulDelete", text);
         }
     }
-    let job = new_job(cron, &time);
+    let job = new_job(cron, schedule, &time);
     match ctx.create("create job", &job).await {
         Ok(created) => {
             let text = format!("Created job {}", created.name_any());
@@ -164,11 +158,11 @@ async fn start(
     Ok(())
 }
 
-fn new_job(cron: &CronJob, time: &Time) -> Job {
+fn new_job(cron: &CronJob, schedule: &Schedule, time: &Time) -> Job {
     let template = cron.spec.as_ref().map(|s| s.job_template.clone()).unwrap_or_default();
     let given = template.metadata.unwrap_or_default();
     let mut annotations: BTreeMap<String, String> = given.annotations.unwrap_or_default();
-    annotations.insert("batch.kubernetes.io/cronjob-scheduled-timestamp".into(), time.0.to_string());
+    annotations.insert("batch.kubernetes.io/cronjob-scheduled-timestamp".into(), schedule.shown(time.0));
     Job {
         metadata: ObjectMeta {
             name: Some(format!("{}-{}", cron.name_any(), time.0.as_second() / 60)),
@@ -200,18 +194,10 @@ async fn write(ctx: &Context, key: &Key, cron: &CronJob, status: &CronJobStatus)
 }
 
 async fn cut_history(ctx: &Context, cron: &CronJob, jobs: &[Arc<Job>]) -> Result<()> {
-    let Some(spec) = &cron.spec else { return Ok(()) };
-    let limits =
-        [(true, spec.successful_jobs_history_limit.unwrap_or(3)), (false, spec.failed_jobs_history_limit.unwrap_or(1))];
-    for (succeeded, limit) in limits {
-        let mut finished: Vec<_> = jobs.iter().filter(|job| outcome(job) == Some(succeeded)).collect();
-        finished.sort_by_key(|job| job.metadata.creation_timestamp.clone());
-        let surplus = finished.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-        for job in finished.into_iter().take(surplus) {
-            if job.metadata.deletion_timestamp.is_none() {
-                ctx.delete("delete job", job.as_ref(), DeleteParams::background()).await?;
-            }
-        }
+    for job in plan::surplus(cron, jobs) {
+        ctx.delete("delete job", job.as_ref(), DeleteParams::background()).await?;
+        let text = format!("Deleted job {}", job.name_any());
+        ctx.events.record(COMPONENT, cron, Severity::Normal, "SuccessfulDelete", text);
     }
     Ok(())
 }

@@ -7,18 +7,22 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::{Resource, ResourceExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::core::DynamicObject;
+use kube::{Api, Resource, ResourceExt};
 
 use crate::clock::{self, seconds_between};
 use crate::context::Context;
 use crate::deployment::resolve;
-use crate::error::Result;
+use crate::error::{During, Result, gone_is_none};
+use crate::events::Severity;
 use crate::owner::{controller_key, controller_of, selects};
-use crate::pod;
 use crate::queue::{Queue, Wake};
 use crate::store::Key;
+use crate::{pod, resources};
 
+const COMPONENT: &str = "controllermanager";
 /// An eviction that was granted counts as happening for so long.
 const GRANTED_FOR: i64 = 120;
 
@@ -63,41 +67,109 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let pods: Vec<_> = ctx.store::<Pod>().in_namespace(&key.namespace);
     let pods: Vec<_> =
         pods.into_iter().filter(|p| selects(selector, pod::labels(p.meta())) && !pod::is_finished(p)).collect();
-    let expected = expected(ctx, &pods);
-    let (status, wake) = status(&budget, &pods, expected, &clock::now());
+    let expected = expected(ctx, &budget, &pods).await?;
+    let (status, wake) = match expected {
+        Ok(expected) => status(&budget, &pods, expected, &clock::now()),
+        Err(why) => {
+            ctx.events.record(
+                COMPONENT,
+                budget.as_ref(),
+                Severity::Warning,
+                "CalculateExpectedPodCountFailed",
+                format!("Failed to calculate the number of expected pods: {why}"),
+            );
+            (failed(&budget, why, &clock::now()), None)
+        }
+    };
     let operation = "write status of poddisruptionbudget";
     ctx.set_status::<PodDisruptionBudget, _>(operation, &key, budget.status.as_ref(), &status).await?;
     Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s))))
 }
 
-/// How many pods the controllers of these pods want in total; bare pods count themselves.
-fn expected(ctx: &Context, pods: &[Arc<Pod>]) -> i32 {
-    let mut by_controller = BTreeMap::<String, i32>::new();
-    let mut bare = 0;
+/// How many pods the controllers of these pods want in total, or why that is not known. Only a budget that is relative
+/// to it asks; pods without a controller are not wanted by anybody and count for nothing then.
+async fn expected(
+    ctx: &Context,
+    budget: &PodDisruptionBudget,
+    pods: &[Arc<Pod>],
+) -> Result<std::result::Result<i32, String>> {
+    let spec = budget.spec.as_ref();
+    let absolute =
+        spec.and_then(|s| s.min_available.as_ref()).is_some_and(|least| matches!(least, IntOrString::Int(_)));
+    if absolute {
+        return Ok(Ok(0));
+    }
+    let mut wanted = BTreeMap::<String, i32>::new();
     for pod in pods {
-        let Some(owner) = controller_of(pod.meta()) else {
-            bare += 1;
-            continue;
-        };
+        let Some(owner) = controller_of(pod.meta()).filter(|owner| !wanted.contains_key(&owner.uid)) else { continue };
         let set = controller_key::<ReplicaSet>(pod.meta()).and_then(|key| ctx.store::<ReplicaSet>().get(&key));
         let deployment = set.as_ref().and_then(|s| controller_key::<Deployment>(s.meta()));
         let deployment = deployment.and_then(|key| ctx.store::<Deployment>().get(&key));
         let stateful = controller_key::<StatefulSet>(pod.meta()).and_then(|key| ctx.store::<StatefulSet>().get(&key));
         if let Some(deployment) = deployment {
             let size = deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
-            by_controller.insert(deployment.uid().unwrap_or_default(), size);
+            wanted.insert(deployment.uid().unwrap_or_default(), size);
         } else if let Some(set) = set {
             let size = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
-            by_controller.insert(set.uid().unwrap_or_default(), size);
+            wanted.insert(owner.uid.clone(), size);
         } else if let Some(stateful) = stateful {
             let size = stateful.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
-            by_controller.insert(stateful.uid().unwrap_or_default(), size);
+            wanted.insert(owner.uid.clone(), size);
         } else {
-            // A controller without a known size: each of its pods counts.
-            *by_controller.entry(owner.uid.clone()).or_default() += 1;
+            match scale(ctx, owner, &pod.namespace().unwrap_or_default()).await? {
+                Ok(size) => wanted.insert(owner.uid.clone(), size),
+                Err(why) => return Ok(Err(why)),
+            };
         }
     }
-    bare + by_controller.values().sum::<i32>()
+    Ok(Ok(wanted.values().sum()))
+}
+
+/// How many pods a controller of any kind wants, by its scale.
+async fn scale(ctx: &Context, owner: &OwnerReference, namespace: &str) -> Result<std::result::Result<i32, String>> {
+    let served = resources::discover(&ctx.client).await?;
+    let Some(kind) = served.iter().find(|served| served.is_kind(&owner.api_version, &owner.kind)) else {
+        return Ok(Err(format!("no matches for kind {:?} in version {:?}", owner.kind, owner.api_version)));
+    };
+    let api: Api<DynamicObject> = kind.within(&ctx.client, namespace);
+    match gone_is_none(api.get_subresource("scale", &owner.name).await.during("read scale", &owner.name))? {
+        Some(scale) => {
+            let size = scale.data.pointer("/spec/replicas").and_then(serde_json::Value::as_i64).unwrap_or(0);
+            Ok(Ok(i32::try_from(size).unwrap_or(i32::MAX)))
+        }
+        None => Ok(Err(format!("{} does not implement the scale subresource", kind.group_resource()))),
+    }
+}
+
+/// Nothing may be evicted while it is not known how many pods there should be.
+fn failed(budget: &PodDisruptionBudget, why: String, now: &Time) -> PodDisruptionBudgetStatus {
+    let mut status = budget.status.clone().unwrap_or_default();
+    status.disruptions_allowed = 0;
+    status.observed_generation = budget.metadata.generation;
+    set_allowed(&mut status, "False", "SyncFailed", why, budget, now);
+    status
+}
+
+fn set_allowed(
+    status: &mut PodDisruptionBudgetStatus,
+    state: &str,
+    reason: &str,
+    message: String,
+    budget: &PodDisruptionBudget,
+    now: &Time,
+) {
+    let conditions = status.conditions.get_or_insert_default();
+    let known = conditions.iter().find(|c| c.type_ == "DisruptionAllowed" && c.status == state);
+    let since = known.map_or(now, |c| &c.last_transition_time).clone();
+    conditions.retain(|c| c.type_ != "DisruptionAllowed");
+    conditions.push(Condition {
+        type_: "DisruptionAllowed".into(),
+        status: state.into(),
+        reason: reason.into(),
+        message,
+        last_transition_time: since,
+        observed_generation: budget.metadata.generation,
+    });
 }
 
 /// The status, and in how many seconds a granted eviction that did not happen expires.
@@ -124,26 +196,14 @@ fn status(
     let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
     let (expected, desired) = match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => (expected, (expected - resolve(most, expected, true)).max(0)),
-        (None, Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(least))) => (count, *least),
+        (None, Some(IntOrString::Int(least))) => (count, *least),
         (None, Some(least)) => (expected, resolve(least, expected, true)),
         (None, None) => (expected, expected),
     };
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let (state, reason) = if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
-    let mut conditions = old.conditions.unwrap_or_default();
-    let known = conditions.iter().find(|c| c.type_ == "DisruptionAllowed" && c.status == state);
-    let since = known.map_or(now, |c| &c.last_transition_time).clone();
-    conditions.retain(|c| c.type_ != "DisruptionAllowed");
-    conditions.push(Condition {
-        type_: "DisruptionAllowed".into(),
-        status: state.into(),
-        reason: reason.into(),
-        message: String::new(),
-        last_transition_time: since,
-        observed_generation: budget.metadata.generation,
-    });
-    let status = PodDisruptionBudgetStatus {
-        conditions: Some(conditions),
+    let mut status = PodDisruptionBudgetStatus {
+        conditions: old.conditions,
         current_healthy: healthy,
         desired_healthy: desired,
         disrupted_pods: (!granted.is_empty()).then_some(granted),
@@ -151,6 +211,7 @@ fn status(
         expected_pods: expected,
         observed_generation: budget.metadata.generation,
     };
+    set_allowed(&mut status, state, reason, String::new(), budget, now);
     (status, wake)
 }
 

@@ -47,6 +47,17 @@ pub async fn run(ctx: Context) {
             }
         }
     });
+    nodes.on_change({
+        let (queue, services) = (queue.clone(), services.clone());
+        move |old, new| {
+            let zone = |node: Option<&Arc<Node>>| {
+                node.and_then(|node| pod::labels(node.meta()).get("topology.kubernetes.io/zone").cloned())
+            };
+            if zone(old) != zone(new) {
+                services.all().iter().for_each(|service| queue.push(Key::of(service.as_ref())));
+            }
+        }
+    });
     slices.on_change({
         let queue = queue.clone();
         move |old, new| {

@@ -2,6 +2,7 @@
 
 mod index;
 mod plan;
+mod policy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,14 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
-use crate::owner::{controlled_by, controller_key};
+use crate::owner::{controlled_by, controller_key, controller_of};
 use crate::queue::{Queue, Wake};
 use crate::store::Key;
 use crate::{clock, pod};
 
 const COMPONENT: &str = "job-controller";
+/// In `managedBy`: this controller.
+const MANAGER: &str = "kubernetes.io/job-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
@@ -42,6 +45,9 @@ pub async fn run(ctx: Context) {
                     queue.push(key);
                 }
             }
+            if let Some(pod) = new.filter(|pod| is_orphan(pod)) {
+                queue.push(Key::new(pod.namespace().unwrap_or_default(), ""));
+            }
         }
     });
     jobs.synced().await;
@@ -51,6 +57,9 @@ pub async fn run(ctx: Context) {
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let Some(job) = ctx.store::<Job>().get(&key) else { return release_orphans(ctx, &key).await };
+    if job.spec.as_ref().and_then(|s| s.managed_by.as_deref()).is_some_and(|manager| manager != MANAGER) {
+        return Ok(Wake::OnChange);
+    }
     let pods = ctx.store::<Pod>().owned_by(&job.uid().unwrap_or_default());
     if job.metadata.deletion_timestamp.is_some() {
         return release(ctx, &pods).await.map(|()| Wake::OnChange);
@@ -72,7 +81,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     // Pods made in this round are part of the same status write.
     let mut created = Ok(0);
     if !plan.create.is_empty() {
-        created = create(ctx, &job, &plan.create).await;
+        created = create(ctx, &job, &pods, &plan.create).await;
     }
     if let Ok(count) = created {
         plan.status.active = Some(plan.status.active.unwrap_or(0) + count).filter(|n| *n > 0);
@@ -102,7 +111,7 @@ fn announce(ctx: &Context, job: &Job, plan: &plan::Plan) {
         _ => {}
     }
     match &plan.ended {
-        Some(("CompletionsReached", _)) => {
+        Some(("CompletionsReached" | "SuccessPolicy", _)) => {
             ctx.events.record(COMPONENT, job, Severity::Normal, "Completed", "Job completed");
         }
         Some((reason, message)) => {
@@ -132,16 +141,21 @@ async fn release(ctx: &Context, pods: &[Arc<Pod>]) -> Result<()> {
     Ok(())
 }
 
-/// Pods whose job is gone must not be held by it.
+/// Whether a pod is tracked for a job that has let it go.
+fn is_orphan(pod: &Pod) -> bool {
+    plan::is_tracked(pod) && controller_of(pod.meta()).is_none()
+}
+
+/// Pods whose job is gone, or has let them go, must not be held by it.
 async fn release_orphans(ctx: &Context, key: &Key) -> Result<Wake> {
     let pods = ctx.store::<Pod>().in_namespace(&key.namespace);
-    let theirs = |pod: &Arc<Pod>| controller_key::<Job>(pod.meta()).as_ref() == Some(key);
+    let theirs = |pod: &Arc<Pod>| is_orphan(pod) || controller_key::<Job>(pod.meta()).as_ref() == Some(key);
     let pods: Vec<_> = pods.into_iter().filter(theirs).collect();
     release(ctx, &pods).await.map(|()| Wake::OnChange)
 }
 
-async fn create(ctx: &Context, job: &Job, indexes: &[Option<i32>]) -> Result<i32> {
-    let results = futures::future::join_all(indexes.iter().map(|index| create_one(ctx, job, *index))).await;
+async fn create(ctx: &Context, job: &Job, pods: &[Arc<Pod>], indexes: &[Option<i32>]) -> Result<i32> {
+    let results = futures::future::join_all(indexes.iter().map(|index| create_one(ctx, job, pods, *index))).await;
     let mut count = 0;
     for result in results {
         count += result?;
@@ -149,13 +163,21 @@ async fn create(ctx: &Context, job: &Job, indexes: &[Option<i32>]) -> Result<i32
     Ok(count)
 }
 
-async fn create_one(ctx: &Context, job: &Job, index: Option<i32>) -> Result<i32> {
+async fn create_one(ctx: &Context, job: &Job, pods: &[Arc<Pod>], index: Option<i32>) -> Result<i32> {
     let Some(spec) = &job.spec else { return Ok(0) };
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let mut pod = pod::from_template(&spec.template, &namespace, &name, controlled_by(job));
     pod.metadata.finalizers.get_or_insert_default().push(plan::TRACKING.into());
     if let Some(index) = index {
         number(&mut pod, &name, index);
+        if spec.backoff_limit_per_index.is_some() {
+            let (failures, ignored) = policy::failures(spec, pods, index);
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(policy::FAILURES.into(), failures.to_string());
+            if ignored > 0 {
+                annotations.insert(policy::IGNORED.into(), ignored.to_string());
+            }
+        }
     }
     match ctx.create("create pod", &pod).await {
         Ok(created) => {

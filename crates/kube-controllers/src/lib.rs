@@ -9,6 +9,7 @@ mod claim;
 mod clock;
 mod context;
 pub mod cronjob;
+pub mod csr;
 pub mod daemonset;
 pub mod deployment;
 pub mod disruption;
@@ -17,6 +18,7 @@ mod error;
 mod events;
 pub mod eviction;
 pub mod gc;
+pub mod ipaddress;
 pub mod job;
 pub mod namespace;
 pub mod node;
@@ -38,6 +40,7 @@ pub mod serviceaccount;
 pub mod statefulset;
 pub mod store;
 pub mod token;
+pub mod volumes;
 
 pub use cached::Cached;
 pub use context::Context;
@@ -51,6 +54,8 @@ pub struct Options {
     pub root_ca: String,
     /// The cluster's pod ranges, each with the prefix length a node gets out of it; the first is the primary family.
     pub pod_cidrs: Vec<(ipnet::IpNet, u8)>,
+    /// How CSI drivers on nodes are reached; the default reaches none, and serves none.
+    pub drivers: volumes::Drivers,
 }
 
 /// Runs everything until `shutdown`, then waits for it to stop.
@@ -63,13 +68,16 @@ pub async fn run(client: kube::Client, options: Options, shutdown: CancellationT
     ctx.spawn(daemonset::run(ctx.clone()));
     ctx.spawn(job::run(ctx.clone()));
     ctx.spawn(cronjob::run(ctx.clone()));
+    ctx.spawn(csr::run(ctx.clone()));
     ctx.spawn(statefulset::run(ctx.clone()));
     ctx.spawn(token::run(ctx.clone()));
     ctx.spawn(protection::run(ctx.clone()));
+    ctx.spawn(volumes::run(ctx.clone()));
     ctx.spawn(quota::run(ctx.clone()));
     ctx.spawn(roles::run(ctx.clone()));
     ctx.spawn(disruption::run(ctx.clone()));
     ctx.spawn(endpoints::run(ctx.clone()));
+    ctx.spawn(ipaddress::run(ctx.clone()));
     ctx.spawn(namespace::run(ctx.clone()));
     ctx.spawn(node::run(ctx.clone()));
     ctx.spawn(eviction::run(ctx.clone()));

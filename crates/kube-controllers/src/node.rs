@@ -3,8 +3,11 @@
 //! ```text
 //!  lease renewed --> heard --(40 s of silence)--> Ready=Unknown --> taint unreachable --> pods evicted (see `eviction`)
 //! ```
+//!
+//! When many nodes are lost at once it is rather the network, or this process: see [`zone`] for when nobody is evicted.
 
 mod plan;
+mod zone;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +45,7 @@ pub async fn run(ctx: Context) {
     let heard = Heard::default();
     let (nodes, leases, pods) = (ctx.store::<Node>(), ctx.store::<Lease>(), ctx.store::<Pod>());
     nodes.on_change({
-        let (queue, heard) = (queue.clone(), heard.clone());
+        let (queue, heard, others) = (queue.clone(), heard.clone(), nodes.clone());
         move |old, new| {
             let Some(node) = new else {
                 if let Some(node) = old {
@@ -54,6 +57,12 @@ pub async fn run(ctx: Context) {
                 hear(&heard, node.name_any());
             }
             queue.push(node.name_any());
+            // Whether pods are driven off a lost node depends on how the others are.
+            if old.is_none_or(|old| plan::state(old, "Ready") != plan::state(node, "Ready")) {
+                for other in others.all().iter().filter(|other| plan::state(other, "Ready") != "True") {
+                    queue.push(other.name_any());
+                }
+            }
         }
     });
     leases.on_change({
@@ -72,7 +81,8 @@ pub async fn run(ctx: Context) {
     leases.synced().await;
     pods.synced().await;
     // One at a time: two nodes must not be given the same CIDR.
-    queue.work("node", 1, |name| reconcile(&ctx, &heard, name)).await;
+    let paces = Mutex::new(zone::Paces::default());
+    queue.work("node", 1, |name| reconcile(&ctx, &heard, &paces, name)).await;
 }
 
 /// What only the node agent writes into the status.
@@ -81,7 +91,7 @@ fn heartbeats(node: &Node) -> Option<Vec<&k8s_openapi::apimachinery::pkg::apis::
     Some(conditions.iter().filter_map(|c| c.last_heartbeat_time.as_ref()).collect())
 }
 
-async fn reconcile(ctx: &Context, heard: &Heard, name: String) -> Result<Wake> {
+async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, name: String) -> Result<Wake> {
     let nodes = ctx.store::<Node>();
     let key = Key::new("", &name);
     let Some(mut node) = nodes.get(&key) else { return Ok(Wake::OnChange) };
@@ -113,7 +123,17 @@ async fn reconcile(ctx: &Context, heard: &Heard, name: String) -> Result<Wake> {
     if plan::state(&node, "Ready") != "True" {
         mark_pods_not_ready(ctx, &name).await?;
     }
-    if let Some(taints) = plan::taints(&node, &now) {
+    let (evict, again) = {
+        let mut paces = paces.lock().unwrap_or_else(PoisonError::into_inner);
+        paces.evict(&node, &nodes.all(), Instant::now())
+    };
+    if let Some(again) = again {
+        wake = match wake {
+            Wake::After(sooner) if sooner < again => wake,
+            _ => Wake::After(again),
+        };
+    }
+    if let Some(taints) = plan::taints(&node, evict, &now) {
         let change = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"taints": taints}});
         patch(ctx, &name, "taint node", &change).await?;
     }

@@ -1,6 +1,8 @@
 //! Whether a node's labels, fields and taints suit a pod: node selectors, node affinity, tolerations. Pure; used by the
 //! scheduler and by DaemonSets.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
 
 use crate::pod::labels;
@@ -14,6 +16,20 @@ pub(crate) fn selected(spec: &PodSpec, node: &Node) -> bool {
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
     required.is_none_or(|required| required.node_selector_terms.iter().any(|term| term_matches(term, node)))
+}
+
+/// The nodes that required node affinity names, when every one of its terms names some: no other can satisfy it.
+pub(crate) fn named_nodes(spec: &PodSpec) -> Option<BTreeSet<&str>> {
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let terms = &affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
+    let mut named = BTreeSet::new();
+    for term in terms {
+        let by_name = term.match_fields.iter().flatten().filter(|r| r.key == "metadata.name" && r.operator == "In");
+        let lists = by_name.map(|r| r.values.iter().flatten().map(String::as_str).collect::<BTreeSet<_>>());
+        // All requirements of a term have to hold.
+        named.extend(lists.reduce(|a, b| a.intersection(&b).copied().collect())?);
+    }
+    (!terms.is_empty()).then_some(named)
 }
 
 /// Whether all requirements of a term hold; a term without any matches nothing.
@@ -103,6 +119,24 @@ mod tests {
         check_term(json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}), true);
         check_term(json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}), false);
         check_term(json!({}), false);
+    }
+
+    #[test]
+    fn named_nodes_are_known() {
+        let check = |terms: Value, expect: Option<&[&str]>| {
+            let spec = json!({"containers": [], "affinity": {"nodeAffinity":
+                {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
+            let spec: PodSpec = serde_json::from_value(spec).unwrap();
+            let named = named_nodes(&spec).map(|names| names.into_iter().collect::<Vec<_>>());
+            assert_eq!(named.as_deref(), expect);
+        };
+        let name = |names: &[&str]| json!({"key": "metadata.name", "operator": "In", "values": names});
+        check(json!([{"matchFields": [name(&["b", "a"])]}, {"matchFields": [name(&["c"])]}]), Some(&["a", "b", "c"]));
+        check(json!([{"matchFields": [name(&["a"]), name(&["b"])]}]), Some(&[]));
+        check(
+            json!([{"matchFields": [name(&["a"])]}, {"matchExpressions": [{"key": "k", "operator": "Exists"}]}]),
+            None,
+        );
     }
 
     #[track_caller]

@@ -41,8 +41,7 @@ pub async fn run(ctx: Context) {
     nodes.on_change({
         let queue = queue.clone();
         move |old, new| {
-            let lost = |node: &&Arc<Node>| placement::taints(node).iter().any(|taint| taint.key == OUT_OF_SERVICE);
-            if let Some(node) = new.filter(lost).or(old.filter(|_| new.is_none())) {
+            if let Some(node) = new.filter(|node| out_of_service(node)).or(old.filter(|_| new.is_none())) {
                 queue.push(Work::Node(node.name_any()));
             }
         }
@@ -54,8 +53,14 @@ pub async fn run(ctx: Context) {
             let Some(pod) = new else { return };
             match pod::node_name(pod) {
                 None if pod::is_terminating(pod) => queue.push(Work::Leaving(Key::of(pod.as_ref()))),
-                Some(node) if nodes.get(&Key::new("", node)).is_none() => queue.push(Work::Node(node.to_owned())),
-                _ => {}
+                Some(node) => {
+                    let known = nodes.get(&Key::new("", node));
+                    let given_up = known.as_ref().is_some_and(|node| out_of_service(node)) && pod::is_terminating(pod);
+                    if known.is_none() || given_up {
+                        queue.push(Work::Node(node.to_owned()));
+                    }
+                }
+                None => {}
             }
             if pod::is_finished(pod) && old.is_none_or(|old| !pod::is_finished(old)) {
                 queue.push_after(Work::Finished, Duration::from_secs(1));
@@ -72,7 +77,7 @@ async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Ins
     match work {
         Work::Leaving(key) => {
             if let Some(pod) = pods.get(&key).filter(|pod| pod::is_terminating(pod) && pod::node_name(pod).is_none()) {
-                force(ctx, &pod).await?;
+                force(ctx, &pod, None).await?;
             }
         }
         Work::Finished => {
@@ -80,16 +85,17 @@ async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Ins
             let surplus = finished.len().saturating_sub(FINISHED_KEPT);
             finished.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
             for pod in finished.iter().take(surplus) {
-                force(ctx, pod).await?;
+                force(ctx, pod, None).await?;
             }
         }
         Work::Node(name) => {
             let node = ctx.store::<Node>().get(&Key::new("", &name));
             let here: Vec<_> = pods.all().into_iter().filter(|pod| pod::node_name(pod) == Some(&name)).collect();
             if let Some(node) = node {
-                let lost = placement::taints(&node).iter().any(|taint| taint.key == OUT_OF_SERVICE);
+                // Somebody vouches for it that nothing runs there any more.
+                let lost = out_of_service(&node);
                 for pod in here.iter().filter(|pod| lost && pod::is_terminating(pod)) {
-                    force(ctx, pod).await?;
+                    force(ctx, pod, None).await?;
                 }
                 missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&name);
                 return Ok(Wake::OnChange);
@@ -109,7 +115,7 @@ async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Ins
                 return Ok(Wake::OnChange);
             }
             for pod in &here {
-                force(ctx, pod).await?;
+                force(ctx, pod, Some("PodGC: node no longer exists")).await?;
             }
             missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&name);
         }
@@ -117,12 +123,22 @@ async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Ins
     Ok(Wake::OnChange)
 }
 
-/// Deletes a pod without waiting for a node; one that was not finished failed.
-async fn force(ctx: &Context, pod: &Pod) -> Result<()> {
+/// A node that does not answer and was declared out of service: nothing on it will come back.
+fn out_of_service(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    !ready && placement::taints(node).iter().any(|taint| taint.key == OUT_OF_SERVICE)
+}
+
+/// Deletes a pod without waiting for a node; one that was not finished failed, and says so if it was disrupted.
+async fn force(ctx: &Context, pod: &Pod, disrupted: Option<&str>) -> Result<()> {
     let key = Key::of(pod);
     if !pod::is_finished(pod) && pod::node_name(pod).is_some() {
-        let change = json!({"status": {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True",
-            "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists", "lastTransitionTime": clock::now()}]}});
+        let mut change = json!({"status": {"phase": "Failed"}});
+        if let Some(why) = disrupted {
+            change["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
+                "reason": "DeletionByPodGC", "message": why, "lastTransitionTime": clock::now()}]);
+        }
         let api: Api<Pod> = ctx.api(&key.namespace);
         let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&change)).await;
         gone_is_none(patched.during("write status of pod", &key))?;

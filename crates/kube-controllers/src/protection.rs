@@ -40,7 +40,7 @@ pub async fn run(ctx: Context) {
     pods.on_change({
         let queue = queue.clone();
         move |old, new| {
-            if let Some(old) = old.filter(|_| new.is_none_or(|pod| pod::is_finished(pod))) {
+            if let Some(old) = old.filter(|_| new.is_none_or(|pod| is_shut_down(pod))) {
                 for claim in claims_of(old) {
                     queue.push(Key::new(old.namespace().unwrap_or_default(), claim));
                 }
@@ -81,13 +81,23 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     }
     let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else { return Ok(Wake::OnChange) };
     let pods = ctx.store::<Pod>().in_namespace(&key.namespace);
-    let used = pods
-        .iter()
-        .any(|pod| !pod::is_finished(pod) && pod::node_name(pod).is_some() && claims_of(pod).contains(&key.name));
+    let used = pods.iter().any(|pod| uses(pod, &claim));
     if let Some(change) = change(claim.as_ref(), CLAIM, used) {
         ctx.merge::<PersistentVolumeClaim>("protect persistentvolumeclaim", &key, &change).await?;
     }
     Ok(Wake::OnChange)
+}
+
+/// Whether the pod keeps the claim from being deleted. A pod without a node does not: none would start it with a claim that
+/// is going away. One that is finished does: its node may still have the volume mounted.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let own = claim.owner_references().iter().any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref());
+    pod::node_name(pod).is_some() && claims_of(pod).contains(&claim.name_any()) && !(own && is_shut_down(pod))
+}
+
+/// Deleted, and nothing on its node any more; what waits for its own claims to go would wait for ever.
+fn is_shut_down(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
 /// Puts the finalizer on a living object, takes it off a leaving one that is not in use.
@@ -102,4 +112,36 @@ fn change<K: Resource>(object: &K, finalizer: &str, used: bool) -> Option<Value>
         return None;
     }
     Some(json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_keeps_a_claim() {
+        let check = |pod: Value, owner: &str, expect: bool| {
+            let claim = json!({"metadata": {"name": "p-v", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner}]}});
+            let given = serde_json::from_value(pod.clone()).unwrap();
+            assert_eq!(uses(&given, &serde_json::from_value(claim).unwrap()), expect, "{pod}");
+        };
+        let pod = |node: Option<&str>, phase: &str, grace: Option<i64>, volume: Value| {
+            let deleted = grace.map(|_| "2026-01-01T00:00:00Z");
+            let meta =
+                json!({"name": "p", "uid": "u", "deletionTimestamp": deleted, "deletionGracePeriodSeconds": grace});
+            json!({"metadata": meta, "spec": {"nodeName": node, "containers": [], "volumes": [volume]}, "status": {"phase": phase}})
+        };
+        let (named, own) = (
+            json!({"name": "x", "persistentVolumeClaim": {"claimName": "p-v"}}),
+            json!({"name": "v", "ephemeral": {}}),
+        );
+        check(pod(None, "Pending", None, named.clone()), "", false);
+        check(pod(Some("n"), "Running", None, named.clone()), "", true);
+        check(pod(Some("n"), "Succeeded", None, named.clone()), "", true);
+        check(pod(Some("n"), "Succeeded", Some(0), named), "", true);
+        check(pod(Some("n"), "Running", None, own.clone()), "u", true);
+        check(pod(Some("n"), "Running", Some(30), own.clone()), "u", true);
+        check(pod(Some("n"), "Running", Some(0), own), "u", false);
+    }
 }

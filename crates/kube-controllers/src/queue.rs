@@ -36,13 +36,26 @@ struct State<T> {
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     bell: Notify,
+    /// The first and the longest pause after failures.
+    pauses: (Duration, Duration),
 }
 
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_secs(60);
+/// The pauses of work done by others, who may be slow to recover: a storage driver.
+const PATIENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 impl<T: Clone + Eq + Hash> Queue<T> {
     pub(crate) fn new() -> Self {
+        Self::pausing((FIRST_RETRY, LAST_RETRY))
+    }
+
+    /// A queue that pauses longer after failures.
+    pub(crate) fn patient() -> Self {
+        Self::pausing(PATIENT)
+    }
+
+    fn pausing(pauses: (Duration, Duration)) -> Self {
         let state = State {
             ready: VecDeque::new(),
             waiting: HashSet::new(),
@@ -52,7 +65,7 @@ impl<T: Clone + Eq + Hash> Queue<T> {
             failures: HashMap::new(),
             sequence: 0,
         };
-        Self { state: Mutex::new(state), bell: Notify::new() }
+        Self { state: Mutex::new(state), bell: Notify::new(), pauses }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -146,7 +159,8 @@ impl<T: Clone + Eq + Hash> Queue<T> {
                 Err(()) => {
                     let count = state.failures.entry(key.clone()).or_default();
                     *count += 1;
-                    Some(FIRST_RETRY.saturating_mul(1 << (*count - 1).min(16)).min(LAST_RETRY))
+                    let (first, last) = self.pauses;
+                    Some(first.saturating_mul(1 << (*count - 1).min(16)).min(last))
                 }
             }
         };

@@ -1,5 +1,7 @@
 //! ResourceQuotas: how much of each limit a namespace uses, written into the status that admission checks against.
 
+mod scope;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,12 +83,15 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let Some(quota) = ctx.store::<ResourceQuota>().get(&key) else { return Ok(Wake::OnChange) };
     let hard = quota.spec.as_ref().and_then(|s| s.hard.clone()).unwrap_or_default();
     let pods: Vec<_> = ctx.store::<Pod>().in_namespace(&key.namespace);
-    let pods: Vec<_> = pods.into_iter().filter(|p| !pod::is_finished(p) && in_scope(&quota, p)).collect();
+    let pods: Vec<_> = pods.into_iter().filter(|p| scope::covers(&quota, p)).collect();
+    let scoped = scope::is_scoped(&quota);
     let mut used = BTreeMap::new();
     let mut wake = Wake::OnChange;
     let mut served: Option<Vec<Served>> = None;
     for name in hard.keys() {
         let amount = match known(ctx, &key.namespace, name, &pods) {
+            // Only pods have a scope, so nothing else is counted by a quota that has one.
+            _ if scoped && !of_pods(name) => 0,
             Some(amount) => amount,
             None => {
                 if served.is_none() {
@@ -105,49 +110,45 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     Ok(wake)
 }
 
-fn in_scope(quota: &ResourceQuota, pod: &Pod) -> bool {
-    let scopes = quota.spec.as_ref().and_then(|s| s.scopes.as_deref()).unwrap_or_default();
-    let spec = pod.spec.as_ref();
-    let terminating = spec.is_some_and(|s| s.active_deadline_seconds.is_some());
-    let best_effort = spec.is_some_and(|s| {
-        let none = |c: &Container| {
-            let resources = c.resources.as_ref();
-            resources.is_none_or(|r| {
-                r.requests.as_ref().is_none_or(BTreeMap::is_empty) && r.limits.as_ref().is_none_or(BTreeMap::is_empty)
-            })
-        };
-        s.containers.iter().chain(s.init_containers.iter().flatten()).all(none)
-    });
-    scopes.iter().all(|scope| match scope.as_str() {
-        "Terminating" => terminating,
-        "NotTerminating" => !terminating,
-        "BestEffort" => best_effort,
-        "NotBestEffort" => !best_effort,
-        _ => true,
-    })
+/// Whether a bound speaks of pods.
+fn of_pods(name: &str) -> bool {
+    let elsewhere = name.starts_with("count/") && name != "count/pods"
+        || name.starts_with("services")
+        || name.contains("persistentvolumeclaims")
+        || name.contains("requests.storage")
+        || matches!(name, "secrets" | "configmaps" | "replicationcontrollers" | "resourcequotas");
+    !elsewhere
 }
 
 /// What can be told from the stores.
 fn known(ctx: &Context, namespace: &str, name: &str, pods: &[Arc<Pod>]) -> Option<Milli> {
+    let all = pods.len();
     let whole = |count: usize| i128::try_from(count).unwrap_or(i128::MAX).saturating_mul(1000);
-    let services = |kind: Option<&str>| {
-        let services = ctx.store::<Service>().in_namespace(namespace);
-        let fits = |s: &Arc<Service>| kind.is_none() || s.spec.as_ref().and_then(|s| s.type_.as_deref()) == kind;
-        whole(services.iter().filter(|s| fits(s)).count())
+    let services = || ctx.store::<Service>().in_namespace(namespace);
+    let claims = || ctx.store::<PersistentVolumeClaim>().in_namespace(namespace);
+    let unfinished: Vec<Arc<Pod>> = pods.iter().filter(|pod| !pod::is_finished(pod)).cloned().collect();
+    let storage = |claims: Vec<Arc<PersistentVolumeClaim>>| -> Milli {
+        let requests = claims.iter().filter_map(|c| c.spec.as_ref()?.resources.as_ref()?.requests.clone());
+        requests.filter_map(|requests| requests.get("storage").map(quantity::of)).sum()
     };
+    if let Some((class, what)) = name.split_once(".storageclass.storage.k8s.io/") {
+        let mut claims = claims();
+        claims.retain(|c| c.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()) == Some(class));
+        return match what {
+            "persistentvolumeclaims" => Some(whole(claims.len())),
+            "requests.storage" => Some(storage(claims)),
+            _ => Some(0),
+        };
+    }
+    let pods = unfinished.as_slice();
     Some(match name {
-        "pods" | "count/pods" => whole(pods.len()),
-        "services" | "count/services" => services(None),
-        "services.loadbalancers" => services(Some("LoadBalancer")),
-        "services.nodeports" => services(Some("NodePort")) + services(Some("LoadBalancer")),
-        "persistentvolumeclaims" | "count/persistentvolumeclaims" => {
-            whole(ctx.store::<PersistentVolumeClaim>().in_namespace(namespace).len())
-        }
-        "requests.storage" => {
-            let claims = ctx.store::<PersistentVolumeClaim>().in_namespace(namespace);
-            let requests = claims.iter().filter_map(|c| c.spec.as_ref()?.resources.as_ref()?.requests.clone());
-            requests.filter_map(|requests| requests.get("storage").map(quantity::of)).sum()
-        }
+        "pods" => whole(pods.len()),
+        "count/pods" => whole(all),
+        "services" | "count/services" => whole(services().len()),
+        "services.loadbalancers" => whole(services().iter().filter(|s| kind_of(s) == "LoadBalancer").count()),
+        "services.nodeports" => whole(services().iter().map(|s| node_ports(s)).sum()),
+        "persistentvolumeclaims" | "count/persistentvolumeclaims" => whole(claims().len()),
+        "requests.storage" => storage(claims()),
         "cpu" | "memory" | "ephemeral-storage" => sum(pods, name, false),
         _ => {
             if let Some(resource) = name.strip_prefix("requests.") {
@@ -161,6 +162,22 @@ fn known(ctx: &Context, namespace: &str, name: &str, pods: &[Arc<Pod>]) -> Optio
     })
 }
 
+fn kind_of(service: &Service) -> &str {
+    service.spec.as_ref().and_then(|s| s.type_.as_deref()).unwrap_or_default()
+}
+
+/// Ports of nodes that a Service takes.
+fn node_ports(service: &Service) -> usize {
+    let Some(spec) = &service.spec else { return 0 };
+    let ports = spec.ports.as_deref().unwrap_or_default();
+    match kind_of(service) {
+        "NodePort" => ports.len(),
+        "LoadBalancer" if spec.allocate_load_balancer_node_ports != Some(false) => ports.len(),
+        "LoadBalancer" => ports.iter().filter(|port| port.node_port.unwrap_or(0) != 0).count(),
+        _ => 0,
+    }
+}
+
 /// Requests or limits of all pods: the containers together, or the largest init container.
 fn sum(pods: &[Arc<Pod>], resource: &str, limits: bool) -> Milli {
     let of = |container: &Container| {
@@ -171,8 +188,17 @@ fn sum(pods: &[Arc<Pod>], resource: &str, limits: bool) -> Milli {
     };
     let pod_sum = |pod: &Arc<Pod>| {
         let Some(spec) = &pod.spec else { return 0 };
-        let running: Milli = spec.containers.iter().map(of).sum();
-        let starting = spec.init_containers.iter().flatten().map(of).max().unwrap_or(0);
+        let mut running: Milli = spec.containers.iter().map(of).sum();
+        let (mut sidecars, mut starting) = (0, 0);
+        for init in spec.init_containers.iter().flatten() {
+            if init.restart_policy.as_deref() == Some("Always") {
+                running += of(init);
+                sidecars += of(init);
+                starting = starting.max(sidecars);
+            } else {
+                starting = starting.max(sidecars + of(init));
+            }
+        }
         let overhead = spec.overhead.as_ref().and_then(|o| o.get(resource)).map_or(0, quantity::of);
         running.max(starting) + overhead
     };

@@ -1,5 +1,6 @@
 //! StatefulSets: numbered pods with names and claims of their own.
 
+mod claims;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +47,21 @@ pub async fn run(ctx: Context) {
             }
         }
     });
+    claims.on_change({
+        let (queue, sets) = (queue.clone(), sets.clone());
+        // A pod may wait for a claim of its name to be gone.
+        move |old, new| {
+            if let Some(gone) = old.filter(|_| new.is_none()) {
+                let namespace = gone.namespace().unwrap_or_default();
+                let with_claims = |set: &Arc<StatefulSet>| {
+                    set.spec.as_ref().is_some_and(|spec| spec.volume_claim_templates.iter().flatten().next().is_some())
+                };
+                for set in sets.in_namespace(&namespace).into_iter().filter(with_claims) {
+                    queue.push(Key::of(set.as_ref()));
+                }
+            }
+        }
+    });
     sets.synced().await;
     pods.synced().await;
     revisions.synced().await;
@@ -67,7 +83,10 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let now = clock::now();
     let observed = plan::Observed { set: &set, pods: &pods, update: &update_hash, current: &current_hash, now: &now };
     let steps = plan::steps(&observed);
-    let outcome = execute(ctx, &set, &steps, &current).await;
+    let outcome = match claims::own(ctx, &set, &pods).await {
+        Ok(()) => execute(ctx, &set, &steps, &current).await,
+        error => error,
+    };
     let pods = ctx.store::<Pod>().owned_by(&set.uid().unwrap_or_default());
     let names = (current.name_any(), update.name_any());
     let (status, wake) = plan::status(&plan::Observed { pods: &pods, ..observed }, (&names.0, &names.1));
@@ -115,6 +134,10 @@ async fn create(ctx: &Context, set: &StatefulSet, number: i32, hash: &str, curre
     let Some(template) = template_of(set, hash, current) else { return Ok(()) };
     let namespace = set.namespace().unwrap_or_default();
     let name = format!("{}-{number}", set.name_any());
+    if claims::stale(ctx, set, &name) {
+        // Its removal wakes us.
+        return Ok(());
+    }
     let mut pod = pod::from_template(&template, &namespace, &name, controlled_by(set));
     pod.metadata.generate_name = None;
     pod.metadata.name = Some(name.clone());
@@ -153,7 +176,7 @@ async fn create(ctx: &Context, set: &StatefulSet, number: i32, hash: &str, curre
     }
 }
 
-/// Makes a pod's claim if it is missing; it outlives the pod, and by default the set.
+/// Makes a pod's claim if it is missing.
 async fn claim_for(ctx: &Context, set: &StatefulSet, template: &PersistentVolumeClaim, name: &str) -> Result<()> {
     let namespace = set.namespace().unwrap_or_default();
     if ctx.store::<PersistentVolumeClaim>().get(&Key::new(&namespace, name)).is_some() {
@@ -164,12 +187,7 @@ async fn claim_for(ctx: &Context, set: &StatefulSet, template: &PersistentVolume
     claim.metadata.namespace = Some(namespace);
     let selector = set.spec.as_ref().and_then(|s| s.selector.match_labels.clone()).unwrap_or_default();
     claim.metadata.labels.get_or_insert_default().extend(selector);
-    let deleted_with_set =
-        set.spec.as_ref().and_then(|s| s.persistent_volume_claim_retention_policy.as_ref()?.when_deleted.as_deref())
-            == Some("Delete");
-    if deleted_with_set {
-        claim.metadata.owner_references = Some(vec![controlled_by(set)]);
-    }
+    claim.metadata.owner_references = claims::first_owner(set);
     match ctx.create("create persistentvolumeclaim", &claim).await {
         Err(error) if error.code() == 409 => Ok(()),
         result => result.map(drop),

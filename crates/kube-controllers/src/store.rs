@@ -7,8 +7,10 @@
 //! ```
 //!
 //! Guarantees: listeners see the changes of one store in order and exactly once; a controller that passes the result of
-//! a write to [`Store::observe`] reads its own write afterwards, so it never repeats it; an object reported by
-//! [`Store::forget`] does not come back from a late watch event.
+//! a write to [`Store::observe`] reads its own write afterwards, so it never repeats it; an object whose deletion the watch
+//! or [`Store::forget`] reported does not come back from a late watch event, nor from a late answer to a request.
+
+mod gone;
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -21,6 +23,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+use self::gone::Gone;
 use crate::cached::Cached;
 
 /// Namespace (empty for cluster-wide kinds) and name.
@@ -56,8 +59,9 @@ struct State<K> {
     objects: BTreeMap<Key, Arc<K>>,
     /// Controller owner's uid ("" for none) -> objects.
     by_owner: HashMap<String, BTreeSet<Key>>,
-    /// Uids whose deletion we know before the watch does.
-    gone: HashSet<String>,
+    /// Deleted as far as the watch or we ourselves know. An answer to a request that was overtaken by the deletion, as that
+    /// to the removal of the last finalizer often is, would otherwise stay for good.
+    gone: Gone,
     /// During a relist: what it has shown, plus what was observed meanwhile.
     seen: Option<HashSet<Key>>,
 }
@@ -107,7 +111,7 @@ where
     K: Cached,
 {
     fn new() -> Self {
-        let state = State { objects: BTreeMap::new(), by_owner: HashMap::new(), gone: HashSet::new(), seen: None };
+        let state = State { objects: BTreeMap::new(), by_owner: HashMap::new(), gone: Gone::default(), seen: None };
         Self { state: RwLock::new(state), listeners: Mutex::new(Vec::new()), ready: watch::Sender::new(false) }
     }
 
@@ -205,10 +209,10 @@ where
         let listeners = lock(&self.listeners);
         let old = {
             let mut state = self.write();
+            state.gone.insert(uid);
             let Some(old) = state.objects.get(key).cloned().filter(|o| o.meta().uid.as_deref() == Some(uid)) else {
                 return;
             };
-            state.gone.insert(uid.to_owned());
             state.index(key, Some(old.as_ref()), None);
             state.objects.remove(key);
             old
@@ -223,7 +227,7 @@ where
         let old = {
             let mut state = self.write();
             if let Some(uid) = uid {
-                state.gone.remove(uid);
+                state.gone.insert(uid);
             }
             let known = state.objects.get(key).cloned();
             let Some(old) = known.filter(|o| uid.is_none() || o.meta().uid.as_deref() == uid) else { return };
@@ -244,7 +248,6 @@ where
     fn relist_ends(&self) {
         let vanished: Vec<Key> = {
             let mut state = self.write();
-            state.gone.clear();
             let seen = state.seen.take().unwrap_or_default();
             state.objects.keys().filter(|key| !seen.contains(*key)).cloned().collect()
         };
@@ -296,3 +299,7 @@ impl Stores {
         store
     }
 }
+
+#[cfg(test)]
+#[path = "store/tests.rs"]
+mod tests;

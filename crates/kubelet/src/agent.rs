@@ -19,12 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi::{self, Csi},
     devices::Devices,
     error::{Error, Result},
     images::Images,
     pod::sandbox::parse_resolv_conf,
     pods, registration,
     runtime::Runtime,
+    volumes::inventory::Inventory,
 };
 
 /// What a kubelet is told about its node.
@@ -50,6 +52,11 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// How many pods the scheduler may place here.
     pub max_pods: u32,
+    /// Holds containers back until the network policies about their pod are in force; none enforces none.
+    pub guard: Option<crate::netpol::Guard>,
+    /// Cancelled when the machine is about to be switched off: containers are stopped with their grace, and not started
+    /// again in this life.
+    pub power_off: CancellationToken,
     /// Where to serve logs, exec and port-forward, and with which TLS configuration (client certificates required).
     pub server: Option<Server>,
 }
@@ -63,7 +70,8 @@ pub struct Server {
     pub tls: Arc<rustls::ServerConfig>,
 }
 
-/// Runs the kubelet until `shutdown`. Containers go on running; the next `run` takes them over.
+/// Runs the kubelet until `shutdown`. Containers go on running; the next `run` takes them over. It ends as well when the
+/// power is to go and everything has stopped.
 ///
 /// # Errors
 /// When containerd cannot be reached or a socket cannot be opened; what fails later is retried.
@@ -78,9 +86,12 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let node_dns = parse_resolv_conf(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
     let devices = Devices::new(config.root.join("device-plugins"));
     let amounts = registration::machine(&config.root);
+    let done = CancellationToken::new();
     let (known, pods_known) = watch::channel(Arc::default());
     let context = Arc::new(Context {
         devices: devices.clone(),
+        csi: Csi::new(),
+        volumes: Inventory::default(),
         images: Images::default(),
         runtime,
         events,
@@ -91,14 +102,24 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         client,
         config,
     });
+    context.csi.in_use.restore(csi::places::Places::new(&context.config.root));
     let plugins = devices.serve(shutdown.clone());
+    let storage = csi::registry::run(context.clone(), shutdown.clone());
     let node = registration::run(context.clone(), shutdown.clone());
+    let growth = csi::expansion::run(context.clone(), pods_known.clone(), shutdown.clone());
     let server = crate::server::run(context.clone(), pods_known.clone(), shutdown.clone());
     let collection = crate::collection::run(context.clone(), pods_known, shutdown.clone());
     let pods = async {
         // Pods that start at once want the Services in their environment.
         let _ = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready()).await;
-        pods::run(context.clone(), known, shutdown.clone()).await
+        pods::run(context.clone(), known, shutdown.clone()).await?;
+        done.cancel();
+        Ok(())
     };
-    tokio::try_join!(plugins, node, server, collection, pods).map(drop)
+    let everything = async { tokio::try_join!(plugins, storage, growth, node, server, collection, pods).map(drop) };
+    tokio::select! {
+        ended = everything => ended,
+        // Everything has stopped, and said so.
+        () = done.cancelled() => Ok(()),
+    }
 }

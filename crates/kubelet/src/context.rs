@@ -10,10 +10,12 @@ use sys::cgroup::Hierarchy;
 
 use crate::{
     Config,
+    csi::Csi,
     devices::Devices,
     images::Images,
     pod::{fields::NodeAmounts, sandbox::Surroundings},
     runtime::Runtime,
+    volumes::inventory::Inventory,
 };
 
 /// Shared by reference; nothing in it changes but through its own synchronisation.
@@ -24,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) events: Recorder,
     pub(crate) images: Images,
     pub(crate) devices: Devices,
+    pub(crate) csi: Csi,
+    pub(crate) volumes: Inventory,
     pub(crate) services: reflector::Store<Service>,
     pub(crate) hierarchies: Vec<Hierarchy>,
     pub(crate) amounts: NodeAmounts,

@@ -36,7 +36,14 @@ struct State {
     plugins: BTreeMap<String, Plugin>,
     /// By pod and container.
     given: HashMap<(String, String), Given>,
+    /// Resources that plugins have ever registered: without its plugin, nothing of them can be given.
+    of_plugins: BTreeSet<String>,
+    /// Resources that somebody wrote into the node's capacity: they are counted, and there is nothing to give.
+    advertised: BTreeSet<String>,
 }
+
+/// Where the names of the plugins' resources are kept for the next life of this process.
+const REGISTERED: &str = "registered-resources.json";
 
 /// Devices by resource.
 type Given = BTreeMap<String, Vec<String>>;
@@ -69,7 +76,36 @@ pub(crate) struct Amount {
 
 impl Devices {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Devices { dir, state: Arc::default(), changed: watch::Sender::new(0) }
+        let names = std::fs::read(dir.join(REGISTERED)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let state = State { of_plugins: names.unwrap_or_default(), ..State::default() };
+        Devices { dir, state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(0) }
+    }
+
+    /// Of the resources in the node's capacity those that no plugin has ever registered are counted only.
+    pub(crate) fn advertise<'a>(&self, names: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+        let mut state = self.state();
+        let advertised: BTreeSet<String> =
+            names.filter(|name| name.contains('/') && !state.of_plugins.contains(*name)).cloned().collect();
+        state.advertised.clone_from(&advertised);
+        advertised
+    }
+
+    fn is_only_counted(&self, resource: &str) -> bool {
+        let state = self.state();
+        !state.of_plugins.contains(resource) && state.advertised.contains(resource)
+    }
+
+    fn remember(&self, resource: &str) {
+        let names = {
+            let mut state = self.state();
+            if !state.of_plugins.insert(resource.to_owned()) {
+                return;
+            }
+            serde_json::to_vec(&state.of_plugins).unwrap_or_default()
+        };
+        if let Err(error) = std::fs::write(self.dir.join(REGISTERED), names) {
+            tracing::warn!(resource, %error, "that a plugin has this resource is not remembered over a restart");
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -111,7 +147,7 @@ impl Devices {
     pub(crate) async fn allocate(&self, uid: &str, container: &str, wanted: &[(String, usize)]) -> Result<Allocation> {
         let mut allocation = Allocation { record: "{}".into(), ..Default::default() };
         let mut given = Given::new();
-        for (resource, amount) in wanted {
+        for (resource, amount) in wanted.iter().filter(|(resource, _)| !self.is_only_counted(resource)) {
             let (mut client, options, ids) = self.reserve(uid, container, resource, *amount)?;
             let request = plugin::ContainerAllocateRequest { devices_ids: ids.clone() };
             let reply = client.allocate(plugin::AllocateRequest { container_requests: vec![request] }).await;
@@ -172,12 +208,17 @@ impl Devices {
             .add_service(service)
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown.cancelled())
             .await
-            .map_err(|source| Error::Connect { socket, source })
+            .map_err(|source| Error::Connect { what: "device plugins", socket, source })
+    }
+
+    /// Takes a plugin that was found instead of having called: `endpoint` is its socket.
+    pub(crate) async fn adopt(&self, resource_name: String, endpoint: String) -> Result<()> {
+        self.connect(plugin::RegisterRequest { version: VERSION.into(), endpoint, resource_name, options: None }).await
     }
 
     async fn connect(&self, request: plugin::RegisterRequest) -> Result<()> {
         let socket = self.dir.join(&request.endpoint);
-        let fail = |source| Error::Connect { socket: socket.clone(), source };
+        let fail = |source| Error::Connect { what: "the device plugin", socket: socket.clone(), source };
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).map_err(fail)?;
         let mut client = DevicePluginClient::new(endpoint.connect().await.map_err(fail)?);
         let options = match request.options {
@@ -196,6 +237,7 @@ impl Devices {
             state.plugins.insert(resource.clone(), fresh);
             registration
         };
+        self.remember(&resource);
         tracing::info!(resource, "device plugin registered");
         let devices = self.clone();
         kit::spawn("device-plugin", async move {

@@ -10,6 +10,7 @@
 
 pub mod answer;
 mod forward;
+mod share;
 pub mod zone;
 
 use std::net::{IpAddr, SocketAddr};
@@ -19,10 +20,11 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::service_view::View;
 use answer::{Outcome, Transport, answer};
+use share::Shares;
 use zone::Zone;
 
 /// What the server must know.
@@ -34,21 +36,22 @@ pub struct Settings {
     pub domain: String,
     /// Ranges whose reverse names belong to the cluster.
     pub own_ranges: Vec<IpNet>,
-    /// Name servers for everything else.
-    pub resolvers: Vec<IpAddr>,
+    /// Name servers for everything else, asked in this order until one knows.
+    pub resolvers: Vec<SocketAddr>,
 }
 
-const PORT: u16 = 53;
-/// Queries being forwarded at the same time, and connections being served.
-const AT_ONCE: usize = 256;
-const CONNECTIONS: usize = 64;
+/// Where name servers listen.
+pub const PORT: u16 = 53;
+/// Queries being forwarded at the same time, and connections being served: of everybody, and of one client.
+const FORWARDS: [usize; 2] = [256, 64];
+const CONNECTIONS: [usize; 2] = [64, 16];
 const IDLE: Duration = Duration::from_secs(10);
 
 struct Server {
     settings: Settings,
     zone: RwLock<Option<Arc<Zone>>>,
-    forwards: Arc<Semaphore>,
-    connections: Arc<Semaphore>,
+    forwards: Arc<Shares>,
+    connections: Arc<Shares>,
 }
 
 /// Serves until the sender of `services` is gone.
@@ -65,8 +68,8 @@ pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<Vi
     let server = Arc::new(Server {
         settings,
         zone: RwLock::new(None),
-        forwards: Arc::new(Semaphore::new(AT_ONCE)),
-        connections: Arc::new(Semaphore::new(CONNECTIONS)),
+        forwards: Shares::new(FORWARDS[0], FORWARDS[1]),
+        connections: Shares::new(CONNECTIONS[0], CONNECTIONS[1]),
     });
     let udp: Vec<_> = udp.into_iter().map(|socket| kit::spawn("dns-udp", server.clone().datagrams(socket))).collect();
     let tcp: Vec<_> = tcp.into_iter().map(|listener| kit::spawn("dns-tcp", server.clone().accept(listener))).collect();
@@ -106,12 +109,13 @@ impl Server {
                     let _ = socket.send_to(&reply, client).await;
                 }
                 Outcome::Forward(pending) => {
-                    let Ok(slot) = self.forwards.clone().try_acquire_owned() else { continue };
+                    // Who asks for too much at once asks again.
+                    let Some(share) = self.forwards.take(client.ip()) else { continue };
                     let (server, socket) = (self.clone(), socket.clone());
                     let forwarding = async move {
                         let reply = forward::resolve(&server.settings.resolvers, pending, Transport::Datagram).await;
                         let _ = socket.send_to(&reply, client).await;
-                        drop(slot);
+                        drop(share);
                     };
                     kit::spawn("dns-forward", forwarding).detach();
                 }
@@ -121,15 +125,15 @@ impl Server {
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
-            let Ok(slot) = self.connections.clone().acquire_owned().await else { return };
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, client)) => {
+                    let Some(share) = self.connections.take(client.ip()) else { continue };
                     let server = self.clone();
                     let serving = async move {
-                        if let Err(error) = server.connection(stream).await {
+                        if let Err(error) = server.connection(stream, client.ip()).await {
                             tracing::debug!(%error, "connection ended");
                         }
-                        drop(slot);
+                        drop(share);
                     };
                     kit::spawn("dns-connection", serving).detach();
                 }
@@ -141,7 +145,7 @@ impl Server {
         }
     }
 
-    async fn connection(&self, mut stream: TcpStream) -> std::io::Result<()> {
+    async fn connection(&self, mut stream: TcpStream, client: IpAddr) -> std::io::Result<()> {
         loop {
             let reading = async {
                 let length = stream.read_u16().await?;
@@ -159,7 +163,7 @@ impl Server {
                 Outcome::Silence => return Ok(()),
                 Outcome::Reply(reply) => reply,
                 Outcome::Forward(pending) => {
-                    let Ok(_slot) = self.forwards.acquire().await else { return Ok(()) };
+                    let Some(_share) = self.forwards.take(client) else { return Ok(()) };
                     forward::resolve(&self.settings.resolvers, pending, Transport::Stream).await
                 }
             };

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 /// An operation of the kubelet that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// containerd's socket could not be connected to.
-    #[error("cannot connect to containerd at {socket}")]
+    /// A socket could not be connected to.
+    #[error("cannot connect to {what} at {}", socket.display())]
     Connect {
+        /// Who should listen there.
+        what: &'static str,
         /// The socket's path.
         socket: PathBuf,
         #[source]
@@ -21,6 +23,9 @@ pub enum Error {
         #[source]
         source: RuntimeStatus,
     },
+    /// A CSI driver or another plugin refused a call.
+    #[error(transparent)]
+    Driver(Box<DriverStatus>),
     /// A request to the API server failed.
     #[error("API server: {what}")]
     Api {
@@ -43,6 +48,16 @@ pub enum Error {
     #[error("volume {name:?}")]
     Volume {
         /// The volume's name in the pod.
+        name: String,
+        #[source]
+        source: Box<Error>,
+    },
+    /// A step of bringing a volume to a pod, or of taking it back.
+    #[error("{operation} failed for volume {name:?}")]
+    Mount {
+        /// The step, as upstream calls it.
+        operation: &'static str,
+        /// The PersistentVolume's name, or the volume's in the pod.
         name: String,
         #[source]
         source: Box<Error>,
@@ -71,6 +86,18 @@ impl std::fmt::Display for RuntimeStatus {
 }
 
 impl std::error::Error for RuntimeStatus {}
+
+/// A gRPC status as users know it from events.
+#[derive(Debug)]
+pub struct DriverStatus(pub tonic::Status);
+
+impl std::fmt::Display for DriverStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rpc error: code = {:?} desc = {}", self.0.code(), self.0.message())
+    }
+}
+
+impl std::error::Error for DriverStatus {}
 
 impl Error {
     pub(crate) fn runtime(call: &'static str) -> impl FnOnce(tonic::Status) -> Error {

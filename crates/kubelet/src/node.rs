@@ -25,6 +25,9 @@ pub use config::Config;
 /// The kubeconfig of the node's agent, as the node itself sees it.
 pub const IN_NODE_KUBECONFIG: &str = "/etc/ferrovirt/kubeconfig";
 
+/// The kubeconfig of those of its parts that must know all pods of the cluster.
+pub const IN_NODE_NETWORK_KUBECONFIG: &str = "/etc/ferrovirt/network.kubeconfig";
+
 /// Why a node could not be brought up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

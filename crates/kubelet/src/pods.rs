@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi,
     error::{Error, Result},
     pod::{
         steps,
@@ -41,15 +42,19 @@ struct Dispatcher {
     workers: BTreeMap<String, Handle>,
     known: watch::Sender<Arc<BTreeMap<String, Arc<Pod>>>>,
     ended: mpsc::UnboundedSender<String>,
+    orphans: Option<kit::Task<()>>,
 }
 
 enum Event {
     Pod(Box<Result<watcher::Event<Pod>, watcher::Error>>),
     Runtime(Happened),
     Ended(String),
+    /// The node is to be empty before its power goes.
+    Emptied,
 }
 
-/// Runs the pods of this node until `shutdown`. Containers go on running after it: the next life takes them over.
+/// Runs the pods of this node until `shutdown`. Containers go on running after it: the next life takes them over. When the
+/// power is about to go it ends once all of them have stopped.
 pub(crate) async fn run(
     context: Arc<Context>,
     known: watch::Sender<Arc<BTreeMap<String, Arc<Pod>>>>,
@@ -61,8 +66,9 @@ pub(crate) async fn run(
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", context.config.node_name));
     let mut pods = watcher(api, config).default_backoff().boxed();
     let (ended, mut endings) = mpsc::unbounded_channel();
-    let mut dispatcher = Dispatcher { context, workers: BTreeMap::new(), known, ended };
+    let mut dispatcher = Dispatcher { context, workers: BTreeMap::new(), known, ended, orphans: None };
     let mut listed: Option<BTreeSet<String>> = None;
+    let mut emptying = false;
     loop {
         let event = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
@@ -72,6 +78,11 @@ pub(crate) async fn run(
             },
             Some(happened) = events.recv() => Event::Runtime(happened),
             Some(uid) = endings.recv() => Event::Ended(uid),
+            () = dispatcher.context.config.power_off.cancelled(), if !emptying => {
+                tracing::info!(pods = dispatcher.workers.len(), "the power is about to go: stopping all pods");
+                emptying = true;
+                Event::Emptied
+            }
         };
         match event {
             Event::Pod(event) => match *event {
@@ -93,6 +104,10 @@ pub(crate) async fn run(
             },
             Event::Runtime(happened) => dispatcher.happened(happened),
             Event::Ended(uid) => dispatcher.ended(&uid),
+            Event::Emptied => {}
+        }
+        if emptying && dispatcher.workers.is_empty() {
+            return Ok(());
         }
     }
 }
@@ -108,6 +123,8 @@ impl Dispatcher {
             Some(handle) => {
                 handle.wish.send_replace(Wish { pod, gone: false });
             }
+            // What would be begun now would be stopped at once.
+            None if self.context.config.power_off.is_cancelled() => {}
             None => self.begin(uid, pod),
         }
     }
@@ -146,7 +163,9 @@ impl Dispatcher {
             }
         }
         let keep: BTreeSet<String> = listed.iter().chain(self.workers.keys()).cloned().collect();
-        kit::spawn("orphans", remove_orphans(self.context.clone(), keep, self.known.subscribe())).detach();
+        let task = kit::spawn("orphans", remove_orphans(self.context.clone(), keep, self.known.subscribe()));
+        // The newest list counts.
+        self.orphans = Some(task);
     }
 
     fn ended(&mut self, uid: &str) {
@@ -163,10 +182,14 @@ impl Dispatcher {
     }
 }
 
-/// Removes containers, files and cgroups of pods that no longer exist.
+/// Removes containers, files, volumes and cgroups of pods that no longer exist; goes on until all are gone, because a
+/// volume's driver may have to come first.
 async fn remove_orphans(context: Arc<Context>, keep: BTreeSet<String>, known: Known) {
-    if let Err(error) = orphans(&context, &keep, &known).await {
+    let mut failures = 0;
+    while let Err(error) = orphans(&context, &keep, &known).await {
+        failures += 1;
         tracing::warn!(error = %kit::Chain(&error), "leftovers of deleted pods were not removed");
+        tokio::time::sleep(kit::backoff::Backoff::QUEUE.delay(failures)).await;
     }
 }
 
@@ -184,11 +207,11 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> R
     // A pod is known before anything is made for it: what was listed above and is still unknown belongs to nobody.
     let known = known.borrow().clone();
     let wanted = |uid: &str| keep.contains(uid) || known.contains_key(uid);
+    let mut failed = None;
     for uid in uids.iter().filter(|uid| !wanted(uid)) {
         tracing::info!(pod = uid, "removing what is left of a deleted pod");
-        steps::remove_from_runtime(context, uid).await?;
-        volumes::tear_down(&context.pod_dir(uid))?;
-        steps::remove_cgroups(context, &format!("/ferrovirt/{}/pod{uid}", context.config.node_name))?;
+        // One that cannot go yet does not keep the others.
+        failed = remove_orphan(context, uid).await.err().or(failed);
     }
     for dir in logs {
         let uid = dir.file_name().and_then(|name| name.to_str()?.rsplit('_').next()).unwrap_or_default();
@@ -196,7 +219,16 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> R
             steps::remove_dir(&dir)?;
         }
     }
-    Ok(())
+    csi::teardown::release_unused(context).await;
+    volumes::local::release_unused(context).await;
+    failed.map_or(Ok(()), Err)
+}
+
+async fn remove_orphan(context: &Context, uid: &str) -> Result<()> {
+    steps::remove_from_runtime(context, uid).await?;
+    csi::teardown::release(context, uid).await?;
+    volumes::tear_down(&context.pod_dir(uid))?;
+    steps::remove_cgroups(context, &format!("/ferrovirt/{}/pod{uid}", context.config.node_name))
 }
 
 /// Passes on what containerd says about tasks; reconnects for as long as it runs.

@@ -7,9 +7,12 @@
 //! Guarantees: a ruleset is loaded whole or not at all, and only when it differs from the loaded one; client affinity
 //! survives a change; a Service without endpoints refuses at once instead of timing out.
 
+mod health;
 pub mod ports;
 pub mod rules;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +41,7 @@ const SETTLE: Duration = Duration::from_millis(30);
 /// Keeps the node's ruleset equal to what `services` says, until the sender is gone. Must run in the node's network
 /// namespace.
 pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<View>>>) {
+    let _health = kit::spawn("health-checks", health::run(settings.clone(), services.clone()));
     let mut loaded: Option<Ruleset> = None;
     let backoff = kit::backoff::Backoff::QUEUE;
     let mut failures = 0;
@@ -80,15 +84,24 @@ pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<Vi
     }
 }
 
-/// UDP has no end of connection: a flow to an endpoint that is gone would stay translated to it for minutes. Best
-/// effort, because `conntrack` is not everywhere.
+/// UDP has no end of connection: a flow to an endpoint that is gone would stay translated to it as long as its client
+/// talks.
 async fn forget_flows(before: Option<&Ruleset>, now: &Ruleset) {
     let Some(before) = before else { return };
-    for gone in before.udp_endpoints.difference(&now.udp_endpoints) {
-        let family = if gone.is_ipv4() { "ipv4" } else { "ipv6" };
-        let mut command = tokio::process::Command::new("conntrack");
-        command.args(["-D", "-f", family, "-p", "udp", "--dst-nat", &gone.ip().to_string()]);
-        let outcome = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().await;
-        tracing::debug!(%gone, ?outcome, "flows forgotten");
+    let gone: BTreeSet<SocketAddr> = before.udp_endpoints.difference(&now.udp_endpoints).copied().collect();
+    if gone.is_empty() {
+        return;
+    }
+    let forgetting = tokio::task::spawn_blocking(move || {
+        net::conntrack::forget(|flow| {
+            flow.protocol == net::conntrack::UDP && flow.addressed != flow.answering && gone.contains(&flow.answering)
+        })
+    });
+    match forgetting.await {
+        Ok(Ok(flows)) => tracing::debug!(flows, "flows to endpoints that are gone are forgotten"),
+        Ok(Err(error)) => {
+            tracing::warn!(error = %kit::Chain(&error), "flows to endpoints that are gone were not forgotten");
+        }
+        Err(_) => {}
     }
 }

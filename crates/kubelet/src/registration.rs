@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     context::Context,
+    csi,
+    devices::Devices,
     disk_space::Space,
     error::{Error, Result},
     pod::fields::NodeAmounts,
@@ -49,6 +51,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
             }
             tokio::time::sleep(RETRY).await;
         };
+        kit::spawn("csinode", announce_storage(context.clone())).detach();
         futures::future::join(keep_status(&context, registered), keep_lease(&context)).await;
     };
     tokio::select! {
@@ -56,6 +59,14 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
         () = shutdown.cancelled() => {}
     }
     Ok(())
+}
+
+/// Makes the node's CSINode; without it the cluster does not know which volumes may be used here.
+async fn announce_storage(context: Arc<Context>) {
+    while let Err(error) = csi::node_object::ensure(&context).await {
+        tracing::debug!(error = %kit::Chain(&error), "the node's CSINode is not written yet");
+        tokio::time::sleep(RETRY).await;
+    }
 }
 
 /// Makes the Node, with its status if it is new: one write, and ready at once.
@@ -107,26 +118,40 @@ fn go_arch() -> &'static str {
     }
 }
 
-async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
-    let mut changes = context.devices.changes();
+async fn keep_status(context: &Arc<Context>, registered: Option<NodeStatus>) {
+    let (mut changes, mut volumes) = (context.devices.changes(), context.csi.in_use.changes());
     let mut written = registered.map(|status| (status, tokio::time::Instant::now()));
     loop {
         let now = kit::clock::now();
-        let status = status(context, written.as_ref().map(|(status, _)| status), now).await;
+        let mut status = status(context, written.as_ref().map(|(status, _)| status), now).await;
+        let theirs = theirs(context).await;
+        if let Some(Some(node)) = &theirs {
+            offer_advertised(node, &mut status, &context.devices);
+        }
         let changed = written.as_ref().is_none_or(|(old, at)| !same(old, &status) || at.elapsed() >= STATUS_WRITE);
-        let due = changed || !stands(context, &status).await;
+        // Who cannot be asked cannot be told either. Of a node that the cluster did not hear of for a while, because it or
+        // the cluster slept or was cut off, it says otherwise, and pods would be moved away.
+        let stands = theirs.is_none_or(|node| node.is_some_and(|node| agrees(&node, &status)));
+        let due = changed || !stands;
         let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let mut pause = if ready { BEAT } else { RETRY };
         if due {
             match write(context, &status).await {
-                Ok(()) => written = Some((status, tokio::time::Instant::now())),
+                Ok(()) => {
+                    context.csi.in_use.wrote(status.volumes_in_use.as_deref().unwrap_or_default());
+                    written = Some((status, tokio::time::Instant::now()));
+                }
                 Err(error) => {
                     tracing::warn!(error = %kit::Chain(&error), "the node's status was not written");
                     pause = RETRY;
                     if error.is_not_found() {
                         written = None;
-                        if let Err(error) = register(context).await {
-                            tracing::warn!(error = %kit::Chain(&error), "the node was not registered again");
+                        match register(context).await {
+                            // What belonged to the old Node went with it.
+                            Ok(_) => kit::spawn("csinode", announce_storage(context.clone())).detach(),
+                            Err(error) => {
+                                tracing::warn!(error = %kit::Chain(&error), "the node was not registered again");
+                            }
                         }
                     }
                 }
@@ -134,6 +159,8 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            Ok(()) = volumes.changed() => {}
+            () = context.config.power_off.cancelled(), if ready => {}
             changed = changes.changed() => {
                 if changed.is_err() {
                     return;
@@ -146,21 +173,30 @@ async fn keep_status(context: &Context, registered: Option<NodeStatus>) {
     }
 }
 
-/// Whether the cluster still says of the node's conditions what this agent said. Of a node that it did not hear of for a
-/// while, because it or the cluster slept or was cut off, it says otherwise, and pods would be moved away.
-async fn stands(context: &Context, status: &NodeStatus) -> bool {
+/// What the cluster has of this node; the outer `None` when it cannot be asked.
+async fn theirs(context: &Context) -> Option<Option<Node>> {
     let api: Api<Node> = Api::all(context.client.clone());
     match api.get_opt(&context.config.node_name).await {
-        Ok(Some(node)) => agrees(&node, status),
-        Ok(None) => false,
-        // Who cannot be asked cannot be told either.
+        Ok(node) => Some(node),
         Err(error) => {
             tracing::debug!(%error, "what the cluster says of this node is not known");
-            true
+            None
         }
     }
 }
 
+/// Extended resources that somebody wrote into the node's capacity, and that are no plugin's, are offered as well.
+fn offer_advertised(node: &Node, status: &mut NodeStatus, devices: &Devices) {
+    let Some(capacity) = node.status.as_ref().and_then(|status| status.capacity.as_ref()) else { return };
+    for name in devices.advertise(capacity.keys()) {
+        if let Some(amount) = capacity.get(&name) {
+            status.capacity.get_or_insert_default().insert(name.clone(), amount.clone());
+            status.allocatable.get_or_insert_default().insert(name, amount.clone());
+        }
+    }
+}
+
+/// Whether the cluster still says of the node's conditions what this agent said.
 fn agrees(node: &Node, status: &NodeStatus) -> bool {
     let theirs: Vec<_> = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).collect();
     status.conditions.iter().flatten().all(|own| {
@@ -183,6 +219,9 @@ fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
 async fn write(context: &Context, status: &NodeStatus) -> Result<()> {
     let api: Api<Node> = Api::all(context.client.clone());
     let mut patch = json!({ "status": status });
+    if status.volumes_in_use.is_none() {
+        patch["status"]["volumesInUse"] = serde_json::Value::Null;
+    }
     // Addresses are merged by type, and a node with two families has two of one type.
     if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(serde_json::Value::as_array_mut) {
         addresses.insert(0, json!({"$patch": "replace"}));
@@ -220,6 +259,8 @@ async fn status(context: &Context, before: Option<&NodeStatus>, now: Timestamp) 
     NodeStatus {
         capacity: Some(capacity),
         allocatable: Some(allocatable),
+        volumes_in_use: Some(context.csi.in_use.names().into_iter().collect())
+            .filter(|names: &Vec<_>| !names.is_empty()),
         addresses: Some(addresses),
         daemon_endpoints: endpoint,
         conditions: Some(conditions(context, before, now).await),
@@ -258,6 +299,7 @@ async fn conditions(context: &Context, before: Option<&NodeStatus>, now: Timesta
         let (reason, message) = if bad { when_bad } else { when_good };
         (reason.to_owned(), message.to_owned())
     };
+    let broken = broken.or_else(|| context.config.power_off.is_cancelled().then(|| "node is shutting down".to_owned()));
     let ready = match broken {
         None => ("True", ("KubeletReady".to_owned(), "kubelet is posting ready status".to_owned())),
         Some(why) => ("False", ("KubeletNotReady".to_owned(), why)),
@@ -415,6 +457,18 @@ fn hugepages(size: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn resources_advertised_by_hand_are_offered() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("registered-resources.json"), r#"["example.com/plugged"]"#).unwrap();
+        let capacity = json!({ "cpu": "2", "example.com/dongle": "4", "example.com/plugged": "1" });
+        let node = serde_json::from_value(json!({ "metadata": {}, "status": { "capacity": capacity } })).unwrap();
+        let mut own = NodeStatus::default();
+        offer_advertised(&node, &mut own, &Devices::new(dir.path().to_owned()));
+        let offered: Vec<_> = own.allocatable.unwrap().into_iter().map(|(name, amount)| (name, amount.0)).collect();
+        assert_eq!(offered, [("example.com/dongle".to_owned(), "4".to_owned())]);
+    }
 
     #[test]
     fn what_the_cluster_says_otherwise_is_said_again() {

@@ -59,7 +59,7 @@ type Namespaced = InterceptedService<Channel, CriNamespace>;
 
 impl Runtime {
     pub(crate) async fn connect(socket: &Path) -> Result<Self> {
-        let fail = |source| Error::Connect { socket: PathBuf::from(socket), source };
+        let fail = |source| Error::Connect { what: "containerd", socket: PathBuf::from(socket), source };
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).map_err(fail)?;
         let channel = endpoint.connect().await.map_err(fail)?;
         Ok(Runtime { channel, owners: Arc::default() })

@@ -1,14 +1,17 @@
-//! The agent's HTTPS server: exec, attach, logs and port-forward for the API server, and a few pages about the node.
+//! The agent's HTTPS server: exec, attach, logs, port-forward and CSI drivers for the API server, and a few pages about
+//! the node.
 //!
 //! Only holders of a client certificate of the cluster's authority get here; of those only the API server and
 //! administrators are answered, whatever the path.
 
 mod attach;
 mod channels;
+mod csi;
 mod exec;
 mod forward;
 mod log;
 mod metrics;
+mod stats;
 
 use std::sync::Arc;
 
@@ -61,11 +64,14 @@ pub(crate) fn router(site: Site) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/pods", get(pods))
+        .route("/metrics", get(stats::metrics))
+        .route("/stats/summary", get(stats::summary))
         .route("/metrics/resource", get(metrics::resource))
         .route("/containerLogs/{namespace}/{pod}/{container}", get(log::serve))
         .route("/exec/{namespace}/{pod}/{container}", any(exec::serve))
         .route("/attach/{namespace}/{pod}/{container}", any(attach::serve))
         .route("/portForward/{namespace}/{pod}", any(forward::serve))
+        .route("/csi/{driver}", get(csi::serve))
         .with_state(site)
 }
 

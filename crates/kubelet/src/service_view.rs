@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::runtime::{WatchStreamExt, reflector, watcher};
-use kube::{Api, Resource};
+use kube::Api;
+use kube::runtime::{reflector, watcher};
 use tokio::sync::watch;
+
+use crate::followed::{changes, is_ready};
 
 /// All Services and EndpointSlices at one moment.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +18,8 @@ pub struct View {
     pub services: Vec<Arc<Service>>,
     /// EndpointSlices, in no order.
     pub slices: Vec<Arc<EndpointSlice>>,
+    /// The zone this node is in, if it is in one.
+    pub zone: Option<String>,
 }
 
 impl View {
@@ -29,23 +33,43 @@ impl View {
     }
 }
 
-/// Watches both kinds and publishes a view after every change; nothing is published before both lists are complete.
-/// The second value does the work and must be polled; it ends when nobody receives any more.
-pub fn watch(client: kube::Client) -> (watch::Receiver<Option<Arc<View>>>, impl Future<Output = ()> + Send) {
+/// Watches both kinds, and the Node `node`, and publishes a view after every change; nothing is published before both
+/// lists are complete. The second value does the work and must be polled; it ends when nobody receives any more.
+pub fn watch(
+    client: kube::Client,
+    node: &str,
+) -> (watch::Receiver<Option<Arc<View>>>, impl Future<Output = ()> + Send + use<>) {
     let (publish, views) = watch::channel(None);
     let (services, service_writer) = reflector::store();
     let (slices, slice_writer) = reflector::store();
+    let (nodes, node_writer) = reflector::store::<Node>();
+    let everything = watcher::Config::default();
+    let own = everything.clone().fields(&format!("metadata.name={node}"));
     let work = async move {
-        let services_changed = changes(Api::<Service>::all(client.clone()), service_writer);
-        let slices_changed = changes(Api::<EndpointSlice>::all(client), slice_writer);
-        let mut changed = std::pin::pin!(futures::stream::select(services_changed, slices_changed));
+        let services_changed = changes(Api::<Service>::all(client.clone()), everything.clone(), service_writer, |_| {});
+        let slices_changed = changes(Api::<EndpointSlice>::all(client.clone()), everything, slice_writer, |_| {});
+        let moved = changes(Api::<Node>::all(client), own, node_writer, |_| {});
+        let zone_of = |nodes: &reflector::Store<Node>| {
+            let labels = nodes.state().first().and_then(|node| node.metadata.labels.clone());
+            labels.and_then(|labels| labels.get("topology.kubernetes.io/zone").cloned())
+        };
+        let mut zone = None;
+        // A Node changes with every heartbeat, its zone hardly ever.
+        let moved = moved.filter(|()| {
+            let now = zone_of(&nodes);
+            let changed = now != zone;
+            zone = now;
+            std::future::ready(changed)
+        });
+        let objects = futures::stream::select(services_changed, slices_changed);
+        let mut changed = std::pin::pin!(futures::stream::select(objects, moved));
         let (mut have_services, mut have_slices) = (false, false);
         while changed.next().await.is_some() {
             // A store is ready once its first list is complete, and stays so.
             have_services = have_services || is_ready(&services);
             have_slices = have_slices || is_ready(&slices);
             if have_services && have_slices {
-                let view = View { services: services.state(), slices: slices.state() };
+                let view = View { services: services.state(), slices: slices.state(), zone: zone_of(&nodes) };
                 if publish.send(Some(Arc::new(view))).is_err() {
                     return;
                 }
@@ -53,33 +77,4 @@ pub fn watch(client: kube::Client) -> (watch::Receiver<Option<Arc<View>>>, impl 
         }
     };
     (views, work)
-}
-
-fn is_ready<K>(store: &reflector::Store<K>) -> bool
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    use futures::FutureExt;
-    store.wait_until_ready().now_or_never().is_some_and(|ready| ready.is_ok())
-}
-
-/// One item after every change of the store behind `writer`.
-fn changes<K>(api: Api<K>, writer: reflector::store::Writer<K>) -> impl futures::Stream<Item = ()> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
-{
-    let trimmed = watcher(api, watcher::Config::default()).default_backoff().modify(|object| {
-        object.meta_mut().managed_fields = None;
-        object.meta_mut().annotations = None;
-    });
-    trimmed.reflect(writer).filter_map(|event| async move {
-        match event {
-            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => None,
-            Ok(_) => Some(()),
-            Err(error) => {
-                tracing::debug!(error = %kit::Chain(&error), "watch interrupted, it resumes");
-                None
-            }
-        }
-    })
 }

@@ -2,9 +2,14 @@
 //!
 //! Setting up is idempotent: it is also how contents are refreshed.
 
+mod affinity;
+pub(crate) mod claim;
 pub(crate) mod contents;
 pub(crate) mod files;
+pub(crate) mod group;
 pub(crate) mod host_path;
+pub(crate) mod inventory;
+pub(crate) mod local;
 pub(crate) mod sub_path;
 
 use std::{
@@ -14,19 +19,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, Volume};
-use kube::Api;
+use claim::Claim;
+use inventory::InPod;
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, Volume};
 use rustix::mount::MountFlags;
 
 use crate::{
     context::Context,
+    csi,
     error::{Error, Result},
 };
 
 /// Where each volume lies on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mounted {
+    /// A block volume's path is its device.
     pub(crate) paths: BTreeMap<String, PathBuf>,
+    /// Some driver wants to be asked to publish its volume again and again.
+    pub(crate) republish: bool,
+}
+
+/// One volume that was brought here.
+struct Place {
+    path: PathBuf,
+    republish: bool,
+}
+
+impl From<PathBuf> for Place {
+    fn from(path: PathBuf) -> Self {
+        Place { path, republish: false }
+    }
 }
 
 /// Makes or refreshes all volumes of the pod.
@@ -34,12 +56,21 @@ pub(crate) async fn set_up(context: &Context, pod: &Pod, pod_ips: &[String]) -> 
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let jobs = spec.volumes.iter().flatten().map(|volume| async {
-        let path = set_up_one(context, pod, spec, volume, pod_ips).await;
-        let path = path.map_err(|error| Error::Volume { name: volume.name.clone(), source: Box::new(error) })?;
-        Ok::<_, Error>((volume.name.clone(), path))
+        let place = Box::pin(set_up_one(context, pod, spec, volume, pod_ips)).await;
+        let place = place.map_err(|error| match error {
+            named @ Error::Mount { .. } => named,
+            other => Error::Volume { name: volume.name.clone(), source: Box::new(other) },
+        })?;
+        Ok::<_, Error>((volume.name.clone(), place))
     });
-    let paths = futures::future::try_join_all(jobs).await?;
-    Ok(Mounted { paths: paths.into_iter().collect() })
+    // All of them, so that one that fails does not keep the others from being there at the next try.
+    let places: Result<Vec<_>> = futures::future::join_all(jobs).await.into_iter().collect();
+    let mut mounted = Mounted::default();
+    for (name, place) in places? {
+        mounted.republish |= place.republish;
+        mounted.paths.insert(name, place.path);
+    }
+    Ok(mounted)
 }
 
 async fn set_up_one(
@@ -48,22 +79,31 @@ async fn set_up_one(
     spec: &PodSpec,
     volume: &Volume,
     pod_ips: &[String],
-) -> Result<PathBuf> {
+) -> Result<Place> {
     if let Some(host) = &volume.host_path {
         let path = PathBuf::from(&host.path);
         host_path::check(&path, host.type_.as_deref().unwrap_or_default())?;
-        return Ok(path);
-    }
-    if let Some(claim) = &volume.persistent_volume_claim {
-        return claimed(context, pod, &claim.claim_name).await;
+        return Ok(path.into());
     }
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    if let Some(claim) = claim::resolve(context, pod, volume).await? {
+        let (place, csi) = claimed(context, pod, &claim).await?;
+        let name = Some((claim.namespace, claim.name));
+        context.volumes.put(uid, &volume.name, InPod { claim: name, path: place.path.clone(), csi });
+        return Ok(place);
+    }
+    if let Some(source) = &volume.csi {
+        let wanted = csi::request::inline(pod, &volume.name, source);
+        let place = published(context, pod, &wanted).await?;
+        context.volumes.put(uid, &volume.name, InPod { claim: None, path: place.path.clone(), csi: Some(wanted) });
+        return Ok(place);
+    }
     let place = |plugin: &str| context.volume_dir(uid, plugin).join(&volume.name);
     let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).and_then(|group| u32::try_from(group).ok());
     if let Some(source) = &volume.empty_dir {
         let path = place("empty-dir");
         empty_dir(&path, source, fs_group)?;
-        return Ok(path);
+        return Ok(path.into());
     }
     let plugin = if volume.config_map.is_some() {
         "configmap"
@@ -83,29 +123,33 @@ async fn set_up_one(
         memory(&path, None)?;
     }
     files::write(&path, &payload, fs_group)?;
-    Ok(path)
+    Ok(path.into())
 }
 
-/// The path behind a claim that is bound to a volume of type hostPath or local.
-async fn claimed(context: &Context, pod: &Pod, name: &str) -> Result<PathBuf> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), namespace);
-    let claim = claims.get(name).await.map_err(Error::api(format!("get persistentvolumeclaim {name:?}")))?;
-    let Some(volume) = claim.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty()) else {
-        return Err(Error::Invalid(format!("persistentvolumeclaim {name:?} is not bound")));
-    };
-    let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
-    let found = volumes.get(&volume).await.map_err(Error::api(format!("get persistentvolume {volume:?}")))?;
-    let spec = found.spec.unwrap_or_default();
-    if let Some(host) = spec.host_path {
+/// What a claim is bound to, for the pod.
+async fn claimed(context: &Context, pod: &Pod, claim: &Claim) -> Result<(Place, Option<csi::request::Volume>)> {
+    if let Some(wanted) = csi::request::persistent(&claim.volume, claim.read_only) {
+        let place = published(context, pod, &wanted).await?;
+        // Grown while no pod used it: before the containers see it, as upstream.
+        csi::expansion::on_mount(context, pod, claim, &wanted).await?;
+        return Ok((place, Some(wanted)));
+    }
+    let Some(spec) = &claim.volume.spec else { return Err(Error::Invalid("the volume says nothing".into())) };
+    let name = claim.volume.metadata.name.as_deref().unwrap_or_default();
+    if let Some(host) = &spec.host_path {
         let path = PathBuf::from(&host.path);
         host_path::check(&path, host.type_.as_deref().unwrap_or_default())?;
-        return Ok(path);
+        return Ok((path.into(), None));
     }
-    match spec.local {
-        Some(local) => Ok(PathBuf::from(local.path)),
-        None => Err(Error::Invalid(format!("persistentvolume {volume:?}: its type is not supported on this node"))),
+    match &spec.local {
+        Some(local) => Ok((local::place(context, pod, name, spec, local).await?.into(), None)),
+        None => Err(Error::Invalid(format!("persistentvolume {name:?}: its type is not supported on this node"))),
     }
+}
+
+async fn published(context: &Context, pod: &Pod, wanted: &csi::request::Volume) -> Result<Place> {
+    let published = csi::volume::publish(context, pod, wanted).await?;
+    Ok(Place { path: published.path, republish: published.republish })
 }
 
 fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, fs_group: Option<u32>) -> Result<()> {
@@ -130,6 +174,12 @@ fn memory(path: &Path, limit: Option<i64>) -> Result<()> {
     let options = limit.filter(|limit| *limit > 0).map_or_else(String::new, |limit| format!("size={limit}"));
     sys::mount::mount("tmpfs", "tmpfs", path, MountFlags::NODEV | MountFlags::NOSUID, &options)
         .map_err(|error| Error::File { what: "mount tmpfs at", path: path.into(), source: io::Error::other(error) })
+}
+
+/// True when something is mounted at `path`, also a part of the same file system.
+pub(crate) fn is_mounted(path: &Path) -> bool {
+    // Not to know is not to be sure: whoever asks does the idempotent thing again, or removes nothing.
+    sys::mount::points().is_ok_and(|points| points.iter().any(|point| point == path))
 }
 
 /// True when another file system begins at `path`.

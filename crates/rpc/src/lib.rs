@@ -51,6 +51,29 @@ pub mod deviceplugin {
     }
 }
 
+/// How a plugin's socket tells the kubelet what it is: the plugin is the server.
+pub mod registration {
+    /// Where plugins place their registration sockets, unless told otherwise.
+    pub const REGISTRY_DIR: &str = "/var/lib/kubelet/plugins_registry";
+    /// What [`PluginInfo::type`](PluginInfo) says of a CSI driver.
+    pub const CSI_PLUGIN: &str = "CSIPlugin";
+    /// What it says of a device plugin.
+    pub const DEVICE_PLUGIN: &str = "DevicePlugin";
+
+    pub use generated::*;
+
+    #[allow(clippy::all, unreachable_pub, unused_qualifications, rust_2018_idioms)]
+    mod generated {
+        include!("generated/pluginregistration.rs");
+    }
+}
+
+/// The Container Storage Interface, both sides.
+#[allow(clippy::all, unreachable_pub, unused_qualifications, rust_2018_idioms)]
+pub mod csi {
+    include!("generated/csi.v1.rs");
+}
+
 /// The launcher protocol: virt-handler is the client, virt-launcher the server.
 #[allow(clippy::all, unreachable_pub, unused_qualifications, rust_2018_idioms)]
 pub mod launcher {

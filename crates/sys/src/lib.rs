@@ -12,6 +12,7 @@ pub mod heap;
 pub mod kvm;
 pub mod limits;
 pub mod lock;
+pub mod loop_device;
 pub mod mount;
 pub mod namespace;
 pub mod peer;

@@ -58,6 +58,11 @@ impl Handle {
         self.signal(Signal::TERM)
     }
 
+    /// Tells it that the power is about to go.
+    pub fn power_fails(&self) -> Result<()> {
+        self.signal(Signal::POWER)
+    }
+
     /// Ends it. The death of the init of a PID namespace is the death of everything in it.
     pub fn kill(&self) -> Result<()> {
         self.signal(Signal::KILL)
@@ -82,6 +87,21 @@ impl Handle {
             }
         }
     }
+}
+
+/// The children of a process, as far as they can be seen.
+pub fn children(parent: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let of = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| parent_of(&stat) == Some(parent))
+    };
+    pids.filter(of).collect()
+}
+
+/// The command's name, which comes before, is in parentheses and may itself hold any character.
+fn parent_of(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Does nothing for `duration`, on this thread: for an init, which has no async runtime to wait in.

@@ -26,6 +26,10 @@ fn mistakes_are_named() {
     check(&["logs", "node", "--node", "node9"], 1, "error: there is no node9");
     check(&["node", "kill", "nod1"], 2, "nodes are called node1 to node200");
     check(&["up", "--nodes", "0"], 2, "a cluster has 1 to 200 nodes");
+    check(&["backup"], 2, "<FILE>");
+    check(&["backup", "saved"], 1, "hint: `ferrovirt up` makes one");
+    check(&["restore", "/nowhere"], 1, "error: cannot open /nowhere: No such file");
+    check(&["restore", "/etc/passwd"], 1, "it is not a backup made by `ferrovirt backup`");
     check(&["demo"], 1, "error: no cluster runs\nhint: `ferrovirt up` starts it");
     let nowhere = dir.path().join("images");
     let nowhere = nowhere.to_str().unwrap();

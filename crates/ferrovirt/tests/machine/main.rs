@@ -3,6 +3,8 @@
 //!
 //! It takes the addresses of an embedded cluster, so it runs by its name only, as root, and not beside a cluster.
 
+mod backup;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -141,7 +143,7 @@ fn nodes_come_and_go() {
     let text = succeeds(state, &["up", "--cluster-only", "--nodes", "2"]);
     assert!(text.contains("node node1 is Ready") && text.contains("node node2 is Ready"), "{text}");
     let refused = String::from_utf8(ferrovirt(state, &["node", "remove", "node1"]).stderr).unwrap();
-    assert!(refused.contains("error: node1 stays: the host reaches Services through it"), "{refused}");
+    assert!(refused.contains("error: node1 stays: every cluster has it"), "{refused}");
     let refused = String::from_utf8(ferrovirt(state, &["node", "kill", "node7"]).stderr).unwrap();
     assert!(refused.contains("error: there is no node7"), "{refused}");
     assert!(succeeds(state, &["status"]).contains("2 of 2 nodes Ready"));

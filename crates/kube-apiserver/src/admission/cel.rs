@@ -1,80 +1,169 @@
-//! CEL expressions of match conditions and validating policies: compiled once, evaluated on JSON.
+//! Expressions of match conditions and validating policies, and the names they see.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::objects::{Key, Map};
-use kube_cel::cel::{Context, Program, Value as Cel};
 use serde_json::{Value, json};
 
 use super::Attributes;
+use crate::authz::Authorizer;
 use crate::authz::reviews::user_info;
+use crate::authz::view::{items, text};
+use crate::cel::{Bindings, Budget, Fault, MATCH_CONDITIONS, PER_CALL, Program, Value as Cel, authorizer, value};
 
 /// A compiled expression, or why it does not compile.
+#[derive(Debug)]
 pub struct Expression {
     /// As written.
     pub source: String,
     program: Result<Program, String>,
 }
 
-impl std::fmt::Debug for Expression {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Expression").field("source", &self.source).finish_non_exhaustive()
-    }
-}
-
 impl Expression {
     /// Compiles.
     #[must_use]
     pub fn new(source: &str) -> Self {
-        let program = Program::compile(source).map_err(|e| format!("compilation failed: {e}"));
+        let program = Program::compile(source.trim()).map_err(|error| format!("compilation failed: {error}"));
         Self { source: source.to_owned(), program }
     }
 
-    /// The value in an environment.
+    /// The value, within what one call may cost and what is left of `budget`.
     ///
     /// # Errors
-    /// When it does not compile or evaluate.
-    pub fn evaluate(&self, environment: &Environment<'_>) -> Result<Cel, String> {
-        let program = self.program.as_ref().map_err(Clone::clone)?;
-        program
-            .execute(&environment.context)
-            .map_err(|e| format!("expression '{}' resulted in error: {e}", self.source))
+    /// When it does not compile or evaluate, or costs too much.
+    pub fn evaluate(&self, scope: &Scope<'_>, budget: &mut Budget) -> Result<Cel, Fault> {
+        let program = self.program.as_ref().map_err(|error| Fault::Error(error.clone()))?;
+        let allowed = budget.left().min(PER_CALL);
+        let mut call = Budget::new(allowed);
+        let outcome = program.evaluate(scope, &mut call);
+        *budget = Budget::new(budget.left() - (allowed - call.left()));
+        outcome
     }
 
     /// The value, which must be a boolean.
     ///
     /// # Errors
-    /// When it does not compile, evaluate or is something else.
-    pub fn is_true(&self, environment: &Environment<'_>) -> Result<bool, String> {
-        match self.evaluate(environment)? {
-            Cel::Bool(value) => Ok(value),
-            other => Err(format!("expression '{}' is not boolean: {other:?}", self.source)),
+    /// The sentence of Kubernetes when there is none.
+    pub fn is_true(&self, scope: &Scope<'_>, budget: &mut Budget) -> Result<bool, String> {
+        match self.evaluate(scope, budget) {
+            Ok(Cel::Bool(value)) => Ok(value),
+            Ok(_) => Err(self.failed("cel expression evaluates to a value that is no bool")),
+            Err(fault) => Err(self.failed(&fault.to_string())),
+        }
+    }
+
+    /// The sentence about a failure.
+    #[must_use]
+    pub fn failed(&self, why: &str) -> String {
+        format!("expression '{}' resulted in error: {why}", self.source)
+    }
+}
+
+/// Named expressions that all must hold for a webhook or policy to be concerned.
+#[derive(Debug, Default)]
+pub struct Conditions(Vec<Expression>);
+
+impl Conditions {
+    /// The conditions of a list of `matchConditions`.
+    #[must_use]
+    pub fn compile(list: &[Value]) -> Self {
+        Self(list.iter().map(|c| Expression::new(text(c, "/expression"))).collect())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all hold. One that does not outweighs others that fail.
+    ///
+    /// # Errors
+    /// The sentences about those that failed.
+    pub fn hold(&self, scope: &Scope<'_>) -> Result<bool, String> {
+        let mut budget = Budget::new(MATCH_CONDITIONS);
+        let mut failures = Vec::new();
+        for condition in &self.0 {
+            match condition.is_true(scope, &mut budget) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => failures.push(error),
+            }
+        }
+        match failures.len() {
+            0 => Ok(true),
+            1 => Err(failures.concat()),
+            _ => Err(format!("[{}]", failures.join(", "))),
         }
     }
 }
 
-/// Variables and functions in scope.
-pub struct Environment<'a> {
-    context: Context<'a>,
+/// The names an expression about a write may use.
+#[derive(Debug)]
+pub struct Scope<'a> {
+    values: HashMap<&'static str, Cel>,
+    /// Evaluated when they are asked for, each once.
+    variables: &'a [(String, Expression)],
+    computed: RefCell<HashMap<String, Result<Cel, Fault>>>,
 }
 
-impl Environment<'_> {
-    /// `object`, `oldObject` and `request` of a write.
+impl<'a> Scope<'a> {
+    /// `object`, `oldObject`, `request` and `authorizer` of a write.
     #[must_use]
-    pub fn new(attributes: &Attributes) -> Self {
-        let mut context = Context::default().with_all();
-        let document = |value: &Option<Value>| value.as_ref().map_or(Cel::Null, to_cel);
-        context.add_variable_from_value("object", document(&attributes.object));
-        context.add_variable_from_value("oldObject", document(&attributes.old));
-        context.add_variable_from_value("request", to_cel(&request(attributes)));
-        Self { context }
+    pub fn new(attributes: &Attributes, asked: &Authorizer) -> Self {
+        let document = |value: Option<&Value>| value.map_or(Cel::Null, value::plain);
+        let user = &attributes.user;
+        let values = HashMap::from([
+            ("object", document(attributes.object.as_ref())),
+            ("oldObject", document(attributes.old.as_deref())),
+            ("request", value::plain(&request(attributes))),
+            ("authorizer", authorizer::of(asked, user)),
+            ("authorizer.requestResource", authorizer::of_request(asked, user, &attributes.info, &attributes.name)),
+        ]);
+        Self { values, variables: &[], computed: RefCell::default() }
     }
 
-    /// Adds a variable.
-    pub fn set(&mut self, name: &str, value: Cel) {
-        self.context.add_variable_from_value(name.to_owned(), value);
+    /// Adds a name.
+    pub fn set(&mut self, name: &'static str, value: Cel) {
+        self.values.insert(name, value);
+    }
+
+    /// Adds `variables`.
+    pub fn variables(&mut self, list: &'a [(String, Expression)]) {
+        self.variables = list;
+        self.computed.borrow_mut().clear();
+    }
+}
+
+impl Bindings for Scope<'_> {
+    fn get(&self, name: &str) -> Option<Cel> {
+        self.values.get(name).cloned()
+    }
+
+    fn field(&self, variable: &str, field: &str, budget: &mut Budget) -> Option<Result<Cel, Fault>> {
+        if (variable, field) == ("authorizer", "requestResource") {
+            return self.values.get("authorizer.requestResource").cloned().map(Ok);
+        }
+        if variable != "variables" {
+            return None;
+        }
+        if let Some(known) = self.computed.borrow().get(field) {
+            return Some(known.clone());
+        }
+        let (_, expression) = self.variables.iter().find(|(name, _)| name == field)?;
+        // While it is evaluated, a variable does not exist: it may name others, but not itself.
+        let unfinished = Err(Fault::Error(format!("no such key: {field}")));
+        self.computed.borrow_mut().insert(field.to_owned(), unfinished);
+        let outcome = match &expression.program {
+            Ok(program) => program.evaluate(self, budget),
+            Err(error) => Err(Fault::Error(error.clone())),
+        };
+        let outcome = outcome.map_err(|fault| match fault {
+            Fault::Error(text) => Fault::Error(format!("composited variable {field:?} fails to evaluate: {text}")),
+            Fault::Spent => Fault::Spent,
+        });
+        self.computed.borrow_mut().insert(field.to_owned(), outcome.clone());
+        Some(outcome)
     }
 }
 
@@ -94,32 +183,8 @@ fn request(attributes: &Attributes) -> Value {
         "dryRun": attributes.dry_run, "options": attributes.options})
 }
 
-/// A JSON value as a CEL value.
-#[must_use]
-pub fn to_cel(value: &Value) -> Cel {
-    match value {
-        Value::Null => Cel::Null,
-        Value::Bool(b) => Cel::Bool(*b),
-        Value::Number(n) => match (n.as_i64(), n.as_f64()) {
-            (Some(i), _) => Cel::Int(i),
-            (None, Some(f)) => Cel::Float(f),
-            (None, None) => Cel::Null,
-        },
-        Value::String(s) => Cel::String(Arc::new(s.clone())),
-        Value::Array(list) => Cel::List(Arc::new(list.iter().map(to_cel).collect())),
-        Value::Object(map) => {
-            let entries: HashMap<Key, Cel> =
-                map.iter().map(|(k, v)| (Key::String(Arc::new(k.clone())), to_cel(v))).collect();
-            Cel::Map(Map { map: Arc::new(entries) })
-        }
-    }
-}
-
-/// The text of a string value.
-#[must_use]
-pub fn as_text(value: &Cel) -> Option<&str> {
-    match value {
-        Cel::String(text) => Some(text),
-        _ => None,
-    }
+/// Named expressions of a document: `variables` of a policy.
+pub(super) fn named(document: &Value, pointer: &str) -> Vec<(String, Expression)> {
+    let entries = items(document, pointer).iter();
+    entries.map(|v| (text(v, "/name").to_owned(), Expression::new(text(v, "/expression")))).collect()
 }

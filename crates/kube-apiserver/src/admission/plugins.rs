@@ -81,21 +81,53 @@ fn priority(view: &dyn View, attributes: &Attributes, pod: &mut Value) -> Result
         found
     };
     let value = class.as_ref().and_then(|c| c.get("value").and_then(Value::as_i64)).unwrap_or(0);
-    if pod.pointer("/spec/priority").and_then(Value::as_i64).is_some_and(|given| given != value) {
-        let given = &pod["spec"]["priority"];
+    if let Some(given) = pod.pointer("/spec/priority").and_then(Value::as_i64).filter(|given| *given != value) {
         let why = format!(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         );
         return Err(refuse(attributes, &why));
     }
+    let policy = class.as_ref().map_or("", |class| text(class, "/preemptionPolicy"));
+    let policy = if policy.is_empty() { "PreemptLowerPriority" } else { policy };
+    let given = text(pod, "/spec/preemptionPolicy").to_owned();
+    if !given.is_empty() && given != policy {
+        let why = format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+        );
+        return Err(refuse(attributes, &why));
+    }
     pod["spec"]["priority"] = value.into();
+    pod["spec"]["preemptionPolicy"] = policy.into();
     if let Some(class) = class {
         pod["spec"]["priorityClassName"] = text(&class, "/metadata/name").into();
     }
-    if pod.pointer("/spec/preemptionPolicy").is_none() {
-        pod["spec"]["preemptionPolicy"] = "PreemptLowerPriority".into();
-    }
     Ok(())
+}
+
+/// There is one class for pods that name none, and the system's classes stay.
+///
+/// # Errors
+/// 403 for a second default, and for the end of a class of the system.
+pub fn priority_classes(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
+    let resource = &attributes.resource;
+    if resource.group != "scheduling.k8s.io" || resource.plural != "priorityclasses" {
+        return Ok(());
+    }
+    if attributes.operation == Operation::Delete && attributes.name.starts_with("system-") {
+        return Err(refuse(attributes, "this is a system priority class and cannot be deleted"));
+    }
+    if !matches!(attributes.operation, Operation::Create | Operation::Update) {
+        return Ok(());
+    }
+    let is_default = |class: &Value| class.get("globalDefault").and_then(Value::as_bool) == Some(true);
+    let Some(class) = attributes.object.as_ref().filter(|class| is_default(class)) else { return Ok(()) };
+    let classes = view.list("scheduling.k8s.io", "priorityclasses", "");
+    let own = text(class, "/metadata/name");
+    let Some(other) = classes.iter().find(|other| is_default(other) && text(other, "/metadata/name") != own) else {
+        return Ok(());
+    };
+    let other = text(other, "/metadata/name");
+    Err(refuse(attributes, &format!("PriorityClass {other} is already marked as default. Only one default can exist")))
 }
 
 fn tolerations(pod: &mut Value) {

@@ -9,6 +9,7 @@ use crate::authz::view::View;
 use crate::error::ApiError;
 
 pub mod checks;
+mod namespace;
 
 /// A level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +71,9 @@ fn template<'a>(attributes: &Attributes, object: &'a Value) -> Option<(&'a Value
 /// # Errors
 /// 403 listing every violation.
 pub fn check(view: &dyn View, attributes: &Attributes, warnings: &mut Vec<String>) -> Result<(), ApiError> {
+    if attributes.resource.group.is_empty() && attributes.resource.plural == "namespaces" {
+        return namespace::check(view, attributes, warnings);
+    }
     let ephemeral = attributes.info.subresource == "ephemeralcontainers";
     if !matches!(attributes.operation, Operation::Create | Operation::Update)
         || !(attributes.info.subresource.is_empty() || ephemeral)

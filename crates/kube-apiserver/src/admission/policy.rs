@@ -1,22 +1,26 @@
 //! ValidatingAdmissionPolicies and their bindings, in CEL.
 //!
-//! Guarantees: a policy acts only through a binding; an expression that fails refuses the request unless the policy's
-//! failure policy is Ignore; `variables` are evaluated in order and only once for each request and binding.
+//! Guarantees: a policy acts only through a binding; all that are concerned are evaluated, and the first that denies is
+//! answered; an expression that fails refuses the request unless the policy's failure policy is Ignore; a variable is
+//! evaluated when it is asked for, and only once for each parameter.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use kube_cel::cel::Value as Cel;
-use kube_cel::cel::objects::{Key, Map};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::cel::{Environment, Expression, as_text, to_cel};
+use super::cel::{Conditions, Expression, Scope, named};
 use super::{Attributes, rules};
 use crate::authz::Authorizer;
 use crate::authz::view::{View, items, strings, text};
+use crate::cel::{Budget, Fault, PER_OBJECT, Value as Cel, value};
+use crate::crd::convert::between;
 use crate::error::{ApiError, Cause};
 use crate::registry::Registry;
+
+mod parameters;
+pub(crate) mod typecheck;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -32,9 +36,10 @@ struct Validation {
 struct Policy {
     name: String,
     document: Arc<Value>,
-    conditions: Vec<Expression>,
+    conditions: Conditions,
     variables: Vec<(String, Expression)>,
     validations: Vec<Validation>,
+    annotations: Vec<(String, Expression)>,
     ignore_failures: bool,
 }
 
@@ -66,13 +71,11 @@ impl Policy {
         };
         Self {
             name: text(&document, "/metadata/name").to_owned(),
-            conditions: items(&document, "/spec/matchConditions")
+            conditions: Conditions::compile(items(&document, "/spec/matchConditions")),
+            variables: named(&document, "/spec/variables"),
+            annotations: items(&document, "/spec/auditAnnotations")
                 .iter()
-                .map(|c| Expression::new(text(c, "/expression")))
-                .collect(),
-            variables: items(&document, "/spec/variables")
-                .iter()
-                .map(|v| (text(v, "/name").to_owned(), Expression::new(text(v, "/expression"))))
+                .map(|a| (text(a, "/key").to_owned(), Expression::new(text(a, "/valueExpression"))))
                 .collect(),
             validations: items(&document, "/spec/validations").iter().map(validation).collect(),
             ignore_failures: text(&document, "/spec/failurePolicy") == "Ignore",
@@ -111,163 +114,212 @@ impl Policies {
     /// Evaluates all policies that concern the request.
     ///
     /// # Errors
-    /// A refusal of a binding that denies.
-    pub fn check(
+    /// The first refusal of a binding that denies.
+    pub async fn check(
         &self,
         attributes: &Attributes,
         registry: &Registry,
-        _authorizer: &Authorizer,
+        authorizer: &Authorizer,
         warnings: &mut Vec<String>,
     ) -> Result<(), ApiError> {
+        let mut refused = None;
         for (policy, binding) in &self.current().bound {
-            if !self.concerns(policy, binding, attributes, registry) {
-                continue;
-            }
-            for failure in self.evaluate(policy, binding, attributes, registry) {
-                let actions = strings(binding, "/spec/validationActions");
-                let has = |action: &str| actions.iter().any(|a| a == action);
-                let bound = format!("'{}' with binding '{}'", policy.name, text(binding, "/metadata/name"));
-                if has("Audit") {
-                    tracing::info!(policy = %policy.name, user = %attributes.user.name, message = %failure.message, "policy violation");
-                }
-                if has("Warn") {
-                    warnings
-                        .push(format!("Validation failed for ValidatingAdmissionPolicy {bound}: {}", failure.message));
-                }
-                if has("Deny") {
-                    let message = format!("ValidatingAdmissionPolicy {bound} denied request: {}", failure.message);
-                    return Err(refusal(attributes, &message, &failure.reason));
-                }
+            let Some(version) = self.concerns(policy, binding, attributes, registry) else { continue };
+            let seen = self.in_version(attributes, registry, &version).await?;
+            let seen = seen.as_ref().unwrap_or(attributes);
+            for failure in self.evaluate(policy, binding, seen, registry, authorizer) {
+                let denied = act(policy, binding, seen, &failure, warnings);
+                refused = refused.or_else(|| denied.map(|text| refusal(attributes, &text, &failure.reason)));
             }
         }
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 
-    fn concerns(&self, policy: &Policy, binding: &Value, attributes: &Attributes, registry: &Registry) -> bool {
-        let matches = |holder: &Value| {
-            let equivalent = text(holder, "/matchPolicy") != "Exact";
-            let listed = items(holder, "/resourceRules");
-            let excluded = items(holder, "/excludeResourceRules");
-            (listed.is_empty() || rules::matched_version(listed, attributes, equivalent, registry).is_some())
-                && rules::matched_version(excluded, attributes, equivalent, registry).is_none()
-                && rules::selectors_match(&*self.view, holder, attributes)
-        };
-        let constraints = policy.document.pointer("/spec/matchConstraints").unwrap_or(&Value::Null);
-        // A policy says what it is about; only a binding may leave the rules out.
-        !items(constraints, "/resourceRules").is_empty()
-            && matches(constraints)
-            && binding.pointer("/spec/matchResources").is_none_or(matches)
-    }
-
-    /// Documents of the parameter resource; `[None]` when the policy takes none. Err when they are missing and must not be.
-    fn parameters(
+    /// The version in which a policy wants to see the request through this binding; None when it is not concerned.
+    fn concerns(
         &self,
         policy: &Policy,
         binding: &Value,
         attributes: &Attributes,
         registry: &Registry,
-    ) -> Result<Vec<Option<Arc<Value>>>, String> {
-        let Some(kind) = policy.document.pointer("/spec/paramKind").filter(|k| k.is_object()) else {
-            return Ok(vec![None]);
+    ) -> Option<String> {
+        let matched = |holder: &Value| {
+            let equivalent = text(holder, "/matchPolicy") != "Exact";
+            let listed = items(holder, "/resourceRules");
+            let excluded = items(holder, "/excludeResourceRules");
+            let own = || Some(attributes.info.version.clone()).filter(|_| listed.is_empty());
+            let version = rules::matched_version(listed, attributes, equivalent, registry).or_else(own)?;
+            let out = rules::matched_version(excluded, attributes, equivalent, registry).is_some()
+                || !rules::selectors_match(&*self.view, holder, attributes);
+            (!out).then_some(version)
         };
-        let Some(reference) = binding.pointer("/spec/paramRef").filter(|r| r.is_object()) else {
-            return Ok(vec![None]);
-        };
-        let (group, version) = text(kind, "/apiVersion").split_once('/').unwrap_or(("", text(kind, "/apiVersion")));
-        let resource = registry
-            .find_kind(group, version, text(kind, "/kind"))
-            .ok_or_else(|| format!("failed to find resource referenced by paramKind: {}", text(kind, "/kind")))?;
-        let namespace = match (resource.namespaced, text(reference, "/namespace")) {
-            (false, _) => "",
-            (true, "") => attributes.namespace.as_str(),
-            (true, given) => given,
-        };
-        let name = text(reference, "/name");
-        let found: Vec<Arc<Value>> = if name.is_empty() {
-            let all = self.view.list(group, &resource.plural, namespace);
-            all.into_iter()
-                .filter(|o| rules::selects(reference.get("selector"), o.pointer("/metadata/labels")))
-                .collect()
-        } else {
-            self.view.get(group, &resource.plural, namespace, name).into_iter().collect()
-        };
-        if found.is_empty() {
-            if text(reference, "/parameterNotFoundAction") == "Allow" {
-                return Ok(Vec::new());
-            }
-            return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
+        let constraints = policy.document.pointer("/spec/matchConstraints").unwrap_or(&Value::Null);
+        // A policy says what it is about; only a binding may leave the rules out.
+        if items(constraints, "/resourceRules").is_empty() {
+            return None;
         }
-        Ok(found.into_iter().map(Some).collect())
+        let version = matched(constraints)?;
+        let narrowed = binding.pointer("/spec/matchResources").filter(|holder| holder.is_object());
+        narrowed.is_none_or(|holder| matched(holder).is_some()).then_some(version)
     }
 
-    fn evaluate(&self, policy: &Policy, binding: &Value, attributes: &Attributes, registry: &Registry) -> Vec<Failed> {
-        let failed = |message: String| Failed { message, reason: String::new() };
-        let parameters = match self.parameters(policy, binding, attributes, registry) {
+    /// The request with its objects in another version of the resource; None when they are in it already.
+    async fn in_version(
+        &self,
+        attributes: &Attributes,
+        registry: &Registry,
+        version: &str,
+    ) -> Result<Option<Attributes>, ApiError> {
+        if version == attributes.info.version || !attributes.info.subresource.is_empty() {
+            return Ok(None);
+        }
+        let mut seen = attributes.clone();
+        if let Some(own) = seen.object.take() {
+            seen.object = Some(between(&*self.view, registry, &attributes.resource, own, version).await?);
+        }
+        if let Some(own) = seen.old.take() {
+            let own = Arc::unwrap_or_clone(own);
+            seen.old = Some(between(&*self.view, registry, &attributes.resource, own, version).await?.into());
+        }
+        version.clone_into(&mut seen.info.version);
+        Ok(Some(seen))
+    }
+
+    fn evaluate(
+        &self,
+        policy: &Policy,
+        binding: &Value,
+        attributes: &Attributes,
+        registry: &Registry,
+        authorizer: &Authorizer,
+    ) -> Vec<Failed> {
+        let found = parameters::find(&*self.view, &policy.document, binding, attributes, registry);
+        let parameters = match found {
             Ok(parameters) => parameters,
             Err(_) if policy.ignore_failures => return Vec::new(),
-            Err(error) => return vec![failed(format!("failed to configure binding: {error}"))],
+            Err(error) => {
+                return vec![Failed { always: true, ..Failed::new(format!("failed to configure binding: {error}")) }];
+            }
         };
         let mut failures = Vec::new();
         for parameter in parameters {
-            let mut environment = Environment::new(attributes);
-            environment.set("params", parameter.as_deref().map_or(Cel::Null, to_cel));
-            let namespace = self.view.get("", "namespaces", "", &attributes.namespace);
-            environment.set("namespaceObject", namespace.as_deref().map_or(Cel::Null, to_cel));
-            match self.run(policy, &mut environment) {
-                Ok(list) => failures.extend(list),
-                Err(_) if policy.ignore_failures => {}
-                Err(error) => failures.push(failed(error)),
+            let mut scope = Scope::new(attributes, authorizer);
+            scope.set("params", parameter.as_deref().map_or(Cel::Null, value::plain));
+            let namespace = match attributes.namespace.as_str() {
+                "" => None,
+                name => self.view.get("", "namespaces", "", name),
+            };
+            scope.set("namespaceObject", namespace.as_deref().map_or(Cel::Null, value::plain));
+            scope.variables(&policy.variables);
+            match policy.conditions.hold(&scope) {
+                Ok(true) => run(policy, &scope, &mut failures),
+                Ok(false) => {}
+                Err(error) if policy.ignore_failures => {
+                    tracing::debug!(policy = %policy.name, %error, "match condition failed, ignored by the failure policy");
+                }
+                Err(error) => failures.push(Failed::new(error)),
             }
         }
         failures
     }
+}
 
-    fn run(&self, policy: &Policy, environment: &mut Environment<'_>) -> Result<Vec<Failed>, String> {
-        let mut variables: HashMap<Key, Cel> = HashMap::new();
-        let mut broken: Option<String> = None;
-        for (name, expression) in &policy.variables {
-            environment.set("variables", Cel::Map(Map { map: Arc::new(variables.clone()) }));
-            match expression.evaluate(environment) {
-                Ok(value) => {
-                    variables.insert(Key::String(Arc::new(name.clone())), value);
-                }
-                // An expression that does not use the variable is not disturbed by its failure.
-                Err(error) => broken = Some(error),
+fn run(policy: &Policy, scope: &Scope<'_>, failures: &mut Vec<Failed>) {
+    let mut budget = Budget::new(PER_OBJECT);
+    for (index, validation) in policy.validations.iter().enumerate() {
+        let outcome = match validation.expression.evaluate(scope, &mut budget) {
+            Ok(Cel::Bool(true)) => continue,
+            Ok(Cel::Bool(false)) => {
+                let message = message_of(validation, scope, &mut budget);
+                failures.push(Failed { index, reason: validation.reason.clone(), ..Failed::new(message) });
+                continue;
+            }
+            Ok(_) => validation.expression.failed("cel expression evaluates to a value that is no bool"),
+            Err(Fault::Spent) if budget.left() == 0 => {
+                "validation failed due to running out of cost budget, no further validation rules will be run"
+                    .to_owned()
+            }
+            Err(fault) => validation.expression.failed(&fault.to_string()),
+        };
+        if !policy.ignore_failures {
+            failures.push(Failed { index, ..Failed::new(outcome) });
+        }
+        if budget.left() == 0 {
+            return;
+        }
+    }
+    for (key, expression) in &policy.annotations {
+        match expression.evaluate(scope, &mut budget) {
+            Ok(Cel::String(text)) if !text.is_empty() => {
+                let text: String = text.chars().take(10 * 1024).collect();
+                tracing::info!(target: "audit", annotation = %format!("{}/{key}", policy.name), value = %text, "audit annotation of a policy");
+            }
+            Ok(Cel::String(_) | Cel::Null) => {}
+            Ok(_) if policy.ignore_failures => {}
+            Ok(_) => failures.push(Failed::new(format!(
+                "valueExpression '{}' resulted in unsupported return type. Return type must be either string or null.",
+                expression.source
+            ))),
+            Err(_) if policy.ignore_failures => {}
+            Err(fault) => {
+                failures
+                    .push(Failed::new(format!("valueExpression '{}' resulted in error: {fault}", expression.source)));
             }
         }
-        environment.set("variables", Cel::Map(Map { map: Arc::new(variables) }));
-        for condition in &policy.conditions {
-            if !condition.is_true(environment)? {
-                return Ok(Vec::new());
-            }
-        }
-        let mut failures = Vec::new();
-        for validation in &policy.validations {
-            match validation.expression.is_true(environment) {
-                Ok(true) => {}
-                Ok(false) => failures
-                    .push(Failed { message: message_of(validation, environment), reason: validation.reason.clone() }),
-                Err(error) => return Err(broken.unwrap_or(error)),
-            }
-        }
-        Ok(failures)
     }
 }
 
 struct Failed {
     message: String,
     reason: String,
+    /// Of the validation.
+    index: usize,
+    /// The binding itself is broken: refused whatever its actions are.
+    always: bool,
 }
 
-fn message_of(validation: &Validation, environment: &Environment<'_>) -> String {
-    let computed = validation.message_expression.as_ref().and_then(|e| e.evaluate(environment).ok());
-    if let Some(message) = computed.as_ref().and_then(as_text).filter(|t| !t.trim().is_empty()) {
-        return message.trim().to_owned();
+impl Failed {
+    fn new(message: String) -> Self {
+        Self { message, reason: String::new(), index: 0, always: false }
     }
-    if validation.message.is_empty() {
-        format!("failed expression: {}", validation.expression.source)
+}
+
+/// Does what the binding says about a failure; yields the refusal's text if it denies.
+fn act(
+    policy: &Policy,
+    binding: &Value,
+    attributes: &Attributes,
+    failure: &Failed,
+    warnings: &mut Vec<String>,
+) -> Option<String> {
+    let actions = strings(binding, "/spec/validationActions");
+    let has = |action: &str| actions.iter().any(|a| a == action);
+    let name = text(binding, "/metadata/name");
+    let bound = format!("'{}' with binding '{name}'", policy.name);
+    if has("Audit") {
+        let entry = json!([{"message": failure.message, "policy": policy.name, "binding": name,
+            "expressionIndex": failure.index, "validationActions": actions}]);
+        tracing::info!(target: "audit", user = %attributes.user.name, resource = %attributes.resource.group_resource(),
+            name = %attributes.name, "validation.policy.admission.k8s.io/validation_failure" = %entry, "policy violation");
+    }
+    if has("Warn") {
+        warnings.push(format!("Validation failed for ValidatingAdmissionPolicy {bound}: {}", failure.message));
+    }
+    (has("Deny") || failure.always)
+        .then(|| format!("ValidatingAdmissionPolicy {bound} denied request: {}", failure.message))
+}
+
+fn message_of(validation: &Validation, scope: &Scope<'_>, budget: &mut Budget) -> String {
+    if let Some(Ok(Cel::String(message))) = validation.message_expression.as_ref().map(|e| e.evaluate(scope, budget)) {
+        let message = message.trim();
+        if !message.is_empty() && message.len() <= 5 * 1024 && !message.contains(['\n', '\r']) {
+            return message.to_owned();
+        }
+    }
+    if validation.message.trim().is_empty() {
+        format!("failed expression: {}", validation.expression.source.trim())
     } else {
-        validation.message.clone()
+        validation.message.trim().to_owned()
     }
 }
 

@@ -1,207 +1,192 @@
-//! LimitRanger and ResourceQuota, the parts that namespaces of a small cluster use: container defaults and bounds, and
-//! quotas on object counts and on the requests and limits of pods.
+//! ResourceQuota: what a write would use, beside what is used, within what is allowed.
+//!
+//! Guarantees: usage is counted from the objects themselves at the moment of the write, and writes that use a quota of
+//! the same namespace take turns until they are stored. So however many write at once, no bound is ever passed.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use super::amount::{Amount, Amounts, add, amounts};
 use super::{Attributes, Operation};
-use crate::authz::view::{View, items, text};
+use crate::authz::view::{View, text};
 use crate::error::ApiError;
+use crate::store::{Store, WriteError};
 
-fn new_pod(attributes: &Attributes) -> bool {
-    attributes.resource.group.is_empty()
-        && attributes.resource.plural == "pods"
-        && attributes.info.subresource.is_empty()
-        && attributes.operation == Operation::Create
+pub(crate) mod scope;
+pub(crate) mod usage;
+
+/// Turns of namespaces; two namespaces that share one merely wait for each other.
+#[derive(Clone, Debug)]
+pub(super) struct Turns(Arc<[Arc<Mutex<()>>; 64]>);
+
+/// Held until the write it was given for is stored, which it then notes in the status of each quota.
+#[derive(Debug)]
+pub struct Turn {
+    _held: OwnedMutexGuard<()>,
+    namespace: String,
+    /// By name of the quota, what is used with the write.
+    used: Vec<(String, Amounts)>,
 }
 
-/// Gives containers the default requests and limits of the namespace's LimitRanges.
-pub fn default_limits(view: &dyn View, attributes: &mut Attributes) {
-    if !new_pod(attributes) {
-        return;
-    }
-    let ranges = view.list("", "limitranges", &attributes.namespace);
-    let Some(pod) = attributes.object.as_mut().filter(|_| !ranges.is_empty()) else { return };
-    for limit in ranges.iter().flat_map(|r| items(r, "/spec/limits")).filter(|l| text(l, "/type") == "Container") {
-        for list in ["/spec/initContainers", "/spec/containers"] {
-            let Some(Value::Array(containers)) = pod.pointer_mut(list) else { continue };
-            for container in containers {
-                for (from, to) in [("default", "limits"), ("defaultRequest", "requests")] {
-                    let Some(defaults) = limit.get(from).and_then(Value::as_object) else { continue };
-                    for (name, quantity) in defaults {
-                        if container["resources"][to].get(name).is_none() {
-                            container["resources"][to][name] = quantity.clone();
-                        }
-                    }
+/// Tries to write a status that the controller writes as well; it counts everything again anyway.
+const TRIES: usize = 5;
+
+impl Turn {
+    /// The write is stored: every quota says so before the client hears of it.
+    pub(crate) async fn settle(self, store: &Store) {
+        for (name, used) in &self.used {
+            for _ in 0..TRIES {
+                let Some(stored) = store.get("resourcequotas", &self.namespace, name) else { break };
+                let mut quota = stored.value();
+                quota["status"]["hard"] = quota["spec"]["hard"].clone();
+                for (bound, amount) in used {
+                    quota["status"]["used"][bound] = amount.to_string().into();
+                }
+                match store.update(stored.key.clone(), quota, stored.revision).await {
+                    Err(WriteError::Changed) => {}
+                    _ => break,
                 }
             }
         }
     }
 }
 
-/// Bounds of LimitRanges and quotas of the namespace.
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(std::array::from_fn(|_| Arc::default())))
+    }
+}
+
+impl Turns {
+    async fn take(&self, namespace: &str) -> OwnedMutexGuard<()> {
+        let mut hasher = DefaultHasher::new();
+        namespace.hash(&mut hasher);
+        let place = usize::try_from(hasher.finish() % 64).unwrap_or(0);
+        self.0[place].clone().lock_owned().await
+    }
+}
+
+/// What the write adds to the usage of its namespace; empty when it can only lower it or leave it.
+fn added(attributes: &Attributes) -> Amounts {
+    let Some(object) = &attributes.object else { return Amounts::new() };
+    let resource = &attributes.resource;
+    let core = |plural: &str| resource.group.is_empty() && resource.plural == plural;
+    match (attributes.operation, attributes.info.subresource.as_str()) {
+        (Operation::Create, "") => usage::usage(resource, object),
+        (Operation::Update, "") if core("services") || core("persistentvolumeclaims") => grown(attributes, object),
+        (Operation::Update, "resize") if core("pods") => grown(attributes, object),
+        _ => Amounts::new(),
+    }
+}
+
+fn grown(attributes: &Attributes, object: &Value) -> Amounts {
+    let before = attributes.old.as_ref().map(|old| usage::usage(&attributes.resource, old)).unwrap_or_default();
+    let after = usage::usage(&attributes.resource, object).into_iter();
+    let more = after.map(|(name, amount)| {
+        let old = before.get(&name).copied().unwrap_or_default();
+        (name, amount.less(old))
+    });
+    more.filter(|(_, amount)| amount.is_positive()).collect()
+}
+
+/// Checks the write against every quota of its namespace; the turn is to be held until it is stored.
 ///
 /// # Errors
-/// 403 naming the bound.
-pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
-    if attributes.operation != Operation::Create
-        || !attributes.info.subresource.is_empty()
-        || attributes.namespace.is_empty()
-    {
-        return Ok(());
+/// 403 naming the quota and every bound that would be passed.
+pub(super) async fn check(view: &dyn View, turns: &Turns, attributes: &Attributes) -> Result<Option<Turn>, ApiError> {
+    if attributes.namespace.is_empty() {
+        return Ok(None);
     }
-    let Some(object) = &attributes.object else { return Ok(()) };
-    if new_pod(attributes) {
-        limits(view, attributes, object)?;
-    }
-    for quota in view.list("", "resourcequotas", &attributes.namespace) {
-        within(view, attributes, object, &quota)?;
-    }
-    Ok(())
-}
-
-fn refuse(attributes: &Attributes, why: &str) -> ApiError {
-    ApiError::forbidden(&attributes.resource.group, &attributes.resource.plural, &attributes.name, why)
-}
-
-fn limits(view: &dyn View, attributes: &Attributes, pod: &Value) -> Result<(), ApiError> {
-    for range in view.list("", "limitranges", &attributes.namespace) {
-        for limit in items(&range, "/spec/limits").iter().filter(|l| text(l, "/type") == "Container") {
-            for container in items(pod, "/spec/containers").iter().chain(items(pod, "/spec/initContainers")) {
-                for (bound, word, wrong) in [("min", "minimum", -1), ("max", "maximum", 1)] {
-                    for (name, quantity) in limit.get(bound).and_then(Value::as_object).into_iter().flatten() {
-                        let field = if bound == "min" { "requests" } else { "limits" };
-                        let used = container.pointer(&format!("/resources/{field}/{name}"));
-                        let allowed = amount(quantity).unwrap_or(0.0);
-                        let text_of = |v: &Value| v.as_str().map_or_else(|| v.to_string(), ToOwned::to_owned);
-                        let Some(used) = used else {
-                            let why = format!(
-                                "{word} {name} usage per Container is {}.  No {} is specified",
-                                text_of(quantity),
-                                field.trim_end_matches('s')
-                            );
-                            return Err(refuse(attributes, &why));
-                        };
-                        let given = amount(used).unwrap_or(0.0);
-                        if (wrong < 0 && given < allowed) || (wrong > 0 && given > allowed) {
-                            let why = format!(
-                                "{word} {name} usage per Container is {}, but {} is {}",
-                                text_of(quantity),
-                                field.trim_end_matches('s'),
-                                text_of(used)
-                            );
-                            return Err(refuse(attributes, &why));
-                        }
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A quantity as a number; exact enough to compare with a bound.
-#[must_use]
-pub fn amount(value: &Value) -> Option<f64> {
-    let text = match value {
-        Value::Number(number) => return number.as_f64(),
-        Value::String(text) => text.trim(),
-        _ => return None,
+    let added = added(attributes);
+    let Some(object) = attributes.object.as_ref().filter(|_| !added.is_empty()) else { return Ok(None) };
+    let quotas = view.list("", "resourcequotas", &attributes.namespace);
+    let bounded = |quota: &Arc<Value>| {
+        scope::covers(quota, &attributes.resource, object) && bounds(quota).keys().any(|name| concerns(name, &added))
     };
-    const UNITS: [(&str, f64); 14] = [
-        ("Ki", 1024.0),
-        ("Mi", 1_048_576.0),
-        ("Gi", 1_073_741_824.0),
-        ("Ti", 1_099_511_627_776.0),
-        ("Pi", 1_125_899_906_842_624.0),
-        ("Ei", 1_152_921_504_606_846_976.0),
-        ("n", 1e-9),
-        ("u", 1e-6),
-        ("m", 1e-3),
-        ("k", 1e3),
-        ("M", 1e6),
-        ("G", 1e9),
-        ("T", 1e12),
-        ("P", 1e15),
-    ];
-    for (unit, factor) in UNITS {
-        if let Some(number) = text.strip_suffix(unit) {
-            return number.parse::<f64>().ok().map(|n| n * factor);
+    let quotas: Vec<Arc<Value>> = quotas.into_iter().filter(bounded).collect();
+    if quotas.is_empty() {
+        return Ok(None);
+    }
+    let held = turns.take(&attributes.namespace).await;
+    let mut used = Vec::new();
+    for quota in &quotas {
+        let now = within(view, attributes, object, &added, quota)?;
+        if !now.is_empty() {
+            used.push((text(quota, "/metadata/name").to_owned(), now));
         }
     }
-    text.parse().ok()
+    Ok(Some(Turn { _held: held, namespace: attributes.namespace.clone(), used }))
 }
 
-fn requested(pod: &Value, field: &str, name: &str) -> f64 {
-    let pointer = format!("/resources/{field}/{name}");
-    let sum = |list: &str| items(pod, list).iter().filter_map(|c| c.pointer(&pointer).and_then(amount)).sum::<f64>();
-    let init = items(pod, "/spec/initContainers").iter().filter_map(|c| c.pointer(&pointer).and_then(amount));
-    init.fold(sum("/spec/containers"), f64::max)
+fn bounds(quota: &Value) -> Amounts {
+    amounts(quota.pointer("/spec/hard"))
 }
 
-fn within(view: &dyn View, attributes: &Attributes, object: &Value, quota: &Value) -> Result<(), ApiError> {
+/// Whether a bound may speak of a write: it bounds what is added, or wants pods to state it.
+fn concerns(bound: &str, added: &Amounts) -> bool {
+    added.contains_key(bound) || added.contains_key("pods")
+}
+
+/// What is used of each bound with the write.
+fn within(
+    view: &dyn View,
+    attributes: &Attributes,
+    object: &Value,
+    added: &Amounts,
+    quota: &Value,
+) -> Result<Amounts, ApiError> {
     let resource = &attributes.resource;
-    let counted = [
-        if resource.group.is_empty() {
-            format!("count/{}", resource.plural)
-        } else {
-            format!("count/{}.{}", resource.plural, resource.group)
-        },
-        if resource.group.is_empty() { resource.plural.clone() } else { String::new() },
-    ];
-    for (name, hard) in quota.pointer("/spec/hard").and_then(Value::as_object).into_iter().flatten() {
-        let bound = amount(hard).unwrap_or(f64::MAX);
-        let existing = || view.list(&resource.group, &resource.plural, &attributes.namespace);
-        let (asked, used) = if counted.contains(name) {
-            (1.0, count(existing().len()))
-        } else if new_pod(attributes) {
-            let (field, what) = match name.split_once('.') {
-                Some((field @ ("requests" | "limits"), what)) => (field, what),
-                _ if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") => ("requests", name.as_str()),
-                _ => continue,
-            };
-            let live = existing();
-            let live = live.iter().filter(|p| !matches!(text(p, "/status/phase"), "Succeeded" | "Failed"));
-            let asked = requested(object, field, what);
-            let pointer = format!("/resources/{field}/{what}");
-            if matches!(what, "cpu" | "memory")
-                && items(object, "/spec/containers").iter().any(|c| c.pointer(&pointer).is_none())
-            {
-                let why = format!("failed quota: {}: must specify {name}", text(quota, "/metadata/name"));
-                return Err(refuse(attributes, &why));
-            }
-            (asked, live.map(|p| requested(p, field, what)).sum())
-        } else {
-            continue;
-        };
-        if asked > 0.0 && used + asked > bound {
-            let limited = hard.as_str().map_or_else(|| hard.to_string(), ToOwned::to_owned);
-            let why = format!(
-                "exceeded quota: {}, requested: {name}={asked}, used: {name}={used}, limited: {name}={limited}",
-                text(quota, "/metadata/name")
-            );
-            return Err(refuse(attributes, &why));
+    let refuse = |why: &str| Err(ApiError::forbidden(&resource.group, &resource.plural, &attributes.name, why));
+    let (bounds, name) = (bounds(quota), text(quota, "/metadata/name"));
+    if added.contains_key("pods")
+        && let Some(missing) = usage::unstated(object, bounds.keys())
+    {
+        return refuse(&format!("failed quota: {name}: must specify {missing}"));
+    }
+    let asked: Vec<(&String, Amount)> = bounds
+        .keys()
+        .filter_map(|bound| added.get(bound).map(|amount| (bound, *amount)))
+        .filter(|(_, amount)| amount.is_positive())
+        .collect();
+    if asked.is_empty() {
+        return Ok(Amounts::new());
+    }
+    let counted = usage::counted(resource);
+    let mut used = Amounts::new();
+    if asked.iter().all(|(bound, _)| **bound == counted) {
+        let count = view.count(&resource.group, &resource.plural, &attributes.namespace);
+        used.insert(counted, Amount::whole(count));
+    } else {
+        let existing = view.list(&resource.group, &resource.plural, &attributes.namespace);
+        for other in existing.iter().filter(|other| scope::covers(quota, resource, other)) {
+            add(&mut used, usage::usage(resource, other));
         }
     }
-    Ok(())
-}
-
-fn count(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+    let used = |bound: &str| used.get(bound).copied().unwrap_or_default();
+    let passes = |(bound, amount): &&(&String, Amount)| {
+        let mut sum = used(bound);
+        sum += *amount;
+        bounds.get(*bound).is_some_and(|limit| sum > *limit)
+    };
+    let over: Vec<_> = asked.iter().filter(passes).collect();
+    if over.is_empty() {
+        let sum = |(bound, amount): &(&String, Amount)| {
+            let mut sum = used(bound);
+            sum += *amount;
+            ((*bound).clone(), sum)
+        };
+        return Ok(asked.iter().map(sum).collect());
+    }
+    let list = |what: &dyn Fn(&str, Amount) -> Amount| {
+        over.iter().map(|(bound, amount)| format!("{bound}={}", what(bound, *amount))).collect::<Vec<_>>().join(",")
+    };
+    let (requested, held) = (list(&|_, amount| amount), list(&|bound, _| used(bound)));
+    let limited = list(&|bound, _| bounds.get(bound).copied().unwrap_or_default());
+    refuse(&format!("exceeded quota: {name}, requested: {requested}, used: {held}, limited: {limited}"))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn amounts() {
-        let check =
-            |text: &str, expect: f64| assert!((amount(&Value::from(text)).unwrap() - expect).abs() < 1e-6, "{text}");
-        check("1", 1.0);
-        check("500m", 0.5);
-        check("1Ki", 1024.0);
-        check("2G", 2e9);
-        check("1e3", 1000.0);
-        assert_eq!(amount(&Value::from("x")), None);
-    }
-}
+mod tests;

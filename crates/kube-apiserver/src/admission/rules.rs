@@ -40,7 +40,7 @@ pub fn matched_version(
     if rules.iter().any(|r| rule_matches(r, attributes, own)) {
         return Some(own.clone());
     }
-    if !equivalent || attributes.resource.conversion_webhook.is_some() {
+    if !equivalent {
         return None;
     }
     let resource = &attributes.resource;
@@ -96,7 +96,7 @@ fn namespace_matches(view: &dyn View, selector: Option<&Value>, attributes: &Att
         && attributes.resource.plural == "namespaces"
         && attributes.info.subresource.is_empty()
     {
-        let object = attributes.object.as_ref().or(attributes.old.as_ref());
+        let object = attributes.object.as_ref().or(attributes.old.as_deref());
         return selects(selector, object.and_then(|o| o.pointer("/metadata/labels")));
     }
     if attributes.namespace.is_empty() {
@@ -110,7 +110,7 @@ fn object_matches(selector: Option<&Value>, attributes: &Attributes) -> bool {
     if trivial(selector) {
         return true;
     }
-    [&attributes.object, &attributes.old]
+    [attributes.object.as_ref(), attributes.old.as_deref()]
         .into_iter()
         .flatten()
         .any(|object| selects(selector, object.pointer("/metadata/labels")))

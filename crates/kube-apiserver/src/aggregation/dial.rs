@@ -209,10 +209,23 @@ pub async fn connect(
     let open = async {
         let stream = TcpStream::connect(address).await.map_err(|e| DialError::Connect(address, e))?;
         let _ = stream.set_nodelay(true);
+        notice_silence(&stream);
         let connector = tokio_rustls::TlsConnector::from(config);
         connector.connect(name, stream).await.map_err(|e| DialError::Tls(e.to_string()))
     };
     tokio::time::timeout(CONNECT, open).await.unwrap_or(Err(DialError::Timeout))
+}
+
+/// How long a backend may leave everything unanswered.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Ends a connection whose other side is cut off: it says nothing any more, and a stream to it would last for ever. Where
+/// the system refuses, the connection is as good as without.
+fn notice_silence(stream: &TcpStream) {
+    let socket = socket2::SockRef::from(stream);
+    let probes = socket2::TcpKeepalive::new().with_time(SILENCE / 2).with_interval(SILENCE / 6).with_retries(3);
+    let _ = socket.set_tcp_keepalive(&probes);
+    let _ = socket.set_tcp_user_timeout(Some(SILENCE));
 }
 
 type Sender = SendRequest<Full<Bytes>>;

@@ -1,12 +1,29 @@
 //! Client certificates: the common name is the user, organizations are its groups.
 
+use std::sync::Arc;
+
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::request::User;
 
-/// The verified client certificate of a connection (leaf, DER), put into request extensions by the listener.
+/// Who the verified client certificate of a connection names, put into request extensions by the listener: it is read
+/// once for a connection, not for each of its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerCertificate(pub std::sync::Arc<[u8]>);
+pub struct PeerCertificate(Arc<Option<User>>);
+
+impl PeerCertificate {
+    /// Reads a verified leaf certificate, DER.
+    #[must_use]
+    pub fn read(der: &[u8]) -> Self {
+        Self(Arc::new(user_of(der)))
+    }
+
+    /// None when it names nobody.
+    #[must_use]
+    pub fn user(&self) -> Option<&User> {
+        self.0.as_ref().as_ref()
+    }
+}
 
 /// The user named by a certificate that the TLS layer has verified; None when it has no common name.
 #[must_use]

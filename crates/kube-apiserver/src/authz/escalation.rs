@@ -29,6 +29,7 @@ pub fn check(
     match info.resource.as_str() {
         "roles" | "clusterroles" => {
             let rules: Vec<Rule> = items(object, "/rules").iter().map(Rule::parse).collect();
+            gathers(authorizer, user, info, object, old)?;
             let unchanged = old.is_some_and(|old| old.get("rules") == object.get("rules"));
             if unchanged || may(authorizer, user, info, "escalate", &info.resource, name) {
                 return Ok(());
@@ -51,6 +52,34 @@ pub fn check(
         }
         _ => Ok(()),
     }
+}
+
+/// The rules that a selector will gather are not known yet, so only those who hold everything may write one.
+fn gathers(
+    authorizer: &Authorizer,
+    user: &User,
+    info: &RequestInfo,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), ApiError> {
+    let field = "aggregationRule";
+    let wanted = object.get(field).filter(|rule| !rule.is_null());
+    if wanted.is_none() || old.is_some_and(|old| old.get(field) == wanted) {
+        return Ok(());
+    }
+    let all = || vec!["*".to_owned()];
+    let everything = [
+        Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() },
+        Rule { verbs: all(), non_resource_urls: all(), ..Rule::default() },
+    ];
+    let name = text(object, "/metadata/name");
+    if may(authorizer, user, info, "escalate", &info.resource, name)
+        || uncovered(&authorizer.rbac.rules_of(user, ""), &everything).is_empty()
+    {
+        return Ok(());
+    }
+    let why = "must have cluster-admin privileges to use an aggregationRule";
+    Err(ApiError::forbidden(GROUP, &info.resource, name, why))
 }
 
 fn may(authorizer: &Authorizer, user: &User, info: &RequestInfo, verb: &str, resource: &str, name: &str) -> bool {

@@ -71,9 +71,16 @@ impl NodeAuthorizer {
                 "eviction" => verb == "create" && self.pod_is_on(node, info),
                 _ => false,
             },
-            ("", "secrets") => read && sub.is_empty() && self.refers(node, info, secret_names),
+            ("", "secrets") => {
+                read && sub.is_empty() && (self.refers(node, info, secret_names) || self.driver_needs(node, info))
+            }
             ("", "configmaps") => read && sub.is_empty() && self.refers(node, info, config_map_names),
-            ("", "persistentvolumeclaims") => verb == "get" && self.refers(node, info, claim_names),
+            // A node grows volumes and says so; it follows each claim it uses by name.
+            ("", "persistentvolumeclaims") => match sub {
+                "" => read && self.claims(node, info),
+                "status" => matches!(verb, "get" | "update" | "patch") && self.claims(node, info),
+                _ => false,
+            },
             ("", "persistentvolumes") => verb == "get" && self.volume_is_claimed(node, &info.name),
             ("", "serviceaccounts") => match sub {
                 "" => verb == "get" && self.refers(node, info, account_names),
@@ -92,6 +99,8 @@ impl NodeAuthorizer {
             }
             ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
             ("node.k8s.io", "runtimeclasses") => read,
+            // Its certificates: the client's one, which it renews, and the one it serves with.
+            ("certificates.k8s.io", "certificatesigningrequests") => sub.is_empty() && (read || verb == "create"),
             ("authentication.k8s.io", "tokenreviews") => verb == "create",
             ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews") => verb == "create",
             _ => false,
@@ -121,7 +130,41 @@ impl NodeAuthorizer {
             name: text(&object, "/spec/claimRef/name").to_owned(),
             ..RequestInfo::default()
         };
-        self.refers(node, &claim, claim_names)
+        self.claims(node, &claim)
+    }
+
+    /// Whether a pod of the node uses the claim, also one that was made for the pod.
+    fn claims(&self, node: &str, info: &RequestInfo) -> bool {
+        let name = info.effective_name();
+        let own = |pod: &Value| {
+            let mut made = items(pod, "/spec/volumes").iter().filter(|v| v.get("ephemeral").is_some());
+            made.any(|v| format!("{}-{}", text(pod, "/metadata/name"), text(v, "/name")) == name)
+        };
+        self.refers(node, info, claim_names)
+            || (!name.is_empty()
+                && self
+                    .view
+                    .list("", "pods", &info.namespace)
+                    .iter()
+                    .any(|pod| text(pod, "/spec/nodeName") == node && own(pod)))
+    }
+
+    /// Whether a volume that the node uses names the secret for its driver.
+    fn driver_needs(&self, node: &str, info: &RequestInfo) -> bool {
+        let (namespace, name) = (info.namespace.as_str(), info.effective_name());
+        let names = |volume: &Value| {
+            ["nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"].into_iter().any(|field| {
+                let at = |what: &str| text(volume, &format!("/spec/csi/{field}/{what}")).to_owned();
+                at("name") == name && at("namespace") == namespace
+            })
+        };
+        !name.is_empty()
+            && !namespace.is_empty()
+            && self
+                .view
+                .list("", "persistentvolumes", "")
+                .iter()
+                .any(|volume| names(volume) && self.volume_is_claimed(node, text(volume, "/metadata/name")))
     }
 }
 
@@ -129,7 +172,7 @@ fn account_names(pod: &Value) -> Vec<&str> {
     vec![text(pod, "/spec/serviceAccountName")]
 }
 
-fn claim_names(pod: &Value) -> Vec<&str> {
+pub(crate) fn claim_names(pod: &Value) -> Vec<&str> {
     items(pod, "/spec/volumes").iter().map(|v| text(v, "/persistentVolumeClaim/claimName")).collect()
 }
 
@@ -137,7 +180,7 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["/spec/initContainers", "/spec/containers", "/spec/ephemeralContainers"].into_iter().flat_map(|p| items(pod, p))
 }
 
-fn secret_names(pod: &Value) -> Vec<&str> {
+pub(crate) fn secret_names(pod: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = items(pod, "/spec/imagePullSecrets").iter().map(|s| text(s, "/name")).collect();
     for volume in items(pod, "/spec/volumes") {
         names.push(text(volume, "/secret/secretName"));
@@ -151,7 +194,7 @@ fn secret_names(pod: &Value) -> Vec<&str> {
     names
 }
 
-fn config_map_names(pod: &Value) -> Vec<&str> {
+pub(crate) fn config_map_names(pod: &Value) -> Vec<&str> {
     let mut names = Vec::new();
     for volume in items(pod, "/spec/volumes") {
         names.push(text(volume, "/configMap/name"));
@@ -162,4 +205,58 @@ fn config_map_names(pod: &Value) -> Vec<&str> {
         names.extend(items(container, "/envFrom").iter().map(|e| text(e, "/configMapRef/name")));
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::authz::view::Fixed;
+
+    #[test]
+    fn a_node_reaches_what_its_volumes_need() {
+        let pod = |name: &str, node: &str, volumes: Value| json!({"metadata": {"namespace": "ns", "name": name}, "spec": {"nodeName": node, "volumes": volumes}});
+        let volume = |name: &str, claim: &str| {
+            json!({"metadata": {"name": name}, "spec": {"claimRef": {"namespace": "ns", "name": claim},
+                "csi": {"nodeStageSecretRef": {"namespace": "store", "name": format!("stage-{name}")}}}})
+        };
+        let view = Fixed::default()
+            .with(
+                "",
+                "pods",
+                pod(
+                    "p",
+                    "n1",
+                    json!([{"name": "own", "ephemeral": {}}, {"persistentVolumeClaim": {"claimName": "c"}}]),
+                ),
+            )
+            .with("", "pods", pod("q", "n2", json!([{"persistentVolumeClaim": {"claimName": "other"}}])))
+            .with("", "persistentvolumes", volume("pv", "c"))
+            .with("", "persistentvolumes", volume("theirs", "other"));
+        let authorizer = NodeAuthorizer::new(Arc::new(view));
+        let user = User { name: "system:node:n1".into(), groups: vec!["system:nodes".into()], ..User::default() };
+        let check = |verb: &str, what: &str, namespace: &str, name: &str, expect: bool| {
+            let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
+            let info = RequestInfo {
+                verb: verb.into(),
+                resource: resource.into(),
+                subresource: subresource.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+                ..RequestInfo::default()
+            };
+            assert_eq!(authorizer.allows(&user, &info), expect, "{verb} {what} {namespace}/{name}");
+        };
+        check("get", "persistentvolumeclaims", "ns", "c", true);
+        check("watch", "persistentvolumeclaims", "ns", "p-own", true);
+        check("patch", "persistentvolumeclaims/status", "ns", "c", true);
+        check("patch", "persistentvolumeclaims", "ns", "c", false);
+        check("get", "persistentvolumeclaims", "ns", "other", false);
+        check("get", "persistentvolumes", "", "pv", true);
+        check("get", "persistentvolumes", "", "theirs", false);
+        check("get", "secrets", "store", "stage-pv", true);
+        check("get", "secrets", "store", "stage-theirs", false);
+        check("get", "secrets", "ns", "stage-pv", false);
+    }
 }

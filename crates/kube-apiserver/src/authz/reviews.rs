@@ -47,9 +47,42 @@ pub fn create(authorizer: &Authorizer, user: &User, info: &RequestInfo, mut body
             "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be specified",
         )
     })?;
+    let causes = selectors(&body);
+    if !causes.is_empty() {
+        return Err(ApiError::invalid("authorization.k8s.io", kind, "", causes));
+    }
     // No role is no reason: scripts compare the output of `kubectl auth can-i`, which shows one, with a bare "no".
     body["status"] = json!({"allowed": authorizer.allows(&subject, &wanted)});
     Ok(body)
+}
+
+/// What is wrong with the selectors a question is about. They only narrow what is asked, and no rule here knows of
+/// selectors: a right to all is a right to some.
+fn selectors(body: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for name in ["fieldSelector", "labelSelector"] {
+        let at = format!("spec.resourceAttributes.{name}");
+        let Some(selector) = body.pointer(&format!("/{}", at.replace('.', "/"))).filter(|s| s.is_object()) else {
+            continue;
+        };
+        let raw = text(selector, "/rawSelector");
+        let listed = !super::view::items(selector, "/requirements").is_empty();
+        let mut cause = |reason: &str, field: &str, message: String| {
+            causes.push(Cause { reason: reason.into(), message, field: format!("{at}.{field}") });
+        };
+        match (raw.is_empty(), listed) {
+            (false, true) => {
+                let why = format!("Invalid value: {raw:?}: may not specified at the same time as requirements");
+                cause("FieldValueInvalid", "rawSelector", why);
+            }
+            (true, false) => {
+                let why = format!("Required value: when {at} is specified, requirements or rawSelector is required");
+                cause("FieldValueRequired", "requirements", why);
+            }
+            _ => {}
+        }
+    }
+    causes
 }
 
 fn invalid(kind: &str, field: &str, message: &str) -> ApiError {

@@ -13,6 +13,10 @@ pub trait View: Send + Sync + 'static {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
     /// All objects of a resource, of one namespace unless it is empty.
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>>;
+    /// How many [`list`](View::list) would yield.
+    fn count(&self, group: &str, resource: &str, namespace: &str) -> usize {
+        self.list(group, resource, namespace).len()
+    }
     /// A number that changes whenever an object of the resource does; snapshots are rebuilt by it.
     fn revision(&self, group: &str, resource: &str) -> u64;
 }

@@ -97,6 +97,11 @@ impl Pki {
         })
     }
 
+    /// The cluster's authority with its key.
+    pub(super) fn authority(&self) -> &Pair {
+        &self.ca
+    }
+
     /// PEM of the cluster CA.
     #[must_use]
     pub fn ca_pem(&self) -> &str {
@@ -155,6 +160,14 @@ impl Pki {
     /// As [`Self::server`].
     pub fn kubelet_server(&self, node: &str, sans: &[String]) -> Result<Pair, PkiError> {
         self.server(&format!("kubelet-{node}-server"), &format!("system:node:{node}"), "system:nodes", sans)
+    }
+
+    /// The client certificate of what enforces network policies on a node.
+    ///
+    /// # Errors
+    /// As [`Self::client`].
+    pub fn network_agent(&self, node: &str) -> Result<Pair, PkiError> {
+        self.client(&format!("network-agent-{node}"), "system:network-agent", "")
     }
 
     /// The client certificate of the built-in controllers.

@@ -1,198 +1,160 @@
 //! What a CustomResourceDefinition must say.
 
+pub(crate) mod conversion;
+mod names;
+mod rules;
+mod schema;
+mod version;
+
 use serde_json::{Value, json};
 
 use crate::error::Cause;
-use crate::schema::rules::Rules;
-use crate::schema::validate::{self, cause};
-use crate::schema::{defaults, parse};
+use crate::schema::validate::cause;
+
+/// The words of the four kinds of field errors, for everything below.
+pub(crate) fn required(field: &str, why: &str) -> Cause {
+    let message = if why.is_empty() { "Required value".to_owned() } else { format!("Required value: {why}") };
+    cause("FieldValueRequired", field, message)
+}
+
+pub(crate) fn invalid(field: &str, value: &Value, why: &str) -> Cause {
+    // Kubernetes shows whole structures too; a word for them says as much.
+    let shown = match value {
+        Value::Array(_) | Value::Object(_) => Value::from(crate::schema::validate::kind_of(value)),
+        other => other.clone(),
+    };
+    cause("FieldValueInvalid", field, format!("Invalid value: {shown}: {why}"))
+}
+
+pub(crate) fn forbidden(field: &str, why: &str) -> Cause {
+    cause("FieldValueForbidden", field, format!("Forbidden: {why}"))
+}
+
+pub(crate) fn unsupported(field: &str, value: &Value, known: &[&str]) -> Cause {
+    let listed: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
+    let message = format!("Unsupported value: {value}: supported values: {}", listed.join(", "));
+    cause("FieldValueNotSupported", field, message)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
 
 /// Adds a cause for everything that keeps a definition from being served.
-pub(crate) fn validate(crd: &Value, causes: &mut Vec<Cause>) {
+pub(crate) fn validate(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     let spec = &crd["spec"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
-    let name = text(&crd["metadata"]["name"]);
-    if name != format!("{plural}.{group}") {
-        let message = format!("Invalid value: {name:?}: must be spec.names.plural+\".\"+spec.group");
-        causes.push(cause("FieldValueInvalid", "metadata.name", message));
+    names::check(crd, old, causes);
+    if text(&spec["scope"]).is_empty() {
+        causes.push(required("spec.scope", ""));
+    } else {
+        crate::registry::strategy::one_of("spec.scope", &spec["scope"], &["Cluster", "Namespaced"], causes);
     }
-    for (field, value) in
-        [("spec.group", &group), ("spec.names.plural", &plural), ("spec.names.kind", &text(&spec["names"]["kind"]))]
-    {
-        if value.is_empty() {
-            causes.push(cause("FieldValueRequired", field, "Required value".into()));
-        }
+    if spec["preserveUnknownFields"] == true {
+        let why = "must be false; set x-kubernetes-preserve-unknown-fields to true in the schema instead";
+        causes.push(invalid("spec.preserveUnknownFields", &json!(true), why));
     }
-    crate::registry::strategy::one_of("spec.scope", &spec["scope"], &["Cluster", "Namespaced"], causes);
+    versions(spec, old, causes);
+    conversion::check(&spec["conversion"], causes);
+    stored_versions(crd, causes);
+    approval(crd, old, causes);
+}
+
+fn versions(spec: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let storage = versions.iter().filter(|version| version["storage"] == true).count();
-    if storage != 1 {
-        let message =
-            format!("Invalid value: {}: must have exactly one version marked as storage version", json!(storage));
-        causes.push(cause("FieldValueInvalid", "spec.versions", message));
-    }
-    for (index, version) in versions.iter().enumerate() {
-        let at = format!("spec.versions[{index}]");
-        match version["schema"].get("openAPIV3Schema") {
-            None => {
-                let message = "Required value: schemas are required".to_owned();
-                causes.push(cause("FieldValueRequired", &format!("{at}.schema.openAPIV3Schema"), message));
-            }
-            Some(schema) => {
-                let at = format!("{at}.schema.openAPIV3Schema");
-                structural(schema, &at, true, causes);
-                let rules = Rules::compile(schema, &group, "", "");
-                for (place, error) in rules.iter().flat_map(Rules::errors) {
-                    let message = format!("Invalid value: {error}");
-                    causes.push(cause("FieldValueInvalid", &format!("{at}{place}"), message));
-                }
-            }
+    let mut seen = std::collections::HashSet::new();
+    for (index, entry) in versions.iter().enumerate() {
+        let name = text(&entry["name"]);
+        let before = old.and_then(|old| old["spec"]["versions"].as_array()?.iter().find(|v| v["name"] == name));
+        version::check(entry, before, &format!("spec.versions[{index}]"), causes);
+        if !seen.insert(name) {
+            causes.push(invalid("spec.versions", &spec["versions"], "must contain unique version names"));
         }
+    }
+    if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
+        let why = "must have exactly one version marked as storage version";
+        causes.push(invalid("spec.versions", &spec["versions"], why));
     }
 }
 
-/// The main rules of structural schemas: every node has a type, properties and additionalProperties exclude each other.
-fn structural(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
-    if causes.len() > 20 {
+/// A version in which objects are stored stays until they are stored in another one.
+fn stored_versions(crd: &Value, causes: &mut Vec<Cause>) {
+    const FIELD: &str = "status.storedVersions";
+    let stored = crd["status"]["storedVersions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if stored.is_empty() {
+        causes.push(invalid(FIELD, &json!([]), "must have at least one stored version"));
         return;
     }
-    let free = schema["x-kubernetes-int-or-string"] == true || schema["x-kubernetes-preserve-unknown-fields"] == true;
-    let kind = schema["type"].as_str().unwrap_or_default();
-    if kind.is_empty() && (root || !free) {
-        let message = "Required value: must not be empty for specified object fields".to_owned();
-        causes.push(cause("FieldValueRequired", &format!("{at}.type"), message));
-    } else if root && kind != "object" {
-        let message = format!("Invalid value: {kind:?}: must be object at the root");
-        causes.push(cause("FieldValueInvalid", &format!("{at}.type"), message));
-    }
-    const KINDS: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
-    if !kind.is_empty() {
-        crate::registry::strategy::one_of(&format!("{at}.type"), &schema["type"], &KINDS, causes);
-    }
-    if schema.get("properties").is_some() && schema.get("additionalProperties").is_some_and(|a| a != &json!(false)) {
-        let message = "Forbidden: must not be used together with properties".to_owned();
-        causes.push(cause("FieldValueForbidden", &format!("{at}.additionalProperties"), message));
-    }
-    if kind == "array" && !schema["items"].is_object() {
-        causes.push(cause("FieldValueRequired", &format!("{at}.items"), "Required value: must be specified".into()));
-    }
-    list_keys(schema, at, causes);
-    default(schema, at, causes);
-    for (name, child) in schema["properties"].as_object().into_iter().flatten() {
-        if root && matches!(name.as_str(), "metadata" | "apiVersion" | "kind") {
-            continue;
+    let versions = crd["spec"]["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for version in versions.iter().filter(|version| version["storage"] == true) {
+        if !stored.contains(&version["name"]) {
+            let why = format!("must have the storage version {}", text(&version["name"]));
+            causes.push(invalid(FIELD, &crd["status"]["storedVersions"], &why));
         }
-        structural(child, &format!("{at}.properties[{name}]"), false, causes);
     }
-    if schema["additionalProperties"].is_object() {
-        structural(&schema["additionalProperties"], &format!("{at}.additionalProperties"), false, causes);
-    }
-    if schema["items"].is_object() {
-        structural(&schema["items"], &format!("{at}.items"), false, causes);
+    for (index, name) in stored.iter().enumerate() {
+        if !versions.iter().any(|version| version["name"] == *name) {
+            let name_text = text(name);
+            let why = format!(
+                "missing from spec.versions; {name_text} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name_text} and removes {name_text} from status.storedVersions"
+            );
+            causes.push(invalid(&format!("{FIELD}[{index}]"), name, &why));
+        }
     }
 }
 
-/// A list that is a map names fields that each of its items has.
-fn list_keys(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
-    let here = format!("{at}.x-kubernetes-list-map-keys");
-    let keys = schema["x-kubernetes-list-map-keys"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if schema["x-kubernetes-list-type"] != "map" {
-        if !keys.is_empty() {
-            let message = "Forbidden: must be empty if x-kubernetes-list-type is not map".to_owned();
-            causes.push(cause("FieldValueForbidden", &here, message));
-        }
+/// What a definition says about the approval of a group that is Kubernetes' own.
+pub(super) enum Approval {
+    /// The group is somebody else's.
+    NotNeeded,
+    /// Approved there, or known not to be.
+    Given(Result<String, String>),
+    Missing,
+    Unusable(String),
+}
+
+pub(super) const APPROVAL: &str = "api-approved.kubernetes.io";
+
+pub(super) fn approval_of(crd: &Value) -> Approval {
+    let group = text(&crd["spec"]["group"]);
+    let guarded = |domain: &str| group == domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    if !guarded("k8s.io") && !guarded("kubernetes.io") {
+        return Approval::NotNeeded;
+    }
+    let said = text(&crd["metadata"]["annotations"][APPROVAL]);
+    if said.is_empty() {
+        return Approval::Missing;
+    }
+    if said.starts_with("unapproved") {
+        return Approval::Given(Err(format!("not approved: {said:?}")));
+    }
+    match url::Url::parse(said) {
+        Ok(url) if url.has_host() => Approval::Given(Ok(format!("approved in {said}"))),
+        _ => Approval::Unusable(said.to_owned()),
+    }
+}
+
+fn approval(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+    // What was stored without approval may stay so.
+    if old.is_some_and(|old| !matches!(approval_of(old), Approval::NotNeeded | Approval::Given(_))) {
         return;
     }
-    if keys.is_empty() {
-        let message = "Required value: must not be empty if x-kubernetes-list-type is map".to_owned();
-        causes.push(cause("FieldValueRequired", &here, message));
-    }
-    let items = &schema["items"];
-    for (index, key) in keys.iter().enumerate() {
-        let name = key.as_str().unwrap_or_default();
-        let property = &items["properties"][name];
-        if !property.is_object() {
-            let message = format!("Invalid value: {key}: entries must all be names of item properties");
-            causes.push(cause("FieldValueInvalid", &format!("{here}[{index}]"), message));
-        } else if property.get("default").is_none() && !items["required"].as_array().is_some_and(|r| r.contains(key)) {
-            let why =
-                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            let field = format!("{at}.items.properties[{name}].default");
-            causes.push(cause("FieldValueRequired", &field, format!("Required value: {why}")));
+    let field = format!("metadata.annotations[{APPROVAL}]");
+    match approval_of(crd) {
+        Approval::NotNeeded | Approval::Given(_) => {}
+        Approval::Missing => {
+            let why = format!(
+                "protected groups must have approval annotation {APPROVAL:?}, see https://github.com/kubernetes/enhancements/pull/1111"
+            );
+            causes.push(required(&field, &why));
+        }
+        Approval::Unusable(said) => {
+            let why = format!(
+                "protected groups must have approval annotation {APPROVAL:?} with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111"
+            );
+            causes.push(invalid(&field, &said.into(), &why));
         }
     }
-}
-
-/// A default is a value the field may have.
-fn default(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
-    let Some(default) = schema.get("default") else { return };
-    let holder = parse::openapi(&json!({"type": "object", "properties": {"default": schema}}));
-    let mut object = json!({"default": default});
-    defaults::apply(&holder, &mut object);
-    let mut found = Vec::new();
-    validate::check(&holder, &object, &mut found);
-    causes.extend(found.into_iter().map(|cause| Cause { field: format!("{at}.{}", cause.field), ..cause }));
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-    fn check(field: Value, expect: &[&str]) {
-        let schema = json!({"type": "object", "properties": {"f": field}});
-        let mut causes = Vec::new();
-        structural(&schema, "s", true, &mut causes);
-        let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
-        assert_eq!(got, expect);
-    }
-
-    #[test]
-    fn keys_of_lists_are_fields_of_their_items() {
-        let list = |keys: Value, required: Value| {
-            json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys,
-                "items": {"type": "object", "required": required, "properties": {"k": {"type": "string"}}}})
-        };
-        let at = "s.properties[f].x-kubernetes-list-map-keys";
-        check(list(json!(["k"]), json!(["k"])), &[]);
-        check(
-            list(json!([]), json!([])),
-            &[&format!("{at}: Required value: must not be empty if x-kubernetes-list-type is map")],
-        );
-        check(
-            list(json!(["z"]), json!(["z"])),
-            &[&format!("{at}[0]: Invalid value: \"z\": entries must all be names of item properties")],
-        );
-        check(
-            list(json!(["k"]), json!([])),
-            &[
-                "s.properties[f].items.properties[k].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property",
-            ],
-        );
-    }
-
-    #[test]
-    fn types_are_known() {
-        check(
-            json!({"type": "text"}),
-            &[
-                "s.properties[f].type: Unsupported value: \"text\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
-            ],
-        );
-    }
-
-    #[test]
-    fn defaults_are_values_of_their_fields() {
-        check(json!({"type": "integer", "default": 3}), &[]);
-        check(
-            json!({"type": "integer", "default": "x"}),
-            &[
-                "s.properties[f].default: Invalid value: \"string\": default in body must be of type integer: \"string\"",
-            ],
-        );
-        let inner = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "default": 1}}, "default": {}});
-        check(inner, &[]);
-    }
-}
+mod tests;

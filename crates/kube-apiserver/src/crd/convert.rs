@@ -1,80 +1,150 @@
 //! Between the version an object is stored in and the version it is served in.
+//!
+//! Guarantees: an object leaves the server in the version asked for, with the fields and defaults the definition has now,
+//! whatever the definition was when the object was written; a conversion webhook changes nothing of an object's metadata
+//! but labels and annotations.
+
+mod event;
+mod review;
+
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::registry::Resource;
+use crate::authz::view::View;
+use crate::error::ApiError;
+use crate::hook::Client;
+use crate::registry::{Registry, Resource};
+use crate::schema::{defaults, prune};
 
-/// A stored object in the version of `resource`.
-pub(crate) fn from_storage(resource: &Resource, mut object: Value) -> Value {
-    if resource.group == "events.k8s.io" {
-        return event_from_core(object);
+/// How long a conversion webhook may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Objects of one review at most; a longer list is converted in several.
+const BATCH: usize = 500;
+
+/// The conversion webhook of a definition.
+#[derive(Debug)]
+pub struct Webhook {
+    client: Client,
+    /// The version of ConversionReview it takes, `v1` or `v1beta1`.
+    review_version: String,
+}
+
+impl Webhook {
+    /// The webhook of `spec.conversion`, None for another strategy.
+    #[must_use]
+    pub fn new(conversion: &Value) -> Option<Self> {
+        if conversion["strategy"] != "Webhook" {
+            return None;
+        }
+        let webhook = &conversion["webhook"];
+        let taken = webhook["conversionReviewVersions"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let known = taken.into_iter().find(|version| matches!(*version, "v1" | "v1beta1"));
+        Some(Self { client: Client::new(&webhook["clientConfig"]), review_version: known.unwrap_or("v1").to_owned() })
     }
-    object["apiVersion"] = resource.api_version().into();
-    object
+}
+
+/// Stored objects in the version of `resource`, each with whether it was written before the definition's last change.
+pub(crate) async fn from_storage(
+    view: &dyn View,
+    resource: &Resource,
+    stored: Vec<(Value, bool)>,
+) -> Result<Vec<Value>, ApiError> {
+    if resource.group == "events.k8s.io" {
+        return Ok(stored.into_iter().map(|(object, _)| event::from_core(object)).collect());
+    }
+    let wanted = resource.api_version();
+    let (objects, mut old): (Vec<Value>, Vec<bool>) = stored.into_iter().unzip();
+    for (object, old) in objects.iter().zip(&mut old) {
+        *old |= resource.conversion_webhook.is_some() && object["apiVersion"] != *wanted;
+    }
+    let mut objects = convert(view, resource, objects, &wanted).await?;
+    for (object, _) in objects.iter_mut().zip(old).filter(|(_, old)| *old && resource.crd.is_some()) {
+        shape(resource, object);
+    }
+    Ok(objects)
 }
 
 /// An object of the version of `resource` as it is stored.
-pub(crate) fn to_storage(resource: &Resource, mut object: Value) -> Value {
+pub(crate) async fn to_storage(
+    view: &dyn View,
+    registry: &Registry,
+    resource: &Resource,
+    object: Value,
+) -> Result<Value, ApiError> {
     if resource.group == "events.k8s.io" {
-        return event_to_core(object);
+        return Ok(event::to_core(object));
     }
-    if resource.crd.is_some() {
-        object["apiVersion"] = format!("{}/{}", resource.group, resource.storage_version).into();
+    if resource.crd.is_none() || resource.version == resource.storage_version {
+        return Ok(object);
     }
-    object
+    let mut object = between(view, registry, resource, object, &resource.storage_version).await?;
+    object["apiVersion"] = format!("{}/{}", resource.group, resource.storage_version).into();
+    Ok(object)
 }
 
-/// Fields of events that differ only in name: core, then events.k8s.io.
-const RENAMED: [(&str, &str); 6] = [
-    ("involvedObject", "regarding"),
-    ("message", "note"),
-    ("reportingComponent", "reportingController"),
-    ("source", "deprecatedSource"),
-    ("firstTimestamp", "deprecatedFirstTimestamp"),
-    ("lastTimestamp", "deprecatedLastTimestamp"),
-];
-
-fn rename(object: &mut Value, from: &str, to: &str) {
-    if let Some(map) = object.as_object_mut()
-        && let Some(value) = map.remove(from)
-    {
-        map.insert(to.to_owned(), value);
+/// An object of the version of `resource` in another version of it, for webhooks that ask for that one.
+pub(crate) async fn between(
+    view: &dyn View,
+    registry: &Registry,
+    resource: &Resource,
+    object: Value,
+    version: &str,
+) -> Result<Value, ApiError> {
+    if !object.is_object() || version == resource.version {
+        return Ok(object);
     }
+    let wanted = if resource.group.is_empty() { version.to_owned() } else { format!("{}/{version}", resource.group) };
+    let converted = convert(view, resource, vec![object], &wanted).await?;
+    let mut object = converted.into_iter().next().unwrap_or_default();
+    let target = registry.find(&resource.group, version, &resource.plural);
+    if let Some(target) = target.filter(|_| resource.conversion_webhook.is_some()) {
+        shape(target, &mut object);
+    }
+    Ok(object)
 }
 
-fn event_from_core(mut object: Value) -> Value {
-    for (core, new) in RENAMED {
-        rename(&mut object, core, new);
-    }
-    rename(&mut object, "count", "deprecatedCount");
-    object["apiVersion"] = "events.k8s.io/v1".into();
-    object["kind"] = "Event".into();
-    object
+/// Gives an object the fields and defaults of a version.
+fn shape(resource: &Resource, object: &mut Value) {
+    prune::unknown(&resource.schema, object);
+    prune::unset(&resource.schema, object);
+    defaults::apply(&resource.schema, object);
 }
 
-fn event_to_core(mut object: Value) -> Value {
-    for (core, new) in RENAMED {
-        rename(&mut object, new, core);
+async fn convert(
+    view: &dyn View,
+    resource: &Resource,
+    mut objects: Vec<Value>,
+    wanted: &str,
+) -> Result<Vec<Value>, ApiError> {
+    let Some(webhook) = &resource.conversion_webhook else {
+        for object in &mut objects {
+            object["apiVersion"] = wanted.into();
+        }
+        return Ok(objects);
+    };
+    let strangers: Vec<usize> =
+        objects.iter().enumerate().filter(|(_, object)| object["apiVersion"] != wanted).map(|(at, _)| at).collect();
+    for places in strangers.chunks(BATCH) {
+        let originals: Vec<&Value> = places.iter().map(|at| &objects[*at]).collect();
+        let converted = call(view, webhook, &originals, wanted)
+            .await
+            .map_err(|why| failure(originals.first().copied().unwrap_or(&Value::Null), &why))?;
+        for (at, object) in places.iter().zip(converted) {
+            objects[*at] = object;
+        }
     }
-    rename(&mut object, "deprecatedCount", "count");
-    object["apiVersion"] = "v1".into();
-    object["kind"] = "Event".into();
-    object
+    Ok(objects)
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
+async fn call(view: &dyn View, webhook: &Webhook, originals: &[&Value], wanted: &str) -> Result<Vec<Value>, String> {
+    let uid = uuid::Uuid::new_v4().to_string();
+    let body = review::request(&uid, &webhook.review_version, originals, wanted).to_string();
+    let answer = webhook.client.post(view, body, TIMEOUT).await.map_err(|why| format!(" failed: {why}"))?;
+    review::converted(&uid, &webhook.review_version, originals, wanted, answer)
+}
 
-    use super::*;
-
-    #[test]
-    fn events_survive_both_ways() {
-        let event = json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "a"}, "message": "m", "count": 2,
-            "source": {"component": "c"}, "reason": "R", "series": {"count": 1, "lastObservedTime": "t"}});
-        let new = event_from_core(event.clone());
-        assert_eq!(new["regarding"]["name"], "a");
-        assert_eq!(new["note"], "m");
-        assert_eq!(event_to_core(new), event);
-    }
+fn failure(object: &Value, why: &str) -> ApiError {
+    let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
+    ApiError::internal(format!("conversion webhook for {}, Kind={}{why}", text("apiVersion"), text("kind")))
 }

@@ -1,6 +1,6 @@
 //! Names of definitions: within a group, plural, singular, kind, list kind and short names belong to one of them.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::store::Store;
 
@@ -11,9 +11,10 @@ pub(crate) fn conflict(store: &Store, crd: &Value) -> Option<(String, String)> {
     let wanted = names(&crd["spec"]["names"]);
     for object in store.list(super::STORAGE, None).objects.iter().filter(|object| &*object.key.name != own) {
         let other = object.value();
-        if other["spec"]["group"] != *group || !accepted(&other) {
+        if other["spec"]["group"] != *group {
             continue;
         }
+        // What another one was given is taken, also while it asks for other names in vain.
         let taken = names(&other["status"]["acceptedNames"]);
         for (word, name) in &wanted {
             // Kinds and list kinds share their names, and so do plurals, singulars and short names.
@@ -26,12 +27,6 @@ pub(crate) fn conflict(store: &Store, crd: &Value) -> Option<(String, String)> {
     None
 }
 
-/// Whether a definition has its names.
-pub(crate) fn accepted(crd: &Value) -> bool {
-    let conditions = crd["status"]["conditions"].as_array();
-    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "NamesAccepted" && c["status"] == "True"))
-}
-
 fn names(names: &Value) -> Vec<(&'static str, String)> {
     let single = [("Plural", "plural"), ("Singular", "singular"), ("Kind", "kind"), ("ListKind", "listKind")];
     let mut found: Vec<(&'static str, String)> = single
@@ -41,14 +36,4 @@ fn names(names: &Value) -> Vec<(&'static str, String)> {
     let short = names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str);
     found.extend(short.map(|name| ("ShortNames", name.to_owned())));
     found
-}
-
-/// Says on a definition that its names are taken: it is not served until they are free.
-pub(crate) fn refuse(crd: &mut Value, reason: &str, message: &str, now: &str) {
-    let condition = |type_: &str, reason: &str, message: &str| json!({"type": type_, "status": "False", "reason": reason, "message": message, "lastTransitionTime": now});
-    crd["status"]["acceptedNames"] = json!({"plural": "", "kind": ""});
-    crd["status"]["conditions"] = json!([
-        condition("NamesAccepted", reason, message),
-        condition("Established", "NotAccepted", "not all names are accepted"),
-    ]);
 }

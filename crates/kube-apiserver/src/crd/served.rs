@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use serde_json::Value;
 
+use super::convert::Webhook;
 use crate::registry::{Aggregated, Column, Registry, Resource, ScalePaths};
 use crate::schema::rules::Rules;
 use crate::schema::{builtin, parse};
@@ -48,7 +49,10 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let storage = versions.iter().find(|v| v["storage"] == true).map(|v| v["name"].as_str().unwrap_or_default());
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let names = &spec["names"];
+    // Names asked for since are served once they are accepted.
+    let accepted = &crd["status"]["acceptedNames"];
+    let names = if text(&accepted["plural"]).is_empty() { &spec["names"] } else { accepted };
+    let webhook = Webhook::new(&spec["conversion"]).map(Arc::new);
     let terminating = crd["metadata"]["deletionTimestamp"].is_string();
     let resource = |version: &Value| {
         let subresources = &version["subresources"];
@@ -57,10 +61,10 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
         if terminating {
             verbs.retain(|verb| *verb != "create");
         }
-        let schema = parse::custom_resource(
+        let schema = Arc::new(parse::custom_resource(
             version["schema"].get("openAPIV3Schema"),
             spec["preserveUnknownFields"].as_bool().unwrap_or(false),
-        );
+        ));
         Resource {
             group: text(&spec["group"]),
             version: text(&version["name"]),
@@ -80,16 +84,13 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
                 selector: text(&scale["labelSelectorPath"]),
             }),
             subresources: Vec::new(),
-            rules: version["schema"].get("openAPIV3Schema").and_then(|schema| {
-                Rules::compile(schema, &text(&spec["group"]), &text(&version["name"]), &text(&names["kind"]))
-            }),
-            schema: Arc::new(schema),
+            rules: Rules::compile(&schema),
+            schema,
             columns: columns(&version["additionalPrinterColumns"]),
             crd: Some(text(&crd["metadata"]["name"])),
             crd_revision: revision,
             deprecation: deprecation(spec, version),
-            conversion_webhook: (spec["conversion"]["strategy"] == "Webhook")
-                .then(|| spec["conversion"]["webhook"].clone()),
+            conversion_webhook: webhook.clone(),
             selectable_fields: version["selectableFields"]
                 .as_array()
                 .into_iter()

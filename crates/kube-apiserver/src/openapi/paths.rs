@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::component::{Dialect, gvk, name};
 use crate::registry::Resource;
+use crate::schema::builtin;
 
 const WRITE: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
 const LIST: [(&str, &str); 10] = [
@@ -53,6 +54,30 @@ pub(super) fn add(resource: &Resource, dialect: Dialect, into: &mut Map<String, 
     if resource.status_subresource {
         into.insert(format!("{collection}/{{name}}/status"), writer.object("Status"));
     }
+    let verbs = ["get", "patch", "update"].map(str::to_owned).to_vec();
+    let scale = resource.scale.is_some().then(|| ("scale".to_owned(), verbs, "Scale".to_owned()));
+    for (name, verbs, kind) in resource.subresources.iter().chain(&scale) {
+        if let Some(part) = Part::new(resource, name, kind) {
+            into.insert(format!("{collection}/{{name}}/{name}"), writer.part(&part, verbs));
+        }
+    }
+}
+
+/// A subresource with a kind of its own.
+struct Part {
+    suffix: String,
+    gvk: Value,
+    component: String,
+}
+
+impl Part {
+    /// None for a kind that is no document, such as the options of `exec`.
+    fn new(resource: &Resource, name: &str, kind: &str) -> Option<Self> {
+        let (group, version) = crate::discovery::foreign(kind).unwrap_or((&resource.group, &resource.version));
+        let component = builtin::schema(group, version, kind)?.type_name.clone();
+        let gvk = json!({"group": group, "version": version, "kind": kind});
+        Some(Self { suffix: capital(name), gvk, component })
+    }
 }
 
 struct Writer<'a> {
@@ -85,6 +110,17 @@ impl Writer<'_> {
         item
     }
 
+    fn part(&self, part: &Part, verbs: &[String]) -> Value {
+        let mut item = json!({"parameters": self.path_parameters(true)});
+        for (method, verb) in [("get", "get"), ("post", "create"), ("put", "update"), ("patch", "patch")] {
+            if verbs.iter().any(|v| v == verb) {
+                let kind = self.dialect.reference(&part.component);
+                item[method] = self.operation_on(verb, &part.suffix, &kind, &part.gvk);
+            }
+        }
+        item
+    }
+
     fn path_parameters(&self, named: bool) -> Value {
         let mut list = Vec::new();
         if named {
@@ -111,6 +147,11 @@ impl Writer<'_> {
     }
 
     fn operation(&self, verb: &str, suffix: &str) -> Value {
+        let kind = self.dialect.reference(&name(self.resource));
+        self.operation_on(verb, suffix, &kind, &gvk(self.resource, &self.resource.kind)[0])
+    }
+
+    fn operation_on(&self, verb: &str, suffix: &str, kind: &Value, gvk: &Value) -> Value {
         let (action, word) = match verb {
             "list" => ("list", "list"),
             "create" => ("post", "create"),
@@ -133,14 +174,13 @@ impl Writer<'_> {
         };
         let mut parameters: Vec<Value> =
             query.iter().map(|(name, type_)| self.parameter(name, type_, "query")).collect();
-        let kind = self.dialect.reference(&name(self.resource));
         let answer = match verb {
             "list" => self.dialect.reference(&format!("{}List", name(self.resource))),
             "delete" | "deletecollection" => self.dialect.reference("io.k8s.apimachinery.pkg.apis.meta.v1.Status"),
             _ => kind.clone(),
         };
         let body = match verb {
-            "create" | "update" => Some((kind, vec!["application/json", "application/yaml"])),
+            "create" | "update" => Some((kind.clone(), vec!["application/json", "application/yaml"])),
             "patch" => {
                 let mut types = PATCH_TYPES.to_vec();
                 // Clients send a strategic merge patch wherever it is offered, and custom resources know none.
@@ -154,7 +194,7 @@ impl Writer<'_> {
             _ => None,
         };
         let mut operation = json!({"operationId": id, "x-kubernetes-action": action,
-            "x-kubernetes-group-version-kind": gvk(self.resource, &self.resource.kind)[0]});
+            "x-kubernetes-group-version-kind": gvk});
         let required = !verb.starts_with("delete");
         if self.dialect == Dialect::V3 {
             if let Some((schema, types)) = body {

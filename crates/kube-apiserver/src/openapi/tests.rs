@@ -106,3 +106,58 @@ fn the_protobuf_form_nests_as_gnostic_does() {
     let all = [&[10, 3][..], b"2.0", &[66, 0, 74, u8::try_from(definitions.len()).unwrap()], &definitions].concat();
     assert_eq!(encode_v2(&document), all);
 }
+
+/// A custom resource with every subresource and a schema full of extensions.
+fn gauge() -> Arc<Registry> {
+    let mut resources = registry().resources.clone();
+    let mut custom = (**resources.last().unwrap()).clone();
+    custom.status_subresource = true;
+    custom.scale = resources.iter().find(|r| r.plural == "deployments").unwrap().scale.clone();
+    let ports = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+        "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}});
+    let rule = json!([{"rule": "self.size() < 9", "message": "too many"}]);
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "ports": ports,
+        "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+        "port": {"x-kubernetes-int-or-string": true},
+        "whole": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"a": {"type": "string"}}},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        "object": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true},
+        "few": {"type": "string", "x-kubernetes-validations": rule}}}}});
+    custom.schema = Arc::new(crate::schema::parse::custom_resource(Some(&schema), false));
+    *resources.last_mut().unwrap() = Arc::new(custom);
+    Arc::new(Registry { resources, aggregated: Vec::new() })
+}
+
+#[test]
+fn subresources_and_extensions_of_a_custom_resource_are_shown_in_both_dialects() {
+    let registry = gauge();
+    let (new, old) = (v3(&registry, "example.com", "v1").unwrap(), v2(&registry));
+    resolved(&new, "#/components/schemas/", new["components"]["schemas"].as_object().unwrap());
+    resolved(&old, "#/definitions/", old["definitions"].as_object().unwrap());
+    let object = "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}";
+    for (paths, kinds) in [(&new["paths"], &new["components"]["schemas"]), (&old["paths"], &old["definitions"])] {
+        assert_eq!(paths[format!("{object}/status")]["put"]["x-kubernetes-group-version-kind"]["kind"], "Widget");
+        let scale = &paths[format!("{object}/scale")];
+        for method in ["get", "put", "patch"] {
+            let gvk = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
+            assert_eq!(scale[method]["x-kubernetes-group-version-kind"], gvk);
+        }
+        assert_eq!(scale["get"]["operationId"], "readExampleV1NamespacedWidgetScale");
+        assert!(scale["delete"].is_null() && scale["post"].is_null());
+        let widget = &kinds["com.example.v1.Widget"];
+        let gvk = json!([{"group": "example.com", "version": "v1", "kind": "Widget"}]);
+        assert_eq!(widget["x-kubernetes-group-version-kind"], gvk);
+        let spec = &widget["properties"]["spec"]["properties"];
+        assert_eq!(spec["ports"]["x-kubernetes-list-type"], "map");
+        assert_eq!(spec["ports"]["x-kubernetes-list-map-keys"], json!(["name"]));
+        assert_eq!(spec["tags"]["x-kubernetes-list-type"], "set");
+        assert_eq!(spec["port"]["x-kubernetes-int-or-string"], true);
+        assert_eq!(spec["whole"]["x-kubernetes-map-type"], "atomic");
+        assert_eq!(spec["free"]["x-kubernetes-preserve-unknown-fields"], true);
+        assert_eq!(spec["object"]["x-kubernetes-embedded-resource"], true);
+        assert_eq!(spec["few"]["x-kubernetes-validations"][0]["message"], "too many");
+    }
+    let eviction = &old["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/eviction"];
+    assert_eq!(eviction["post"]["x-kubernetes-group-version-kind"]["kind"], "Eviction");
+}

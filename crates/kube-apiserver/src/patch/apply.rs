@@ -8,9 +8,11 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::check;
 use super::fieldset::Set;
+use super::lastapplied;
 use super::managed::{self, Entry};
-use super::typed::{Node, clashes, collect, overlay, remove, retain_present, validate};
+use super::typed::{Node, clashes, collect, overlay, remove, retain_present};
 use crate::error::{ApiError, Cause};
 use crate::schema::Schema;
 
@@ -39,15 +41,15 @@ pub fn apply(
     if !applied["metadata"]["managedFields"].is_null() {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }
-    validate(root, applied, &mut String::new()).map_err(|why| {
+    if let Some(why) = check::refusal(root, applied) {
         let (name, namespace) = (&applied["metadata"]["name"], &applied["metadata"]["namespace"]);
-        ApiError::bad_request(format!(
+        return Err(ApiError::bad_request(format!(
             "failed to create typed patch object ({}/{}; {api_version}, Kind={}): {why}",
             namespace.as_str().unwrap_or_default(),
             name.as_str().unwrap_or_default(),
             applied["kind"].as_str().unwrap_or_default()
-        ))
-    })?;
+        )));
+    }
 
     let mut merged = live.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
     overlay(root, &mut merged, applied);
@@ -72,7 +74,9 @@ pub fn apply(
     if let Some(last) = &last {
         drop_forgotten(root, &mut merged, &last.set, &wanted, &entries);
     }
-    resolve(root, live, &merged, &wanted, &mut entries, force)?;
+    let inherited = if force { Set::default() } else { lastapplied::inherited(root, live, manager) };
+    resolve(root, live, &merged, &wanted, &mut entries, force, &inherited)?;
+    lastapplied::remember(&mut merged, applied, manager);
     for entry in &mut entries {
         retain_present(&mut entry.set, root, &merged);
     }
@@ -107,7 +111,8 @@ fn drop_forgotten(root: Node<'_>, merged: &mut Value, last: &Set, wanted: &Set, 
     remove(root, merged, &gone, &kept);
 }
 
-/// Finds the fields others own and this apply changes: an error, or with force theirs no longer.
+/// Finds the fields others own and this apply changes: an error unless all of them are `inherited`, and with force theirs
+/// no longer.
 fn resolve(
     root: Node<'_>,
     live: Option<&Value>,
@@ -115,20 +120,28 @@ fn resolve(
     wanted: &Set,
     entries: &mut [Entry],
     force: bool,
+    inherited: &Set,
 ) -> Result<(), ApiError> {
+    let mut taken: Vec<(usize, Set)> = Vec::new();
     let mut conflicts: Vec<(String, Vec<String>)> = Vec::new();
-    for entry in entries {
+    for (at, entry) in entries.iter().enumerate() {
         let clash = clashes(root, live, merged, &entry.set, wanted);
-        if clash.is_empty() {
-            continue;
+        let mut refused = clash.clone();
+        refused.subtract(inherited);
+        if !refused.is_empty() {
+            conflicts.push((introduce(entry), refused.paths()));
         }
-        if force {
-            entry.set.subtract(&clash);
-        } else {
-            conflicts.push((introduce(entry), clash.paths()));
+        if !clash.is_empty() {
+            taken.push((at, clash));
         }
     }
-    if conflicts.is_empty() { Ok(()) } else { Err(conflict(&conflicts)) }
+    if !force && !conflicts.is_empty() {
+        return Err(conflict(&conflicts));
+    }
+    for (at, clash) in taken {
+        entries[at].set.subtract(&clash);
+    }
+    Ok(())
 }
 
 fn introduce(entry: &Entry) -> String {

@@ -118,6 +118,13 @@ pub fn field(name: &str) -> String {
     format!("f:{name}")
 }
 
+/// An element in the words of conflicts: `.name`, `[name="a"]`, `[="x"]`.
+pub fn shown(element: &str) -> String {
+    let mut text = String::new();
+    print(element, &mut text);
+    text
+}
+
 fn print(element: &str, path: &mut String) {
     match element.split_at_checked(2) {
         Some(("f:", name)) => {

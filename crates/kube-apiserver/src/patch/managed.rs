@@ -118,7 +118,9 @@ pub fn update(
     now: Timestamp,
 ) -> Value {
     let root = Node::root(schema);
-    let given = after["metadata"]["managedFields"].as_array().is_some_and(|list| !list.is_empty());
+    // A part of the object is written by those who look at no more than that part: they say nothing of owners.
+    let given = subresource.is_empty()
+        && after["metadata"]["managedFields"].as_array().is_some_and(|list| list.iter().any(|entry| !entry.is_null()));
     let reset =
         given && after["metadata"]["managedFields"].as_array().is_some_and(|list| list.iter().all(|e| *e == json!({})));
     if reset {
@@ -127,8 +129,13 @@ pub fn update(
     }
     let mut removed = false;
     let changed = diff(root, before, &after, &mut removed);
-    if !given && let Some(list) = before.and_then(|before| before["metadata"].get("managedFields")) {
-        after["metadata"]["managedFields"] = list.clone();
+    if !given {
+        match before.and_then(|before| before["metadata"].get("managedFields")) {
+            Some(list) => after["metadata"]["managedFields"] = list.clone(),
+            None => {
+                after["metadata"].as_object_mut().map(|metadata| metadata.remove("managedFields"));
+            }
+        }
     }
     if changed.is_empty() && !removed {
         return after;
@@ -163,8 +170,11 @@ pub fn update(
         claim(&mut touched, &changed, mine, now);
     }
     if touched.len() + untouched.len() > MAX_UPDATERS {
-        touched.extend(untouched.drain(..).map(|(_, raw)| Entry::decode(&raw)));
-        fold(&mut touched);
+        // Of writers of one second the latest comes last, so that it is folded last.
+        let mut all: Vec<Entry> = untouched.drain(..).map(|(_, raw)| Entry::decode(&raw)).collect();
+        all.append(&mut touched);
+        fold(&mut all);
+        touched = all;
     }
     touched.retain(|entry| !entry.set.is_empty());
     untouched.extend(touched.into_iter().map(|entry| {

@@ -1,7 +1,10 @@
 //! Strategic merge patch: a merge patch that knows which lists are maps.
 //!
 //! Guarantees: directives (`$patch`, `$retainKeys`, `$setElementOrder/…`, `$deleteFromPrimitiveList/…`) never reach the
-//! result; a null removes a field and is never stored; elements absent from the patch keep their relative order.
+//! result; a null removes a field and is never stored; elements absent from the patch keep their relative order, and what is
+//! new comes before those of them which nothing else places.
+
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
@@ -51,19 +54,31 @@ fn merge_map(
             delete_primitives(current, field, value)?;
         }
     }
+    let orders = orders(schema, current, patch)?;
     for (key, value) in patch.iter().filter(|(key, _)| !key.starts_with('$')) {
         merge_field(schema.and_then(|s| child(s, key)), current, key, value)?;
     }
-    for (key, order) in patch {
-        if let Some(field) = key.strip_prefix(ORDER) {
-            let merge_key = schema.and_then(|s| child(s, field)).map_or("", |s| s.patch_merge_key.as_str());
-            let order = list(key, order)?;
-            if let Some(Value::Array(items)) = current.get_mut(field) {
-                sort(items, order, merge_key);
-            }
+    for (field, order) in orders {
+        if let Some(Value::Array(items)) = current.get_mut(field) {
+            order.arrange(items);
         }
     }
     Ok(())
+}
+
+/// The orders a patch asks for, by field.
+fn orders<'p>(
+    schema: Option<&Schema>,
+    current: &Map<String, Value>,
+    patch: &'p Map<String, Value>,
+) -> Result<Vec<(&'p str, Order)>, ApiError> {
+    let asked = patch.iter().filter_map(|(key, order)| Some((key, key.strip_prefix(ORDER)?, order)));
+    let order = |(key, field, order): (&'p String, &'p str, &Value)| {
+        let merge_key = schema.and_then(|s| child(s, field)).map_or("", |s| s.patch_merge_key.as_str());
+        let before = current.get(field).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        Ok((field, Order::new(before, list(key, order)?, merge_key)))
+    };
+    asked.map(order).collect()
 }
 
 fn merge_field(
@@ -104,12 +119,14 @@ fn merge_field(
 
 fn merge_list(schema: &Schema, current: &mut Vec<Value>, patch: &[Value]) -> Result<(), ApiError> {
     let key = schema.patch_merge_key.as_str();
+    let order = Order::new(current, patch, key);
     if key.is_empty() || patch.iter().all(|p| !p.is_object() && !p.is_null()) && schema_of_scalars(schema) {
         for item in patch {
             if !current.contains(item) {
                 current.push(item.clone());
             }
         }
+        order.arrange(current);
         return Ok(());
     }
     let items = schema.items.as_deref();
@@ -144,6 +161,7 @@ fn merge_list(schema: &Schema, current: &mut Vec<Value>, patch: &[Value]) -> Res
             None => current.push(Value::Object(merged)),
         }
     }
+    order.arrange(current);
     Ok(())
 }
 
@@ -183,28 +201,57 @@ fn delete_primitives(current: &mut Map<String, Value>, field: &str, doomed: &Val
     Ok(())
 }
 
-/// Brings `items` into the order the patch asks for. Elements the patch does not know stay before the listed element
-/// which they preceded, else go to the end.
-fn sort(items: &mut Vec<Value>, order: &[Value], merge_key: &str) {
-    let id = |value: &Value| {
-        if value.is_object() { value.get(merge_key).cloned().unwrap_or_default() } else { value.clone() }
-    };
-    let order: Vec<Value> = order.iter().map(id).collect();
-    let live: Vec<Value> = items.iter().map(id).collect();
-    let mut listed = Vec::new();
-    let mut others = Vec::new();
-    for (at, item) in std::mem::take(items).into_iter().enumerate() {
-        if order.iter().any(|o| same(o, &live[at])) { listed.push((at, item)) } else { others.push((at, item)) }
+/// Where the elements of a merged list belong.
+struct Order {
+    merge_key: String,
+    /// Place before the patch, by identity.
+    before: HashMap<String, usize>,
+    /// Place in the patch, by identity.
+    listed: HashMap<String, usize>,
+}
+
+impl Order {
+    fn new(before: &[Value], listed: &[Value], merge_key: &str) -> Self {
+        let places = |items: &[Value]| {
+            let mut places = HashMap::new();
+            for (at, item) in items.iter().enumerate() {
+                places.entry(identity(item, merge_key)).or_insert(at);
+            }
+            places
+        };
+        Self { merge_key: merge_key.to_owned(), before: places(before), listed: places(listed) }
     }
-    listed.sort_by_key(|(at, _)| order.iter().position(|o| same(o, &live[*at])));
-    let mut others = others.into_iter().peekable();
-    for (at, item) in listed {
-        while let Some((_, other)) = others.next_if(|(other, _)| *other < at) {
-            items.push(other);
+
+    /// Elements the patch lists come in its order. The others, in theirs, come before a listed element only if they came
+    /// before it already: what is new goes to the front of those which nothing else places.
+    fn arrange(&self, items: &mut Vec<Value>) {
+        let (mut listed, mut others) = (Vec::new(), Vec::new());
+        for item in std::mem::take(items) {
+            let id = identity(&item, &self.merge_key);
+            let before = self.before.get(&id).copied();
+            match self.listed.get(&id) {
+                Some(at) => listed.push((*at, before, item)),
+                None => others.push((before, item)),
+            }
         }
-        items.push(item);
+        listed.sort_by_key(|(at, _, _)| *at);
+        others.sort_by_key(|(before, _)| before.unwrap_or(usize::MAX));
+        let mut others = others.into_iter().peekable();
+        for (_, before, item) in listed {
+            if let Some(place) = before {
+                let preceded = |(before, _): &(Option<usize>, Value)| before.is_some_and(|other| other < place);
+                items.extend(std::iter::from_fn(|| others.next_if(preceded)).map(|(_, other)| other));
+            }
+            items.push(item);
+        }
+        items.extend(others.map(|(_, item)| item));
     }
-    items.extend(others.map(|(_, item)| item));
+}
+
+/// The text by which an element is told apart from others of its list.
+fn identity(item: &Value, merge_key: &str) -> String {
+    let id = if item.is_object() { item.get(merge_key).unwrap_or(&Value::Null) } else { item };
+    scalar(id).unwrap_or_else(|| id.to_string())
 }
 
 fn child<'a>(schema: &'a Schema, key: &str) -> Option<&'a Schema> {

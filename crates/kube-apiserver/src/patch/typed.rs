@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Map, Value};
 
 use super::fieldset::{Set, field};
-use crate::schema::{ListType, Schema, builtin};
+use crate::schema::{ListType, Schema, Type, builtin};
 
 static OBJECT_META: LazyLock<Arc<Schema>> =
     LazyLock::new(|| builtin::definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap_or_default());
@@ -58,7 +58,7 @@ impl<'a> Node<'a> {
         Self { schema: Some(schema), place: Place::Root }
     }
 
-    fn child(self, key: &str) -> Self {
+    pub(super) fn child(self, key: &str) -> Self {
         if self.place == Place::Root && key == "metadata" {
             return Self { schema: Some(&OBJECT_META), place: Place::Metadata };
         }
@@ -66,7 +66,7 @@ impl<'a> Node<'a> {
         Self { schema, place: Place::Inner }
     }
 
-    fn items(self) -> Self {
+    pub(super) fn items(self) -> Self {
         Self { schema: self.schema.and_then(|s| s.items.as_deref()), place: Place::Inner }
     }
 
@@ -81,6 +81,24 @@ impl<'a> Node<'a> {
     /// Whether `key` is a named field here and not a key of a map.
     fn declares(self, key: &str) -> bool {
         self.schema.is_some_and(|s| s.properties.contains_key(key))
+    }
+
+    /// Whether the schema is complete here and does not have `key`.
+    pub(super) fn lacks(self, key: &str) -> bool {
+        let closed = |s: &Schema| !s.properties.is_empty() && s.additional.is_none() && !s.preserve_unknown;
+        let object = self.place == Place::Root || self.schema.is_some_and(|s| s.embedded_resource);
+        let implied = object && matches!(key, "apiVersion" | "kind" | "metadata");
+        self.schema.is_some_and(closed) && !self.declares(key) && !implied
+    }
+
+    /// Whether this is a list whose elements are told apart.
+    pub(super) fn is_keyed(self) -> bool {
+        self.schema.is_some_and(|s| s.list_type != ListType::Atomic)
+    }
+
+    /// The type values must have here; None where several are possible.
+    pub(super) fn type_(self) -> Option<Type> {
+        self.schema.filter(|s| !s.int_or_string && !s.preserve_unknown).map(|s| s.type_)
     }
 
     fn nullable(self) -> bool {
@@ -107,7 +125,7 @@ impl<'a> Node<'a> {
     }
 
     /// The path element of one list element, or the key it lacks.
-    fn element(self, item: &Value) -> Result<String, String> {
+    pub(super) fn element(self, item: &Value) -> Result<String, String> {
         match self.schema.map(|s| &s.list_type) {
             Some(ListType::Map(keys)) => {
                 let mut sorted: Vec<&String> = keys.iter().collect();
@@ -295,36 +313,48 @@ pub fn overlay(node: Node<'_>, live: &mut Value, applied: &Value) {
                 }
             }
         }
-        (Shape::List(elements), Value::Array(live)) => overlay_list(node, live, elements),
+        (Shape::List(elements), Value::Array(live)) => overlay_list(node, live, &elements),
         (_, live) => *live = fresh(node, applied),
     }
 }
 
-fn overlay_list(node: Node<'_>, live: &mut Vec<Value>, applied: Vec<(String, &Value)>) {
-    let old = std::mem::take(live);
-    let mut waiting: Vec<(Option<String>, Option<Value>)> =
-        old.into_iter().map(|item| (node.element(&item).ok(), Some(item))).collect();
-    let named: HashSet<String> = applied.iter().map(|(element, _)| element.clone()).collect();
-    let mut next = 0;
-    for (element, value) in applied {
-        // Elements only the live object has keep their place before the shared element they preceded.
-        match waiting.iter().position(|(id, item)| item.is_some() && id.as_ref() == Some(&element)) {
-            Some(at) => {
-                while next < at {
-                    if !waiting[next].0.as_ref().is_some_and(|id| named.contains(id)) {
-                        live.extend(waiting[next].1.take());
-                    }
-                    next += 1;
-                }
-                if let Some(mut item) = waiting[at].1.take() {
-                    overlay(node.items(), &mut item, value);
-                    live.push(item);
-                }
+/// Merges a keyed list. Elements only the live list has stay where they are, new ones come after those of them that precede
+/// the next shared element, and shared ones come in the applier's order.
+fn overlay_list(node: Node<'_>, live: &mut Vec<Value>, applied: &[(String, &Value)]) {
+    let places: HashMap<&str, usize> =
+        applied.iter().enumerate().map(|(at, (element, _))| (element.as_str(), at)).collect();
+    let place = |item: &Value| node.element(item).ok().and_then(|element| places.get(element.as_str()).copied());
+    let mut old: Vec<_> = std::mem::take(live).into_iter().map(|item| (place(&item), Some(item))).collect();
+    // Where in the live list each applied element is, if it is there.
+    let mut partners = vec![None; applied.len()];
+    for (at, (place, _)) in old.iter().enumerate() {
+        if let Some(partner) = place.and_then(|place| partners.get_mut(place)) {
+            partner.get_or_insert(at);
+        }
+    }
+    let mut at = 0;
+    let mut shared = (0..applied.len()).filter(|place| partners[*place].is_some()).peekable();
+    for (next, (_, value)) in applied.iter().enumerate() {
+        while shared.next_if(|place| *place < next).is_some() {}
+        while let Some((place, item)) = old.get_mut(at) {
+            match *place {
+                None => live.extend(item.take()),
+                // The next one both have: what is new comes before it.
+                Some(place) if Some(&place) == shared.peek() => break,
+                // Told already, or told when the applier's order comes to it.
+                Some(_) => {}
+            }
+            at += 1;
+        }
+        match partners[next].and_then(|partner| old[partner].1.take()) {
+            Some(mut item) => {
+                overlay(node.items(), &mut item, value);
+                live.push(item);
             }
             None => live.push(fresh(node.items(), value)),
         }
     }
-    live.extend(waiting.into_iter().filter_map(|(_, item)| item));
+    live.extend(old.into_iter().skip(at).filter_map(|(place, item)| item.filter(|_| place.is_none())));
 }
 
 /// A copy of an applied value without the nulls that mean "unset".
@@ -386,49 +416,4 @@ pub fn remove(node: Node<'_>, value: &mut Value, gone: &Set, kept: &Set) -> bool
         }
         _ => false,
     }
-}
-
-/// Why `value` cannot be applied: a keyed list with an element lacking its key or with duplicates, or a field the schema
-/// does not have. The path is in the words of conflicts.
-pub fn validate(node: Node<'_>, value: &Value, path: &mut String) -> Result<(), String> {
-    match value {
-        Value::Object(map) => {
-            for (key, value) in map {
-                let length = path.len();
-                path.push('.');
-                path.push_str(key);
-                let closed = |s: &Schema| !s.properties.is_empty() && s.additional.is_none() && !s.preserve_unknown;
-                let object = node.place == Place::Root || node.schema.is_some_and(|s| s.embedded_resource);
-                let implied = object && matches!(key.as_str(), "apiVersion" | "kind" | "metadata");
-                if node.schema.is_some_and(closed) && !node.declares(key) && !implied {
-                    return Err(format!("{path}: field not declared in schema"));
-                }
-                validate(node.child(key), value, path)?;
-                path.truncate(length);
-            }
-        }
-        Value::Array(items) => {
-            let keyed = node.schema.is_some_and(|s| s.list_type != ListType::Atomic);
-            let mut seen = HashSet::new();
-            for (index, item) in items.iter().enumerate() {
-                if keyed {
-                    let element = node.element(item).map_err(|key| {
-                        format!("{path}: element {index}: associative list with keys has an element that omits key field {key:?}")
-                    })?;
-                    if !seen.insert(element.clone()) {
-                        return Err(format!(
-                            "{path}: duplicate entries for key {}",
-                            element.get(2..).unwrap_or_default()
-                        ));
-                    }
-                }
-                let length = path.len();
-                path.push_str(&format!("[{index}]"));
-                validate(node.items(), item, path)?;
-                path.truncate(length);
-            }
-        }
-        _ => {}
-    }
-    Ok(())
 }

@@ -16,7 +16,19 @@ pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
         ensure(server, "", "namespaces", "", namespace).await?;
         default_account(server, name).await?;
     }
+    service_range(server).await?;
     kubernetes_service(server).await
+}
+
+/// The ranges of cluster IPs, for those who look.
+async fn service_range(server: &ApiServer) -> Result<(), ApiError> {
+    let ranges: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let ready = json!({"type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready",
+        "lastTransitionTime": now});
+    let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": ranges}, "status": {"conditions": [ready]}});
+    ensure(server, "networking.k8s.io", "servicecidrs", "", object).await
 }
 
 /// The `default` service account of a namespace: there with the namespace, so that no pod is refused for its absence.
@@ -92,6 +104,7 @@ pub(crate) async fn ensure(
     crate::schema::defaults::apply(&resource.schema, &mut object);
     strategy::defaults(resource, &mut object);
     strategy::prepare_create(resource, &mut object);
+    strategy::settle(server, resource, &mut object);
     let reservation = strategy::allocate(server, resource, None, &mut object).await?;
     let outcome = server.store().create(Key::new(&resource.storage_key(), namespace, &name), object).await;
     drop(reservation);

@@ -21,7 +21,7 @@ pub(super) fn set(object: &mut Value, key: &str, value: impl Into<Value>) {
 }
 
 /// A child object, made if missing.
-pub(super) fn child<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
+pub(crate) fn child<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }
@@ -204,7 +204,8 @@ fn service(spec: &mut Value) {
     if type_ != "ExternalName" {
         set(spec, "internalTrafficPolicy", "Cluster");
     }
-    if matches!(type_.as_str(), "NodePort" | "LoadBalancer") {
+    let external_ips = spec["externalIPs"].as_array().is_some_and(|ips| !ips.is_empty());
+    if matches!(type_.as_str(), "NodePort" | "LoadBalancer") || (type_ == "ClusterIP" && external_ips) {
         set(spec, "externalTrafficPolicy", "Cluster");
     }
     if type_ == "LoadBalancer" {

@@ -2,8 +2,14 @@
 
 mod data;
 mod immutable;
+mod limit_range;
+mod network_policy;
 mod pod;
+mod quota;
+mod scheduling;
 pub(crate) mod service;
+mod storage;
+mod volume;
 mod workload;
 
 use serde_json::{Map, Value, json};
@@ -71,7 +77,10 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
         }
         ("", "pods") => pod::prepare_create(object),
         ("", "nodes") => taint_new_node(object),
-        ("", "persistentvolumeclaims") => object["status"] = json!({"phase": "Pending"}),
+        ("", "persistentvolumeclaims") => {
+            volume::prepare_claim(object);
+            object["status"] = json!({"phase": "Pending"});
+        }
         ("", "persistentvolumes") => {
             let now = object["metadata"]["creationTimestamp"].clone();
             object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": now});
@@ -88,7 +97,11 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
                 json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
         }
         ("networking.k8s.io", "ingresses") => object["status"] = json!({"loadBalancer": {}}),
-        ("apps", "deployments") | ("batch", "cronjobs") | ("apiregistration.k8s.io", _) => object["status"] = json!({}),
+        ("apps", "deployments")
+        | ("batch", "cronjobs")
+        | ("apiregistration.k8s.io", _)
+        | ("certificates.k8s.io", _)
+        | ("", "resourcequotas") => object["status"] = json!({}),
         ("batch", "jobs") => {
             workload::prepare_job(object);
             object["status"] = json!({});
@@ -115,8 +128,12 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
             child(new, "spec")["finalizers"] = finalizers;
             crate::schema::prune::nulls(new);
         }
+        ("certificates.k8s.io", _, "") => new["spec"] = old["spec"].clone(),
+        ("certificates.k8s.io", _, "approval") => crate::certificates::keep_approval(old, new),
+        ("certificates.k8s.io", _, "status") => crate::certificates::keep_others(old, new),
         ("", "services", "") => service::keep_allocated(old, new),
         ("", "pods", "") => pod::prepare_update(old, new),
+        ("", "persistentvolumes", "status") => volume::prepare_volume_status(old, new),
         ("apps", "daemonsets", "") if old["spec"]["template"] != new["spec"]["template"] => {
             let before =
                 old["metadata"]["annotations"][workload::TEMPLATE_GENERATION].as_str().and_then(|n| n.parse().ok());
@@ -143,11 +160,37 @@ pub(crate) fn validate(
         ("", "pods") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
             pod::validate(&object["spec"], "spec", causes);
         }
-        ("", "services") => service::validate(&object["spec"], causes),
+        ("", "services") => {
+            service::validate(&object["spec"], causes);
+            if let Some(old) = old {
+                service::validate_update(&old["spec"], &object["spec"], causes);
+            }
+        }
+        // What is stored was valid; only a new spec can make it invalid.
+        ("", "resourcequotas") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            quota::validate(object, causes);
+        }
+        ("", "limitranges") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            limit_range::validate(object, causes);
+        }
+        ("", "nodes") => scheduling::node(object, causes),
+        ("scheduling.k8s.io", "priorityclasses") => scheduling::priority_class(object, causes),
+        ("policy", "poddisruptionbudgets") => scheduling::budget(object, causes),
+        ("networking.k8s.io", "networkpolicies") => network_policy::validate(&object["spec"], causes),
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
+        // What is stored was valid; only a new spec can make it invalid.
+        ("", "persistentvolumeclaims") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            volume::claim(&object["spec"], causes);
+        }
+        ("", "persistentvolumes") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+            volume::volume(&object["spec"], causes);
+        }
+        ("storage.k8s.io", plural) => storage::validate(plural, object, causes),
         ("apps" | "batch", _) => workload::validate(resource, object, causes),
-        ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, causes),
+        ("admissionregistration.k8s.io", plural) => crate::admission::configuration::validate(plural, object, causes),
+        ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
+        ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, old, causes),
         _ => {}
     }
     if let Some(old) = old {

@@ -1,10 +1,14 @@
 //! The step from a write to admission and back.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Call;
+use crate::admission::quota::Turn;
 use crate::admission::{self, Attributes};
 use crate::error::ApiError;
+use crate::patch::json;
 use crate::registry::strategy;
 use crate::schema::{self, prune};
 
@@ -20,7 +24,7 @@ pub(super) enum Operation {
 pub(super) struct Write<'a> {
     pub(super) operation: Operation,
     pub(super) name: &'a str,
-    pub(super) old: Option<&'a Value>,
+    pub(super) old: Option<&'a Arc<Value>>,
     pub(super) options: &'static str,
 }
 
@@ -58,25 +62,45 @@ fn options(call: &Call, kind: &str) -> Value {
     options
 }
 
-/// Runs the mutating part of admission; what it adds is defaulted like what the client sent.
+/// Runs the mutating part of admission; what it adds is defaulted like what the client sent. The plugins of this server
+/// add only fields there are, and to an object that exists none that have defaults; a webhook may add anything.
 pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
     let mut attributes = attributes(call, write, Some(object.take()));
-    let warnings = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
-    warnings.into_iter().for_each(|text| call.warn(text));
+    let mutated = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
+    mutated.warnings.into_iter().for_each(|text| call.warn(text));
     *object = attributes.object.unwrap_or_default();
-    prune::unknown(&call.resource.schema, object);
-    if call.resource.crd.is_some() {
-        prune::unset(&call.resource.schema, object);
+    let custom = call.resource.crd.is_some();
+    if mutated.by_webhook || custom {
+        if json::depth(object) > json::DEPTH {
+            let text = format!("admission nested the object too deeply: at most {} levels are accepted", json::DEPTH);
+            return Err(ApiError::internal(text));
+        }
+        prune::unknown(&call.resource.schema, object);
+        if custom {
+            prune::unset(&call.resource.schema, object);
+        }
     }
-    schema::defaults::apply(&call.resource.schema, object);
-    strategy::defaults(&call.resource, object);
+    if mutated.by_webhook || custom || write.operation == Operation::Create {
+        schema::defaults::apply(&call.resource.schema, object);
+        strategy::defaults(&call.resource, object);
+    }
     Ok(())
 }
 
-/// Runs the validating part of admission; a deletion has no new object.
-pub(super) async fn validate(call: &Call, write: &Write<'_>, object: Option<&Value>) -> Result<(), ApiError> {
+/// The same for an object that is about to be stored; it is lent, not copied.
+pub(super) async fn validate_new(call: &Call, write: &Write<'_>, object: &mut Value) -> Result<Option<Turn>, ApiError> {
+    let attributes = attributes(call, write, Some(object.take()));
+    let outcome = call.server.edges().admission.validate(&attributes, &call.server.registry()).await;
+    *object = attributes.object.unwrap_or_default();
+    let admitted = outcome?;
+    admitted.warnings.into_iter().for_each(|text| call.warn(text));
+    Ok(admitted.turn)
+}
+
+/// Runs the validating part of admission; a deletion has no new object. What it yields is held until the write is stored.
+pub(super) async fn validate(call: &Call, write: &Write<'_>, object: Option<&Value>) -> Result<Option<Turn>, ApiError> {
     let attributes = attributes(call, write, object.cloned());
-    let warnings = call.server.edges().admission.validate(&attributes, &call.server.registry()).await?;
-    warnings.into_iter().for_each(|text| call.warn(text));
-    Ok(())
+    let admitted = call.server.edges().admission.validate(&attributes, &call.server.registry()).await?;
+    admitted.warnings.into_iter().for_each(|text| call.warn(text));
+    Ok(admitted.turn)
 }

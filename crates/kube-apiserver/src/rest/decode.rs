@@ -4,11 +4,14 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde::de::DeserializeSeed;
+use serde_json::Value;
 
 use super::{Call, protobuf};
 use crate::error::ApiError;
+use tree::{Reading, Tree};
+
+mod tree;
 
 /// Reads the whole body, within the server's limit.
 pub(super) async fn read(call: &Call, body: Body) -> Result<Bytes, ApiError> {
@@ -44,105 +47,37 @@ pub(super) fn document(call: &Call, bytes: &[u8]) -> Result<(Value, Vec<String>)
     }
 }
 
-/// JSON, at most 128 levels deep (the parser's own limit).
-pub(super) fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
-    let mut duplicates = Vec::new();
+/// JSON, with the paths of fields it names twice.
+pub fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+    let mut reading = Reading::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let seed = Tree { path: &mut String::new(), duplicates: &mut duplicates };
-    let value = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    value
-        .map(|value| (value, duplicates))
-        .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
+    let value = Tree(&mut reading).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+    match value {
+        Ok(value) => Ok((value, reading.duplicates)),
+        Err(error) => Err(reading
+            .refused
+            .unwrap_or_else(|| ApiError::bad_request(format!("the body is not valid JSON: {error}")))),
+    }
 }
 
-/// YAML (and so JSON), within the parser's budget for depth and aliases.
-pub(super) fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
-    if let Ok(found) = json(bytes) {
-        return Ok(found);
+/// YAML (and so JSON), with the paths of fields it names twice; aliases are paid from the parser's own budget.
+pub fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+    match json(bytes) {
+        Err(error) if !error.message.starts_with("the body is not valid JSON") => return Err(error),
+        Err(_) => {}
+        found => return found,
     }
     let text = std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is not valid UTF-8"))?;
-    let value: Value = serde_saphyr::from_str(text)
-        .map_err(|error| ApiError::bad_request(format!("the body is not valid YAML: {error}")))?;
-    Ok((value, Vec::new()))
-}
-
-/// Builds a [`Value`], keeping the last of duplicate fields and noting their paths.
-struct Tree<'a> {
-    path: &'a mut String,
-    duplicates: &'a mut Vec<String>,
-}
-
-/// Paths noted at most; a hostile body may hold millions.
-const NOTED: usize = 20;
-
-impl<'de> DeserializeSeed<'de> for Tree<'_> {
-    type Value = Value;
-    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Tree<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a JSON value")
-    }
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
-    }
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let Self { path, duplicates } = self;
-        let mut items = Vec::new();
-        let length = path.len();
-        loop {
-            path.push_str(&format!("[{}]", items.len()));
-            let item = seq.next_element_seed(Tree { path: &mut *path, duplicates: &mut *duplicates })?;
-            path.truncate(length);
-            match item {
-                Some(item) => items.push(item),
-                None => return Ok(Value::Array(items)),
-            }
-        }
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let Self { path, duplicates } = self;
-        let mut map = Map::new();
-        let length = path.len();
-        while let Some(key) = access.next_key::<String>()? {
-            if length > 0 {
-                path.push('.');
-            }
-            path.push_str(&key);
-            if map.contains_key(&key) && duplicates.len() < NOTED {
-                duplicates.push(path.clone());
-            }
-            let value = access.next_value_seed(Tree { path: &mut *path, duplicates: &mut *duplicates })?;
-            path.truncate(length);
-            map.insert(key, value);
-        }
-        Ok(Value::Object(map))
+    let mut reading = Reading::default();
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
+    let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |reader| {
+        Tree(&mut reading).deserialize(reader)
+    });
+    match value {
+        Ok(value) => Ok((value, reading.duplicates)),
+        Err(error) => Err(reading
+            .refused
+            .unwrap_or_else(|| ApiError::bad_request(format!("the body is not valid YAML: {error}")))),
     }
 }
 
@@ -158,10 +93,44 @@ mod tests {
     }
 
     #[test]
+    fn yaml_keeps_the_last_of_two_and_notes_it() {
+        let (value, duplicates) = yaml(b"a:\n  b: 1\n  b: 2\nl: [{x: 1, x: 3}]\n").unwrap();
+        assert_eq!(value, serde_json::json!({"a": {"b": 2}, "l": [{"x": 3}]}));
+        assert_eq!(duplicates, ["a.b", "l[0].x"]);
+    }
+
+    #[test]
     fn depth_is_bounded() {
-        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
-        assert_eq!(json(deep.as_bytes()).unwrap_err().code, 400);
-        assert_eq!(yaml(deep.as_bytes()).unwrap_err().code, 400);
+        let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels)).into_bytes();
+        for levels in [101, 5000, 1_000_000] {
+            for error in [json(&deep(levels)).unwrap_err(), yaml(&deep(levels)).unwrap_err()] {
+                assert_eq!(error.code, 400);
+                assert!(error.message.contains("nested too deeply"), "{error}");
+            }
+        }
+        let block: String = (0..200).map(|n| format!("{}a:\n", " ".repeat(n))).collect();
+        assert_eq!(yaml(block.as_bytes()).unwrap_err().code, 400);
+        assert!(json(&deep(100)).is_ok());
         assert_eq!(yaml(b"a: [1, x]").unwrap().0, serde_json::json!({"a": [1, "x"]}));
+    }
+
+    #[test]
+    fn values_are_counted() {
+        let many = |count: usize| format!("[{}1]", "1,".repeat(count - 2)).into_bytes();
+        assert!(json(&many(tree::VALUES)).is_ok());
+        for error in [json(&many(tree::VALUES + 1)).unwrap_err(), yaml(&many(tree::VALUES + 1)).unwrap_err()] {
+            assert_eq!((error.code, error.reason), (413, "RequestEntityTooLarge"));
+        }
+    }
+
+    #[test]
+    fn aliases_do_not_multiply() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..12 {
+            let alias = format!("*a{}", n - 1);
+            bomb.push_str(&format!("a{n}: &a{n} [{}]\n", [alias.as_str(); 9].join(", ")));
+        }
+        let error = yaml(bomb.as_bytes()).unwrap_err();
+        assert!(matches!(error.code, 400 | 413), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use super::admit::{self, Operation, Write};
 use super::options::ListOptions;
 use super::read::Filter;
 use super::{Call, MODIFIED, decode, meta, respond};
-use crate::error::ApiError;
+use crate::error::{ApiError, Cause};
 use crate::registry::strategy;
 use crate::store::{Object, WriteError};
 
@@ -46,22 +46,22 @@ impl Options {
             let said = document[key].as_str().unwrap_or(call.query.get(key));
             (!said.is_empty()).then(|| said.to_owned())
         };
-        let grace = match document["gracePeriodSeconds"].as_i64() {
-            Some(seconds) => Some(seconds),
-            None => call.query.number("gracePeriodSeconds")?.and_then(|n| i64::try_from(n).ok()),
-        };
-        if grace.is_some_and(|seconds| seconds < 0) {
-            return Err(ApiError::bad_request("gracePeriodSeconds: must be greater than or equal to zero"));
-        }
+        // As upstream has it, a negative grace period means one second.
+        let grace = document["gracePeriodSeconds"].as_i64().or(call.query.signed("gracePeriodSeconds")?);
+        let grace = grace.map(|seconds| if seconds < 0 { 1 } else { seconds });
         let orphan = document["orphanDependents"].as_bool().or(call.query.maybe_flag("orphanDependents")?);
         let propagation = match (word("propagationPolicy"), orphan) {
             (Some(_), Some(_)) => {
-                return Err(ApiError::bad_request("orphanDependents and deletionPropagation cannot be both set"));
+                return Err(refused(
+                    "Invalid",
+                    "Invalid value: orphanDependents and deletionPropagation cannot be both set",
+                ));
             }
             (Some(policy), None) if !matches!(policy.as_str(), "Orphan" | "Foreground" | "Background") => {
-                return Err(ApiError::bad_request(format!(
-                    "propagationPolicy: Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-                )));
+                let why = format!(
+                    "Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+                );
+                return Err(refused("NotSupported", &why));
             }
             (Some(policy), None) => Some(policy),
             (None, Some(true)) => Some("Orphan".to_owned()),
@@ -98,8 +98,14 @@ impl Options {
     }
 }
 
+fn refused(reason: &str, why: &str) -> ApiError {
+    let cause =
+        Cause { reason: format!("FieldValue{reason}"), message: why.to_owned(), field: "propagationPolicy".to_owned() };
+    ApiError::invalid("meta.k8s.io", "DeleteOptions", "", vec![cause])
+}
+
 pub(super) async fn delete(call: &Call, body: Body) -> Result<Response, ApiError> {
-    call.query.check_write()?;
+    call.query.check_write("DeleteOptions")?;
     let options = Options::read(call, body).await?;
     match remove(call, &call.info.name, &options).await? {
         // What is left of the object, or what was removed: kinds differ in what they answer.
@@ -148,10 +154,11 @@ async fn remove_once(
     stored: &Arc<Object>,
     options: &Options,
 ) -> Result<Outcome, Option<ApiError>> {
-    let old = respond::tree(call, stored)?;
+    let old = Arc::new(respond::tree(call, stored).await?);
     options.check(call, &old)?;
     let write = Write { operation: Operation::Delete, name, old: Some(&old), options: "DeleteOptions" };
     admit::validate(call, &write, None).await?;
+    let old = Arc::unwrap_or_clone(old);
     let mut new = old.clone();
     let grace = begin(call, &mut new, options);
     let waits = !meta::finalizers(&new).is_empty() || grace > 0 || !strategy::removable(&call.resource, &new);
@@ -167,14 +174,14 @@ async fn remove_once(
         if new == old {
             return Ok(Outcome::Waiting(old));
         }
-        let converted = call.server.to_storage(&call.resource, new)?;
+        let converted = call.server.to_storage(&call.resource, new).await?;
         let updated = store.update(call.key(name), converted, stored.revision).await.map_err(raced)?;
         call.server.written(&call.resource, &updated).await;
-        return Ok(Outcome::Waiting(respond::tree(call, &updated)?));
+        return Ok(Outcome::Waiting(respond::tree(call, &updated).await?));
     }
     let last = store.delete(call.key(name), stored.revision).await.map_err(raced)?;
     call.server.removed(&call.resource, &last).await;
-    Ok(Outcome::Removed(respond::tree(call, &last)?))
+    Ok(Outcome::Removed(respond::tree(call, &last).await?))
 }
 
 /// Marks the object as being deleted; yields the seconds of grace it still has.
@@ -217,7 +224,7 @@ fn begin(call: &Call, object: &mut Value, options: &Options) -> i64 {
 }
 
 pub(super) async fn collection(call: &Call, body: Body) -> Result<Response, ApiError> {
-    call.query.check_write()?;
+    call.query.check_write("DeleteOptions")?;
     let options = Options::read(call, body).await?;
     let filter = Filter::parse(call)?;
     let list = ListOptions::parse(&call.query, false)?;
@@ -227,12 +234,11 @@ pub(super) async fn collection(call: &Call, body: Body) -> Result<Response, ApiE
     let limit = if list.limit == 0 { usize::MAX } else { list.limit };
     for object in snapshot.objects.iter().filter(|object| filter.matches(object)).take(limit) {
         match remove(call, &object.key.name, &options).await {
-            Ok(Outcome::Removed(object) | Outcome::Waiting(object)) => items.push(object),
+            Ok(Outcome::Removed(object) | Outcome::Waiting(object)) => items.push(respond::shaped(call, object)),
             Err(error) if error.reason == "NotFound" => {}
             Err(error) => return Err(error),
         }
     }
-    let document = json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
-        "metadata": {"resourceVersion": call.server.store().revision().to_string()}, "items": items});
-    respond::encode(call, StatusCode::OK, &document)
+    let metadata = json!({"resourceVersion": call.server.store().revision().to_string()});
+    respond::list(call, items, metadata)
 }

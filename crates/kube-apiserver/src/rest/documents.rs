@@ -1,5 +1,6 @@
 //! Paths that name no resource: health, version, discovery, OpenAPI.
 
+use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use super::respond::json_bytes;
 use crate::error::ApiError;
 use crate::registry::Aggregated;
 use crate::request::RequestInfo;
+use crate::store::archive;
 use crate::{ApiServer, discovery};
 
 /// The Kubernetes release whose API this server follows.
@@ -36,6 +38,7 @@ fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::
             let text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
             return Some((text, server.requests().page()).into_response());
         }
+        ["backup"] => return Some(backup(server)),
         [".well-known", "openid-configuration"] => openid(),
         ["openid", "v1", "jwks"] => server.edges().authenticator.tokens.key_set(),
         ["openapi", rest @ ..] => return super::specification::serve(server, rest, parts),
@@ -60,6 +63,16 @@ fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::
         _ => return None,
     };
     Some(json_bytes(StatusCode::OK, found.to_string()))
+}
+
+/// Every object, at one revision, as lines that `store::archive` reads; the first line says how many there are. No role
+/// that comes with the cluster allows it: it takes an administrator.
+fn backup(server: &ApiServer) -> Response {
+    let archive = archive::Archive::of(server.store());
+    let head = json!({"revision": archive.revision, "objects": archive.objects.len()}).to_string() + "\n";
+    let lines = archive.objects.into_iter().map(|object| archive::line(&object));
+    let lines = std::iter::once(head.into_bytes()).chain(lines).map(Ok::<_, std::convert::Infallible>);
+    ([(header::CONTENT_TYPE, "application/jsonl")], Body::from_stream(futures::stream::iter(lines))).into_response()
 }
 
 /// How to check service-account tokens without asking the server.

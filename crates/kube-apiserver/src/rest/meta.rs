@@ -7,7 +7,7 @@ use crate::error::{ApiError, Cause};
 use crate::registry::Resource;
 
 /// The time as objects carry it.
-pub(super) fn now() -> String {
+pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
@@ -122,11 +122,29 @@ const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower ca
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 
+const IP_NAME: &str = "must be a valid IP address in canonical form, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
 fn is_label(text: &str) -> bool {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     edge(text.chars().next())
         && edge(text.chars().last())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// What is wrong with the name of a domain; None when nothing is.
+pub(crate) fn subdomain_problem(name: &str) -> Option<&'static str> {
+    match name {
+        _ if name.len() > 253 => Some("must be no more than 253 bytes"),
+        _ => (!name.split('.').all(is_label)).then_some(SUBDOMAIN),
+    }
+}
+
+/// What is wrong with a label of a domain; None when nothing is.
+pub(crate) fn label_problem(name: &str) -> Option<&'static str> {
+    match name {
+        _ if name.len() > 63 => Some("must be no more than 63 bytes"),
+        _ => (!is_label(name)).then_some(LABEL),
+    }
 }
 
 /// What is wrong with a name for this resource; None when nothing is.
@@ -138,6 +156,9 @@ pub(super) fn name_problem(resource: &Resource, name: &str) -> Option<String> {
     let (limit, ok, rule) = match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "services") => (63, is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase()), LABEL_1035),
         ("", "namespaces") => (63, is_label(name), LABEL),
+        ("networking.k8s.io", "ipaddresses") => {
+            (45, name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_string() == name), IP_NAME)
+        }
         _ => (253, name.split('.').all(is_label), SUBDOMAIN),
     };
     if name.len() > limit {

@@ -4,7 +4,7 @@ use http::header;
 use serde_json::{Value, json};
 
 use super::{Call, decode};
-use crate::error::{ApiError, Cause};
+use crate::error::ApiError;
 use crate::patch::{apply, managed};
 
 pub(super) const APPLY: &str = "application/apply-patch+yaml";
@@ -38,14 +38,6 @@ pub(super) fn record(call: &Call, old: Option<&Value>, new: Value, subresource: 
 
 /// The object after the apply; `live` is None when it does not exist yet.
 pub(super) fn merge(call: &Call, live: Option<&Value>, wanted: &Value, subresource: &str) -> Result<Value, ApiError> {
-    if call.query.get("fieldManager").is_empty() {
-        let cause = Cause {
-            reason: "FieldValueRequired".into(),
-            message: "Required value: is required for apply patch".into(),
-            field: "fieldManager".into(),
-        };
-        return Err(ApiError::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
-    }
     let resource = &call.resource;
     let wanted = written(call, wanted, subresource);
     let force = call.query.flag("force")?;

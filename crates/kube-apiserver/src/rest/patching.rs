@@ -9,10 +9,7 @@ use serde_json::Value;
 use super::write::{Edit, change, insert, shape, shape_sent};
 use super::{Call, decode, meta, owners, respond};
 use crate::error::{ApiError, Cause};
-use crate::patch::strategic;
-
-/// Operations of one JSON patch at most.
-const OPERATIONS: usize = 10_000;
+use crate::patch::{json, strategic};
 
 pub(super) async fn patch(call: &Call, body: Body) -> Result<Response, ApiError> {
     patch_part(call, body, "").await
@@ -20,14 +17,15 @@ pub(super) async fn patch(call: &Call, body: Body) -> Result<Response, ApiError>
 
 /// Patches the object, or the part of it a subresource writes.
 pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static str) -> Result<Response, ApiError> {
-    call.query.check_write()?;
-    let patch = read(call, body).await?;
+    call.query.check_write("PatchOptions")?;
+    call.query.check_patch(owners::applies(call))?;
+    let (patch, duplicates) = read(call, body).await?;
     let edit = Edit::part(subresource, "PatchOptions");
     if let Patch::Apply(wanted) = &patch
         && subresource.is_empty()
         && let Some(created) = create(call, wanted).await?
     {
-        return respond::object(call, StatusCode::CREATED, &created);
+        return respond::written(call, StatusCode::CREATED, created).await;
     }
     let stored = change(call, &edit, |current| {
         let mut new = match &patch {
@@ -35,7 +33,8 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
             patch => patch.apply(call, current)?,
         };
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
-        let refused = shape(call, &mut new, Vec::new())?;
+        bounded(call, &new)?;
+        let refused = shape(call, &mut new, duplicates.clone())?;
         if !refused.is_empty() {
             let message = format!(
                 "Invalid value: {}: strict decoding error: {}",
@@ -52,11 +51,37 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
         Ok(new)
     })
     .await?;
-    respond::object(call, StatusCode::OK, &stored)
+    respond::written(call, StatusCode::OK, stored).await
+}
+
+/// Counts what is written to it.
+struct Counter(usize);
+
+impl std::io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Refuses an object which patches have made larger than one could be sent.
+fn bounded(call: &Call, object: &Value) -> Result<(), ApiError> {
+    let limit = call.server.config().body_limit;
+    let mut size = Counter(0);
+    serde_json::to_writer(&mut size, object).map_err(|_| ApiError::internal("the patched object has no JSON form"))?;
+    let Counter(size) = size;
+    if size <= limit {
+        return Ok(());
+    }
+    let text = format!("Request entity too large: the patched object has {size} bytes, limit is {limit}");
+    Err(ApiError::new(413, "RequestEntityTooLarge", text))
 }
 
 /// Creates the applied object when there is none yet; None when there is.
-async fn create(call: &Call, wanted: &Value) -> Result<Option<Value>, ApiError> {
+async fn create(call: &Call, wanted: &Value) -> Result<Option<respond::Written>, ApiError> {
     if call.server.store().get(&call.storage(), call.namespace(), &call.info.name).is_some() {
         return Ok(None);
     }
@@ -88,26 +113,25 @@ pub(super) enum Patch {
     Apply(Value),
 }
 
-pub(super) async fn read(call: &Call, body: Body) -> Result<Patch, ApiError> {
+/// Reads a patch, and the paths of fields it names twice.
+pub(super) async fn read(call: &Call, body: Body) -> Result<(Patch, Vec<String>), ApiError> {
     let bytes = decode::read(call, body).await?;
     parse(call, &bytes)
 }
 
-fn parse(call: &Call, bytes: &Bytes) -> Result<Patch, ApiError> {
+fn parse(call: &Call, bytes: &Bytes) -> Result<(Patch, Vec<String>), ApiError> {
     match decode::content_type(call).as_str() {
         "application/json-patch+json" => {
-            let (value, _) = decode::json(bytes)?;
-            if value.as_array().is_some_and(|list| list.len() > OPERATIONS) {
-                let text = format!("The allowed maximum operations in a JSON patch is {OPERATIONS}");
-                return Err(ApiError::new(413, "RequestEntityTooLarge", text));
-            }
-            serde_json::from_value(value)
-                .map(Patch::Json)
-                .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
+            let (list, duplicates) = decode::json(bytes)?;
+            Ok((Patch::Json(json::decode(list)?), duplicates))
         }
-        "application/merge-patch+json" => Ok(Patch::Merge(object(decode::json(bytes)?.0)?)),
+        "application/merge-patch+json" => {
+            let (patch, duplicates) = decode::json(bytes)?;
+            Ok((Patch::Merge(object(patch)?), duplicates))
+        }
         "application/strategic-merge-patch+json" if call.resource.crd.is_none() => {
-            Ok(Patch::Strategic(object(decode::json(bytes)?.0)?))
+            let (patch, duplicates) = decode::json(bytes)?;
+            Ok((Patch::Strategic(object(patch)?), duplicates))
         }
         owners::APPLY => {
             let (mut wanted, duplicates) = decode::yaml(bytes)?;
@@ -118,7 +142,7 @@ fn parse(call: &Call, bytes: &Bytes) -> Result<Patch, ApiError> {
             if call.info.subresource != "scale" {
                 meta::check_identity(&call.resource, &mut wanted, call.namespace(), &call.info.name)?;
             }
-            Ok(Patch::Apply(object(wanted)?))
+            Ok((Patch::Apply(object(wanted)?), duplicates))
         }
         other => {
             let mut known = vec!["application/json-patch+json", "application/merge-patch+json"];
@@ -144,20 +168,15 @@ fn object(value: Value) -> Result<Value, ApiError> {
 
 impl Patch {
     pub(super) fn apply(&self, call: &Call, current: &Value) -> Result<Value, ApiError> {
-        let mut new = current.clone();
         match self {
-            Self::Json(patch) => json_patch::patch(&mut new, patch).map_err(|error| {
-                ApiError::new(
-                    422,
-                    "Invalid",
-                    format!("the server rejected our request due to an error in our request: {error}"),
-                )
-            })?,
-            Self::Merge(patch) => json_patch::merge(&mut new, patch),
-            Self::Strategic(patch) => new = strategic::merge(&call.resource.schema, current, patch)?,
-            // Only where the object itself is applied are its owners known; a part such as a scale is merged.
-            Self::Apply(patch) => json_patch::merge(&mut new, patch),
+            Self::Json(patch) => json::apply(current, patch),
+            Self::Merge(patch) => {
+                let mut new = current.clone();
+                json_patch::merge(&mut new, patch);
+                Ok(new)
+            }
+            Self::Strategic(patch) => strategic::merge(&call.resource.schema, current, patch),
+            Self::Apply(wanted) => owners::merge(call, Some(current), wanted, ""),
         }
-        Ok(new)
     }
 }

@@ -83,8 +83,8 @@ fn malformed() -> ApiError {
     ApiError::bad_request("the body is not a valid protobuf object")
 }
 
-/// A body as a tree.
-pub(super) fn document(bytes: &[u8]) -> Result<Value, ApiError> {
+/// A body as a tree: an object in its envelope.
+pub fn document(bytes: &[u8]) -> Result<Value, ApiError> {
     let unknown = bytes.strip_prefix(MAGIC).ok_or_else(malformed)?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for part in Wire(unknown) {

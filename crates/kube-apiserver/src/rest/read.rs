@@ -3,23 +3,23 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use base64::Engine as _;
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::accept::Shape;
 use super::options::ListOptions;
+use super::page::Token;
 use super::selector::{Fields, Labels};
 use super::{Call, respond};
-use crate::error::ApiError;
+use crate::error::{ApiError, Cause};
 use crate::store::{Object, Snapshot};
 
-pub(super) fn get(call: &Call) -> Result<Response, ApiError> {
+pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
     let stored = fetch(call)?;
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, respond::bytes(call, &stored)?));
+        return Ok(respond::json_bytes(StatusCode::OK, respond::stored_bytes(call, stored).await?));
     }
-    respond::object(call, StatusCode::OK, &respond::tree(call, &stored)?)
+    respond::object(call, StatusCode::OK, &respond::tree(call, &stored).await?)
 }
 
 /// The object the request names.
@@ -49,36 +49,10 @@ impl Filter {
     }
 }
 
-/// Where a limited list goes on: the revision of its first page and the last key handed out.
-struct Token {
-    revision: u64,
-    namespace: String,
-    name: String,
-}
-
-impl Token {
-    fn encode(&self) -> String {
-        let text = json!({"v": 1, "rv": self.revision, "ns": self.namespace, "name": self.name}).to_string();
-        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
-    }
-    fn decode(text: &str) -> Result<Self, ApiError> {
-        let read = || {
-            let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).ok()?;
-            let value: Value = serde_json::from_slice(&bytes).ok()?;
-            Some(Self {
-                revision: value["rv"].as_u64()?,
-                namespace: value["ns"].as_str()?.to_owned(),
-                name: value["name"].as_str()?.to_owned(),
-            })
-        };
-        read().ok_or_else(|| ApiError::bad_request("continue key is not valid"))
-    }
-}
-
-pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
+pub(super) async fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, false)?;
     let filter = Filter::parse(call)?;
-    let (page, revision, next) = page(call, &options, &filter)?;
+    let (page, revision, next) = page(call, &options, &filter).await?;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
     if let Some((token, remaining)) = next {
         metadata["continue"] = token.into();
@@ -86,47 +60,43 @@ pub(super) fn list(call: &Call) -> Result<Response, ApiError> {
             metadata["remainingItemCount"] = remaining.into();
         }
     }
+    let resource = &call.resource;
     if call.accept.shape == Shape::Object && !call.accept.yaml {
-        return Ok(respond::json_bytes(StatusCode::OK, joined(call, &page, &metadata)?));
+        let head = json!({"kind": resource.list_kind, "apiVersion": resource.api_version(), "metadata": metadata});
+        // `metadata` is an object too: its brace is trimmed with the outer one.
+        let head = format!("{}}},\"items\":[", head.to_string().trim_end_matches('}'));
+        return respond::stored_list(call, head, page).await;
     }
-    let objects: Vec<Value> = page.iter().map(|object| respond::tree(call, object)).collect::<Result<_, _>>()?;
-    let document = match call.accept.shape {
-        Shape::Table => {
-            let mut table = respond::table(call, &objects, &Value::Null);
-            table["metadata"] = metadata;
-            table
-        }
-        Shape::Metadata => {
-            let items: Vec<Value> = objects.iter().map(|o| respond::partial(o, "PartialObjectMetadata")).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
-        }
-        Shape::Object => json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
-            "metadata": metadata, "items": objects}),
-    };
-    respond::encode(call, StatusCode::OK, &document)
+    let _turn = labour(call, page.len()).await;
+    let mut objects = Vec::with_capacity(page.len());
+    // What a webhook converts is converted with one call.
+    let together = if resource.crd.is_some() { page.len().max(1) } else { BREATH };
+    for part in page.chunks(together) {
+        let converted = call.server.in_versions(resource, part).await?;
+        objects.extend(converted.into_iter().map(|object| respond::shaped(call, object)));
+        tokio::task::yield_now().await;
+    }
+    respond::list(call, objects, metadata)
 }
 
-/// Stored bytes put together: a list costs a copy and no parsing.
-fn joined(call: &Call, page: &[Arc<Object>], metadata: &Value) -> Result<Vec<u8>, ApiError> {
-    let head =
-        json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": metadata});
-    let mut out = Vec::with_capacity(page.iter().map(|o| o.json.len() + 1).sum::<usize>() + 256);
-    out.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());
-    // `metadata` is an object too: its brace was trimmed with the outer one.
-    out.extend_from_slice(b"},\"items\":[");
-    for (index, object) in page.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(&respond::bytes(call, object)?);
+/// Objects looked into between two chances for others.
+const BREATH: usize = 64;
+
+/// Lets other requests have the thread now and then.
+async fn breathe(index: usize) {
+    if index % BREATH == BREATH - 1 {
+        tokio::task::yield_now().await;
     }
-    out.extend_from_slice(b"]}");
-    Ok(out)
+}
+
+/// The turn of a request that looks into many objects: a user has one at a time.
+async fn labour(call: &Call, objects: usize) -> Option<tokio::sync::OwnedSemaphorePermit> {
+    if objects <= 4 * BREATH { None } else { call.server.edges().fairness.labour(&call.user.name).await }
 }
 
 type Page = (Vec<Arc<Object>>, u64, Option<(String, usize)>);
 
-fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, ApiError> {
+async fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, ApiError> {
     let token = (!options.resume.is_empty()).then(|| Token::decode(&options.resume)).transpose()?;
     let snapshot = snapshot(call, options, token.as_ref())?;
     let mut objects = snapshot.objects;
@@ -134,7 +104,17 @@ fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, Api
         let after = (token.namespace.as_str(), token.name.as_str());
         objects.retain(|object| (&*object.key.namespace, &*object.key.name) > after);
     }
-    if !filter.is_empty() {
+    if !filter.fields.is_empty() {
+        let _turn = labour(call, objects.len()).await;
+        let mut matching = Vec::new();
+        for (index, object) in objects.into_iter().enumerate() {
+            breathe(index).await;
+            if filter.matches(&object) {
+                matching.push(object);
+            }
+        }
+        objects = matching;
+    } else if !filter.labels.is_empty() {
         objects.retain(|object| filter.matches(object));
     }
     let mut next = None;
@@ -143,7 +123,7 @@ fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Page, Api
         objects.truncate(options.limit);
         if let Some(last) = objects.last() {
             let (namespace, name) = (last.key.namespace.to_string(), last.key.name.to_string());
-            next = Some((Token { revision: snapshot.revision, namespace, name }.encode(), remaining));
+            next = Some((Token { revision: Some(snapshot.revision), namespace, name }.encode(), remaining));
         }
     }
     Ok((objects, snapshot.revision, next))
@@ -156,28 +136,27 @@ fn snapshot(call: &Call, options: &ListOptions, token: Option<&Token>) -> Result
         if options.revision.is_some_and(|revision| revision != 0) {
             return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
         }
-        return store.list_at(&storage, namespace, token.revision).map_err(|_| {
-            ApiError::expired(
-                "The provided continue parameter is too old to display a consistent list result. \
-                 You must start a new list without the continue parameter.",
-            )
-        });
+        return match token.revision {
+            Some(revision) => store.list_at(&storage, namespace, revision).map_err(|_| token.expired()),
+            None => Ok(store.list(&storage, namespace)),
+        };
     }
-    if options.exact {
-        return Ok(store.list_at(&storage, namespace, options.revision.unwrap_or_default())?);
-    }
+    let asked = options.revision.unwrap_or_default();
     let snapshot = store.list(&storage, namespace);
-    match options.revision {
-        Some(asked) if asked > snapshot.revision => {
-            let mut error = ApiError::new(
-                504,
-                "Timeout",
-                format!("Too large resource version: {asked}, current: {}", snapshot.revision),
-            );
-            error.details = Some(json!({"causes": [{"reason": "ResourceVersionTooLarge",
-                "message": "Too large resource version"}], "retryAfterSeconds": 1}));
-            Err(error)
-        }
-        _ => Ok(snapshot),
+    if asked > snapshot.revision {
+        return Err(too_large(asked, snapshot.revision));
     }
+    if options.exact { Ok(store.list_at(&storage, namespace, asked)?) } else { Ok(snapshot) }
+}
+
+/// The answer to a client that has seen a revision which this store has not reached.
+pub(super) fn too_large(asked: u64, current: u64) -> ApiError {
+    let mut error = ApiError::new(504, "Timeout", format!("Too large resource version: {asked}, current: {current}"));
+    error.details = Some(json!({"retryAfterSeconds": 1}));
+    error.causes = vec![Cause {
+        reason: "ResourceVersionTooLarge".to_owned(),
+        message: "Too large resource version".to_owned(),
+        field: String::new(),
+    }];
+    error
 }

@@ -166,7 +166,7 @@ impl Fields {
             let same = match field.as_str() {
                 "metadata.name" => *object.key.name == **expect,
                 "metadata.namespace" => *object.key.namespace == **expect,
-                path => field_of(&object.json, path) == *expect,
+                path => *object.selected(path, |json| field_of(json, path)) == **expect,
             };
             same == *equal
         })

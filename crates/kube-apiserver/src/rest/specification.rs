@@ -35,8 +35,26 @@ pub(super) fn serve(server: &ApiServer, segments: &[&str], parts: &request::Part
         _ => return None,
     };
     let tag = cache.hash(&registry, group, version)?;
-    let document = openapi::v3(&registry, group, version)?;
-    Some(tagged(parts, &tag, || ("application/json", document.to_string().into())))
+    let asked = url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
+        .find_map(|(key, value)| (key == "hash").then_some(value));
+    // An address with another hash is that of an older document: the client is led to the one there is now.
+    if asked.as_ref().is_some_and(|asked| *asked != tag.as_str()) {
+        let address = format!("{}?hash={tag}", parts.uri.path());
+        return Some((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, address)]).into_response());
+    }
+    let mut response = tagged(parts, &tag, || {
+        let document = openapi::v3(&registry, group, version).unwrap_or_default();
+        ("application/json", document.to_string().into())
+    });
+    if asked.is_some() {
+        let year = jiff::Timestamp::now().saturating_add(jiff::SignedDuration::from_hours(365 * 24));
+        let expires = year.unwrap_or(jiff::Timestamp::MAX).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        if let Ok(expires) = HeaderValue::from_str(&expires) {
+            response.headers_mut().insert(header::EXPIRES, expires);
+        }
+    }
+    Some(response)
 }
 
 fn tagged(parts: &request::Parts, tag: &str, body: impl FnOnce() -> (&'static str, Vec<u8>)) -> Response {

@@ -34,16 +34,16 @@ pub(super) async fn serve(call: &Call, body: Body) -> Result<Response, ApiError>
 
 async fn part(call: &Call, body: Body, name: &'static str) -> Result<Response, ApiError> {
     match call.info.verb.as_str() {
-        "get" => read::get(call),
+        "get" => read::get(call).await,
         "patch" => patching::patch_part(call, body, name).await,
         "update" => {
-            call.query.check_write()?;
+            call.query.check_write("UpdateOptions")?;
             let bytes = decode::read(call, body).await?;
             let (mut object, duplicates) = decode::document(call, &bytes)?;
             meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;
             super::write::shape_sent(call, &mut object, duplicates)?;
             let stored = change(call, &Edit::part(name, "UpdateOptions"), |_| Ok(object.clone())).await?;
-            respond::object(call, StatusCode::OK, &stored)
+            respond::written(call, StatusCode::OK, stored).await
         }
         _ => Err(not_allowed()),
     }
@@ -82,23 +82,34 @@ fn scale_of(call: &Call, paths: &ScalePaths, object: &Value) -> Value {
 
 async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, ApiError> {
     if call.info.verb == "get" {
-        let object = respond::tree(call, &*read::fetch(call)?)?;
+        let object = respond::tree(call, &*read::fetch(call)?).await?;
         return respond::encode(call, StatusCode::OK, &scale_of(call, paths, &object));
     }
-    call.query.check_write()?;
+    call.query.check_write("UpdateOptions")?;
     let patch = match call.info.verb.as_str() {
-        "patch" => patching::read(call, body).await?,
+        "patch" => patching::read(call, body).await?.0,
         "update" => {
             let bytes = decode::read(call, body).await?;
             patching::Patch::Merge(decode::document(call, &bytes)?.0)
         }
         _ => return Err(not_allowed()),
     };
+    if let patching::Patch::Apply(wanted) = &patch
+        && (wanted["apiVersion"] != "autoscaling/v1" || wanted["kind"] != "Scale")
+    {
+        let (version, kind) = (&wanted["apiVersion"], &wanted["kind"]);
+        let text = format!("the applied object is {version} {kind}: this takes an autoscaling/v1 Scale");
+        return Err(ApiError::bad_request(text));
+    }
     let invalid = |message: String| {
         let cause = crate::error::Cause { reason: "FieldValueInvalid".into(), message, field: "spec.replicas".into() };
         ApiError::invalid("autoscaling", "Scale", &call.info.name, vec![cause])
     };
     let stored = change(call, &Edit::part("scale", "UpdateOptions"), |current| {
+        if let patching::Patch::Apply(wanted) = &patch {
+            let wanted = scaled(call, paths, wanted);
+            return super::owners::merge(call, Some(current), &wanted, "scale");
+        }
         let scale = patch.apply(call, &scale_of(call, paths, current))?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
@@ -114,7 +125,26 @@ async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, 
         Ok(new)
     })
     .await?;
-    respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored))
+    respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored.tree(call).await?))
+}
+
+/// What an applied Scale wishes of the object it scales: one field, which the applier then owns there.
+fn scaled(call: &Call, paths: &ScalePaths, wanted: &Value) -> Value {
+    let mut object = json!({"apiVersion": call.resource.api_version(), "kind": call.resource.kind,
+        "metadata": {"name": call.info.name, "namespace": call.namespace()}});
+    for field in ["uid", "resourceVersion"] {
+        if let Some(value) = wanted["metadata"].get(field) {
+            object["metadata"][field] = value.clone();
+        }
+    }
+    if let Some(replicas) = wanted["spec"].get("replicas") {
+        let mut node = &mut object;
+        for part in paths.spec_replicas.trim_start_matches('.').split('.') {
+            node = &mut node[part];
+        }
+        *node = replicas.clone();
+    }
+    object
 }
 
 /// Gives a pod its node; only once.

@@ -1,5 +1,8 @@
 //! watch: a stream of JSON events, one a line.
+//!
+//! An event is serialized once, by the write it tells of: its line is handed to all watchers that see the stored version.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +16,21 @@ use tokio::time::Instant;
 
 use super::accept::Shape;
 use super::options::ListOptions;
-use super::read::Filter;
+use super::read::{Filter, too_large};
 use super::{Call, respond};
 use crate::ApiServer;
 use crate::error::ApiError;
 use crate::registry::Resource;
-use crate::store::{Event, EventKind, Object, Watch};
+use crate::store::{Event, EventKind, LINE_TAIL, Object, Watch};
 
 /// A bookmark tells an idle watcher how far it has got.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Watches without a timeout of their own end after this; clients start the next one.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
+/// A line of this length is handed on as it is; shorter ones are put together when there are several.
+const LONG: usize = 2048;
+/// Objects of one request to a conversion webhook, when a watch begins.
+const CONVERTED_TOGETHER: usize = 128;
 
 pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, true)?;
@@ -31,17 +38,20 @@ pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
     let store = call.server.store();
     let namespace = (!call.info.namespace.is_empty()).then(|| call.info.namespace.clone());
     let storage = call.storage();
-    // Without a position (or with sendInitialEvents) a watch begins with what exists.
-    let from_start = options.initial_events || matches!(options.revision, None | Some(0));
+    // Without a position a watch begins with what exists, unless the client says otherwise.
+    let unsaid = matches!(options.revision, None | Some(0));
+    let from_start = options.initial_events.unwrap_or(unsaid);
     let mut initial = Vec::new();
     let position = if from_start {
         let snapshot = store.list(&storage, namespace.as_deref());
-        if options.revision.is_some_and(|asked| asked > snapshot.revision) {
-            return Err(ApiError::new(504, "Timeout", "Too large resource version"));
+        if let Some(asked) = options.revision.filter(|asked| *asked > snapshot.revision) {
+            return Err(too_large(asked, snapshot.revision));
         }
         initial = snapshot.objects;
         initial.retain(|object| filter.matches(object));
         snapshot.revision
+    } else if unsaid {
+        store.revision()
     } else {
         options.revision.unwrap_or_default()
     };
@@ -58,28 +68,22 @@ pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
         next_bookmark: Instant::now() + BOOKMARK_EVERY,
         until: Instant::now() + options.timeout.unwrap_or(LONGEST),
         closing: call.server.closing(),
+        registered: call.server.registered(),
+        initial: initial.into_iter(),
+        initial_end: options.initial_events == Some(true),
+        pending: VecDeque::new(),
+        error: None,
         watch: None,
     };
-    let mut first = Vec::new();
     match watch {
-        Ok(watch) => {
-            for object in &initial {
-                feed.line(&mut first, "ADDED", object);
-            }
-            if options.initial_events {
-                feed.bookmark(&mut first, watch.position(), true);
-            }
-            feed.watch = Some(watch);
-        }
-        Err(gone) => error_line(&mut first, &gone.into()),
+        Ok(watch) => feed.watch = Some(watch),
+        Err(gone) => feed.error = Some(gone.into()),
     }
-    let rest = stream::unfold(feed, |mut feed| async move {
+    let lines = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<_, std::convert::Infallible>(chunk), feed))
     });
-    let begin = (!first.is_empty()).then(|| Ok(Bytes::from(first)));
-    let body = Body::from_stream(futures::StreamExt::chain(stream::iter(begin), rest));
-    Ok(respond::json_bytes(StatusCode::OK, body))
+    Ok(respond::json_bytes(StatusCode::OK, Body::from_stream(lines)))
 }
 
 struct Feed {
@@ -94,76 +98,179 @@ struct Feed {
     next_bookmark: Instant,
     until: Instant,
     closing: tokio::sync::watch::Receiver<bool>,
+    /// Changes when other resources are served than before.
+    registered: tokio::sync::watch::Receiver<()>,
+    /// What existed at the beginning and is not told yet.
+    initial: std::vec::IntoIter<Arc<Object>>,
+    /// Whether its end is to be marked.
+    initial_end: bool,
+    /// Events taken from the watch and not told yet.
+    pending: VecDeque<Arc<Event>>,
+    /// Ends the stream once it is told.
+    error: Option<ApiError>,
     /// None after an error ended the stream.
     watch: Option<Watch>,
 }
 
 impl Feed {
-    /// The next chunk of lines; None ends the stream.
+    /// The next chunk of lines; None ends the stream. A chunk is made when the client has read the last one, and is
+    /// bounded: who does not read holds a position and one chunk.
     async fn next(&mut self) -> Option<Bytes> {
+        let mut out = Vec::new();
+        if let Some(error) = self.error.take() {
+            self.watch = None;
+            error_line(&mut out, &error);
+            return Some(out.into());
+        }
+        if *self.closing.borrow() || Instant::now() >= self.until {
+            return None;
+        }
         loop {
-            let mut out = Vec::new();
-            let watch = self.watch.as_mut()?;
-            let mut mark = None;
-            let events = tokio::select! {
-                biased;
-                events = watch.next() => events,
-                () = tokio::time::sleep_until(self.until) => return None,
-                _ = self.closing.wait_for(|closing| *closing) => return None,
-                () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
-                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
-                    let events = watch.ready();
-                    mark = Some(watch.position());
-                    events
-                }
-            };
-            match events {
-                Ok(events) => {
-                    for event in events {
-                        self.event(&mut out, &event);
-                    }
-                    if let Some(position) = mark {
-                        self.bookmark(&mut out, position, false);
-                    }
-                }
-                Err(gone) => {
-                    self.watch = None;
-                    error_line(&mut out, &gone.into());
-                }
+            if let Some(line) = self.shared() {
+                return Some(line);
             }
+            self.backlog(&mut out).await;
             if !out.is_empty() {
                 return Some(out.into());
             }
+            let mark = self.wait(&mut out).await?;
+            // A bookmark may not overtake events before it.
+            if let Some(position) = mark.filter(|_| self.pending.is_empty()) {
+                self.bookmark(&mut out, position, false);
+            }
         }
     }
 
-    /// An event as this watcher sees it: an object that leaves its selector is deleted, one that enters is added.
-    fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
+    /// Waits for something to tell; None ends the stream. A position is to be told to the client.
+    async fn wait(&mut self, out: &mut Vec<u8>) -> Option<Option<u64>> {
+        let watch = self.watch.as_mut()?;
+        let custom = self.resource.crd.is_some();
+        let mut mark = None;
+        let events = tokio::select! {
+            biased;
+            events = watch.next() => events,
+            () = tokio::time::sleep_until(self.until) => return None,
+            _ = self.closing.wait_for(|closing| *closing) => return None,
+            Ok(()) = self.registered.changed(), if custom => watch.ready(),
+            () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => {
+                self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                let events = watch.ready();
+                mark = Some(watch.position());
+                events
+            }
+        };
+        match events {
+            Ok(events) => {
+                if !self.renewed(events.is_empty()) {
+                    return None;
+                }
+                self.pending.extend(events);
+            }
+            Err(gone) => {
+                self.watch = None;
+                error_line(out, &gone.into());
+            }
+        }
+        Some(mark)
+    }
+
+    /// Tells what is there to tell, up to a frame.
+    async fn backlog(&mut self, out: &mut Vec<u8>) {
+        // What a webhook converts is converted many at a time.
+        let together = if self.resource.crd.is_some() { CONVERTED_TOGETHER } else { 1 };
+        while out.len() < respond::FRAME && !self.initial.as_slice().is_empty() {
+            let part: Vec<_> = self.initial.by_ref().take(together).collect();
+            self.existing(out, &part).await;
+        }
+        if self.initial.as_slice().is_empty() && std::mem::take(&mut self.initial_end) {
+            let position = self.watch.as_ref().map_or(0, Watch::position);
+            self.bookmark(out, position, true);
+        }
+        while out.len() < respond::FRAME {
+            let Some(event) = self.pending.pop_front() else { break };
+            if let Some((kind, object)) = self.seen(&event) {
+                self.line(out, kind, object).await;
+            }
+        }
+    }
+
+    /// The next event as the bytes all watchers share, where it is worth a chunk of its own.
+    fn shared(&mut self) -> Option<Bytes> {
+        if self.shape != Shape::Object || !self.initial.as_slice().is_empty() || self.initial_end {
+            return None;
+        }
+        let event = self.pending.front()?;
+        let (kind, object) = self.seen(event)?;
+        if self.pending.len() > 1 && object.json.len() < LONG || !self.resource.serves_bytes(object) {
+            return None;
+        }
+        let line = object.line(kind)?;
+        self.pending.pop_front();
+        Some(line)
+    }
+
+    /// Takes over what a definition says by now; false when it serves this version no more, and when the definition itself
+    /// has gone and all is told: its objects went before it.
+    fn renewed(&mut self, told: bool) -> bool {
+        if self.resource.crd.is_none() {
+            return true;
+        }
+        let registry = self.server.registry();
+        let resource = &self.resource;
+        match registry.find(&resource.group, &resource.version, &resource.plural) {
+            Some(now) => self.resource = now.clone(),
+            None => return !told && !registry.resources.iter().any(|r| r.crd == resource.crd),
+        }
+        true
+    }
+
+    /// An event as this watcher sees it.
+    fn seen<'e>(&self, event: &'e Event) -> Option<(EventKind, &'e Arc<Object>)> {
         let now = event.kind != EventKind::Deleted && self.filter.matches(&event.object);
         let before = event.previous.as_ref().is_some_and(|previous| self.filter.matches(previous));
-        match (before, now) {
-            (false, true) => self.line(out, "ADDED", &event.object),
-            (true, true) => self.line(out, "MODIFIED", &event.object),
-            (true, false) if event.kind == EventKind::Deleted => self.line(out, "DELETED", &event.object),
-            (true, false) => {
-                // The last state that matched, with the revision of the change that ended it.
-                if let Some(previous) = &event.previous {
-                    self.line(out, "DELETED", &Arc::new(previous.at_revision(event.revision)));
-                }
+        event.seen(before, now)
+    }
+
+    /// Objects that exist when the watch begins, converted together.
+    async fn existing(&mut self, out: &mut Vec<u8>, objects: &[Arc<Object>]) {
+        let ready: Vec<_> = objects.iter().map(|object| self.bytes(object)).collect();
+        let others = objects.iter().zip(&ready).filter(|(_, ready)| ready.is_none());
+        let others: Vec<_> = others.map(|(object, _)| object.clone()).collect();
+        let mut converted = match self.server.in_versions(&self.resource, &others).await {
+            Ok(converted) => converted.into_iter(),
+            Err(error) => return error_line(out, &error),
+        };
+        for ready in ready {
+            if let Some(bytes) = ready {
+                write_line(out, EventKind::Added.line_head(), &bytes);
+            } else if let Some(value) = converted.next() {
+                self.write(out, EventKind::Added, value);
             }
-            (false, false) => {}
         }
     }
 
-    fn line(&mut self, out: &mut Vec<u8>, kind: &str, object: &Arc<Object>) {
-        if self.shape == Shape::Object && self.resource.serves_bytes(&object.json) {
-            write_line(out, kind, &object.json);
+    /// The object as this watcher wants it, where that takes no tree.
+    fn bytes(&self, object: &Object) -> Option<Bytes> {
+        match self.shape {
+            _ if !self.resource.serves_bytes(object) => None,
+            Shape::Object => Some(object.json.clone()),
+            Shape::Metadata => Some(respond::partial_bytes(object)),
+            Shape::Table => None,
+        }
+    }
+
+    async fn line(&mut self, out: &mut Vec<u8>, kind: EventKind, object: &Arc<Object>) {
+        if let Some(bytes) = self.bytes(object) {
+            write_line(out, kind.line_head(), &bytes);
             return;
         }
-        let value = match self.server.in_version(&self.resource, object.value()) {
-            Ok(value) => value,
-            Err(error) => return error_line(out, &error),
-        };
+        match self.server.in_version(&self.resource, object).await {
+            Ok(value) => self.write(out, kind, value),
+            Err(error) => error_line(out, &error),
+        }
+    }
+
+    fn write(&mut self, out: &mut Vec<u8>, kind: EventKind, value: Value) {
         let shaped = match self.shape {
             Shape::Object => value,
             Shape::Metadata => respond::partial(&value, "PartialObjectMetadata"),
@@ -178,7 +285,7 @@ impl Feed {
                 table
             }
         };
-        write_line(out, kind, shaped.to_string().as_bytes());
+        write_line(out, kind.line_head(), shaped.to_string().as_bytes());
     }
 
     fn bookmark(&mut self, out: &mut Vec<u8>, position: u64, initial_end: bool) {
@@ -196,19 +303,17 @@ impl Feed {
             Shape::Table => json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                 "columnDefinitions": null, "rows": []}),
         };
-        write_line(out, "BOOKMARK", object.to_string().as_bytes());
+        write_line(out, br#"{"type":"BOOKMARK","object":"#, object.to_string().as_bytes());
     }
 }
 
-fn write_line(out: &mut Vec<u8>, kind: &str, object: &[u8]) {
-    out.reserve(object.len() + 40);
-    out.extend_from_slice(b"{\"type\":\"");
-    out.extend_from_slice(kind.as_bytes());
-    out.extend_from_slice(b"\",\"object\":");
+fn write_line(out: &mut Vec<u8>, head: &[u8], object: &[u8]) {
+    out.reserve(head.len() + object.len() + LINE_TAIL.len());
+    out.extend_from_slice(head);
     out.extend_from_slice(object);
-    out.extend_from_slice(b"}\n");
+    out.extend_from_slice(LINE_TAIL);
 }
 
 fn error_line(out: &mut Vec<u8>, error: &ApiError) {
-    write_line(out, "ERROR", error.to_status().to_string().as_bytes());
+    write_line(out, br#"{"type":"ERROR","object":"#, error.to_status().to_string().as_bytes());
 }

@@ -14,9 +14,10 @@ use serde_json::Value;
 
 use super::admit::{self, Operation, Write};
 use super::decode;
+use super::respond::Written;
 use super::{Call, MODIFIED, meta, owners, respond};
 use crate::error::ApiError;
-use crate::registry::strategy;
+use crate::registry::{Resource, strategy};
 use crate::schema::{self, prune};
 use crate::store::{Key, Object, WriteError};
 
@@ -77,23 +78,29 @@ pub(super) fn shape(call: &Call, object: &mut Value, mut duplicates: Vec<String>
     }
 }
 
-/// `shape` for a whole object sent by a client.
+/// `shape` for a whole object sent by a client, which may also hold values of the wrong type.
 pub(super) fn shape_sent(call: &Call, object: &mut Value, duplicates: Vec<String>) -> Result<(), ApiError> {
+    let Resource { kind, version, schema, .. } = &*call.resource;
+    let undecodable = |why: &str| {
+        ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+    };
+    let mismatch = if call.resource.crd.is_none() {
+        schema::types::mismatch(schema, object)
+    } else {
+        schema::types::metadata_mismatch(object)
+    };
+    if let Some(why) = mismatch {
+        return Err(undecodable(&why));
+    }
     let refused = shape(call, object, duplicates)?;
     if refused.is_empty() {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!(
-        "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
-        call.resource.kind,
-        call.resource.version,
-        call.resource.kind,
-        refused.join(", ")
-    )))
+    Err(undecodable(&format!("strict decoding error: {}", refused.join(", "))))
 }
 
 pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError> {
-    call.query.check_write()?;
+    call.query.check_write("CreateOptions")?;
     let bytes = decode::read(call, body).await?;
     let (mut object, duplicates) = decode::document(call, &bytes)?;
     if call.resource.namespaced && call.info.namespace.is_empty() {
@@ -105,26 +112,26 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let stored = insert(call, object).await?;
-    respond::object(call, StatusCode::CREATED, &stored)
+    respond::written(call, StatusCode::CREATED, stored).await
 }
 
 /// Creates `object` (decoded, pruned, defaulted) and yields it as stored.
-pub(super) async fn insert(call: &Call, object: Value) -> Result<Value, ApiError> {
+pub(super) async fn insert(call: &Call, mut object: Value) -> Result<Written, ApiError> {
     let generate = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
+    if !generate {
+        return Box::pin(insert_once(call, object)).await;
+    }
     for _ in 0..TRIES {
-        let mut candidate = object.clone();
-        if generate {
-            candidate["metadata"]["name"] = meta::generated(meta::text(&object, "generateName")).into();
-        }
-        match Box::pin(insert_once(call, candidate)).await {
-            Err(error) if generate && error.reason == "AlreadyExists" => {}
+        object["metadata"]["name"] = meta::generated(meta::text(&object, "generateName")).into();
+        match Box::pin(insert_once(call, object.clone())).await {
+            Err(error) if error.reason == "AlreadyExists" => {}
             outcome => return outcome,
         }
     }
     Err(ApiError::new(409, "AlreadyExists", "could not generate a name that is free, try again"))
 }
 
-async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> {
+async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError> {
     let resource = &call.resource;
     meta::stamp_new(resource, &mut object, call.namespace());
     if let Some(map) = object.as_object_mut()
@@ -139,35 +146,40 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Value, ApiError> 
     strategy::prepare_create(resource, &mut object);
     strategy::settle(&call.server, resource, &mut object);
     check(call, &object, None, "")?;
-    admit::validate(call, &write, Some(&object)).await?;
+    let turn = admit::validate_new(call, &write, &mut object).await?;
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
     let reservation = strategy::allocate(&call.server, resource, None, &mut object).await?;
     if call.dry_run() {
-        return Ok(owners::record(call, None, object, ""));
+        return Ok(Written::Tree(owners::record(call, None, object, "")));
     }
-    let stored = call.server.to_storage(resource, owners::record(call, None, object, ""))?;
+    let stored = call.server.to_storage(resource, owners::record(call, None, object, "")).await?;
     let stored = call.server.store().create(call.key(&name), stored).await;
     drop(reservation);
+    if let Some(turn) = turn.filter(|_| stored.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
     call.server.written(resource, &stored).await;
-    respond::tree(call, &stored)
+    Ok(Written::Stored(stored))
 }
 
 /// Metadata, schema and strategy validation together, so that one answer names every bad field.
 pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresource: &str) -> Result<(), ApiError> {
     let mut causes = Vec::new();
-    meta::check(&call.resource, object, &mut causes);
     schema::validate::check(&call.resource.schema, object, &mut causes);
-    if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
-        rules.check(object, old, &mut causes);
-    }
-    strategy::validate(&call.resource, object, old, subresource, &mut causes);
     if let Some(old) = old.filter(|_| call.resource.crd.is_some()) {
         // What was stored already may stay, though the definition has become stricter since.
-        causes.retain(|cause| !schema::rules::unchanged(old, object, &cause.field));
+        causes.retain(|cause| !schema::rules::unchanged(&call.resource.schema, old, object, &cause.field));
     }
+    meta::check(&call.resource, object, &mut causes);
+    if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
+        let mut warnings = Vec::new();
+        rules.check(object, old, &mut causes, &mut warnings);
+        warnings.into_iter().for_each(|text| call.warn(text));
+    }
+    strategy::validate(&call.resource, object, old, subresource, &mut causes);
     if causes.is_empty() {
         return Ok(());
     }
@@ -175,7 +187,7 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
 }
 
 pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError> {
-    call.query.check_write()?;
+    call.query.check_write("UpdateOptions")?;
     let bytes = decode::read(call, body).await?;
     let (mut object, duplicates) = decode::document(call, &bytes)?;
     meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;
@@ -193,7 +205,7 @@ pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError
         ));
     }
     let stored = change(call, &Edit::whole("UpdateOptions"), |_| Ok(object.clone())).await?;
-    respond::object(call, StatusCode::OK, &stored)
+    respond::written(call, StatusCode::OK, stored).await
 }
 
 /// How an update treats the parts of the object.
@@ -218,7 +230,7 @@ pub(super) async fn change(
     call: &Call,
     edit: &Edit,
     produce: impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync,
-) -> Result<Value, ApiError> {
+) -> Result<Written, ApiError> {
     for _ in 0..TRIES {
         let stored = super::read::fetch(call)?;
         match Box::pin(change_once(call, edit, &stored, &produce)).await {
@@ -246,10 +258,10 @@ async fn change_once(
     edit: &Edit,
     stored: &Arc<Object>,
     produce: &(impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
-) -> Result<Value, Refused> {
+) -> Result<Written, Refused> {
     let resource = &call.resource;
     let name = &call.info.name;
-    let old = respond::tree(call, stored)?;
+    let old = Arc::new(respond::tree(call, stored).await?);
     let mut new = produce(&old)?;
     // What an apply found out about owners; parts carried over from the old object would bring its owners back.
     let managed = owners::applies(call).then(|| new["metadata"]["managedFields"].clone());
@@ -275,26 +287,35 @@ async fn change_once(
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old), edit.subresource)?;
-    admit::validate(call, &write, Some(&new)).await?;
+    let turn = admit::validate_new(call, &write, &mut new).await?;
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
     new = owners::record(call, Some(&old), new, edit.subresource);
     if call.dry_run() {
-        return Ok(new);
+        return Ok(Written::Tree(new));
     }
     let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
-    if new == old {
-        return Ok(old);
+    // A custom resource that was stored otherwise than it would be now is written again, though it says the same:
+    // so objects move to a new storage version.
+    let unchanged = new == *old;
+    if unchanged && resource.crd.is_none() {
+        return Ok(Written::Stored(stored.clone()));
     }
     let store = call.server.store();
     let gone = meta::terminating(&new)
         && meta::finalizers(&new).is_empty()
         && strategy::removable(resource, &new)
         && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
-    let converted = call.server.to_storage(resource, new)?;
+    let converted = call.server.to_storage(resource, new).await?;
+    if unchanged && converted == stored.value() {
+        return Ok(Written::Tree(Arc::unwrap_or_clone(old)));
+    }
     let outcome = store.update(call.key(name), converted, stored.revision).await;
     drop(reservation);
+    if let Some(turn) = turn.filter(|_| outcome.is_ok()) {
+        turn.settle(call.server.store()).await;
+    }
     let updated = match outcome {
         Ok(object) => object,
         Err(WriteError::Changed) => return Err(Refused::Raced),
@@ -308,13 +329,14 @@ async fn change_once(
     } else {
         call.server.written(resource, &updated).await;
     }
-    Ok(respond::tree(call, &updated)?)
+    Ok(Written::Stored(updated))
 }
 
 /// Keeps of the old object what this kind of update may not touch.
 fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
     let resource = &call.resource;
     let carry = |field: &str, new: &mut Value| match old.get(field) {
+        Some(value) if new.get(field) == Some(value) => {}
         Some(value) => new[field] = value.clone(),
         None => {
             if let Some(map) = new.as_object_mut() {

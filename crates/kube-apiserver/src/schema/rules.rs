@@ -1,215 +1,274 @@
 //! CEL rules of custom resources (`x-kubernetes-validations`), compiled once for each version of a definition.
+//!
+//! Guarantees: a transition rule sees the value that the new one came from, and is silent where none can be told (items
+//! of lists that are no maps); a rule that what did not change breaks already warns and refuses nothing; the rules of one
+//! object have one budget.
+
+mod correlate;
 
 use std::sync::Arc;
 
-use kube_cel::{CompiledSchema, RootContext, Validator, compile_schema};
 use serde_json::{Map, Value};
 
 use super::validate::cause;
+use super::{ListType, Schema};
+use crate::cel::{Bindings, Budget, Fault, PER_CALL, PER_OBJECT, Program, Variables, value};
 use crate::error::Cause;
+
+pub(crate) use correlate::unchanged;
 
 const KEY: &str = "x-kubernetes-validations";
 
 /// The whole object, as Kubernetes calls it where a field is named.
 const ROOT: &str = "<nil>";
 
-/// The rules of one schema.
-#[derive(Clone)]
-pub struct Rules {
-    compiled: Arc<CompiledSchema>,
-    root: RootContext,
+/// Failures reported at most.
+const ENOUGH: usize = 100;
+
+#[derive(Debug)]
+struct Rule {
+    program: Program,
+    message: String,
+    message_expression: Option<Program>,
+    reason: String,
+    field_path: String,
+    /// Compares with the value before.
+    transition: bool,
+    optional_old: bool,
 }
 
-impl std::fmt::Debug for Rules {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rules").field("kind", &self.root.kind).finish_non_exhaustive()
-    }
+/// A place in the schema at or below which there are rules.
+#[derive(Debug, Default)]
+struct Node {
+    schema: Arc<Schema>,
+    rules: Vec<Rule>,
+    properties: Vec<(String, Node)>,
+    items: Option<Box<Node>>,
+    additional: Option<Box<Node>>,
+}
+
+/// The rules of one schema.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    root: Arc<Node>,
 }
 
 impl Rules {
-    /// Compiles the rules below `schema`; None when there are none.
-    pub fn compile(schema: &Value, group: &str, version: &str, kind: &str) -> Option<Self> {
-        let reduced = reduce(schema)?;
-        let root = RootContext {
-            api_version: format!("{group}/{version}"),
-            api_group: group.to_owned(),
-            kind: kind.to_owned(),
-        };
-        Some(Self { compiled: Arc::new(compile_schema(&reduced)), root })
+    /// Compiles the rules below `schema`; None when there are none. Those that cannot be compiled were refused when the
+    /// definition was written.
+    pub fn compile(schema: &Arc<Schema>) -> Option<Self> {
+        Some(Self { root: Arc::new(node(schema)?) })
     }
 
-    /// What is wrong with the rules themselves, for the author of the definition: where, and what.
-    pub fn errors(&self) -> Vec<(String, String)> {
-        let mut found = Vec::new();
-        broken(&self.compiled, "", &mut found);
-        found
-    }
-
-    /// Adds a cause for each rule that `object` (or its change from `old`) breaks.
-    pub fn check(&self, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
-        let outcome = Validator::new().validate_compiled_with_context(&self.compiled, object, old, Some(&self.root));
-        for error in outcome.err().into_iter().flat_map(kube_cel::ValidationErrors::into_vec) {
-            let reason = error.reason.as_deref().unwrap_or("FieldValueInvalid");
-            let text = &error.message;
-            let message = match reason {
-                "FieldValueForbidden" => format!("Forbidden: {text}"),
-                "FieldValueRequired" => format!("Required value: {text}"),
-                "FieldValueDuplicate" => format!("Duplicate value: {text}"),
-                // The kind stands for the value, as in the answers of Kubernetes.
-                _ => {
-                    let kind = value_at(object, &error.field_path).map_or("object", super::validate::kind_of);
-                    format!("Invalid value: {kind:?}: {text}")
-                }
-            };
-            let field = if error.field_path.is_empty() { ROOT } else { &error.field_path };
-            causes.push(cause(reason, field, message));
-        }
+    /// Adds a cause for each rule that `object` (or its change from `old`) breaks, a warning for those it breaks as before.
+    pub fn check(&self, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>, warnings: &mut Vec<String>) {
+        let mut walk = Walk { budget: Budget::new(PER_OBJECT), causes, warnings, path: String::new(), done: false };
+        walk.node(&self.root, object, old, false);
     }
 }
 
-/// Adds the rules at and below a node that cannot be compiled.
-fn broken(node: &CompiledSchema, at: &str, found: &mut Vec<(String, String)>) {
-    for (index, rule) in node.validations.iter().enumerate() {
-        if let Err(error) = rule {
-            found.push((format!("{at}.{KEY}[{index}].rule"), error.to_string()));
-        }
-    }
-    let mut names: Vec<_> = node.properties.keys().collect();
-    names.sort();
-    for name in names {
-        broken(&node.properties[name], &format!("{at}.properties[{name}]"), found);
-    }
-    for (word, child) in [("items", &node.items), ("additionalProperties", &node.additional_properties)] {
-        if let Some(child) = child {
-            broken(child, &format!("{at}.{word}"), found);
-        }
-    }
+fn node(schema: &Arc<Schema>) -> Option<Node> {
+    let listed = schema.rules.get(KEY).and_then(Value::as_array);
+    let node = Node {
+        rules: listed.into_iter().flatten().filter_map(rule).collect(),
+        properties: schema.properties.iter().filter_map(|(name, of)| Some((name.clone(), node(of)?))).collect(),
+        items: schema.items.as_ref().and_then(node).map(Box::new),
+        additional: schema.additional.as_ref().and_then(node).map(Box::new),
+        schema: schema.clone(),
+    };
+    let empty =
+        node.rules.is_empty() && node.properties.is_empty() && node.items.is_none() && node.additional.is_none();
+    (!empty).then_some(node)
 }
 
-/// The schema without what no rule can see: branches that hold no rules, descriptions. None when nothing is left.
-fn reduce(schema: &Value) -> Option<Value> {
-    let map = schema.as_object()?;
-    if map.get(KEY).and_then(Value::as_array).is_some_and(|rules| !rules.is_empty()) {
-        return Some(without_words(schema));
-    }
-    let mut left = Map::new();
-    for (key, value) in map {
-        match key.as_str() {
-            "properties" => {
-                let children: Map<String, Value> = value
-                    .as_object()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|(name, child)| Some((name.clone(), reduce(child)?)))
-                    .collect();
-                if !children.is_empty() {
-                    left.insert(key.clone(), Value::Object(children));
+fn rule(document: &Value) -> Option<Rule> {
+    let text = |key: &str| document[key].as_str().unwrap_or_default().trim().to_owned();
+    let program = Program::compile(&text("rule")).ok()?;
+    let message_expression = Some(text("messageExpression")).filter(|source| !source.is_empty());
+    Some(Rule {
+        message: text("message"),
+        message_expression: message_expression.and_then(|source| Program::compile(&source).ok()),
+        reason: text("reason"),
+        field_path: text("fieldPath"),
+        transition: program.uses("oldSelf"),
+        optional_old: document["optionalOldSelf"] == true,
+        program,
+    })
+}
+
+struct Walk<'a> {
+    budget: Budget,
+    causes: &'a mut Vec<Cause>,
+    warnings: &'a mut Vec<String>,
+    path: String,
+    /// The budget is spent, or there is enough to report.
+    done: bool,
+}
+
+impl Walk<'_> {
+    /// `same` says that something above did not change.
+    fn node(&mut self, node: &Node, new: &Value, old: Option<&Value>, same: bool) {
+        if new.is_null() || self.done {
+            return;
+        }
+        let same = same || old == Some(new);
+        if !node.rules.is_empty() {
+            let bindings = Variables::default().with("self", value::typed(&node.schema, new));
+            for rule in &node.rules {
+                self.rule(rule, node, &bindings, old, same);
+                if self.done {
+                    return;
                 }
             }
-            "items" | "additionalProperties" => {
-                if let Some(child) = reduce(value) {
-                    left.insert(key.clone(), child);
+        }
+        let length = self.path.len();
+        match new {
+            Value::Object(map) => self.object(node, map, old, same),
+            Value::Array(items) => {
+                let Some(of) = &node.items else { return };
+                let keys = match &node.schema.list_type {
+                    ListType::Map(keys) => Some(keys.as_slice()),
+                    _ => None,
+                };
+                for (index, item) in items.iter().enumerate() {
+                    let before = keys.and_then(|keys| correlate::item(of.schema.as_ref(), keys, item, old));
+                    self.path.push_str(&format!("[{index}]"));
+                    self.node(of, item, before, same);
+                    self.path.truncate(length);
                 }
             }
             _ => {}
         }
     }
-    if left.is_empty() {
-        return None;
-    }
-    for key in ["type", "x-kubernetes-list-type", "x-kubernetes-list-map-keys"] {
-        if let Some(value) = map.get(key) {
-            left.insert(key.into(), value.clone());
+
+    fn object(&mut self, node: &Node, map: &Map<String, Value>, old: Option<&Value>, same: bool) {
+        let length = self.path.len();
+        for (name, of) in &node.properties {
+            if let Some(value) = map.get(name) {
+                self.path.push_str(if length > 0 { "." } else { "" });
+                self.path.push_str(name);
+                self.node(of, value, old.and_then(|old| old.get(name)), same);
+                self.path.truncate(length);
+            }
+        }
+        if let Some(of) = &node.additional {
+            for (name, value) in map.iter().filter(|(name, _)| !node.schema.properties.contains_key(*name)) {
+                self.path.push_str(&format!("[{name}]"));
+                self.node(of, value, old.and_then(|old| old.get(name)), same);
+                self.path.truncate(length);
+            }
         }
     }
-    Some(Value::Object(left))
-}
 
-fn without_words(schema: &Value) -> Value {
-    match schema {
-        Value::Object(map) => {
-            let kept = map.iter().filter(|(key, value)| !(*key == "description" && value.is_string()));
-            kept.map(|(key, value)| (key.clone(), without_words(value))).collect()
-        }
-        Value::Array(items) => items.iter().map(without_words).collect(),
-        other => other.clone(),
-    }
-}
-
-/// The value at `spec.list[0].field`.
-fn value_at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    let mut node = object;
-    for part in path.split(['.', '[']).filter(|part| !part.is_empty()) {
-        let part = part.trim_end_matches(']');
-        node = match node {
-            Value::Array(items) => items.get(part.parse::<usize>().ok()?)?,
-            other => other.get(part)?,
+    fn rule(&mut self, rule: &Rule, node: &Node, bindings: &Variables, old: Option<&Value>, same: bool) {
+        let bound;
+        let bindings: &dyn Bindings = if rule.transition {
+            let before = old.map(|old| value::typed(&node.schema, old));
+            let before = match (rule.optional_old, before) {
+                (true, before) => value::optional(before),
+                (false, Some(before)) => before,
+                (false, None) => return,
+            };
+            bound = bindings.clone().with("oldSelf", before);
+            &bound
+        } else {
+            bindings
         };
+        let kind = node.schema.type_.word();
+        match self.spend(&rule.program, bindings) {
+            Ok(crate::cel::Value::Bool(true)) => {}
+            Ok(_) => {
+                let message = self.message(rule, bindings);
+                let field = join(&self.path, &rule.field_path);
+                let cause = broken(&rule.reason, &field, kind, &message);
+                if same && !rule.transition {
+                    self.warnings.push(format!("{}: {}", cause.field, cause.message));
+                } else {
+                    self.add(cause);
+                }
+            }
+            Err(Fault::Spent) if self.budget.left() == 0 => self.end(
+                kind,
+                "validation failed due to running out of cost budget, no further validation rules will be run",
+            ),
+            Err(Fault::Spent) => {
+                let said = said(rule);
+                self.end(
+                    kind,
+                    &format!(
+                        "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {said}",
+                        Fault::Spent
+                    ),
+                );
+            }
+            Err(Fault::Error(error)) if error.starts_with("no such overload") => {
+                let message = format!(
+                    "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {}",
+                    said(rule)
+                );
+                self.add(broken("", &self.path, kind, &message));
+            }
+            Err(Fault::Error(error)) => {
+                self.add(broken("", &self.path, kind, &format!("{error} evaluating rule: {}", said(rule))));
+            }
+        }
     }
-    Some(node)
+
+    /// Evaluates within what one call may cost and what is left for the object.
+    fn spend(&mut self, program: &Program, bindings: &dyn Bindings) -> Result<crate::cel::Value, Fault> {
+        let allowed = self.budget.left().min(PER_CALL);
+        let mut call = Budget::new(allowed);
+        let outcome = program.evaluate(bindings, &mut call);
+        self.budget = Budget::new(self.budget.left() - (allowed - call.left()));
+        outcome
+    }
+
+    fn message(&mut self, rule: &Rule, bindings: &dyn Bindings) -> String {
+        if let Some(program) = &rule.message_expression
+            && let Ok(crate::cel::Value::String(text)) = self.spend(program, bindings)
+        {
+            let text = text.trim();
+            if !text.is_empty() && !text.contains(['\n', '\r']) && text.len() <= 5 * 1024 {
+                return text.to_owned();
+            }
+        }
+        if rule.message.is_empty() { format!("failed rule: {}", said(rule)) } else { rule.message.clone() }
+    }
+
+    fn add(&mut self, cause: Cause) {
+        self.causes.push(cause);
+        self.done |= self.causes.len() >= ENOUGH;
+    }
+
+    fn end(&mut self, kind: &str, message: &str) {
+        self.add(broken("", &self.path, kind, message));
+        self.done = true;
+    }
 }
 
-/// Whether what a field error speaks of is the same in both objects; for a field missing in both, what it is missing in.
-pub(crate) fn unchanged(old: &Value, new: &Value, path: &str) -> bool {
-    match (value_at(old, path), value_at(new, path)) {
-        (Some(before), Some(after)) => before == after,
-        (None, None) => {
-            let parent = path.rfind(['.', '[']).map_or("", |at| &path[..at]);
-            !parent.is_empty() && value_at(old, parent).is_some() && value_at(old, parent) == value_at(new, parent)
-        }
-        _ => false,
+fn said(rule: &Rule) -> &str {
+    if rule.message.is_empty() { rule.program.source() } else { &rule.message }
+}
+
+fn join(path: &str, more: &str) -> String {
+    let more = more.trim_start_matches('.');
+    match (path.is_empty(), more.is_empty()) {
+        (_, true) => path.to_owned(),
+        (true, false) => more.to_owned(),
+        (false, false) => format!("{path}.{more}"),
+    }
+}
+
+/// The kind stands for the value, as in the answers of Kubernetes.
+fn broken(reason: &str, path: &str, kind: &str, text: &str) -> Cause {
+    let field = if path.is_empty() { ROOT } else { path };
+    match reason {
+        "FieldValueForbidden" => cause(reason, field, format!("Forbidden: {text}")),
+        "FieldValueRequired" => cause(reason, field, format!("Required value: {text}")),
+        "FieldValueDuplicate" => cause(reason, field, format!("Duplicate value: {kind:?}")),
+        _ => cause("FieldValueInvalid", field, format!("Invalid value: {kind:?}: {text}")),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-    fn check(schema: Value, object: Value, old: Option<Value>, expect: &[&str]) {
-        let rules = Rules::compile(&schema, "example.com", "v1", "Thing").unwrap();
-        assert_eq!(rules.errors(), []);
-        let mut causes = Vec::new();
-        rules.check(&object, old.as_ref(), &mut causes);
-        let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
-        assert_eq!(got, expect);
-    }
-
-    #[test]
-    fn rules_and_transition_rules() {
-        let field = json!({"type": "string", KEY: [{"rule": "self == oldSelf", "message": "is fixed"}]});
-        let schema = json!({"type": "object", "properties": {"a": {"type": "string"}, "spec": {"type": "object", "properties": {"f": field}}}});
-        let of = |text: &str| json!({"spec": {"f": text}});
-        check(schema.clone(), of("x"), None, &[]);
-        check(schema.clone(), of("x"), Some(of("x")), &[]);
-        check(schema, of("y"), Some(of("x")), &["spec.f: Invalid value: \"string\": is fixed"]);
-    }
-
-    #[test]
-    fn the_whole_object_has_a_name() {
-        let schema = json!({"type": "object", KEY: [{"rule": "self.n > 1", "message": "is small"}],
-            "properties": {"n": {"type": "integer"}}});
-        check(schema, json!({"n": 1}), None, &["<nil>: Invalid value: \"object\": is small"]);
-    }
-
-    #[test]
-    fn broken_rules_are_found_wherever_they_are() {
-        let field =
-            json!({"type": "array", "items": {"type": "string", KEY: [{"rule": "true"}, {"rule": "self.a ="}]}});
-        let schema = json!({"type": "object", "properties": {"f": field}});
-        let rules = Rules::compile(&schema, "example.com", "v1", "Thing").unwrap();
-        let places: Vec<String> = rules.errors().into_iter().map(|(at, _)| at).collect();
-        assert_eq!(places, [format!(".properties[f].items.{KEY}[1].rule")]);
-    }
-
-    #[test]
-    fn schemas_without_rules_cost_nothing() {
-        assert!(
-            Rules::compile(&json!({"type": "object", "properties": {"a": {"type": "string"}}}), "g", "v", "K")
-                .is_none()
-        );
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{ListType, Schema, Type, parse};
+use super::{ListType, Schema, Type, formats, parse};
 use crate::error::Cause;
 
 /// Causes reported at most; a hostile object may have millions of bad fields.
@@ -52,18 +52,6 @@ fn fits(type_: Type, value: &Value) -> bool {
     }
 }
 
-fn name_of(type_: Type) -> &'static str {
-    match type_ {
-        Type::Any => "any",
-        Type::Object => "object",
-        Type::Array => "array",
-        Type::String => "string",
-        Type::Integer => "integer",
-        Type::Number => "number",
-        Type::Boolean => "boolean",
-    }
-}
-
 impl Walk<'_> {
     fn full(&self) -> bool {
         self.causes.len() >= REPORTED
@@ -91,7 +79,7 @@ impl Walk<'_> {
         }
         if value.is_null() {
             if !schema.nullable && schema.type_ != Type::Any {
-                self.wrong_type(value, name_of(schema.type_));
+                self.wrong_type(value, schema.type_.word());
             }
             return;
         }
@@ -101,7 +89,7 @@ impl Walk<'_> {
                 return;
             }
         } else if !fits(schema.type_, value) {
-            self.wrong_type(value, name_of(schema.type_));
+            self.wrong_type(value, schema.type_.word());
             return;
         }
         if !schema.enum_.is_empty() && !schema.enum_.contains(value) {
@@ -131,6 +119,9 @@ impl Walk<'_> {
             let field = if length > 0 { format!("{}.{name}", self.path) } else { name.clone() };
             self.causes.push(cause("FieldValueRequired", &field, "Required value".into()));
         }
+        if schema.embedded_resource {
+            self.embedded(map);
+        }
         for (name, value) in map {
             let Some(of) = schema.properties.get(name).or(schema.additional.as_ref()) else { continue };
             if length > 0 {
@@ -139,6 +130,27 @@ impl Walk<'_> {
             self.path.push_str(name);
             self.node(of, value);
             self.path.truncate(length);
+        }
+    }
+
+    /// An object within an object says what it is.
+    fn embedded(&mut self, map: &Map<String, Value>) {
+        let length = self.path.len();
+        let mut bad = |field: &str, reason: &str, message: &str| {
+            let field = if length > 0 { format!("{}.{field}", self.path) } else { field.to_owned() };
+            self.causes.push(cause(reason, &field, message.to_owned()));
+        };
+        for field in ["apiVersion", "kind"] {
+            match map.get(field) {
+                Some(Value::String(text)) if !text.is_empty() => {}
+                None | Some(Value::Null | Value::String(_)) => {
+                    bad(field, "FieldValueRequired", "Required value: must not be empty");
+                }
+                Some(_) => bad(field, "FieldValueTypeInvalid", "Invalid value: \"object\": must be a string"),
+            }
+        }
+        if map.get("metadata").is_some_and(|metadata| !metadata.is_object()) {
+            bad("metadata", "FieldValueTypeInvalid", "Invalid value: \"object\": must be an object");
         }
     }
 
@@ -201,7 +213,7 @@ impl Walk<'_> {
             ("int64", Value::Number(n)) if n.as_i64().is_none() && n.as_f64().is_none_or(|f| f.abs() > 9.2e18) => {
                 self.invalid(value, "must be of type int64");
             }
-            (format, Value::String(text)) if !string_fits(format, text) => {
+            (format, Value::String(text)) if !formats::fits(format, text) => {
                 let why = format!("must be of type {format}: {value}");
                 self.invalid(value, &why);
             }
@@ -254,7 +266,7 @@ impl Walk<'_> {
             "pattern" => {
                 let pattern = argument.as_str().unwrap_or_default();
                 // A pattern our engine does not know (look-around, which CRDs may not use either) refuses nothing.
-                if compiled(pattern).is_some_and(|regex| !regex.is_match(text)) {
+                if self::pattern(pattern).is_some_and(|regex| !regex.is_match(text)) {
                     self.invalid(value, &format!("should match '{pattern}'"));
                 }
             }
@@ -327,7 +339,7 @@ fn valid(schema: &Schema, value: &Value) -> bool {
 }
 
 /// Patterns compiled so far; there are as many as schemas name.
-fn compiled(pattern: &str) -> Option<Arc<Regex>> {
+pub(crate) fn pattern(pattern: &str) -> Option<Arc<Regex>> {
     static CACHE: LazyLock<RwLock<HashMap<String, Option<Arc<Regex>>>>> = LazyLock::new(RwLock::default);
     if let Some(found) = CACHE.read().unwrap_or_else(PoisonError::into_inner).get(pattern) {
         return found.clone();
@@ -339,19 +351,6 @@ fn compiled(pattern: &str) -> Option<Arc<Regex>> {
     }
     cache.insert(pattern.to_owned(), regex.clone());
     regex
-}
-
-fn string_fits(format: &str, text: &str) -> bool {
-    match format {
-        "date-time" => text.parse::<jiff::Timestamp>().is_ok(),
-        "date" => text.parse::<jiff::civil::Date>().is_ok(),
-        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
-        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
-        "cidr" => text.parse::<ipnet::IpNet>().is_ok(),
-        "uuid" => uuid::Uuid::parse_str(text).is_ok(),
-        "byte" => base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).is_ok(),
-        _ => true,
-    }
 }
 
 #[cfg(test)]
@@ -410,6 +409,22 @@ mod tests {
             spec(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]})),
             json!({"s": {}}),
             &["s: Invalid value: \"object\": \"s\" must validate one and only one schema (oneOf). Found none valid"],
+        );
+    }
+
+    #[test]
+    fn embedded_objects_say_what_they_are() {
+        let schema = json!({"type": "object", "properties": {"o": {"type": "object",
+            "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}});
+        check_words(schema.clone(), json!({"o": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}}), &[]);
+        check_words(
+            schema,
+            json!({"o": {"kind": "", "metadata": []}}),
+            &[
+                "o.apiVersion: Required value: must not be empty",
+                "o.kind: Required value: must not be empty",
+                "o.metadata: Invalid value: \"object\": must be an object",
+            ],
         );
     }
 

@@ -25,9 +25,9 @@ type Reply = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 
 #[derive(Debug)]
 pub(super) struct Op {
-    key: Key,
-    change: Change,
-    reply: Reply,
+    pub(super) key: Key,
+    pub(super) change: Change,
+    pub(super) reply: Reply,
 }
 
 /// Writes that share one transaction at most.
@@ -47,7 +47,7 @@ impl Writer {
         let (queue, inbox) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || run(&shared, &disk, inbox))
+            .spawn(move || run(&shared, disk, inbox))
             .map_err(|source| OpenError::Thread { source })?;
         Ok(Self::Durable { queue: Some(queue), thread: Some(thread) })
     }
@@ -83,35 +83,37 @@ impl Drop for Writer {
     }
 }
 
-fn run(shared: &Arc<Shared>, disk: &Disk, mut inbox: mpsc::Receiver<Op>) {
+fn run(shared: &Arc<Shared>, mut disk: Disk, mut inbox: mpsc::Receiver<Op>) {
     let mut ops = Vec::with_capacity(BATCH);
     while inbox.blocking_recv_many(&mut ops, BATCH) > 0 {
-        let mut batch = Batch::new(shared);
-        let mut replies = Vec::with_capacity(ops.len());
-        for op in ops.drain(..) {
-            match batch.stage(op.key, op.change) {
-                Ok(object) => replies.push((op.reply, object)),
-                Err(error) => {
-                    let _ = op.reply.send(Err(error));
-                }
+        turn(shared, &mut disk, ops.drain(..));
+    }
+}
+
+/// One transaction: stages what can be done, makes it durable, publishes it, and answers, in this order. A refusal waits
+/// as well, for it may be owed to a write of the same batch.
+pub(super) fn turn(shared: &Shared, disk: &mut Disk, ops: impl Iterator<Item = Op>) {
+    let mut batch = Batch::new(shared);
+    let mut replies = Vec::with_capacity(ops.size_hint().0);
+    for op in ops {
+        replies.push((op.reply, batch.stage(op.key, op.change)));
+    }
+    let durable = match batch.rows() {
+        rows if rows.is_empty() => Ok(()),
+        rows => disk.commit(batch.revision, &rows),
+    };
+    match durable {
+        Ok(()) => {
+            batch.publish();
+            for (reply, outcome) in replies {
+                let _ = reply.send(outcome);
             }
         }
-        let durable = match batch.rows() {
-            rows if rows.is_empty() => Ok(()),
-            rows => disk.commit(batch.revision, &rows),
-        };
-        match durable {
-            Ok(()) => {
-                batch.publish();
-                for (reply, object) in replies {
-                    let _ = reply.send(Ok(object));
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, writes = replies.len(), "a transaction could not be made durable");
-                for (reply, _) in replies {
-                    let _ = reply.send(Err(WriteError::Disk));
-                }
+        Err(error) => {
+            let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            tracing::error!(%error, source, writes = replies.len(), "a transaction could not be made durable");
+            for (reply, _) in replies {
+                let _ = reply.send(Err(WriteError::Disk));
             }
         }
     }
@@ -145,18 +147,20 @@ impl<'a> Batch<'a> {
         let revision = self.revision + 1;
         let (kind, object) = match (change, &previous) {
             (Change::Create(_), Some(_)) => return Err(WriteError::Exists),
-            (Change::Create(body), None) => (EventKind::Added, body.finish(key.clone(), revision)),
+            (Change::Create(body), None) => (EventKind::Added, body.finish(key.clone(), revision, EventKind::Added)),
             (Change::Update(..) | Change::Delete(_), None) => return Err(WriteError::Missing),
             (Change::Update(_, seen) | Change::Delete(seen), Some(now)) if seen != now.revision => {
                 return Err(WriteError::Changed);
             }
-            (Change::Update(body, _), Some(_)) => (EventKind::Modified, body.finish(key.clone(), revision)),
-            (Change::Delete(_), Some(now)) => (EventKind::Deleted, now.at_revision(revision)),
+            (Change::Update(body, _), Some(_)) => {
+                (EventKind::Modified, body.finish(key.clone(), revision, EventKind::Modified))
+            }
+            (Change::Delete(_), Some(now)) => (EventKind::Deleted, now.deleted_at(revision)),
         };
         let object = Arc::new(object);
         self.revision = revision;
         self.latest.insert(key, self.events.len());
-        self.events.push(Arc::new(Event { kind, revision, object: object.clone(), previous }));
+        self.events.push(Arc::new(Event::new(kind, object.clone(), previous)));
         Ok(object)
     }
 

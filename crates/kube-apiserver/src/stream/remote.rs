@@ -47,7 +47,7 @@ pub(super) async fn serve(
     let pod = streams.pod(info)?;
     let pairs = kubelet::query(&request);
     let container = kubelet::container(&pod, kubelet::parameter(&pairs, "container"))?;
-    let set = |name: &str| matches!(kubelet::parameter(&pairs, name), "true" | "1");
+    let set = |name: &str| matches!(kubelet::parameter(&pairs, name), "1" | "t" | "T" | "true" | "True" | "TRUE");
     let tty = set("tty");
     let wanted = Wanted { stdin: set("stdin"), stdout: set("stdout"), stderr: set("stderr") && !tty, tty };
     if !(wanted.stdin || wanted.stdout || wanted.stderr) {

@@ -141,3 +141,24 @@ fn printer_columns() {
     vm | 60m
     ");
 }
+
+#[test]
+fn autoscalers_show_what_they_measure() {
+    let scaler = |metrics: Value, measured: Value| {
+        json!({"metadata": meta("h"), "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 5, "metrics": metrics},
+            "status": {"currentReplicas": 2, "currentMetrics": measured}})
+    };
+    let cpu = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"averageUtilization": 80}}});
+    let measured = json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 40}}});
+    let external = json!({"type": "External", "external": {"target": {"averageValue": "10"}}});
+    let printed = print(
+        "horizontalpodautoscalers",
+        &[
+            scaler(json!([cpu]), json!([measured])),
+            scaler(json!([cpu, external, cpu]), json!([])),
+            scaler(json!([]), json!([])),
+        ],
+    );
+    let targets: Vec<&str> = printed.lines().skip(1).map(|line| line.split(" | ").nth(2).unwrap()).collect();
+    assert_eq!(targets, ["cpu: 40%/80%", "cpu: <unknown>/80%, <unknown>/10 (avg) + 1 more...", "<none>"]);
+}

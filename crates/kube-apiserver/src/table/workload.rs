@@ -79,9 +79,56 @@ pub(super) fn row(plural: &str, view: View<'_>) -> Vec<Value> {
             let minimum =
                 view.at("/spec/minReplicas").as_i64().map_or("<unset>".into(), |n| Value::from(n.to_string()));
             let (maximum, current) = (n("/spec/maxReplicas"), n("/status/currentReplicas"));
-            vec![name, target.into(), "<unknown>".into(), minimum, maximum, current, age]
+            vec![name, target.into(), targets(view).into(), minimum, maximum, current, age]
         }
     }
+}
+
+/// What an autoscaler measures beside what it aims at: `cpu: 40%/80%, 3/10 (avg) + 1 more...`.
+fn targets(view: View<'_>) -> String {
+    const SHOWN: usize = 2;
+    let (specs, measured) = (view.list("/spec/metrics"), view.list("/status/currentMetrics"));
+    if specs.is_empty() {
+        return NONE.to_owned();
+    }
+    let shown: Vec<String> =
+        specs.iter().take(SHOWN).enumerate().map(|(at, spec)| target(spec, measured.get(at))).collect();
+    let more = if specs.len() > SHOWN { format!(" + {} more...", specs.len() - SHOWN) } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+fn target(spec: &Value, measured: Option<&Value>) -> String {
+    const UNKNOWN: &str = "<unknown>";
+    let type_ = spec["type"].as_str().unwrap_or_default();
+    let part = match type_ {
+        "External" => "external",
+        "Pods" => "pods",
+        "Object" => "object",
+        "Resource" => "resource",
+        "ContainerResource" => "containerResource",
+        _ => return "<unknown type>".to_owned(),
+    };
+    let aim = &spec[part]["target"];
+    let current = measured.map(|measured| &measured[part]["current"]);
+    let text = |node: Option<&Value>, field: &str| {
+        let value = node.map(|node| &node[field]).filter(|value| !value.is_null());
+        value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    };
+    let named = if part.ends_with("esource") {
+        format!("{}: ", spec[part]["name"].as_str().unwrap_or_default())
+    } else {
+        String::new()
+    };
+    let pair = |field: &str, unit: &str, note: &str| {
+        let wanted = text(Some(aim), field)?;
+        let is = text(current, field).map_or(UNKNOWN.to_owned(), |is| format!("{is}{unit}"));
+        Some(format!("{named}{is}/{wanted}{unit}{note}"))
+    };
+    let average = if type_ == "External" || type_ == "Object" { " (avg)" } else { "" };
+    pair("averageValue", "", average)
+        .or_else(|| pair("averageUtilization", "%", ""))
+        .or_else(|| pair("value", "", ""))
+        .unwrap_or_else(|| format!("{named}{UNKNOWN}/<auto>"))
 }
 
 fn pods(view: View<'_>, pointer: &str) -> [Value; 2] {

@@ -60,3 +60,54 @@ async fn an_apply_needs_a_name() {
     assert_eq!(status.code, 422);
     assert!(status.message.contains("fieldManager: Required value"), "{}", status.message);
 }
+
+#[tokio::test]
+async fn a_scale_is_applied_and_owned_as_the_field_it_is() {
+    let deployments: Api<Deployment> = Api::default_namespaced(server().await.client());
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec});
+    deployments.patch("d", &PatchParams::apply("user"), &Patch::Apply(object)).await.unwrap();
+    let scale =
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": 3}});
+    let apply = PatchParams::apply("scaler");
+    let Err(Error::Api(status)) = deployments.patch_scale("d", &apply, &Patch::Apply(&scale)).await else {
+        panic!("a conflict is expected")
+    };
+    assert_eq!(status.message, "Apply failed with 1 conflict: conflict with \"user\": .spec.replicas");
+    let scaled = deployments.patch_scale("d", &apply.force(), &Patch::Apply(&scale)).await.unwrap();
+    assert_eq!(scaled.spec.unwrap().replicas, Some(3));
+    let seen = deployments.get("d").await.unwrap();
+    let entry = seen.managed_fields().iter().find(|e| e.manager.as_deref() == Some("scaler")).unwrap();
+    assert_eq!((entry.subresource.as_deref(), entry.api_version.as_deref()), (Some("scale"), Some("apps/v1")));
+    assert_eq!(entry.fields_v1.as_ref().unwrap().0, json!({"f:spec": {"f:replicas": {}}}));
+}
+
+#[tokio::test]
+async fn a_value_of_the_wrong_type_is_refused_at_decoding() {
+    use kube::api::PostParams;
+    let client = server().await.client();
+    let deployment =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": "1"}});
+    let request = http::Request::post("/apis/apps/v1/namespaces/default/deployments")
+        .header("Content-Type", "application/json")
+        .body(deployment.to_string().into_bytes())
+        .unwrap();
+    let Err(Error::Api(status)) = client.request::<Deployment>(request).await else { panic!("a refusal is expected") };
+    assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"));
+    assert_eq!(
+        status.message,
+        "Deployment in version \"v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"
+    );
+    // A merge patch that says a field twice is refused when the client wants it strict.
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let map = serde_json::from_value(json!({"metadata": {"name": "m"}})).unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    let request = http::Request::patch("/api/v1/namespaces/default/configmaps/m?fieldValidation=Strict")
+        .header("Content-Type", "application/merge-patch+json")
+        .body(br#"{"data": {"k": "1", "k": "2"}}"#.to_vec())
+        .unwrap();
+    let Err(Error::Api(status)) = client.request::<ConfigMap>(request).await else { panic!("a refusal is expected") };
+    assert_eq!(status.code, 422);
+    assert!(status.message.ends_with(r#"strict decoding error: duplicate field "data.k""#), "{}", status.message);
+}

@@ -1,10 +1,12 @@
 //! Custom resources.
 
+use futures::TryStreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams, WatchEvent,
+    WatchParams,
 };
-use kube::{Api, Client, Error};
+use kube::{Api, Client, Error, ResourceExt};
 use serde_json::{Value, json};
 
 use super::server;
@@ -213,4 +215,182 @@ async fn what_was_valid_once_may_stay() {
     api.patch("g", &PatchParams::default(), &patch(json!({"size": 4}))).await.unwrap();
     let got = message(api.patch("g", &PatchParams::default(), &patch(json!({"mode": "c"}))).await);
     assert!(got.contains("spec.mode: Unsupported value: \"c\": supported values: \"a\""), "{got}");
+}
+
+async fn change_definition(
+    client: &Client,
+    change: impl FnOnce(&mut Value),
+) -> Result<CustomResourceDefinition, Error> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut definition = serde_json::to_value(definitions.get("gadgets.example.com").await.unwrap()).unwrap();
+    change(&mut definition);
+    let definition = serde_json::from_value(definition).unwrap();
+    definitions.replace("gadgets.example.com", &PostParams::default(), &definition).await
+}
+
+#[tokio::test]
+async fn old_objects_are_read_as_the_definition_says_now() {
+    let client = with_gadgets().await;
+    let api = gadgets(&client, "v1");
+    api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "fixed": "x"}))).await.unwrap();
+    change_definition(&client, |definition| {
+        let spec =
+            &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        spec["colour"] = json!({"type": "string", "default": "red"});
+        spec.as_object_mut().unwrap().remove("fixed");
+    })
+    .await
+    .unwrap();
+    let expect = json!({"size": 3, "mode": "a", "colour": "red"});
+    assert_eq!(api.get("g").await.unwrap().data["spec"], expect);
+    assert_eq!(api.list(&ListParams::default()).await.unwrap().items[0].data["spec"], expect);
+    let patched = api.patch("g", &PatchParams::default(), &Patch::Merge(json!({"spec": {"size": 4}}))).await.unwrap();
+    assert_eq!(patched.data["spec"], json!({"size": 4, "mode": "a", "colour": "red"}));
+}
+
+/// What is left of a watch, until it ends.
+async fn rest(events: impl futures::TryStream<Ok = WatchEvent<DynamicObject>, Error = Error>) -> Vec<String> {
+    let events: Vec<_> = events.try_collect().await.unwrap();
+    let said = |event: &WatchEvent<DynamicObject>| match event {
+        WatchEvent::Added(object) => format!("+{}", object.name_any()),
+        WatchEvent::Deleted(object) => format!("-{}", object.name_any()),
+        other => format!("{other:?}"),
+    };
+    events.iter().map(said).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_end_with_the_version_and_with_the_definition() {
+    let client = with_gadgets().await;
+    let (old, new) = (gadgets(&client, "v1beta1"), gadgets(&client, "v1"));
+    new.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3}))).await.unwrap();
+    let forever = WatchParams::default().timeout(290);
+    let begun = tokio::time::Instant::now();
+    let (withdrawn, staying) = (old.watch(&forever, "0").await.unwrap(), new.watch(&forever, "0").await.unwrap());
+    change_definition(&client, |definition| definition["spec"]["versions"][1]["served"] = false.into()).await.unwrap();
+    assert_eq!(rest(withdrawn).await, ["+g"]);
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    definitions.delete("gadgets.example.com", &DeleteParams::default()).await.unwrap();
+    assert_eq!(rest(staying).await, ["+g", "-g"]);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_version_is_served_until_it_is_not() {
+    let client = with_gadgets().await;
+    gadgets(&client, "v1").create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3}))).await.unwrap();
+    change_definition(&client, |definition| definition["spec"]["versions"][1]["served"] = false.into()).await.unwrap();
+    let got = message(gadgets(&client, "v1beta1").get("g").await);
+    assert!(got.starts_with("404 "), "{got}");
+    let gone = change_definition(&client, |definition| {
+        definition["spec"]["versions"].as_array_mut().unwrap().remove(0);
+        definition["spec"]["versions"][0]["storage"] = true.into();
+        definition["spec"]["versions"][0]["served"] = true.into();
+    })
+    .await;
+    let Err(Error::Api(status)) = gone else { panic!("{gone:?}") };
+    assert_eq!(
+        status.message,
+        "CustomResourceDefinition.apiextensions.k8s.io \"gadgets.example.com\" is invalid: status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1 and removes v1 from status.storedVersions"
+    );
+    let scope = change_definition(&client, |definition| definition["spec"]["scope"] = "Cluster".into()).await;
+    let Err(Error::Api(status)) = scope else { panic!("{scope:?}") };
+    assert!(
+        status.message.ends_with("spec.scope: Invalid value: \"Cluster\": field is immutable"),
+        "{}",
+        status.message
+    );
+}
+
+#[tokio::test]
+async fn what_was_broken_before_warns() {
+    let client = with_gadgets().await;
+    let api = gadgets(&client, "v1");
+    api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "mode": "b"}))).await.unwrap();
+    change_definition(&client, |definition| {
+        let spec =
+            &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        spec["mode"]["x-kubernetes-validations"] = json!([{"rule": "self == 'a'", "message": "b is no more"}]);
+    })
+    .await
+    .unwrap();
+    let request = http::Request::patch("/apis/example.com/v1/namespaces/default/gadgets/g")
+        .header("content-type", "application/merge-patch+json")
+        .body(kube::client::Body::from(json!({"spec": {"size": 4}}).to_string().into_bytes()))
+        .unwrap();
+    let response = client.send(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["warning"], "299 - \"spec.mode: Invalid value: \\\"string\\\": b is no more\"");
+    let got = message(api.create(&PostParams::default(), &gadget("v1", "h", json!({"size": 3, "mode": "b"}))).await);
+    assert!(got.ends_with("spec.mode: Invalid value: \"string\": b is no more"), "{got}");
+}
+
+#[tokio::test]
+async fn fields_select_and_scales_name_their_selector() {
+    let client = server().await.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut definition = serde_json::to_value(definition()).unwrap();
+    let version = &mut definition["spec"]["versions"][0];
+    version["selectableFields"] = json!([{"jsonPath": ".spec.mode"}]);
+    version["subresources"]["scale"]["labelSelectorPath"] = ".status.selector".into();
+    version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["selector"] = json!({"type": "string"});
+    definitions.create(&PostParams::default(), &serde_json::from_value(definition).unwrap()).await.unwrap();
+    let api = gadgets(&client, "v1");
+    for (name, mode) in [("one", "a"), ("two", "b")] {
+        api.create(&PostParams::default(), &gadget("v1", name, json!({"size": 3, "mode": mode}))).await.unwrap();
+    }
+    let found = api.list(&ListParams::default().fields("spec.mode=b")).await.unwrap();
+    assert_eq!(found.items.iter().map(|item| item.metadata.name.as_deref().unwrap()).collect::<Vec<_>>(), ["two"]);
+    let outcome = api.list(&ListParams::default().fields("spec.size=3")).await;
+    assert!(matches!(outcome, Err(Error::Api(status)) if status.code == 400));
+    let status = json!({"status": {"size": 3, "selector": "app=one"}});
+    api.patch_status("one", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    assert_eq!(api.get_scale("one").await.unwrap().status.unwrap().selector.as_deref(), Some("app=one"));
+    let scaled = api.patch_scale("one", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 7}}))).await;
+    assert_eq!(scaled.unwrap().spec.unwrap().replicas, Some(7));
+    assert_eq!(api.get("one").await.unwrap().data["spec"]["size"], 7);
+}
+
+/// The client of each round leaves a step later than the one before.
+#[tokio::test]
+async fn a_definition_is_served_though_its_client_left() {
+    let server = server().await;
+    let client = server.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut left = 0;
+    for steps in 1.. {
+        let group = format!("round{steps}.example.com");
+        let mut definition = definition();
+        definition.metadata.name = Some(format!("gadgets.{group}"));
+        definition.spec.group.clone_from(&group);
+        let params = PostParams::default();
+        let mut create = Box::pin(definitions.create(&params, &definition));
+        let mut answered = false;
+        for _ in 0..steps {
+            answered = futures::poll!(create.as_mut()).is_ready();
+            if answered {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        if answered {
+            break;
+        }
+        drop(create);
+        // Writes are durable in their order: what the client that left has begun is there, or never will be.
+        let later = serde_json::from_value(json!({"metadata": {"name": format!("round{steps}")}})).unwrap();
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
+        namespaces.create(&params, &later).await.unwrap();
+        if definitions.get_opt(definition.metadata.name.as_deref().unwrap()).await.unwrap().is_none() {
+            continue;
+        }
+        left += 1;
+        let served = async {
+            while client.list_api_group_resources(&format!("{group}/v1")).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), served).await.expect("the kind is never served");
+    }
+    assert!(left > 0, "no client left in time");
 }

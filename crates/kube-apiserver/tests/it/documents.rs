@@ -53,3 +53,42 @@ async fn tables_have_the_columns_of_the_kind() {
     assert_eq!(row["cells"][1], "Active");
     assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
 }
+
+#[tokio::test]
+async fn openapi_documents_may_be_kept_by_their_hash() {
+    use tower::ServiceExt;
+    let server = server().await;
+    let router = server.router().layer(axum::Extension(kube_apiserver::request::User::admin()));
+    let ask = async |path: &str, tag: &str| {
+        let request = Request::get(path).header("If-None-Match", tag).body(axum::body::Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap()
+    };
+    let index = get(&server.client(), "/openapi/v3", "application/json").await;
+    let address = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
+    let kept = ask(&address, "").await;
+    assert_eq!(
+        (kept.status().as_u16(), &kept.headers()["cache-control"]),
+        (200, &"public, immutable".parse().unwrap())
+    );
+    let tag = kept.headers()["etag"].to_str().unwrap().to_owned();
+    assert_eq!(ask(&address, &tag).await.status(), 304);
+    let moved = ask("/openapi/v3/apis/apps/v1?hash=OLD", "").await;
+    assert_eq!((moved.status().as_u16(), moved.headers()["location"].to_str().unwrap()), (301, address.as_str()));
+    assert!(!ask("/openapi/v3/apis/apps/v1", "").await.headers().contains_key("cache-control"));
+}
+
+#[tokio::test]
+async fn rows_carry_what_was_asked_for() {
+    let client = server().await.client();
+    let shown = async |include: &str| {
+        let table = get(&client, &format!("/api/v1/namespaces?includeObject={include}"), TABLE).await;
+        table["rows"][0]["object"].clone()
+    };
+    assert!(shown("None").await.is_null());
+    assert_eq!(shown("Metadata").await["kind"], "PartialObjectMetadata");
+    assert_eq!(shown("Object").await["kind"], "Namespace");
+    let request =
+        Request::get("/api/v1/namespaces?includeObject=Some").header("Accept", TABLE).body(Vec::new()).unwrap();
+    let Err(kube::Error::Api(status)) = client.request::<Value>(request).await else { panic!("a refusal is expected") };
+    assert_eq!(status.code, 400);
+}

@@ -6,14 +6,23 @@
     reason = "tests end at the first surprise"
 )]
 
+mod access;
 mod apply;
+mod certificates;
+mod conversion;
 mod crd;
 mod defaults;
 mod delegation;
 mod documents;
+mod hostile;
+mod killed;
+mod lists;
 mod objects;
 mod page;
+mod policies;
+mod properties;
 mod served;
+mod storage;
 mod store;
 mod streams;
 mod watch;

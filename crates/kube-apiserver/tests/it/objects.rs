@@ -2,6 +2,8 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Error, ResourceExt};
 use serde_json::json;
@@ -192,8 +194,8 @@ async fn evictions_respect_budgets() {
     let pod = |name: &str| {
         serde_json::from_value::<Pod>(json!({"metadata": {"name": name, "labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}})).unwrap()
     };
-    let running = json!({"status": {"phase": "Running"}});
-    for name in ["one", "two"] {
+    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    for name in ["one", "two", "unwell"] {
         pods.create(&PostParams::default(), &pod(name)).await.unwrap();
         pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&running)).await.unwrap();
     }
@@ -209,6 +211,61 @@ async fn evictions_respect_budgets() {
     refused(pods.get("one").await, 404, "NotFound");
     let message = refused(evict("two").await, 429, "TooManyRequests");
     assert_eq!(message, "Cannot evict pod as it would violate the pod's disruption budget.");
+    // Who is not well may go for nothing while enough of the others are.
+    let unwell = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    pods.patch_status("unwell", &PatchParams::default(), &Patch::Merge(&unwell)).await.unwrap();
+    evict("unwell").await.unwrap();
+}
+
+#[tokio::test]
+async fn priorities_come_from_classes() {
+    let client = server().await.client();
+    let (classes, post): (Api<PriorityClass>, _) = (Api::all(client.clone()), PostParams::default());
+    let class = |name: &str, value: i64, default: bool| {
+        let class =
+            json!({"metadata": {"name": name}, "value": value, "globalDefault": default, "preemptionPolicy": "Never"});
+        serde_json::from_value::<PriorityClass>(class).unwrap()
+    };
+    classes.create(&post, &class("usual", 7, true)).await.unwrap();
+    let message = refused(classes.create(&post, &class("other", 8, true)).await, 403, "Forbidden");
+    assert!(
+        message.ends_with("PriorityClass usual is already marked as default. Only one default can exist"),
+        "{message}"
+    );
+    let message = refused(classes.create(&post, &class("huge", 1_000_000_001, false)).await, 422, "Invalid");
+    assert!(message.contains("maximum allowed value of a user defined priority is 1000000000"), "{message}");
+    refused(classes.create(&post, &class("system-mine", 1, false)).await, 422, "Invalid");
+    refused(classes.delete("system-node-critical", &Default::default()).await, 403, "Forbidden");
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let pod = |name: &str, more: serde_json::Value| {
+        let mut pod = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+        json_patch::merge(&mut pod["spec"], &more);
+        serde_json::from_value::<Pod>(pod).unwrap()
+    };
+    let usual = pods.create(&post, &pod("a", json!({}))).await.unwrap().spec.unwrap();
+    assert_eq!((usual.priority, usual.priority_class_name.as_deref()), (Some(7), Some("usual")));
+    assert_eq!(usual.preemption_policy.as_deref(), Some("Never"));
+    let message =
+        refused(pods.create(&post, &pod("b", json!({"priorityClassName": "absent"}))).await, 403, "Forbidden");
+    assert!(message.ends_with("no PriorityClass with name absent was found"), "{message}");
+    refused(pods.create(&post, &pod("c", json!({"priority": 8}))).await, 403, "Forbidden");
+    refused(pods.create(&post, &pod("d", json!({"preemptionPolicy": "PreemptLowerPriority"}))).await, 403, "Forbidden");
+    let runtimes: Api<RuntimeClass> = Api::all(pods.clone().into_client());
+    let runtime = json!({"metadata": {"name": "heavy"}, "handler": "runc", "overhead": {"podFixed": {"cpu": "250m"}},
+        "scheduling": {"nodeSelector": {"kind": "heavy"}, "tolerations": [{"key": "heavy", "operator": "Exists"}]}});
+    runtimes.create(&post, &serde_json::from_value(runtime).unwrap()).await.unwrap();
+    let heavy = pods.create(&post, &pod("heavy", json!({"runtimeClassName": "heavy"}))).await.unwrap().spec.unwrap();
+    assert_eq!(heavy.overhead.unwrap()["cpu"].0, "250m");
+    assert_eq!(heavy.node_selector.unwrap()["kind"], "heavy");
+    assert_eq!(heavy.tolerations.unwrap().iter().filter(|t| t.key.as_deref() == Some("heavy")).count(), 1);
+    let message = refused(pods.create(&post, &pod("f", json!({"runtimeClassName": "none"}))).await, 403, "Forbidden");
+    assert!(message.ends_with("pod rejected: RuntimeClass \"none\" not found"), "{message}");
+    let wrong = json!({"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]});
+    let message = refused(pods.create(&post, &pod("e", wrong)).await, 422, "Invalid");
+    assert!(
+        message.contains("spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -242,6 +299,41 @@ async fn services_get_addresses_of_their_own() {
     quiet.metadata.resource_version = port.resource_version();
     let kept = api.replace("port", &post, &quiet).await.unwrap().spec.unwrap();
     assert_eq!((kept.cluster_ip, kept.ports.unwrap()[0].node_port), (port.spec.unwrap().cluster_ip, Some(number)));
+}
+
+#[tokio::test]
+async fn services_change_their_type_and_families() {
+    use k8s_openapi::api::core::v1::{Service, ServiceSpec};
+    let api: Api<Service> = Api::default_namespaced(server().await.client());
+    let change = async |spec: serde_json::Value| {
+        api.patch("s", &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await
+    };
+    let spec = |service: Service| -> ServiceSpec { service.spec.unwrap() };
+    let ports = json!([{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "t", "port": 53, "protocol": "TCP"}]);
+    let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": ports});
+    let object = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": balanced})).unwrap();
+    let made = spec(api.create(&PostParams::default(), &object).await.unwrap());
+    let numbers: Vec<_> = made.ports.unwrap().iter().map(|port| port.node_port.unwrap()).collect();
+    assert_eq!(numbers[0], numbers[1], "two protocols of one port share its number");
+    assert!(made.health_check_node_port.is_some_and(|port| port != numbers[0]));
+    assert_eq!(made.allocate_load_balancer_node_ports, Some(true));
+
+    let both = spec(change(json!({"ipFamilyPolicy": "PreferDualStack"})).await.unwrap());
+    let ips = both.cluster_ips.unwrap();
+    assert_eq!((ips.len(), Some(&ips[0])), (2, made.cluster_ip.as_ref()));
+    let message = refused(change(json!({"clusterIPs": [ips[0]]})).await, 422, "Invalid");
+    assert!(message.contains("must be 'SingleStack' to release the secondary cluster IP"), "{message}");
+    let single = spec(change(json!({"ipFamilyPolicy": "SingleStack"})).await.unwrap());
+    assert_eq!((single.cluster_ips, single.ip_families), (Some(vec![ips[0].clone()]), Some(vec!["IPv4".to_owned()])));
+    let message = refused(change(json!({"clusterIP": "10.96.200.200"})).await, 422, "Invalid");
+    assert!(message.contains("may not change once set"), "{message}");
+
+    let plain = spec(change(json!({"type": "ClusterIP"})).await.unwrap());
+    assert!(plain.ports.unwrap().iter().all(|port| port.node_port.is_none()));
+    assert_eq!((plain.external_traffic_policy, plain.health_check_node_port), (None, None));
+    assert_eq!((plain.allocate_load_balancer_node_ports, plain.cluster_ip), (None, made.cluster_ip));
+    let name = spec(change(json!({"type": "ExternalName", "externalName": "example.org"})).await.unwrap());
+    assert_eq!((name.cluster_ip, name.cluster_ips, name.ip_families), (None, None, None));
 }
 
 #[tokio::test]

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use http::Request;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::Client;
-use serde_json::Value;
+use kube::api::{Api, PostParams};
+use serde_json::{Value, from_value, json};
 
 use super::server;
 
@@ -52,4 +55,22 @@ async fn the_page_names_every_kind_that_is_served() {
     let missing: Vec<_> = served.difference(&documented).collect();
     let invented: Vec<_> = documented.difference(&served).collect();
     assert!(missing.is_empty() && invented.is_empty(), "docs/kubernetes.md lacks {missing:?}, invents {invented:?}");
+}
+
+#[tokio::test]
+async fn some_kinds_are_only_stored() {
+    let client = server().await.client();
+    let rule = json!({"host": "a.example", "http": {"paths": [{"path": "/", "pathType": "Prefix",
+        "backend": {"service": {"name": "a", "port": {"number": 80}}}}]}});
+    let ingress = from_value(json!({"metadata": {"name": "a"}, "spec": {"rules": [rule]}})).unwrap();
+    let ingresses = Api::<Ingress>::namespaced(client.clone(), "default");
+    ingresses.create(&PostParams::default(), &ingress).await.unwrap();
+    let stored = ingresses.get("a").await.unwrap();
+    assert!(stored.status.unwrap().load_balancer.unwrap().ingress.is_none());
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "a"});
+    let scaler =
+        from_value(json!({"metadata": {"name": "a"}, "spec": {"maxReplicas": 3, "scaleTargetRef": target}})).unwrap();
+    let scalers = Api::<HorizontalPodAutoscaler>::namespaced(client, "default");
+    scalers.create(&PostParams::default(), &scaler).await.unwrap();
+    assert!(scalers.get("a").await.unwrap().status.unwrap_or_default().conditions.is_none());
 }

@@ -7,6 +7,8 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Error};
 use kube_apiserver::ApiServer;
 use kube_apiserver::bootstrap::pki::{Pair, kubeconfig};
+use kube_apiserver::serve::guests::Bounds;
+use kube_apiserver::serve::serve_within;
 use kube_apiserver::serve::tls::Tls;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -26,15 +28,24 @@ impl Drop for Served {
 
 impl Served {
     pub(crate) async fn start() -> Self {
+        Self::start_within(Bounds::default()).await
+    }
+
+    pub(crate) async fn start_within(bounds: Bounds) -> Self {
         let server = super::server().await;
+        let router = server.network_router();
+        Self::start_router(bounds, server, router).await
+    }
+
+    pub(crate) async fn start_router(bounds: Bounds, server: ApiServer, router: axum::Router) -> Self {
         let pki = &server.edges().pki;
         let pair = pki.api_server(&["127.0.0.1".into()]).unwrap();
         let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        let (serving, stop) = (server.clone(), shutdown.clone());
-        tokio::spawn(async move { serving.serve(vec![listener], Arc::new(tls), stop).await });
+        let stop = shutdown.clone();
+        tokio::spawn(serve_within(bounds, vec![listener], Arc::new(tls), router, stop));
         Self { server, url, shutdown }
     }
 

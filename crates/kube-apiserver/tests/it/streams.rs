@@ -18,6 +18,7 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::hostile::{begin, ended};
 use super::served::Served;
 
 async fn exec(RawQuery(query): RawQuery, upgrade: WebSocketUpgrade) -> Response {
@@ -260,4 +261,29 @@ async fn can_i_and_tokens_work_from_the_command_line() {
         .await;
     check(&["get", "deployment", "d", "-o", "jsonpath={.spec.replicas}"], 0, "0").await;
     check(&["get", "pods", "--as=bob"], 1, "pods is forbidden: User \"bob\" cannot list resource \"pods\"").await;
+}
+
+#[tokio::test]
+async fn a_frame_that_is_too_large_ends_its_stream() {
+    let (served, _shutdown, _dir) = start().await;
+    let pod = "/api/v1/namespaces/default/pods/p";
+    let head = |path: &str, upgrade: &str| {
+        format!("GET {pod}/{path} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: {upgrade}\r\n")
+    };
+    // A SPDY control frame that says it has 16 MiB.
+    let mut spdy = served.administrator().await;
+    let request = head("exec?command=cat&stdin=true&stdout=true", "SPDY/3.1");
+    let request = format!("{request}x-stream-protocol-version: v4.channel.k8s.io\r\n\r\n");
+    assert_eq!(begin(&mut spdy, &request).await, "HTTP/1.1 101 Switching Protocols");
+    spdy.write_all(&[0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff]).await.unwrap();
+    ended(spdy).await;
+    // A WebSocket frame that says it has 1 GiB.
+    let mut socket = served.administrator().await;
+    let request = head("portforward?ports=80", "websocket");
+    let request = format!(
+        "{request}sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: v4.channel.k8s.io\r\n\r\n"
+    );
+    assert_eq!(begin(&mut socket, &request).await, "HTTP/1.1 101 Switching Protocols");
+    socket.write_all(&[0x82, 0xff, 0, 0, 0, 0, 0x40, 0, 0, 0, 1, 2, 3, 4]).await.unwrap();
+    ended(socket).await;
 }

@@ -1,10 +1,14 @@
 //! watch.
 
+use axum::body::{Body, BodyDataStream};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
+use kube_apiserver::ApiServer;
+use kube_apiserver::request::User;
 use serde_json::json;
+use tower::ServiceExt;
 
 use super::{forgetful, server};
 
@@ -54,6 +58,52 @@ async fn selectors_turn_changes_into_arrivals_and_departures() {
     }
     assert!(matches!(events.try_next().await.unwrap(), Some(WatchEvent::Deleted(_))));
     assert!(matches!(events.try_next().await.unwrap(), Some(WatchEvent::Added(_))));
+}
+
+/// The chunks of a watch of pods, as bytes.
+async fn chunks(server: &ApiServer, query: &str) -> BodyDataStream {
+    let request = http::Request::get(format!("/api/v1/namespaces/default/pods?watch=true&resourceVersion={query}"));
+    let router = server.router().layer(axum::Extension(User::admin()));
+    let answer = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.into_body().into_data_stream()
+}
+
+#[tokio::test]
+async fn watchers_are_handed_the_same_bytes() {
+    let server = server().await;
+    let api: Api<Pod> = Api::default_namespaced(server.client());
+    let pod = json!({"metadata": {"name": "p", "labels": {"on": "yes"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+    let begin = server.store().revision();
+    let mut watchers = Vec::new();
+    for query in [format!("{begin}"), format!("{begin}"), format!("{begin}&labelSelector=on%3Dyes")] {
+        watchers.push(chunks(&server, &query).await);
+    }
+    let mut selecting = chunks(&server, &format!("{begin}&labelSelector=on%3Dyes")).await;
+    api.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    for value in ["yes", "still"] {
+        let mut lines = Vec::new();
+        for watcher in &mut watchers {
+            lines.push(watcher.next().await.unwrap().unwrap());
+        }
+        let event: serde_json::Value = serde_json::from_slice(&lines[0]).unwrap();
+        assert_eq!(event["object"]["metadata"]["labels"]["on"], value);
+        // Two who see the same are handed the same bytes, not a copy.
+        assert_eq!(lines[0].as_ptr(), lines[1].as_ptr());
+        assert_eq!(lines[0].as_ptr() == lines[2].as_ptr(), value == "yes");
+        let line = selecting.next().await.unwrap().unwrap();
+        assert_eq!(line.as_ptr(), lines[2].as_ptr());
+        if value == "yes" {
+            let patch = json!({"metadata": {"labels": {"on": "still"}}});
+            api.patch("p", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        } else {
+            let left: serde_json::Value = serde_json::from_slice(&line).unwrap();
+            assert_eq!(
+                (left["type"].as_str(), &left["object"]["metadata"]["labels"]["on"]),
+                (Some("DELETED"), &json!("yes"))
+            );
+        }
+    }
 }
 
 #[tokio::test]

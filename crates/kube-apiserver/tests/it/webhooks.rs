@@ -44,15 +44,77 @@ async fn label(Json(review): Json<Value>) -> Json<Value> {
     Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-/// The port and the CA bundle of a hook server.
 async fn hooks(shutdown: CancellationToken) -> (u16, String) {
+    use axum::routing::post;
+    let router = axum::Router::new()
+        .route("/judge", post(judge))
+        .route("/label", post(label))
+        .route("/hang", post(hang))
+        .route("/count", post(count))
+        .route("/broken", post(broken));
+    listen(router, shutdown).await
+}
+
+/// Never answers.
+async fn hang() -> Json<Value> {
+    std::future::pending().await
+}
+
+/// Counts its calls in a label, so that it asks to be called again.
+async fn count(Json(review): Json<Value>) -> Json<Value> {
+    let request = &review["request"];
+    let labels = &request["object"]["metadata"]["labels"];
+    let seen: u64 = labels["seen"].as_str().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let mut all = labels.as_object().cloned().unwrap_or_default();
+    all.insert("seen".to_owned(), (seen + 1).to_string().into());
+    let patch = json!([{"op": "add", "path": "/metadata/labels", "value": all}]);
+    let response =
+        json!({"uid": request["uid"], "allowed": true, "patchType": "JSONPatch", "patch": encode(patch.to_string())});
+    Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
+}
+
+/// What is wrong with an answer is the object's name.
+async fn broken(Json(review): Json<Value>) -> String {
+    let request = &review["request"];
+    let uid = &request["uid"];
+    let answer = |response: Value| {
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}).to_string()
+    };
+    match request["object"]["metadata"]["name"].as_str().unwrap() {
+        "deep" => "[".repeat(100_000),
+        "text" => "no json".to_owned(),
+        "strange" => answer(json!({"uid": "another", "allowed": true})),
+        "empty" => json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}).to_string(),
+        "kind" => json!({"response": {"uid": uid, "allowed": true}}).to_string(),
+        "nested" => {
+            let deeper =
+                |levels| json!({"op": "add", "path": format!("/metadata{}", "/a".repeat(levels)), "value": {}});
+            let patch: Vec<Value> = (1..=200).map(deeper).collect();
+            answer(
+                json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": encode(json!(patch).to_string())}),
+            )
+        }
+        "doubled" => {
+            let twice = json!({"op": "copy", "from": "/metadata", "path": "/metadata/l/-"});
+            let mut patch = vec![json!({"op": "add", "path": "/metadata/l", "value": []})];
+            patch.extend(std::iter::repeat_n(twice, 60));
+            answer(
+                json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": encode(json!(patch).to_string())}),
+            )
+        }
+        "untyped" => answer(json!({"uid": uid, "allowed": true, "patch": encode("[]")})),
+        _ => answer(json!({"uid": uid, "allowed": true, "patchType": "JSONPatch",
+            "patch": encode(r#"[{"op": "remove", "path": "/no/such"}]"#)})),
+    }
+}
+
+/// The port and the CA bundle of a server of hooks.
+pub(crate) async fn listen(router: axum::Router, shutdown: CancellationToken) -> (u16, String) {
     let pki = Pki::open(None).unwrap();
     let pair = pki.server("hook", "hook", "", &["127.0.0.1".into(), "hook.default.svc".into()]).unwrap();
     let tls = Tls::from_pem(&pair.certificate, &pair.key, pki.ca_pem()).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let router =
-        axum::Router::new().route("/judge", axum::routing::post(judge)).route("/label", axum::routing::post(label));
     tokio::spawn(serve(vec![listener], Arc::new(tls), router, shutdown));
     (port, encode(pki.ca_pem()))
 }
@@ -178,4 +240,77 @@ async fn failures_follow_the_policy_and_conditions_select() {
     let Err(Error::Api(status)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(status.code, 500);
     assert!(status.message.contains("failed calling webhook \"strict.example.com\""), "{}", status.message);
+}
+
+#[tokio::test]
+async fn a_webhook_that_hangs_holds_nobody_else() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let client = super::server().await.client();
+    let config = json!({"url": format!("https://127.0.0.1:{port}/hang"), "caBundle": ca});
+    let only_slow = json!([{"name": "slow", "expression": "object.metadata.name.startsWith('slow')"}]);
+    let hook = json!({"clientConfig": config, "timeoutSeconds": 1, "matchConditions": only_slow});
+    configure(&client, VALIDATING, "hang", hook).await;
+    let slow: Vec<_> = (0..20)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move { create(&client, &format!("slow-{n}")).await })
+        })
+        .collect();
+    for n in 0..20 {
+        create(&client, &format!("fast-{n}")).await.unwrap();
+    }
+    assert!(slow.iter().all(|task| !task.is_finished()), "the hanging ones still wait");
+    for task in slow {
+        let expect = format!(
+            "Internal error occurred: failed calling webhook \"hang.example.com\": failed to call webhook: Post \"https://127.0.0.1:{port}/hang?timeout=1s\": context deadline exceeded"
+        );
+        refused(task.await.unwrap(), 500, &expect);
+    }
+}
+
+#[tokio::test]
+async fn a_hook_sees_again_what_a_later_one_changed() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let client = super::server().await.client();
+    let url = |path: &str| json!({"url": format!("https://127.0.0.1:{port}/{path}"), "caBundle": ca});
+    configure(&client, MUTATING, "a-count", json!({"clientConfig": url("count"), "reinvocationPolicy": "IfNeeded"}))
+        .await;
+    let labels = create(&client, "alone").await.unwrap().metadata.labels.unwrap();
+    assert_eq!(labels["seen"], "1");
+    configure(&client, MUTATING, "b-label", json!({"clientConfig": url("label")})).await;
+    let labels = create(&client, "changed").await.unwrap().metadata.labels.unwrap();
+    assert_eq!((labels["seen"].as_str(), labels["by"].as_str()), ("2", "hook"));
+}
+
+#[tokio::test]
+async fn answers_that_are_none_are_told() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let client = super::server().await.client();
+    let config = json!({"url": format!("https://127.0.0.1:{port}/broken"), "caBundle": ca});
+    configure(&client, MUTATING, "broken", json!({"clientConfig": config})).await;
+    for (name, expect) in [
+        ("deep", "failed calling webhook \"broken.example.com\": failed to call webhook: couldn't decode response: "),
+        ("text", "failed calling webhook \"broken.example.com\": failed to call webhook: couldn't decode response: "),
+        ("strange", "received invalid webhook response: expected response.uid="),
+        ("empty", "received invalid webhook response: webhook response was absent"),
+        (
+            "kind",
+            "received invalid webhook response: expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got , Kind=",
+        ),
+        ("untyped", "received invalid webhook response: webhook returned response.patch but not response.patchType"),
+        ("nested", "sent a patch that does not apply: the JSON patch nests the object too deeply"),
+        ("doubled", "the copy operations of a JSON patch may add 3145728 bytes at most"),
+        ("patch", "admission webhook \"broken.example.com\" sent a patch that does not apply: "),
+    ] {
+        let outcome = create(&client, name).await;
+        let Err(Error::Api(status)) = outcome else { panic!("{name}: {outcome:?}") };
+        assert_eq!(status.code, 500, "{name}");
+        assert!(status.message.contains(expect), "{name}: {}", status.message);
+    }
 }

@@ -39,7 +39,8 @@ impl Schedule {
         let [minutes, hours, days, months, weekdays] = fields.as_slice() else {
             return Err(format!("expected exactly 5 fields, found {}: [{text}]", fields.len()));
         };
-        let free = |field: &str| field.starts_with('*') || field.starts_with('?');
+        // Steps restrict: `*/2` is not every day.
+        let free = |field: &str| field.split(',').any(|part| matches!(part, "*" | "?" | "*/1" | "?/1"));
         let mut weekday_bits = parse_field(weekdays, 0, 7, &WEEKDAYS, 0)?;
         // 7 is Sunday as well.
         weekday_bits |= weekday_bits >> 7 & 1;
@@ -62,6 +63,12 @@ impl Schedule {
         };
         let (day, weekday) = (bit(self.days, date.day()), bit(self.weekdays, weekday));
         bit(self.months, date.month()) && if self.either_day { day || weekday } else { day && weekday }
+    }
+
+    /// A moment as its zone's clocks show it.
+    pub(crate) fn shown(&self, time: Timestamp) -> String {
+        let zoned = time.to_zoned(self.zone.clone());
+        if self.zone == TimeZone::UTC { time.to_string() } else { zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string() }
     }
 
     /// The first time after `after`; `None` when there is none within five years.
@@ -152,6 +159,8 @@ mod tests {
         check("0 12 * * 7", None, after, "2026-01-18T12:00:00Z");
         check("0 0 20 * fri", None, after, "2026-01-16T00:00:00Z");
         check("5,10 9-11/2 * jan *", None, after, "2026-01-15T11:05:00Z");
+        check("0 0 */10 * fri", None, after, "2026-01-16T00:00:00Z");
+        check("0 0 */10 * *", None, after, "2026-01-21T00:00:00Z");
         check("@yearly", None, after, "2027-01-01T00:00:00Z");
         check("0 0 30 2 *", None, after, "never");
         check("0 9 * * *", Some("Etc/GMT-2"), after, "2026-01-16T07:00:00Z");

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort as ClassicPort, EndpointSubset, Node, ObjectReference, Pod, Service, ServicePort,
 };
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForZone,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::pod;
@@ -107,10 +109,16 @@ fn endpoint(service: &Service, pod: &Pod, address: String, node: Option<&Node>) 
     let publish = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
     let (serving, terminating) = (pod::is_ready(pod), pod::is_terminating(pod));
     let zone = node.and_then(|n| pod::labels(&n.metadata).get("topology.kubernetes.io/zone").cloned());
+    let is_ready = publish || (serving && !terminating);
+    let near = service.spec.as_ref().and_then(|s| s.traffic_distribution.as_deref()) == Some("PreferClose");
+    let hints = zone
+        .clone()
+        .filter(|_| near && is_ready)
+        .map(|name| EndpointHints { for_zones: Some(vec![ForZone { name }]), ..EndpointHints::default() });
     Endpoint {
         addresses: vec![address],
         conditions: Some(EndpointConditions {
-            ready: Some(publish || (serving && !terminating)),
+            ready: Some(is_ready),
             serving: Some(serving),
             terminating: Some(terminating),
         }),
@@ -118,6 +126,7 @@ fn endpoint(service: &Service, pod: &Pod, address: String, node: Option<&Node>) 
         node_name: pod::node_name(pod).map(str::to_owned),
         target_ref: Some(reference(pod)),
         zone,
+        hints,
         ..Endpoint::default()
     }
 }
@@ -310,6 +319,23 @@ mod tests {
         check(both, "ready", "IPv4[80](10.0.0.0RS) IPv6[80](fd00::0RS)");
         let headless = json!({"clusterIP": "None", "publishNotReadyAddresses": true});
         check(headless, "waiting", "IPv4[](10.0.0.0R)");
+    }
+
+    #[test]
+    fn endpoints_are_hinted_to_their_own_zone() {
+        let zoned: Node =
+            serde_json::from_value(json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "z"}}})).unwrap();
+        let hints = |spec: Value| {
+            let contents = slices(&service(spec), &pods("ready waiting"), |_| Some(Arc::new(zoned.clone())));
+            let zones =
+                |endpoint: &Endpoint| endpoint.hints.as_ref()?.for_zones.as_ref()?.first().map(|z| z.name.clone());
+            contents[0].endpoints.iter().map(zones).collect::<Vec<_>>()
+        };
+        let spec = json!({"clusterIP": "10.96.0.9", "ports": [{"port": 80}]});
+        assert_eq!(hints(spec.clone()), [None, None]);
+        let mut near = spec;
+        near["trafficDistribution"] = json!("PreferClose");
+        assert_eq!(hints(near), [Some("z".to_owned()), None]);
     }
 
     #[test]

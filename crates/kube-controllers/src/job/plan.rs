@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::index;
+use super::policy::{self, Verdict};
 use crate::clock::seconds_between;
 use crate::pod;
 
@@ -39,6 +40,11 @@ pub(crate) struct Plan {
     pub(crate) suspended: Option<bool>,
 }
 
+const POLICY: &str = "PodFailurePolicy";
+const SUCCESS: &str = "SuccessPolicy";
+const MANY_INDEXES: &str = "MaxFailedIndexesExceeded";
+const INDEXES: &str = "FailedIndexes";
+
 /// The end of a job: type of condition, reason, message.
 type End = (&'static str, &'static str, String);
 
@@ -51,13 +57,14 @@ pub(crate) fn is_tracked(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|f| f == TRACKING)
 }
 
-fn completion_index(pod: &Pod) -> Option<i32> {
+pub(crate) fn completion_index(pod: &Pod) -> Option<i32> {
     pod.metadata.annotations.as_ref()?.get(INDEX)?.parse().ok()
 }
 
 /// Whether a pod counts as failed: also one that is deleted before it ended, unless only ended pods are replaced.
 fn is_failed(spec: &JobSpec, pod: &Pod) -> bool {
-    let only_ended = spec.pod_replacement_policy.as_deref() == Some("Failed");
+    // How a pod ended decides what its failure counts for, so a policy waits for the end as well.
+    let only_ended = spec.pod_replacement_policy.as_deref() == Some("Failed") || spec.pod_failure_policy.is_some();
     match pod::phase(pod) {
         "Failed" => true,
         "Succeeded" => false,
@@ -69,6 +76,10 @@ struct Tally {
     succeeded: i32,
     failed: i32,
     completed: BTreeSet<i32>,
+    /// Indexes that get no further try.
+    lost: BTreeSet<i32>,
+    /// Why a policy ends the job.
+    fatal: Option<String>,
     active: Vec<Arc<Pod>>,
 }
 
@@ -136,6 +147,8 @@ fn count(spec: &JobSpec, plan: &mut Plan, pods: &[Arc<Pod>]) -> Tally {
     let indexed = spec.completion_mode.as_deref() == Some("Indexed");
     settle(&mut succeeded_uids, &mut status.succeeded, indexed);
     settle(&mut failed_uids, &mut status.failed, false);
+    let mut lost = index::parse(status.failed_indexes.as_deref().unwrap_or_default());
+    let mut fatal = None;
     let mut active = Vec::new();
     for pod in pods {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -154,6 +167,19 @@ fn count(spec: &JobSpec, plan: &mut Plan, pods: &[Arc<Pod>]) -> Tally {
             plan.release.push(pod.clone());
             continue;
         }
+        if failed {
+            if let Some(index) = completion_index(pod).filter(|index| policy::index_is_lost(spec, pods, pod, *index)) {
+                lost.insert(index);
+            }
+            match policy::verdict(spec, pod) {
+                Verdict::Ignore => {
+                    plan.release.push(pod.clone());
+                    continue;
+                }
+                Verdict::FailJob(why) => fatal = fatal.or(Some(why)),
+                Verdict::Count | Verdict::FailIndex => {}
+            }
+        }
         if succeeded && indexed {
             // Indexes are a set: they need no second step.
             let wanted = completion_index(pod).filter(|index| *index < spec.completions.unwrap_or(0));
@@ -167,6 +193,8 @@ fn count(spec: &JobSpec, plan: &mut Plan, pods: &[Arc<Pod>]) -> Tally {
     if indexed {
         status.succeeded = Some(i32::try_from(completed.len()).unwrap_or(i32::MAX)).filter(|n| *n > 0);
         status.completed_indexes = Some(index::format(&completed)).filter(|text| !text.is_empty());
+        lost.retain(|index| !completed.contains(index));
+        status.failed_indexes = spec.backoff_limit_per_index.map(|_| index::format(&lost));
     }
     let length = |uids: &Vec<String>| i32::try_from(uids.len()).unwrap_or(i32::MAX);
     let succeeded = status.succeeded.unwrap_or(0) + length(&succeeded_uids);
@@ -178,18 +206,24 @@ fn count(spec: &JobSpec, plan: &mut Plan, pods: &[Arc<Pod>]) -> Tally {
     status.ready = Some(i32::try_from(active.iter().filter(|p| pod::is_ready(p)).count()).unwrap_or(0));
     let terminating = pods.iter().filter(|p| pod::is_terminating(p) && !pod::is_finished(p)).count();
     status.terminating = Some(i32::try_from(terminating).unwrap_or(0));
-    Tally { succeeded, failed, completed, active }
+    Tally { succeeded, failed, completed, lost, fatal, active }
 }
 
 /// Whether the job is over, and how.
 fn end(spec: &JobSpec, status: &JobStatus, tally: &Tally, now: &Time) -> Option<End> {
     let target = condition(status, "FailureTarget").filter(|c| c.status == "True");
     if let Some(target) = target {
-        let reason = match target.reason.as_deref() {
-            Some("DeadlineExceeded") => "DeadlineExceeded",
-            _ => "BackoffLimitExceeded",
-        };
-        return Some(("Failed", reason, target.message.clone().unwrap_or_default()));
+        let known = ["DeadlineExceeded", POLICY, MANY_INDEXES, INDEXES];
+        let reason = known.into_iter().find(|known| target.reason.as_deref() == Some(known));
+        return Some(("Failed", reason.unwrap_or("BackoffLimitExceeded"), target.message.clone().unwrap_or_default()));
+    }
+    let met =
+        condition(status, "SuccessCriteriaMet").filter(|c| c.status == "True" && c.reason.as_deref() == Some(SUCCESS));
+    if let Some(met) = met {
+        return Some(("Complete", SUCCESS, met.message.clone().unwrap_or_default()));
+    }
+    if let Some(why) = &tally.fatal {
+        return Some(("Failed", POLICY, why.clone()));
     }
     let limit = spec.backoff_limit.unwrap_or(6);
     let restarting = spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure");
@@ -202,6 +236,19 @@ fn end(spec: &JobSpec, status: &JobStatus, tally: &Tally, now: &Time) -> Option<
         && !spec.suspend.unwrap_or(false)
     {
         return Some(("Failed", "DeadlineExceeded", "Job was active longer than specified deadline".into()));
+    }
+    if let Some(why) = policy::met(spec, &tally.completed) {
+        return Some(("Complete", SUCCESS, why));
+    }
+    if !tally.lost.is_empty() {
+        let length = |set: &BTreeSet<i32>| i32::try_from(set.len()).unwrap_or(i32::MAX);
+        if spec.max_failed_indexes.is_some_and(|limit| length(&tally.lost) > limit) {
+            let why = "Job has exceeded the specified maximal number of failed indexes";
+            return Some(("Failed", MANY_INDEXES, why.into()));
+        }
+        if length(&tally.lost) + length(&tally.completed) >= spec.completions.unwrap_or(0) {
+            return Some(("Failed", INDEXES, "Job has failed indexes".into()));
+        }
     }
     let enough = match spec.completions {
         Some(completions) => tally.succeeded >= completions,
@@ -237,7 +284,10 @@ fn schedule(spec: &JobSpec, plan: &mut Plan, tally: Tally, pods: &[Arc<Pod>], no
     let wanted = match spec.completions {
         None if tally.succeeded > 0 => active.min(parallelism),
         None => parallelism,
-        Some(completions) => parallelism.min(completions - tally.succeeded).max(0),
+        Some(completions) => {
+            let lost = i32::try_from(tally.lost.len()).unwrap_or(i32::MAX);
+            parallelism.min(completions - tally.succeeded - lost).max(0)
+        }
     };
     if active > wanted {
         let mut surplus = tally.active;
@@ -256,7 +306,8 @@ fn schedule(spec: &JobSpec, plan: &mut Plan, tally: Tally, pods: &[Arc<Pod>], no
     if missing <= 0 {
         return;
     }
-    if let Some(left) = back_off(pods, now) {
+    let per_index = spec.backoff_limit_per_index.is_some();
+    if !per_index && let Some(left) = back_off(pods.iter(), now) {
         plan.wake = Some(left);
         return;
     }
@@ -265,12 +316,21 @@ fn schedule(spec: &JobSpec, plan: &mut Plan, tally: Tally, pods: &[Arc<Pod>], no
         return;
     }
     let running: BTreeSet<i32> = tally.active.iter().filter_map(|p| completion_index(p)).collect();
-    let free = (0..spec.completions.unwrap_or(0)).filter(|i| !tally.completed.contains(i) && !running.contains(i));
+    let taken = |i: &i32| tally.completed.contains(i) || tally.lost.contains(i) || running.contains(i);
+    let mut waits = None;
+    let free = (0..spec.completions.unwrap_or(0)).filter(|i| !taken(i)).filter(|index| {
+        // Where each index has tries of its own, each waits by itself.
+        let theirs = pods.iter().filter(|pod| per_index && completion_index(pod) == Some(*index));
+        let left = back_off(theirs, now);
+        waits = [waits, left].into_iter().flatten().min();
+        left.is_none()
+    });
     plan.create = free.take(usize::try_from(missing).unwrap_or(0)).map(Some).collect();
+    plan.wake = waits;
 }
 
 /// Seconds until the next attempt: 10, 20, 40… after the last of a row of failures, at most ten minutes.
-fn back_off(pods: &[Arc<Pod>], now: &Time) -> Option<i64> {
+fn back_off<'a>(pods: impl Iterator<Item = &'a Arc<Pod>> + Clone, now: &Time) -> Option<i64> {
     let ended = |pod: &Pod| {
         let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
         let times =
@@ -280,8 +340,8 @@ fn back_off(pods: &[Arc<Pod>], now: &Time) -> Option<i64> {
             .or_else(|| pod.metadata.deletion_timestamp.clone())
             .or_else(|| pod.metadata.creation_timestamp.clone())
     };
-    let last_success = pods.iter().filter(|p| pod::phase(p) == "Succeeded").filter_map(|p| ended(p)).max();
-    let failures = pods.iter().filter(|p| pod::phase(p) == "Failed").filter_map(|p| ended(p));
+    let last_success = pods.clone().filter(|p| pod::phase(p) == "Succeeded").filter_map(|p| ended(p)).max();
+    let failures = pods.filter(|p| pod::phase(p) == "Failed").filter_map(|p| ended(p));
     let failures: Vec<Time> =
         failures.filter(|time| last_success.as_ref().is_none_or(|success| time > success)).collect();
     let last = failures.iter().max()?;

@@ -4,6 +4,8 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::zone::{Evict, evicts};
+
 const PREFIX: &str = "node.kubernetes.io/";
 /// The conditions a node agent reports and which become Unknown when it is silent.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
@@ -41,12 +43,19 @@ pub(crate) fn silent(node: &Node, now: &Time) -> Option<Vec<NodeCondition>> {
 }
 
 /// The taints a node should have: ours by its conditions, everybody else's as they are. `None` when it has them.
-pub(crate) fn taints(node: &Node, now: &Time) -> Option<Vec<Taint>> {
+/// `evict` says whether pods may be driven off a node that is not ready.
+pub(crate) fn taints(node: &Node, evict: Evict, now: &Time) -> Option<Vec<Taint>> {
     let mut wanted: Vec<(&str, &str)> = Vec::new();
-    match state(node, "Ready") {
-        "True" => {}
-        "False" => wanted.extend([("not-ready", "NoSchedule"), ("not-ready", "NoExecute")]),
-        _ => wanted.extend([("unreachable", "NoSchedule"), ("unreachable", "NoExecute")]),
+    let lost = match state(node, "Ready") {
+        "True" => None,
+        "False" => Some("not-ready"),
+        _ => Some("unreachable"),
+    };
+    if let Some(key) = lost {
+        wanted.push((key, "NoSchedule"));
+        if evict == Evict::Yes || (evict == Evict::Hold && evicts(node)) {
+            wanted.push((key, "NoExecute"));
+        }
     }
     let pressures = [
         ("MemoryPressure", "memory-pressure"),
@@ -109,7 +118,7 @@ mod tests {
     #[track_caller]
     fn check(node: &Node, expect: Option<&str>) {
         let now = crate::clock::now();
-        let text = taints(node, &now).map(|taints| {
+        let text = taints(node, Evict::Yes, &now).map(|taints| {
             let one = |t: &Taint| format!("{}:{}", t.key.trim_start_matches(PREFIX), t.effect);
             taints.iter().map(one).collect::<Vec<_>>().join(" ")
         });
@@ -123,6 +132,11 @@ mod tests {
         check(&node("False", "own:NoExecute", false), Some("own:NoExecute not-ready:NoSchedule not-ready:NoExecute"));
         check(&node("Unknown", "not-ready:NoExecute", false), Some("unreachable:NoSchedule unreachable:NoExecute"));
         check(&node("True", "", true), Some("unschedulable:NoSchedule"));
+        let now = crate::clock::now();
+        let count = |node: &Node, evict: Evict| taints(node, evict, &now).map(|taints| taints.len());
+        assert_eq!(count(&node("False", "", false), Evict::Hold), Some(1));
+        assert_eq!(count(&node("Unknown", "not-ready:NoExecute", false), Evict::Hold), Some(2));
+        assert_eq!(count(&node("Unknown", "unreachable:NoSchedule unreachable:NoExecute", false), Evict::No), Some(1));
     }
 
     #[test]

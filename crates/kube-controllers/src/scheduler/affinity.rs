@@ -1,198 +1,242 @@
-//! Rules between pods: affinity, anti-affinity (also of the pods already there) and topology spread. Pure.
+//! Affinity between pods: of the pod to be placed, and of the pods already there towards it. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt};
 
-use super::cluster::Cluster;
-use crate::owner::selects;
-use crate::{placement, pod};
+use super::cluster::{Cluster, Resident};
+use super::verdict::{Plugin, Refusal};
+use crate::pod;
 
-/// Values of one topology key -> how many pods there count.
-type Domains = HashMap<String, i64>;
+type Labels = BTreeMap<String, String>;
 
-/// The rules of one pod, evaluated against the whole cluster.
-pub(crate) struct Rules<'a> {
-    /// Required affinity: key, domains with a match, and whether the pod may be the first of its kind.
-    attract: Vec<(&'a str, Domains, bool)>,
-    /// Required anti-affinity of the pod.
-    repel: Vec<(&'a str, Domains)>,
-    /// Domains that pods already there keep this one out of.
-    repelled: Vec<(String, String)>,
-    spread: Vec<Spread<'a>>,
-    /// Preferences: key, domains, weight of each match.
-    prefer: Vec<(&'a str, Domains, i64)>,
+/// Topology key -> value -> how many pods there count.
+type Domains = HashMap<String, HashMap<String, i64>>;
+
+/// One term, read once.
+#[derive(Debug)]
+pub(crate) struct Term {
+    key: String,
+    weight: i64,
+    namespaces: BTreeSet<String>,
+    namespace_selector: Option<Selector>,
+    selector: Option<Selector>,
 }
 
-struct Spread<'a> {
-    constraint: &'a TopologySpreadConstraint,
-    domains: Domains,
-    least: i64,
-    matches_itself: bool,
+/// A selector that cannot be read selects nothing, like an absent one; an empty one selects everything.
+pub(crate) fn compile(selector: Option<&LabelSelector>) -> Option<Selector> {
+    selector.and_then(|selector| Selector::try_from(selector.clone()).ok())
+}
+
+impl Term {
+    fn new(term: &PodAffinityTerm, home: &str, weight: i64) -> Self {
+        let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
+        if namespaces.is_empty() && term.namespace_selector.is_none() {
+            namespaces.insert(home.to_owned());
+        }
+        Self {
+            key: term.topology_key.clone(),
+            weight,
+            namespaces,
+            namespace_selector: compile(term.namespace_selector.as_ref()),
+            selector: compile(term.label_selector.as_ref()),
+        }
+    }
+
+    fn selects(&self, other: &Pod, namespaces: &HashMap<String, Labels>) -> bool {
+        static NONE: Labels = Labels::new();
+        let namespace = other.metadata.namespace.as_deref().unwrap_or_default();
+        let of_namespace = || namespaces.get(namespace).unwrap_or(&NONE);
+        self.selector.as_ref().is_some_and(|s| s.matches(pod::labels(&other.metadata)))
+            && (self.namespaces.contains(namespace)
+                || self.namespace_selector.as_ref().is_some_and(|s| s.matches(of_namespace())))
+    }
+}
+
+/// All terms of a pod.
+#[derive(Debug, Default)]
+pub(crate) struct Terms {
+    attract: Vec<Term>,
+    repel: Vec<Term>,
+    /// Preferences; those of anti-affinity weigh less than nothing.
+    prefer: Vec<Term>,
+}
+
+impl Terms {
+    pub(crate) fn of(pod: &Pod) -> Self {
+        let home = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let Some(affinity) = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()) else { return Self::default() };
+        let required = |terms: Option<&Vec<PodAffinityTerm>>| -> Vec<Term> {
+            terms.into_iter().flatten().map(|term| Term::new(term, home, 1)).collect()
+        };
+        let preferred = |terms: Option<&Vec<WeightedPodAffinityTerm>>, sign: i64| -> Vec<Term> {
+            let terms = terms.into_iter().flatten();
+            terms.map(|term| Term::new(&term.pod_affinity_term, home, sign * i64::from(term.weight))).collect()
+        };
+        let (near, far) = (affinity.pod_affinity.as_ref(), affinity.pod_anti_affinity.as_ref());
+        let mut prefer =
+            preferred(near.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()), 1);
+        prefer.extend(preferred(far.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()), -1));
+        Self {
+            attract: required(near.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())),
+            repel: required(far.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())),
+            prefer,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.attract.is_empty() && self.repel.is_empty() && self.prefer.is_empty()
+    }
 }
 
 fn topology<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
     pod::labels(&node.metadata).get(key).map(String::as_str)
 }
 
-impl<'a> Rules<'a> {
-    pub(crate) fn new(this: &'a Pod, spec: &'a PodSpec, cluster: &'a Cluster) -> Self {
-        let affinity = spec.affinity.as_ref();
-        let attract = affinity.and_then(|a| a.pod_affinity.as_ref());
-        let repel = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
-        let namespace = this.metadata.namespace.as_deref().unwrap_or_default();
-        let count = |term: &'a PodAffinityTerm| {
-            domains(cluster, &term.topology_key, |p| term_selects(term, namespace, p, cluster))
+fn count(domains: &mut Domains, node: &Node, key: &str, more: i64) {
+    if let Some(value) = topology(node, key) {
+        *domains.entry(key.to_owned()).or_default().entry(value.to_owned()).or_default() += more;
+    }
+}
+
+fn counted(domains: &Domains, key: &str, value: &str) -> i64 {
+    domains.get(key).and_then(|values| values.get(value)).copied().unwrap_or(0)
+}
+
+/// The rules for one pod, counted over the whole cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Affinity<'a> {
+    pod: &'a Pod,
+    terms: &'a Terms,
+    namespaces: &'a HashMap<String, Labels>,
+    /// Pods that satisfy all required terms.
+    attract: Domains,
+    /// Pods the pod must not be beside.
+    repel: Domains,
+    /// Pods that do not want it beside them.
+    repelled: Domains,
+    /// Whether the pod satisfies its own required terms, so that it may be the first of its kind.
+    first_of_its_kind: bool,
+}
+
+impl<'a> Affinity<'a> {
+    pub(crate) fn new(pod: &'a Pod, terms: &'a Terms, cluster: &'a Cluster) -> Self {
+        let namespaces = &cluster.namespaces;
+        let mut rules = Self {
+            pod,
+            terms,
+            namespaces,
+            attract: Domains::new(),
+            repel: Domains::new(),
+            repelled: Domains::new(),
+            first_of_its_kind: terms.attract.iter().all(|term| term.selects(pod, namespaces)),
         };
-        let required = attract.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-        let required: Vec<_> = required.into_iter().flatten().collect();
-        let first_of_its_kind = required.iter().all(|term| term_selects(term, namespace, this, cluster));
-        let attract_rules = required.into_iter().map(|term| {
-            let found = count(term);
-            let alone = found.is_empty() && first_of_its_kind;
-            (term.topology_key.as_str(), found, alone)
-        });
-        let repel_rules = repel.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-        let weighted = |list: Option<&'a Vec<k8s_openapi::api::core::v1::WeightedPodAffinityTerm>>, sign: i64| {
-            list.into_iter()
-                .flatten()
-                .map(|w| {
-                    let term = &w.pod_affinity_term;
-                    (term.topology_key.as_str(), count(term), sign * i64::from(w.weight))
-                })
-                .collect::<Vec<_>>()
-        };
-        let preferred = attract.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
-        let avoided = repel.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
-        let mut prefer = weighted(preferred, 1);
-        prefer.extend(weighted(avoided, -1));
-        Self {
-            attract: attract_rules.collect(),
-            repel: repel_rules.into_iter().flatten().map(|term| (term.topology_key.as_str(), count(term))).collect(),
-            repelled: repelled(this, cluster),
-            spread: spread(this, spec, cluster),
-            prefer,
+        if terms.attract.is_empty() && terms.repel.is_empty() {
+            // Only the pods that are there may object.
+            for place in cluster.with_terms.iter().filter_map(|name| cluster.places.get(name)) {
+                let Some(node) = &place.node else { continue };
+                place.pods.values().for_each(|resident| rules.objection(node, resident, 1));
+            }
+        } else {
+            for (node, place) in cluster.nodes() {
+                place.pods.values().for_each(|resident| rules.shift(node, resident, 1));
+            }
+        }
+        rules
+    }
+
+    /// Counts one more pod on a node, or one less with `more` -1.
+    pub(crate) fn shift(&mut self, node: &Node, resident: &Resident, more: i64) {
+        self.objection(node, resident, more);
+        let Terms { attract, repel, .. } = self.terms;
+        if !attract.is_empty() && attract.iter().all(|term| term.selects(&resident.pod, self.namespaces)) {
+            attract.iter().for_each(|term| count(&mut self.attract, node, &term.key, more));
+        }
+        for term in repel.iter().filter(|term| term.selects(&resident.pod, self.namespaces)) {
+            count(&mut self.repel, node, &term.key, more);
+        }
+    }
+
+    fn objection(&mut self, node: &Node, resident: &Resident, more: i64) {
+        for term in resident.terms.repel.iter().filter(|term| term.selects(self.pod, self.namespaces)) {
+            count(&mut self.repelled, node, &term.key, more);
         }
     }
 
     /// The rule this node would break.
-    pub(crate) fn conflict(&self, node: &Node) -> Option<&'static str> {
-        for spread in self.spread.iter().filter(|s| s.constraint.when_unsatisfiable != "ScheduleAnyway") {
-            let Some(value) = topology(node, &spread.constraint.topology_key) else {
-                return Some("node(s) didn't match pod topology spread constraints (missing required label)");
-            };
-            let here = spread.domains.get(value).copied().unwrap_or(0) + i64::from(spread.matches_itself);
-            if here - spread.least > i64::from(spread.constraint.max_skew) {
-                return Some("node(s) didn't match pod topology spread constraints");
+    pub(crate) fn refusal(&self, node: &Node) -> Option<Refusal> {
+        let refuse = |reason: &'static str, curable| Some(Refusal::new(Plugin::InterPodAffinity, reason, curable));
+        if !self.attracted(node) {
+            return refuse("node(s) didn't match pod affinity rules", false);
+        }
+        let beside = |term: &Term| topology(node, &term.key).is_some_and(|v| counted(&self.repel, &term.key, v) > 0);
+        if self.terms.repel.iter().any(beside) {
+            return refuse("node(s) didn't match pod anti-affinity rules", true);
+        }
+        let objects = |(key, values): (&String, &HashMap<String, i64>)| {
+            topology(node, key).is_some_and(|value| values.get(value).is_some_and(|count| *count > 0))
+        };
+        if self.repelled.iter().any(objects) {
+            return refuse("node(s) didn't satisfy existing pods anti-affinity rules", true);
+        }
+        None
+    }
+
+    fn attracted(&self, node: &Node) -> bool {
+        let mut all_there = true;
+        for term in &self.terms.attract {
+            let Some(value) = topology(node, &term.key) else { return false };
+            all_there &= counted(&self.attract, &term.key, value) > 0;
+        }
+        let nobody = || self.attract.values().flat_map(HashMap::values).all(|count| *count <= 0);
+        all_there || (self.first_of_its_kind && nobody())
+    }
+}
+
+/// What a pod already there that requires affinity to this one adds, as if it preferred it.
+const REQUIRED_BY_OTHERS: i64 = 1;
+
+/// How much each domain is liked: by the pod's own preferences and by those of the pods already there.
+pub(crate) struct Preferences(Domains);
+
+impl Preferences {
+    pub(crate) fn new(pod: &Pod, terms: &Terms, cluster: &Cluster) -> Self {
+        let mut liked = Domains::new();
+        let mut take = |node: &Node, resident: &Resident, own: bool| {
+            let towards = |term: &&Term| term.selects(pod, &cluster.namespaces);
+            for term in resident.terms.prefer.iter().filter(towards) {
+                count(&mut liked, node, &term.key, term.weight);
             }
-        }
-        let count = |key: &str, domains: &Domains| topology(node, key).map(|v| domains.get(v).copied().unwrap_or(0));
-        if self.attract.iter().any(|(key, domains, alone)| match count(key, domains) {
-            None => true,
-            Some(found) => found == 0 && !alone,
-        }) {
-            return Some("node(s) didn't match pod affinity rules");
-        }
-        if self.repel.iter().any(|(key, domains)| count(key, domains).unwrap_or(0) > 0) {
-            return Some("node(s) didn't match pod anti-affinity rules");
-        }
-        let kept_out = |(key, value): &(String, String)| topology(node, key) == Some(value);
-        self.repelled.iter().any(kept_out).then_some("node(s) didn't satisfy existing pods anti-affinity rules")
-    }
-
-    /// How much the preferences like this node; higher is better.
-    pub(crate) fn preference(&self, node: &Node) -> i64 {
-        let likes = self.prefer.iter().map(|(key, domains, weight)| {
-            topology(node, key).and_then(|value| domains.get(value)).copied().unwrap_or(0) * weight
-        });
-        let crowd = self.spread.iter().map(|spread| {
-            let here = topology(node, &spread.constraint.topology_key).and_then(|value| spread.domains.get(value));
-            here.copied().unwrap_or(0)
-        });
-        likes.sum::<i64>() - 10 * crowd.sum::<i64>()
-    }
-}
-
-fn domains(cluster: &Cluster, key: &str, counts: impl Fn(&Pod) -> bool) -> Domains {
-    let mut found = Domains::new();
-    for (node, place) in cluster.nodes() {
-        let Some(value) = topology(node, key) else { continue };
-        let here = place.pods.values().filter(|pod| counts(pod)).count();
-        if here > 0 {
-            *found.entry(value.to_owned()).or_default() += i64::try_from(here).unwrap_or(i64::MAX);
-        }
-    }
-    found
-}
-
-/// Whether a term of a pod in namespace `home` selects `other`.
-fn term_selects(term: &PodAffinityTerm, home: &str, other: &Pod, cluster: &Cluster) -> bool {
-    let namespace = other.metadata.namespace.as_deref().unwrap_or_default();
-    let listed = term.namespaces.as_deref().unwrap_or_default();
-    let by_labels = term.namespace_selector.is_some()
-        && selects(term.namespace_selector.as_ref(), cluster.namespaces.get(namespace).unwrap_or(&BTreeMap::new()));
-    let at_home = listed.is_empty() && term.namespace_selector.is_none() && namespace == home;
-    (at_home || by_labels || listed.iter().any(|n| n == namespace))
-        && selects(term.label_selector.as_ref(), pod::labels(&other.metadata))
-}
-
-fn repelled(this: &Pod, cluster: &Cluster) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for (node, place) in cluster.nodes() {
-        for other in place.pods.values() {
-            let anti = other.spec.as_ref().and_then(|s| s.affinity.as_ref()?.pod_anti_affinity.as_ref());
-            let terms = anti.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-            let home = other.metadata.namespace.as_deref().unwrap_or_default();
-            for term in terms.into_iter().flatten().filter(|term| term_selects(term, home, this, cluster)) {
-                if let Some(value) = topology(node, &term.topology_key) {
-                    found.push((term.topology_key.clone(), value.to_owned()));
-                }
+            for term in resident.terms.attract.iter().filter(towards) {
+                count(&mut liked, node, &term.key, REQUIRED_BY_OTHERS);
             }
-        }
-    }
-    found
-}
-
-fn spread<'a>(this: &Pod, spec: &'a PodSpec, cluster: &Cluster) -> Vec<Spread<'a>> {
-    let constraints = spec.topology_spread_constraints.iter().flatten();
-    constraints
-        .map(|constraint| {
-            let selector = with_label_keys(constraint, this);
-            let counted = |pod: &Pod| {
-                pod.metadata.namespace == this.metadata.namespace
-                    && !pod::is_terminating(pod)
-                    && selects(selector.as_ref(), pod::labels(&pod.metadata))
-            };
-            let mut domains = Domains::new();
+            for term in terms.prefer.iter().filter(|term| own && term.selects(&resident.pod, &cluster.namespaces)) {
+                count(&mut liked, node, &term.key, term.weight);
+            }
+        };
+        if terms.prefer.is_empty() {
+            for place in cluster.with_terms.iter().filter_map(|name| cluster.places.get(name)) {
+                let Some(node) = &place.node else { continue };
+                place.pods.values().for_each(|resident| take(node, resident, false));
+            }
+        } else {
             for (node, place) in cluster.nodes() {
-                let ignored = constraint.node_affinity_policy.as_deref() == Some("Ignore");
-                let honoured = constraint.node_taints_policy.as_deref() == Some("Honor");
-                let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-                if (!ignored && !placement::selected(spec, node))
-                    || (honoured && placement::untolerated(tolerations, node, &["NoSchedule", "NoExecute"]).is_some())
-                {
-                    continue;
-                }
-                let Some(value) = topology(node, &constraint.topology_key) else { continue };
-                let here = place.pods.values().filter(|pod| counted(pod)).count();
-                *domains.entry(value.to_owned()).or_default() += i64::try_from(here).unwrap_or(i64::MAX);
+                place.pods.values().for_each(|resident| take(node, resident, true));
             }
-            let enough = constraint.min_domains.is_none_or(|min| domains.len() >= usize::try_from(min).unwrap_or(0));
-            let least = if enough { domains.values().copied().min().unwrap_or(0) } else { 0 };
-            let matches_itself = selects(selector.as_ref(), pod::labels(&this.metadata));
-            Spread { constraint, domains, least, matches_itself }
-        })
-        .collect()
-}
-
-/// The constraint's selector with the pod's own values of `matchLabelKeys`.
-fn with_label_keys(constraint: &TopologySpreadConstraint, this: &Pod) -> Option<LabelSelector> {
-    let mut selector = constraint.label_selector.clone()?;
-    for key in constraint.match_label_keys.iter().flatten() {
-        if let Some(value) = pod::labels(&this.metadata).get(key) {
-            selector.match_labels.get_or_insert_default().insert(key.clone(), value.clone());
         }
+        Self(liked)
     }
-    Some(selector)
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The sum for a node, to be compared with others'.
+    pub(crate) fn of(&self, node: &Node) -> i64 {
+        let here =
+            |(key, values): (&String, &HashMap<String, i64>)| topology(node, key).and_then(|v| values.get(v).copied());
+        self.0.iter().filter_map(here).sum()
+    }
 }

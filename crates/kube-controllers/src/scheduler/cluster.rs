@@ -1,42 +1,100 @@
 //! The scheduler's picture of the cluster: what every node offers and which pods use it, kept up to date change by change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::api::core::v1::{Node, Pod};
 
-use crate::quantity::Milli;
+use super::affinity::Terms;
+use super::amounts::{self, Amounts};
+use super::image;
 use crate::store::Key;
-use crate::{pod, quantity as q};
+use crate::{owner, pod};
 
-/// Resource name -> amount.
-pub(crate) type Amounts = BTreeMap<String, Milli>;
+/// Protocol, address and number of a port of the node.
+pub(crate) type HostPort = (String, String, i32);
+
+/// A pod that holds resources of a node, with what is asked of it again and again read off once.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) requests: Amounts,
+    pub(crate) likely: Amounts,
+    pub(crate) ports: Vec<HostPort>,
+    pub(crate) terms: Terms,
+}
+
+impl Resident {
+    pub(crate) fn new(pod: Arc<Pod>) -> Self {
+        Self {
+            requests: amounts::requests(&pod),
+            likely: amounts::likely(&pod),
+            ports: pod.spec.as_ref().map(pod::host_ports).unwrap_or_default(),
+            terms: Terms::of(&pod),
+            pod,
+        }
+    }
+
+    pub(crate) fn priority(&self) -> i32 {
+        priority(&self.pod)
+    }
+}
+
+/// The priority admission gave the pod.
+pub(crate) fn priority(pod: &Pod) -> i32 {
+    pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
+}
 
 /// A node and what its pods use.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     /// Absent while only pods of it are known.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) allocatable: Amounts,
     pub(crate) used: Amounts,
-    pub(crate) pods: BTreeMap<Key, Arc<Pod>>,
+    pub(crate) likely: Amounts,
+    pub(crate) pods: BTreeMap<Key, Arc<Resident>>,
 }
 
-/// All nodes by name.
+impl Place {
+    /// Puts a pod on the node.
+    pub(crate) fn put(&mut self, resident: Arc<Resident>) {
+        self.used.add(&resident.requests, 1);
+        self.likely.add(&resident.likely, 1);
+        self.pods.insert(Key::of(resident.pod.as_ref()), resident);
+    }
+
+    /// Takes a pod off the node.
+    pub(crate) fn take(&mut self, key: &Key) -> Option<Arc<Resident>> {
+        let resident = self.pods.remove(key)?;
+        self.used.add(&resident.requests, -1);
+        self.likely.add(&resident.likely, -1);
+        Some(resident)
+    }
+}
+
+/// All nodes by name, and what is looked up across them.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) places: BTreeMap<String, Place>,
     /// Namespaces' labels, for affinity terms that select namespaces.
     pub(crate) namespaces: HashMap<String, BTreeMap<String, String>>,
+    /// Nodes with pods that have affinity terms, which concern other pods as well.
+    pub(crate) with_terms: BTreeSet<String>,
+    /// Uid of a controller -> node -> how many of its pods are there and stay.
+    pub(crate) by_controller: HashMap<String, HashMap<String, i64>>,
+    /// Node -> pods that wait for their victims there to be gone.
+    pub(crate) nominated: BTreeMap<String, BTreeMap<Key, Arc<Resident>>>,
+    pub(crate) images: image::Census,
 }
 
 impl Cluster {
     /// Takes in a change of a node.
     pub(crate) fn set_node(&mut self, name: &str, node: Option<Arc<Node>>) {
         let place = self.places.entry(name.to_owned()).or_default();
+        self.images.replace(place.node.as_deref(), node.as_deref());
         let allocatable = node.as_ref().and_then(|n| n.status.as_ref()?.allocatable.as_ref());
-        place.allocatable = allocatable.map(amounts).unwrap_or_default();
+        place.allocatable = allocatable.map(Amounts::of).unwrap_or_default();
         place.node = node;
         if place.node.is_none() && place.pods.is_empty() {
             self.places.remove(name);
@@ -45,23 +103,57 @@ impl Cluster {
 
     /// Takes in a change of a pod; only those that hold a node's resources count.
     pub(crate) fn set_pod(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
-        if let Some((node, pod)) = old.and_then(holding)
-            && let Some(place) = self.places.get_mut(node)
-            && place.pods.remove(&Key::of(pod.as_ref())).is_some()
-        {
-            for (name, amount) in requests(pod) {
-                *place.used.entry(name).or_default() -= amount;
-            }
-            if place.node.is_none() && place.pods.is_empty() {
-                self.places.remove(node);
-            }
+        if let Some((node, pod)) = old.and_then(holding) {
+            self.leave(node, pod);
         }
         if let Some((node, pod)) = new.and_then(holding) {
-            let place = self.places.entry(node.to_owned()).or_default();
-            for (name, amount) in requests(pod) {
-                *place.used.entry(name).or_default() += amount;
+            let resident = Arc::new(Resident::new(pod.clone()));
+            if !resident.terms.is_empty() {
+                self.with_terms.insert(node.to_owned());
             }
-            place.pods.insert(Key::of(pod.as_ref()), pod.clone());
+            if let Some(uid) = counted(pod) {
+                *self.by_controller.entry(uid.to_owned()).or_default().entry(node.to_owned()).or_default() += 1;
+            }
+            self.places.entry(node.to_owned()).or_default().put(resident);
+        }
+        self.set_nomination(old, new);
+    }
+
+    fn leave(&mut self, node: &str, pod: &Arc<Pod>) {
+        let Some(place) = self.places.get_mut(node) else { return };
+        let Some(resident) = place.take(&Key::of(pod.as_ref())) else { return };
+        if !resident.terms.is_empty() && place.pods.values().all(|other| other.terms.is_empty()) {
+            self.with_terms.remove(node);
+        }
+        if place.node.is_none() && place.pods.is_empty() {
+            self.places.remove(node);
+        }
+        if let Some(uid) = counted(&resident.pod)
+            && let Some(nodes) = self.by_controller.get_mut(uid)
+            && let Some(count) = nodes.get_mut(node)
+        {
+            *count -= 1;
+            if *count <= 0 {
+                nodes.remove(node);
+            }
+            if nodes.is_empty() {
+                self.by_controller.remove(uid);
+            }
+        }
+    }
+
+    fn set_nomination(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
+        if let Some((node, pod)) = old.and_then(nomination)
+            && let Some(waiting) = self.nominated.get_mut(node)
+        {
+            waiting.remove(&Key::of(pod.as_ref()));
+            if waiting.is_empty() {
+                self.nominated.remove(node);
+            }
+        }
+        if let Some((node, pod)) = new.and_then(nomination) {
+            let resident = Arc::new(Resident::new(pod.clone()));
+            self.nominated.entry(node.to_owned()).or_default().insert(Key::of(pod.as_ref()), resident);
         }
     }
 
@@ -75,122 +167,60 @@ fn holding(pod: &Arc<Pod>) -> Option<(&str, &Arc<Pod>)> {
     pod::node_name(pod).filter(|_| !pod::is_finished(pod)).map(|node| (node, pod))
 }
 
-fn amounts(list: &BTreeMap<String, Quantity>) -> Amounts {
-    list.iter().map(|(name, quantity)| (name.clone(), q::of(quantity))).collect()
+/// The controller of a pod that counts when its siblings are spread.
+fn counted(pod: &Pod) -> Option<&str> {
+    owner::controller_of(&pod.metadata).map(|owner| owner.uid.as_str()).filter(|_| !pod::is_terminating(pod))
 }
 
-fn requested(container: &Container) -> Amounts {
-    container.resources.as_ref().and_then(|r| r.requests.as_ref()).map(amounts).unwrap_or_default()
+fn nomination(pod: &Arc<Pod>) -> Option<(&str, &Arc<Pod>)> {
+    let waits = pod::node_name(pod).is_none() && pod::is_active(pod);
+    nominated_node(pod).filter(|_| waits).map(|node| (node, pod))
 }
 
-fn add(total: &mut Amounts, more: &Amounts) {
-    for (name, amount) in more {
-        *total.entry(name.clone()).or_default() += amount;
-    }
-}
-
-fn raise(total: &mut Amounts, other: &Amounts) {
-    for (name, amount) in other {
-        let entry = total.entry(name.clone()).or_default();
-        *entry = (*entry).max(*amount);
-    }
-}
-
-/// What a pod holds of its node: all containers and sidecars together, or the largest init container beside the sidecars
-/// started before it; plus the overhead; and one of `pods`.
-pub(crate) fn requests(pod: &Pod) -> Amounts {
-    let mut total = pod.spec.as_ref().map(requests_of_spec).unwrap_or_default();
-    total.insert("pods".into(), 1000);
-    total
-}
-
-fn requests_of_spec(spec: &PodSpec) -> Amounts {
-    let mut running = Amounts::new();
-    for container in &spec.containers {
-        add(&mut running, &requested(container));
-    }
-    let (mut sidecars, mut starting) = (Amounts::new(), Amounts::new());
-    for container in spec.init_containers.iter().flatten() {
-        let mut now = requested(container);
-        if container.restart_policy.as_deref() == Some("Always") {
-            add(&mut running, &now);
-            add(&mut sidecars, &now);
-            now.clone_from(&sidecars);
-        } else {
-            add(&mut now, &sidecars);
-        }
-        raise(&mut starting, &now);
-    }
-    raise(&mut running, &starting);
-    if let Some(overhead) = &spec.overhead {
-        add(&mut running, &amounts(overhead));
-    }
-    running
-}
-
-/// Share of a resource in use with `more` added, 0 to 1; nothing offered counts as full.
-pub(crate) fn share(place: &Place, resource: &str, more: Milli) -> f64 {
-    let offered = place.allocatable.get(resource).copied().unwrap_or(0);
-    let used = place.used.get(resource).copied().unwrap_or(0) + more;
-    if offered <= 0 || used >= offered { 1.0 } else { to_f64(used) / to_f64(offered) }
-}
-
-fn to_f64(amount: Milli) -> f64 {
-    amount as f64
+/// The node on which a pod waits for its victims to be gone.
+pub(crate) fn nominated_node(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-
-    #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-    fn check(spec: Value, expect: &[(&str, Milli)]) {
-        let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
-        let mut requests = requests(&pod);
-        assert_eq!(requests.remove("pods"), Some(1000));
-        let expect: Amounts = expect.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect();
-        assert_eq!(requests, expect);
-    }
-
-    fn container(cpu: &str) -> Value {
-        json!({"name": "c", "resources": {"requests": {"cpu": cpu}}})
-    }
-
-    #[test]
-    fn requests_of_pods() {
-        check(json!({"containers": [container("1"), container("500m")]}), &[("cpu", 1500)]);
-        check(
-            json!({"containers": [container("1")], "initContainers": [container("3"), container("2")]}),
-            &[("cpu", 3000)],
-        );
-        let mut sidecar = container("1");
-        sidecar["restartPolicy"] = json!("Always");
-        check(
-            json!({"containers": [container("1")], "initContainers": [sidecar.clone(), container("2")]}),
-            &[("cpu", 3000)],
-        );
-        check(json!({"containers": [container("3")], "initContainers": [container("2"), sidecar]}), &[("cpu", 4000)]);
-        check(json!({"containers": [container("1")], "overhead": {"cpu": "250m"}}), &[("cpu", 1250)]);
-    }
 
     #[test]
     fn pods_hold_and_give_back() {
         let mut cluster = Cluster::default();
         let pod = |node: &str, phase: &str| {
-            let value = json!({"metadata": {"name": "p", "namespace": "d"}, "status": {"phase": phase},
-                "spec": {"nodeName": node, "containers": [container("1")]}});
+            let container = json!({"name": "c", "resources": {"requests": {"cpu": "1"}}});
+            let owner =
+                json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true});
+            let value = json!({"metadata": {"name": "p", "namespace": "d", "ownerReferences": [owner]},
+                "status": {"phase": phase}, "spec": {"nodeName": node, "containers": [container]}});
             Arc::new(serde_json::from_value::<Pod>(value).unwrap())
         };
         let (running, done) = (pod("n", "Running"), pod("n", "Succeeded"));
         cluster.set_pod(None, Some(&running));
-        assert_eq!(cluster.places["n"].used["cpu"], 1000);
+        assert_eq!((cluster.places["n"].used.cpu, cluster.by_controller["u"]["n"]), (1000, 1));
         cluster.set_node("n", Some(Arc::default()));
         cluster.set_pod(Some(&running), Some(&done));
-        assert_eq!(cluster.places["n"].used["cpu"], 0);
+        assert_eq!(cluster.places["n"].used.cpu, 0);
         cluster.set_node("n", None);
-        assert!(cluster.places.is_empty());
+        assert!(cluster.places.is_empty() && cluster.by_controller.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_victims_is_known() {
+        let mut cluster = Cluster::default();
+        let pod = |node: &str| {
+            let value = json!({"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": [], "nodeName": node},
+                "status": {"nominatedNodeName": "n"}});
+            Arc::new(serde_json::from_value::<Pod>(value).unwrap())
+        };
+        let (waiting, bound) = (pod(""), pod("n"));
+        cluster.set_pod(None, Some(&waiting));
+        assert_eq!(cluster.nominated["n"].len(), 1);
+        cluster.set_pod(Some(&waiting), Some(&bound));
+        assert!(cluster.nominated.is_empty());
     }
 }

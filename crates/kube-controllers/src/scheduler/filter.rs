@@ -1,108 +1,160 @@
-//! Why a node cannot take a pod, in the words kubectl users know. Pure.
+//! Whether a node can take a pod. Pure.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint};
 
-use super::affinity::Rules;
-use super::cluster::{Amounts, Cluster, Place};
+use super::affinity::{Affinity, Terms};
+use super::amounts::{self, Amounts};
+use super::cluster::{Cluster, HostPort, Place, Resident, priority};
+use super::spread::Spread;
+use super::verdict::{Plugin, Refusal};
+use super::volumes::{self, PodVolumes};
+use crate::store::Key;
 use crate::{placement, pod};
 
-/// Reasons that rule a node out; none means it fits.
-pub(crate) fn reasons(wanted: &Wanted<'_>, node: &Node, place: &Place) -> Vec<String> {
-    let spec = wanted.spec;
-    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-    let unschedulable = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
-    if unschedulable && !tolerates_cordon(wanted) {
-        return vec!["node(s) were unschedulable".into()];
-    }
-    if let Some(taint) = placement::untolerated(tolerations, node, &["NoSchedule", "NoExecute"]) {
-        let value = taint.value.as_deref().unwrap_or_default();
-        return vec![format!("node(s) had untolerated taint {{{}: {value}}}", taint.key)];
-    }
-    if !placement::selected(spec, node) {
-        return vec!["node(s) didn't match Pod's node affinity/selector".into()];
-    }
-    if ports_taken(spec, place) {
-        return vec!["node(s) didn't have free ports for the requested pod ports".into()];
-    }
-    let lacking = insufficient(&wanted.requests, place);
-    if !lacking.is_empty() {
-        return lacking;
-    }
-    if let Some(reason) = wanted.volumes.iter().find_map(|volume| volume.conflict(node)) {
-        return vec![reason];
-    }
-    wanted.rules.conflict(node).map(|reason| vec![reason.to_owned()]).unwrap_or_default()
-}
-
-/// The pod with everything computed once for all nodes.
+/// The pod with everything read off it once for all nodes.
 pub(crate) struct Wanted<'a> {
+    pub(crate) pod: &'a Pod,
     pub(crate) spec: &'a PodSpec,
+    pub(crate) priority: i32,
     pub(crate) requests: Amounts,
-    pub(crate) rules: Rules<'a>,
-    pub(crate) volumes: Vec<BoundVolume>,
+    pub(crate) likely: Amounts,
+    pub(crate) terms: Terms,
+    pub(crate) volumes: PodVolumes,
+    ports: Vec<HostPort>,
 }
 
 impl<'a> Wanted<'a> {
-    pub(crate) fn new(pod: &'a Pod, spec: &'a PodSpec, cluster: &'a Cluster, volumes: Vec<BoundVolume>) -> Self {
-        Self { spec, requests: super::cluster::requests(pod), rules: Rules::new(pod, spec, cluster), volumes }
+    pub(crate) fn new(pod: &'a Pod, spec: &'a PodSpec, volumes: PodVolumes) -> Self {
+        Self {
+            pod,
+            spec,
+            priority: priority(pod),
+            requests: amounts::requests(pod),
+            likely: amounts::likely(pod),
+            terms: Terms::of(pod),
+            ports: pod::host_ports(spec),
+            volumes,
+        }
+    }
+
+    /// The only nodes whose names its affinity admits, if it names any.
+    pub(crate) fn named_nodes(&self) -> Option<BTreeSet<&'a str>> {
+        placement::named_nodes(self.spec)
     }
 }
 
-/// A volume of the pod that exists on some nodes only.
-pub(crate) struct BoundVolume(pub(crate) Arc<k8s_openapi::api::core::v1::PersistentVolume>);
+/// What depends on the other pods of the cluster. Cloned to ask what would be if some of them were elsewhere.
+#[derive(Clone)]
+pub(crate) struct Peers<'a> {
+    affinity: Affinity<'a>,
+    spread: Spread<'a>,
+}
 
-impl BoundVolume {
-    fn conflict(&self, node: &Node) -> Option<String> {
-        let affinity = self.0.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
-        let fits = affinity.node_selector_terms.iter().any(|term| placement::term_matches(term, node));
-        (!fits).then(|| "node(s) had volume node affinity conflict".to_owned())
+impl<'a> Peers<'a> {
+    pub(crate) fn new(wanted: &'a Wanted<'a>, cluster: &'a Cluster) -> Self {
+        Self {
+            affinity: Affinity::new(wanted.pod, &wanted.terms, cluster),
+            spread: Spread::new(wanted.pod, wanted.spec, cluster),
+        }
     }
+
+    /// Counts one more pod on a node, or one less with `more` -1.
+    pub(crate) fn shift(&mut self, node: &Node, resident: &Resident, more: i64) {
+        self.affinity.shift(node, resident, more);
+        self.spread.shift(node, resident, more);
+    }
+}
+
+/// Why the node cannot take the pod; also not once those at least as important that wait for room there have it.
+pub(crate) fn refusal(
+    wanted: &Wanted<'_>,
+    peers: &Peers<'_>,
+    cluster: &Cluster,
+    node: &Node,
+    place: &Place,
+) -> Option<Refusal> {
+    let own = Key::of(wanted.pod);
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let waiting = cluster.nominated.get(name).into_iter().flatten();
+    let ahead: Vec<_> =
+        waiting.filter(|(key, other)| **key != own && other.priority() >= wanted.priority).map(|(_, r)| r).collect();
+    if !ahead.is_empty() {
+        let (mut place, mut peers) = (place.clone(), peers.clone());
+        for resident in ahead {
+            peers.shift(node, resident, 1);
+            place.put(resident.clone());
+        }
+        if let Some(refusal) = refusal_now(wanted, &peers, node, &place) {
+            return Some(refusal);
+        }
+    }
+    refusal_now(wanted, peers, node, place)
+}
+
+/// The first rule that the node breaks as it is.
+fn refusal_now(wanted: &Wanted<'_>, peers: &Peers<'_>, node: &Node, place: &Place) -> Option<Refusal> {
+    of_the_node(wanted, node)
+        .or_else(|| ports_taken(wanted, place))
+        .or_else(|| insufficient(&wanted.requests, place))
+        .or_else(|| volumes::refusal(&wanted.volumes, node))
+        .or_else(|| peers.spread.refusal(node))
+        .or_else(|| peers.affinity.refusal(node))
+}
+
+/// What no departure of pods changes.
+fn of_the_node(wanted: &Wanted<'_>, node: &Node) -> Option<Refusal> {
+    let tolerations = wanted.spec.tolerations.as_deref().unwrap_or_default();
+    let unschedulable = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
+    if unschedulable && !tolerates_cordon(wanted) {
+        return Some(Refusal::new(Plugin::NodeUnschedulable, "node(s) were unschedulable", false));
+    }
+    if let Some(taint) = placement::untolerated(tolerations, node, &["NoSchedule", "NoExecute"]) {
+        let value = taint.value.as_deref().unwrap_or_default();
+        let reason = format!("node(s) had untolerated taint {{{}: {value}}}", taint.key);
+        return Some(Refusal::new(Plugin::TaintToleration, reason, false));
+    }
+    if !placement::selected(wanted.spec, node) {
+        let reason = "node(s) didn't match Pod's node affinity/selector";
+        return Some(Refusal::new(Plugin::NodeAffinity, reason, false));
+    }
+    None
 }
 
 fn tolerates_cordon(wanted: &Wanted<'_>) -> bool {
-    let taint = k8s_openapi::api::core::v1::Taint {
-        key: "node.kubernetes.io/unschedulable".into(),
-        effect: "NoSchedule".into(),
-        ..Default::default()
-    };
+    let taint =
+        Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() };
     wanted.spec.tolerations.iter().flatten().any(|t| placement::tolerates(t, &taint))
 }
 
-fn ports_taken(spec: &PodSpec, place: &Place) -> bool {
-    let wanted = pod::host_ports(spec);
-    if wanted.is_empty() {
-        return false;
+fn ports_taken(wanted: &Wanted<'_>, place: &Place) -> Option<Refusal> {
+    if wanted.ports.is_empty() {
+        return None;
     }
-    let taken: Vec<_> = place.pods.values().filter_map(|p| p.spec.as_ref()).flat_map(pod::host_ports).collect();
     let any = |address: &str| address == "0.0.0.0" || address == "::";
-    wanted.iter().any(|(protocol, address, port)| {
-        taken.iter().any(|(p, a, n)| p == protocol && n == port && (a == address || any(a) || any(address)))
-    })
+    let taken = wanted.ports.iter().any(|(protocol, address, port)| {
+        let mut others = place.pods.values().flat_map(|resident| &resident.ports);
+        others.any(|(p, a, n)| p == protocol && n == port && (a == address || any(a) || any(address)))
+    });
+    let reason = "node(s) didn't have free ports for the requested pod ports";
+    taken.then(|| Refusal::new(Plugin::NodePorts, reason, true))
 }
 
-fn insufficient(requests: &Amounts, place: &Place) -> Vec<String> {
-    let lacks = |name: &str, amount: i128| {
-        let free = place.allocatable.get(name).copied().unwrap_or(0) - place.used.get(name).copied().unwrap_or(0);
-        amount > 0 && amount > free
+fn insufficient(requests: &Amounts, place: &Place) -> Option<Refusal> {
+    let lacks =
+        |(name, amount): &(&str, i128)| *amount > 0 && *amount > place.allocatable.get(name) - place.used.get(name);
+    let lacking: Vec<_> = requests.iter().filter(lacks).collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    // What exceeds the whole node is not helped by an empty one.
+    let curable = lacking.iter().all(|(name, amount)| *amount <= place.allocatable.get(name));
+    let reason = |(name, _): &(&str, i128)| match *name {
+        "pods" => "Too many pods".into(),
+        "cpu" => "Insufficient cpu".into(),
+        "memory" => "Insufficient memory".into(),
+        other => format!("Insufficient {other}").into(),
     };
-    let lacking = requests.iter().filter(|(name, amount)| lacks(name, **amount));
-    lacking
-        .map(|(name, _)| if name == "pods" { "Too many pods".to_owned() } else { format!("Insufficient {name}") })
-        .collect()
-}
-
-/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
-pub(crate) fn summary(nodes: usize, reasons: &[Vec<String>]) -> String {
-    if nodes == 0 {
-        return "no nodes available to schedule pods".into();
-    }
-    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
-    for reason in reasons.iter().flatten() {
-        *counts.entry(reason).or_default() += 1;
-    }
-    let mut parts: Vec<String> = counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    parts.sort();
-    format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+    Some(Refusal { plugin: Plugin::NodeResourcesFit, reasons: lacking.iter().map(reason).collect(), curable })
 }

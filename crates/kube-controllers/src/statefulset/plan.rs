@@ -38,6 +38,11 @@ fn first(set: &StatefulSet) -> i32 {
     set.spec.as_ref().and_then(|s| s.ordinals.as_ref()?.start).unwrap_or(0)
 }
 
+/// The numbers the set shall have.
+pub(crate) fn wanted(set: &StatefulSet) -> std::ops::Range<i32> {
+    first(set)..first(set).saturating_add(replicas(set))
+}
+
 /// The number at the end of a pod's name.
 pub(crate) fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     let name = pod.metadata.name.as_deref()?;
@@ -64,11 +69,12 @@ pub(crate) fn steps(observed: &Observed<'_>) -> Steps {
     let rolling = strategy.and_then(|s| s.type_.as_deref()) != Some("OnDelete");
     let partition = strategy.and_then(|s| s.rolling_update.as_ref()?.partition).unwrap_or(0);
     let pods = by_ordinal(observed);
-    let (from, to) = (first(set), first(set) + replicas(set));
+    let std::ops::Range { start: from, end: to } = wanted(set);
     for number in from..to {
         match pods.get(&number) {
             None => {
-                let hash = if rolling && number >= partition { observed.update } else { observed.current };
+                // Who deletes a pod by hand under `OnDelete` does it to get a new one.
+                let hash = if !rolling || number >= partition { observed.update } else { observed.current };
                 steps.create.push((number, hash.to_owned()));
                 if !parallel {
                     return steps;
@@ -134,7 +140,11 @@ pub(crate) fn status(observed: &Observed<'_>, revisions: (&str, &str)) -> (State
     let wanted = replicas(set);
     let ready = count(&|p| staying(p) && pod::is_ready(p));
     // The update is over when every pod has it: then it is the current revision.
-    let complete = updated == wanted && count(&|_| true) == wanted && ready == wanted;
+    let strategy = set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()?.type_.as_deref());
+    let complete = (strategy != Some("OnDelete") || revisions.0 == revisions.1)
+        && updated == wanted
+        && count(&|_| true) == wanted
+        && ready == wanted;
     let current_name = if complete { revisions.1 } else { revisions.0 };
     let current = if complete { updated } else { count(&|p| staying(p) && hash(p) == observed.current) };
     let status = StatefulSetStatus {
@@ -172,7 +182,15 @@ mod tests {
             let mut value = json!({"metadata": {"name": format!("s-{}", parts[0]), "labels": {HASH_LABEL: parts[1]}},
                 "status": {"phase": "Running"}});
             match parts[2] {
-                "ready" => value["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]),
+                "ready" | "fresh" => {
+                    let since = if parts[2] == "fresh" {
+                        crate::clock::now()
+                    } else {
+                        Time("2026-01-01T00:00:00Z".parse().unwrap())
+                    };
+                    value["status"]["conditions"] =
+                        json!([{"type": "Ready", "status": "True", "lastTransitionTime": since}]);
+                }
                 "failed" => value["status"]["phase"] = json!("Failed"),
                 "leaving" => value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
                 _ => {}
@@ -213,6 +231,18 @@ mod tests {
         let partition = json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}});
         check(2, partition.clone(), "0:old:ready 1:new:ready", "");
         check(2, partition, "1:new:ready", "+0:old");
-        check(1, json!({"updateStrategy": {"type": "OnDelete"}}), "0:old:ready", "");
+        let by_hand = json!({"updateStrategy": {"type": "OnDelete"}});
+        check(1, by_hand.clone(), "0:old:ready", "");
+        check(2, by_hand, "0:old:ready", "+1:new");
+    }
+
+    #[test]
+    fn a_pod_counts_when_it_was_ready_long_enough() {
+        let slow = json!({"minReadySeconds": 60});
+        check(2, slow.clone(), "0:new:fresh", "");
+        check(2, slow.clone(), "0:new:ready", "+1:new");
+        check(2, slow.clone(), "0:old:ready 1:new:fresh", "");
+        check(2, json!({}), "0:old:ready 1:new:fresh", "-0");
+        check(1, slow, "0:new:fresh 1:new:ready", "");
     }
 }

@@ -64,6 +64,39 @@ async fn a_job_gives_up() {
 }
 
 #[tokio::test]
+async fn a_deleted_pod_is_counted_before_it_goes() {
+    let cluster = cluster().await;
+    let mut spec = job("j", "", json!({"backoffLimit": 3}));
+    spec["spec"]["template"]["metadata"] = json!({});
+    cluster.create::<Job>(spec).await;
+    let running = |pods: &[Pod]| pods.len() == 1 && pods[0].status.as_ref().is_some_and(|s| s.pod_ip.is_some());
+    let first = cluster.until_all::<Pod>(running).await.remove(0);
+    assert_eq!(first.finalizers(), ["batch.kubernetes.io/job-tracking"]);
+    cluster.api::<Pod>().delete(&first.name_any(), &DeleteParams::default()).await.unwrap();
+    let counted = |job: Option<&Job>| {
+        job.and_then(|job| job.status.as_ref()).is_some_and(|status| {
+            let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
+            status.failed == Some(1) && uncounted.failed.is_none_or(|uids| uids.is_empty())
+        })
+    };
+    cluster.until(cluster.api::<Job>(), "j", counted).await;
+    cluster.until(cluster.api::<Pod>(), &first.name_any(), |pod| pod.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_job_that_lets_its_pods_go_does_not_hold_them() {
+    let cluster = cluster().await;
+    let mut spec = job("j", "", json!({"parallelism": 2, "completions": 2}));
+    spec["spec"]["template"]["metadata"] = json!({});
+    cluster.create::<Job>(spec).await;
+    cluster.until_all::<Pod>(|pods| pods.len() == 2).await;
+    cluster.api::<Job>().delete("j", &DeleteParams::orphan()).await.unwrap();
+    cluster.until(cluster.api::<Job>(), "j", |job| job.is_none()).await;
+    let free = |pod: &Pod| pod.finalizers().is_empty() && pod.owner_references().is_empty();
+    cluster.until_all::<Pod>(|pods| pods.len() == 2 && pods.iter().all(free)).await;
+}
+
+#[tokio::test]
 async fn indexed_jobs_number_their_pods() {
     let cluster = cluster().await;
     let spec = json!({"completions": 3, "parallelism": 3, "completionMode": "Indexed"});
@@ -143,4 +176,42 @@ async fn a_statefulset_counts_up_updates_down_and_keeps_its_claims() {
     assert_eq!(claims[0].name_any(), "data-c-0");
     let pod = cluster.until(cluster.api::<Pod>(), "c-0", |pod| pod.is_some()).await.unwrap();
     assert!(pod.spec.unwrap().volumes.unwrap().iter().any(|v| v.persistent_volume_claim.is_some()));
+}
+
+#[tokio::test]
+async fn claims_go_as_the_retention_policy_says() {
+    let cluster = cluster().await;
+    cluster.start(protection::run);
+    let set = |name: &str, policy: Value| {
+        json!({"metadata": {"name": name}, "spec": {"replicas": 2, "serviceName": name,
+        "podManagementPolicy": "Parallel", "persistentVolumeClaimRetentionPolicy": policy,
+        "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}}]}})
+    };
+    let names = |claims: &[PersistentVolumeClaim]| {
+        let mut names: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
+        names.sort();
+        names
+    };
+    cluster.create::<StatefulSet>(set("gone", json!({"whenDeleted": "Delete", "whenScaled": "Delete"}))).await;
+    cluster.create::<StatefulSet>(set("kept", json!({"whenDeleted": "Retain", "whenScaled": "Delete"}))).await;
+    cluster.until_all::<PersistentVolumeClaim>(|claims| claims.len() == 4).await;
+    let scale = async |name: &str, replicas: i32| {
+        let change = json!({"spec": {"replicas": replicas}});
+        cluster.api::<StatefulSet>().patch(name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    };
+    scale("gone", 1).await;
+    scale("kept", 1).await;
+    cluster.until_all::<PersistentVolumeClaim>(|claims| names(claims) == ["data-gone-0", "data-kept-0"]).await;
+    scale("gone", 2).await;
+    let all = ["data-gone-0", "data-gone-1", "data-kept-0"];
+    cluster.until_all::<PersistentVolumeClaim>(|claims| names(claims) == all).await;
+    for name in ["gone", "kept"] {
+        cluster.api::<StatefulSet>().delete(name, &DeleteParams::background()).await.unwrap();
+    }
+    cluster.until_all::<PersistentVolumeClaim>(|claims| names(claims) == ["data-kept-0"]).await;
+    let left = cluster.until_all::<PersistentVolumeClaim>(|_| true).await;
+    assert!(left[0].owner_references().is_empty(), "{:?}", left[0].owner_references());
 }

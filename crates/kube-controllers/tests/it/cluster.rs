@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use kube_apiserver::ApiServer;
+use kube_controllers::volumes::Drivers;
 use kube_controllers::{Context, Options};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,12 +30,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Cluster {
     pub(crate) async fn new() -> Self {
+        Self::with(Drivers::default()).await
+    }
+
+    /// A cluster whose control plane reaches these CSI drivers.
+    pub(crate) async fn with(drivers: Drivers) -> Self {
         let server = ApiServer::in_memory().await.unwrap();
         let client = server.client();
         let shutdown = CancellationToken::new();
         let options = Options {
             root_ca: "-----BEGIN CERTIFICATE-----".into(),
             pod_cidrs: vec![("10.244.0.0/16".parse().unwrap(), 24), ("fd00:10:244::/48".parse().unwrap(), 64)],
+            drivers,
         };
         let ctx = Context::new(client.clone(), options, shutdown.clone());
         let cluster = Self { client, ctx, _server: server, _stop: shutdown.drop_guard() };

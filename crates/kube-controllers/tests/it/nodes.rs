@@ -1,8 +1,10 @@
 //! Nodes that come, fall silent and go; evictions and budgets; roles and quotas.
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube_controllers::{disruption, eviction, node, podgc, quota, roles, scheduler, token};
@@ -58,6 +60,9 @@ async fn a_silent_node_loses_its_pods() {
     };
     cluster.until(cluster.api::<Pod>(), "impatient", |p| ready(p, "True")).await;
     cluster.until(cluster.api::<Pod>(), "patient", |p| ready(p, "True")).await;
+    // One node that goes on renewing its lease: nobody is evicted when all are lost at once.
+    cluster.node("n2", json!({})).await;
+    cluster.ctx.spawn(renew(cluster.client.clone(), "n2"));
     cluster.start(node::run);
     cluster.start(eviction::run);
     // Time stands still but for what everybody waits for: the silence.
@@ -74,6 +79,37 @@ async fn a_silent_node_loses_its_pods() {
         .await
         .unwrap();
     assert!(cluster.api::<Pod>().get("patient").await.unwrap().metadata.deletion_timestamp.is_none());
+}
+
+/// Keeps a node's lease.
+async fn renew(client: kube::Client, name: &'static str) {
+    let leases: kube::Api<Lease> = kube::Api::namespaced(client, "kube-node-lease");
+    loop {
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
+            "spec": {"holderIdentity": name, "renewTime": MicroTime(jiff::Timestamp::now())}});
+        leases.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(lease)).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    }
+}
+
+/// A lost node that is declared out of service gives up its pods at once.
+#[tokio::test]
+async fn an_out_of_service_node_holds_nothing() {
+    let cluster = Cluster::new().await;
+    cluster.node("n1", json!({})).await;
+    cluster.start(scheduler::run);
+    cluster
+        .create::<Pod>(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}))
+        .await;
+    cluster.until(cluster.api::<Pod>(), "p", |p| p.is_some_and(|p| p.spec.as_ref().unwrap().node_name.is_some())).await;
+    cluster.start(eviction::run);
+    cluster.start(podgc::run);
+    let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    cluster.all::<Node>().patch_status("n1", &PatchParams::default(), &Patch::Strategic(lost)).await.unwrap();
+    let taint = json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}]}});
+    cluster.all::<Node>().patch("n1", &PatchParams::default(), &Patch::Merge(taint)).await.unwrap();
+    // Its grace period would be waited for in vain: no node agent runs here.
+    cluster.until(cluster.api::<Pod>(), "p", |p| p.is_none()).await;
 }
 
 #[tokio::test]
@@ -119,7 +155,14 @@ async fn evictions_keep_to_the_budget() {
     cluster.api::<Pod>().evict("p1", &EvictParams::default()).await.unwrap();
     cluster.until(budgets(), "b", allows(0)).await;
     let refused = cluster.api::<Pod>().evict("p2", &EvictParams::default()).await.unwrap_err();
-    assert!(matches!(&refused, kube::Error::Api(status) if status.code == 429), "{refused}");
+    let kube::Error::Api(status) = &refused else { panic!("{refused}") };
+    let cause = &status.details.as_ref().unwrap().causes[0];
+    assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"));
+    assert_eq!(status.message, "Cannot evict pod as it would violate the pod's disruption budget.");
+    assert_eq!(
+        (cause.reason.as_str(), cause.message.as_str()),
+        ("DisruptionBudget", "The disruption budget b needs 1 healthy pods and has 1 currently")
+    );
     budgets().delete("b", &DeleteParams::default()).await.unwrap();
     cluster.api::<Pod>().evict("p2", &EvictParams::default()).await.unwrap();
     cluster.until(cluster.api::<Pod>(), "p2", |p| p.is_none()).await;

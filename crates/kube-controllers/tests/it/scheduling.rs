@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube_controllers::scheduler;
 use serde_json::{Value, json};
 
@@ -54,10 +55,10 @@ async fn what_does_not_fit_waits_and_says_why() {
     cluster.until(cluster.api::<Pod>(), "big", |p| node_of(p).is_some()).await;
 
     cluster.create::<Pod>(pod("second", cpu("2"))).await;
-    cluster.until(cluster.api::<Pod>(), "second", says("0/1 nodes are available: 1 Insufficient cpu.")).await;
+    cluster.until(cluster.api::<Pod>(), "second", says("0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.")).await;
     let cordon = json!({"spec": {"unschedulable": true}});
     cluster.all::<Node>().patch("n1", &PatchParams::default(), &Patch::Merge(cordon)).await.unwrap();
-    cluster.until(cluster.api::<Pod>(), "second", says("0/1 nodes are available: 1 node(s) were unschedulable.")).await;
+    cluster.until(cluster.api::<Pod>(), "second", says("0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")).await;
     let uncordon = json!({"spec": {"unschedulable": null}});
     cluster.all::<Node>().patch("n1", &PatchParams::default(), &Patch::Merge(uncordon)).await.unwrap();
     cluster.api::<Pod>().delete("big", &kube::api::DeleteParams::default().grace_period(0)).await.unwrap();
@@ -81,7 +82,7 @@ async fn extended_resources_and_selectors() {
     cluster
         .until(cluster.api::<Pod>(), "second", |p| {
             p.and_then(|p| p.status.as_ref()?.conditions.as_ref()?.first()?.message.clone()).as_deref()
-                == Some("0/2 nodes are available: 2 Insufficient example.com/device.")
+                == Some("0/2 nodes are available: 2 Insufficient example.com/device. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.")
         })
         .await;
     cluster.create::<Pod>(pod("picky", json!({"nodeSelector": {"kind": "plain"}}))).await;
@@ -109,7 +110,128 @@ async fn pods_spread_and_keep_apart() {
     cluster
         .until(cluster.api::<Pod>(), "p4", |p| {
             p.and_then(|p| p.status.as_ref()?.conditions.as_ref()?.first()?.message.clone()).as_deref()
-                == Some("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.")
+                == Some("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules. preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod.")
+        })
+        .await;
+}
+
+fn condition(pod: Option<&Pod>, type_: &str) -> Option<k8s_openapi::api::core::v1::PodCondition> {
+    pod?.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == type_).cloned()
+}
+
+async fn priority_class(cluster: &Cluster, name: &str, value: i32) {
+    let class: PriorityClass = serde_json::from_value(json!({"metadata": {"name": name}, "value": value})).unwrap();
+    cluster.all::<PriorityClass>().create(&PostParams::default(), &class).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_less_important_make_room() {
+    let cluster = Cluster::new().await;
+    cluster.start(scheduler::run);
+    cluster.node("n1", json!({})).await;
+    priority_class(&cluster, "high", 1000).await;
+    priority_class(&cluster, "low", 10).await;
+    let with = |amount: &str, class: &str| {
+        let mut spec = cpu(amount);
+        spec["priorityClassName"] = class.into();
+        // Only a node agent ends a pod that was given time to end.
+        spec["terminationGracePeriodSeconds"] = json!(30);
+        spec
+    };
+    cluster.create::<Pod>(pod("lowest", with("2", "low"))).await;
+    cluster.create::<Pod>(pod("high-already", with("2", "high"))).await;
+    for name in ["lowest", "high-already"] {
+        cluster.until(cluster.api::<Pod>(), name, |p| node_of(p).is_some()).await;
+    }
+    cluster.create::<Pod>(pod("new", with("1", "high"))).await;
+    // The victim is told why and given its time; meanwhile the room is promised.
+    let nominated = |p: Option<&Pod>| p.and_then(|p| p.status.as_ref()?.nominated_node_name.clone());
+    cluster.until(cluster.api::<Pod>(), "new", |p| nominated(p).as_deref() == Some("n1")).await;
+    let victim = cluster
+        .until(cluster.api::<Pod>(), "lowest", |p| p.is_some_and(|p| p.metadata.deletion_timestamp.is_some()))
+        .await;
+    let why = condition(victim.as_ref(), "DisruptionTarget").unwrap();
+    assert_eq!(why.reason.as_deref(), Some("PreemptionByScheduler"));
+    assert_eq!(why.message.as_deref(), Some("default-scheduler: preempting to accommodate a higher priority pod"));
+    let uid = cluster.api::<Pod>().get("new").await.unwrap().metadata.uid.unwrap();
+    let text = format!("Preempted by pod {uid} on node n1");
+    cluster.until_all::<Event>(|all| all.iter().any(|e| e.message.as_deref() == Some(&text))).await;
+    // Room that is promised to the important is not given to others.
+    cluster.create::<Pod>(pod("sneaky", with("1", "low"))).await;
+    cluster
+        .until(cluster.api::<Pod>(), "sneaky", |p| condition(p, "PodScheduled").is_some_and(|c| c.status == "False"))
+        .await;
+    let now = kube::api::DeleteParams::default().grace_period(0);
+    cluster.api::<Pod>().delete("lowest", &now).await.unwrap();
+    let placed = cluster.until(cluster.api::<Pod>(), "new", |p| node_of(p).is_some()).await;
+    assert_eq!(node_of(placed.as_ref()).as_deref(), Some("n1"));
+    cluster.until(cluster.api::<Pod>(), "sneaky", |p| node_of(p).is_some()).await;
+    assert!(node_of(Some(&cluster.api::<Pod>().get("high-already").await.unwrap())).is_some());
+}
+
+#[tokio::test]
+async fn gates_hold_and_other_schedulers_pods_are_left_alone() {
+    let cluster = Cluster::new().await;
+    cluster.start(scheduler::run);
+    cluster.node("n1", json!({})).await;
+    cluster.create::<Pod>(pod("foreign", json!({"schedulerName": "other"}))).await;
+    cluster.create::<Pod>(pod("gated", json!({"schedulingGates": [{"name": "example.com/wait"}]}))).await;
+    cluster.create::<Pod>(pod("free", json!({}))).await;
+    cluster.until(cluster.api::<Pod>(), "free", |p| node_of(p).is_some()).await;
+    let gated = cluster.api::<Pod>().get("gated").await.unwrap();
+    assert_eq!(condition(Some(&gated), "PodScheduled").unwrap().reason.as_deref(), Some("SchedulingGated"));
+    assert_eq!(node_of(Some(&gated)), None);
+    let open = json!({"spec": {"schedulingGates": null}});
+    cluster.api::<Pod>().patch("gated", &PatchParams::default(), &Patch::Merge(open)).await.unwrap();
+    cluster.until(cluster.api::<Pod>(), "gated", |p| node_of(p).is_some()).await;
+    let foreign = cluster.api::<Pod>().get("foreign").await.unwrap();
+    assert!(node_of(Some(&foreign)).is_none() && condition(Some(&foreign), "PodScheduled").is_none());
+}
+
+#[tokio::test]
+async fn constraints_between_pods() {
+    let cluster = Cluster::new().await;
+    cluster.start(scheduler::run);
+    for (name, zone) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
+        cluster.node(name, json!({"kubernetes.io/hostname": name, "zone": zone})).await;
+    }
+    let term = |key: &str, app: &str| json!([{"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}]);
+    let affinity = |kind: &str, key: &str, app: &str| json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": term(key, app)}}});
+    let place = async |name: &str, spec: Value| {
+        let mut pod = pod(name, spec);
+        pod["metadata"]["labels"] = json!({"app": name});
+        cluster.create::<Pod>(pod).await;
+        let placed = cluster.until(cluster.api::<Pod>(), name, |p| node_of(p).is_some()).await;
+        node_of(placed.as_ref()).unwrap()
+    };
+    assert_eq!(place("db", json!({"nodeSelector": {"zone": "b"}})).await, "b1");
+    assert_eq!(place("near", affinity("podAffinity", "zone", "db")).await, "b1");
+    // The first of its kind may begin anywhere; the second has to follow.
+    let first = place("self", affinity("podAffinity", "zone", "self")).await;
+    assert!(!first.is_empty());
+    // Who wants nobody named x beside it keeps x out, though x says nothing.
+    assert_eq!(
+        place(
+            "shy",
+            json!({"nodeSelector": {"zone": "a"}, "affinity": affinity("podAntiAffinity", "zone", "x")["affinity"]})
+        )
+        .await
+        .chars()
+        .next(),
+        Some('a')
+    );
+    assert_eq!(place("x", json!({})).await, "b1");
+    let spread = json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["s1", "s2"]}]}}]});
+    let (one, two) = (place("s1", spread.clone()).await, place("s2", spread).await);
+    assert_ne!(one.chars().next(), two.chars().next(), "{one} {two}");
+    let impossible = json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "r"}}}]});
+    cluster.create::<Pod>(pod("r", impossible)).await;
+    let text = "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints (missing required label). preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.";
+    cluster
+        .until(cluster.api::<Pod>(), "r", |p| {
+            condition(p, "PodScheduled").is_some_and(|c| c.message.as_deref() == Some(text))
         })
         .await;
 }

@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::IPAddress;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use kube_controllers::{endpoints, scheduler};
+use kube_controllers::{endpoints, ipaddress, scheduler};
 use serde_json::json;
 
 use crate::cluster::Cluster;
@@ -71,6 +72,32 @@ async fn endpoints_written_by_hand_become_a_slice() {
     cluster.until_all::<EndpointSlice>(|slices| shows(slices, "192.0.2.2")).await;
     cluster.api::<Endpoints>().delete("db", &DeleteParams::default()).await.unwrap();
     cluster.until_all::<EndpointSlice>(|slices| slices.is_empty()).await;
+}
+
+#[tokio::test]
+async fn cluster_ips_are_shown_as_objects() {
+    let cluster = Cluster::new().await;
+    cluster.start(ipaddress::run);
+    let both = json!({"ports": [{"port": 80}], "ipFamilyPolicy": "PreferDualStack"});
+    let service = cluster.create::<Service>(json!({"metadata": {"name": "web"}, "spec": both})).await;
+    let ips = service.spec.unwrap().cluster_ips.unwrap();
+    let of_web = |addresses: &[IPAddress]| {
+        let of = |address: &&IPAddress| address.spec.as_ref().is_some_and(|spec| spec.parent_ref.name == "web");
+        let mut names: Vec<_> = addresses.iter().filter(of).map(ResourceExt::name_any).collect();
+        names.sort();
+        names
+    };
+    let mut expected = ips.clone();
+    expected.sort();
+    cluster.until_all::<IPAddress>(|addresses| of_web(addresses) == expected).await;
+    // What somebody deletes comes back, and goes with its Service.
+    cluster.all::<IPAddress>().delete(&ips[0], &DeleteParams::default()).await.unwrap();
+    cluster.until_all::<IPAddress>(|addresses| of_web(addresses) == expected).await;
+    let single = json!({"spec": {"ipFamilyPolicy": "SingleStack"}});
+    cluster.api::<Service>().patch("web", &PatchParams::default(), &Patch::Merge(single)).await.unwrap();
+    cluster.until_all::<IPAddress>(|addresses| of_web(addresses) == ips[..1]).await;
+    cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    cluster.until_all::<IPAddress>(|addresses| of_web(addresses).is_empty()).await;
 }
 
 #[tokio::test]

@@ -120,6 +120,10 @@ fn lookup(
             question.name = target;
             continue;
         }
+        if name == zone.domain() && matches!(question.query_type, RecordType::SOA | RecordType::ANY) {
+            reply.answers.extend(authority(zone));
+            return encode(&reply, limit);
+        }
         let mut records = records(&entry, question.query_type);
         if records.is_empty() {
             reply.authorities.extend(authority(zone));

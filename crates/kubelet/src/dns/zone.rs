@@ -157,9 +157,7 @@ impl Zone {
                     let own = format!("{}.{base}", label.to_ascii_lowercase());
                     self.entry(base.to_owned()).addresses.insert(ip);
                     self.entry(own.clone()).addresses.insert(ip);
-                    if endpoint.hostname.is_some() {
-                        self.reverse.entry(ip).or_default().insert(own.clone());
-                    }
+                    self.reverse.entry(ip).or_default().insert(own.clone());
                     for port in slice.ports.iter().flatten() {
                         let Some(number) = port.port.and_then(|port| u16::try_from(port).ok()) else { continue };
                         let srv = Srv { port: number, target: own.clone() };

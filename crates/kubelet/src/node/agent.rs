@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Error, Result, containerd, file};
-use crate::{dns, proxy, service_view};
+use crate::{dns, netpol, proxy, service_view};
 
 /// Port of the kubelet's server.
 pub const PORT: u16 = 10250;
@@ -17,10 +18,11 @@ pub const PORT: u16 = 10250;
 /// Where the node finds what it proves itself with.
 const SECRETS: &str = "/etc/ferrovirt";
 
-/// Runs until `stop`. Containers go on running; the next agent takes them over.
-pub async fn run(config: &Config, client: kube::Client, stop: CancellationToken) -> Result<()> {
+/// Runs until `stop`. Containers go on running; the next agent takes them over. `client` acts as the node, `network` as
+/// those who must know all pods of the cluster.
+pub async fn run(config: &Config, client: kube::Client, network: kube::Client, stop: CancellationToken) -> Result<()> {
     tracing::info!(node = config.name, api_server = config.api_server, "agent starts");
-    let (services, watching) = service_view::watch(client.clone());
+    let (services, watching) = service_view::watch(client.clone(), &config.name);
     let _watching = kit::spawn("service-view", watching);
     let settings = proxy::Settings {
         node: config.name.clone(),
@@ -29,11 +31,16 @@ pub async fn run(config: &Config, client: kube::Client, stop: CancellationToken)
         own_addresses: config.dns.clone(),
     };
     let _proxy = kit::spawn("service-proxy", proxy::run(settings, services.clone()));
+    let (policies, watching) = netpol::view::watch(network);
+    let _policies_watching = kit::spawn("policy-view", watching);
+    let (guard, newcomers) = netpol::guard();
+    let settings = netpol::Settings { node: config.name.clone(), dns: config.dns.clone() };
+    let _policies = kit::spawn("network-policies", netpol::run(settings, policies, newcomers));
     let settings = dns::Settings {
         addresses: config.dns.clone(),
         domain: config.domain.clone(),
         own_ranges: [config.service_cidrs.as_slice(), &config.cluster_cidrs].concat(),
-        resolvers: config.resolvers.clone(),
+        resolvers: config.resolvers.iter().map(|address| SocketAddr::new(*address, dns::PORT)).collect(),
     };
     let _dns = kit::spawn("dns", async move {
         if let Err(error) = dns::run(settings, services).await {
@@ -41,7 +48,7 @@ pub async fn run(config: &Config, client: kube::Client, stop: CancellationToken)
         }
     });
     wait_for_containerd().await;
-    Box::pin(crate::run(kubelet(config)?, client, stop)).await.map_err(|source| Error::Kubelet(Box::new(source)))
+    Box::pin(crate::run(kubelet(config, guard)?, client, stop)).await.map_err(|source| Error::Kubelet(Box::new(source)))
 }
 
 /// The socket appears when containerd listens; a moment later it answers.
@@ -51,7 +58,7 @@ async fn wait_for_containerd() {
     }
 }
 
-fn kubelet(config: &Config) -> Result<crate::Config> {
+fn kubelet(config: &Config, guard: netpol::Guard) -> Result<crate::Config> {
     let any: IpAddr = match config.addresses.iter().any(|address| address.addr().is_ipv6()) {
         true => Ipv6Addr::UNSPECIFIED.into(),
         false => Ipv4Addr::UNSPECIFIED.into(),
@@ -67,8 +74,24 @@ fn kubelet(config: &Config) -> Result<crate::Config> {
         pod_cidrs: config.pod_cidrs.iter().map(ToString::to_string).collect(),
         labels: std::collections::BTreeMap::new(),
         max_pods: 110,
+        guard: Some(guard),
+        power_off: power_button()?,
         server: Some(crate::Server { address: SocketAddr::new(any, PORT), tls: Arc::new(tls(Path::new(SECRETS))?) }),
     })
+}
+
+/// Cancelled by SIGPWR, the signal for a power that is about to go.
+fn power_button() -> Result<CancellationToken> {
+    let (token, power) = (CancellationToken::new(), SignalKind::from_raw(rustix::process::Signal::POWER.as_raw()));
+    let listen = signal(power).map_err(|source| Error::Start { program: "the listener for SIGPWR".into(), source });
+    let (mut signals, pressed) = (listen?, token.clone());
+    kit::spawn("power-button", async move {
+        if signals.recv().await.is_some() {
+            pressed.cancel();
+        }
+    })
+    .detach();
+    Ok(token)
 }
 
 /// Serves with the node's certificate and demands one of the cluster from clients.

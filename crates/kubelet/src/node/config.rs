@@ -39,8 +39,6 @@ pub struct Config {
     pub mtu: u32,
     /// Image of the container that holds a pod's namespaces.
     pub sandbox_image: String,
-    /// The host reaches Services through this node.
-    pub leads_to_services: bool,
 }
 
 impl Config {
@@ -171,7 +169,6 @@ pub(crate) fn example() -> Config {
         resolvers: vec!["192.0.2.53".parse().unwrap()],
         mtu: 1400,
         sandbox_image: "ferrovirt.local/pause:v0.1.0".into(),
-        leads_to_services: true,
     }
 }
 

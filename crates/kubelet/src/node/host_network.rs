@@ -11,9 +11,22 @@ use super::{Config, Result, file};
 /// The nftables table on the host.
 pub const TABLE: &str = "ferrovirt";
 
+/// Bridged packets pass the rules of Services and policies only with this module, which a kernel may have built in.
+fn load_bridge_filter() {
+    if Path::new("/proc/sys/net/bridge").exists() {
+        return;
+    }
+    let loaded =
+        std::process::Command::new("modprobe").arg("br_netfilter").status().is_ok_and(|status| status.success());
+    if !loaded {
+        tracing::warn!("the kernel has no br_netfilter: pods of one node reach each other past network policies");
+    }
+}
+
 /// Sets up the bridge, forwarding and translation. `saved` receives the settings as they were before, once; an
 /// existing file is kept, because it holds the values from before the first of several runs.
 pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
+    load_bridge_filter();
     let host = Netlink::open()?;
     let mut links = Vec::new();
     for link in host.links().await? {
@@ -47,6 +60,20 @@ pub async fn set_plugged(config: &Config, plugged: bool) -> Result<()> {
     let link = config.host_link();
     let changed = if plugged { host.set_up(&link).await } else { host.set_down(&link).await };
     Ok(changed?)
+}
+
+/// Makes the host reach Services through this node, which translates their addresses, in place of whichever it was.
+pub async fn lead_to_services(config: &Config) -> Result<()> {
+    let host = Netlink::open()?;
+    for (to, via) in super::start::through(config, &config.service_cidrs) {
+        host.ensure_route(&Route { to, via: Some(via), link: None }).await?;
+    }
+    Ok(())
+}
+
+/// Whether the node is connected to the host's bridge.
+pub async fn is_plugged(config: &Config) -> Result<bool> {
+    Ok(Netlink::open()?.find(&config.host_link()).await?.is_some_and(|link| link.up))
 }
 
 /// Takes a node's interface and the routes through it away.

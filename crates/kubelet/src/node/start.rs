@@ -82,16 +82,18 @@ fn default_route(gateway: &ipnet::IpNet) -> Route {
     Route { to: ipnet::IpNet::new_assert(any, 0), via: Some(gateway.addr()), link: None }
 }
 
-/// What the host sends through the node: its pods, and Services, which one node translates for it.
+/// What the host sends through the node: its pods' traffic.
 pub(super) fn routes(config: &Config) -> Vec<(ipnet::IpNet, std::net::IpAddr)> {
-    let services = config.service_cidrs.iter().filter(|_| config.leads_to_services);
-    let ranges = config.pod_cidrs.iter().chain(services);
-    ranges
-        .filter_map(|cidr| {
-            let same_family = |address: &&ipnet::IpNet| address.addr().is_ipv4() == cidr.addr().is_ipv4();
-            Some((*cidr, config.addresses.iter().find(same_family)?.addr()))
-        })
-        .collect()
+    through(config, &config.pod_cidrs)
+}
+
+/// Ranges, each with the node's address of its family.
+pub(super) fn through(config: &Config, ranges: &[ipnet::IpNet]) -> Vec<(ipnet::IpNet, std::net::IpAddr)> {
+    let address = |cidr: &ipnet::IpNet| {
+        let same_family = |address: &&ipnet::IpNet| address.addr().is_ipv4() == cidr.addr().is_ipv4();
+        Some((*cidr, config.addresses.iter().find(same_family)?.addr()))
+    };
+    ranges.iter().filter_map(address).collect()
 }
 
 #[cfg(test)]
@@ -99,20 +101,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_reaches_pods_and_services_through_the_node() {
-        let got: Vec<_> =
-            routes(&crate::node::config::example()).iter().map(|(cidr, via)| format!("{cidr} via {via}")).collect();
+    fn the_host_reaches_pods_through_their_node() {
+        let config = crate::node::config::example();
+        let text = |routes: Vec<(ipnet::IpNet, std::net::IpAddr)>| {
+            routes.iter().map(|(cidr, via)| format!("{cidr} via {via}")).collect::<Vec<_>>()
+        };
+        assert_eq!(text(routes(&config)), ["10.244.0.0/24 via 10.88.0.11", "fd00:10:244::/64 via fd00:10:88::11"]);
         assert_eq!(
-            got,
-            [
-                "10.244.0.0/24 via 10.88.0.11",
-                "fd00:10:244::/64 via fd00:10:88::11",
-                "10.96.0.0/16 via 10.88.0.11",
-                "fd00:10:96::/112 via fd00:10:88::11",
-            ]
+            text(through(&config, &config.service_cidrs)),
+            ["10.96.0.0/16 via 10.88.0.11", "fd00:10:96::/112 via fd00:10:88::11"]
         );
-        let other = Config { leads_to_services: false, ..crate::node::config::example() };
-        assert_eq!(routes(&other).len(), 2);
         assert_eq!(default_route(&"fd00::1/64".parse().unwrap()).to.to_string(), "::/0");
     }
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeDevice, VolumeMount};
 use rpc::cri;
 
 use crate::{
@@ -83,8 +83,7 @@ fn volume(
     };
     // What the volume itself says is stronger than the mount.
     let volume = spec.volumes.iter().flatten().find(|volume| volume.name == wanted.name);
-    let claim_read_only =
-        volume.and_then(|v| v.persistent_volume_claim.as_ref()).and_then(|claim| claim.read_only) == Some(true);
+    let claim_read_only = claim_is_read_only(spec, &wanted.name);
     let contents = volume.is_some_and(|v| {
         v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some()
     });
@@ -101,6 +100,29 @@ fn volume(
         } as i32,
         ..Default::default()
     })
+}
+
+/// The container's block volumes.
+pub(crate) fn devices(spec: &PodSpec, container: &Container, mounted: &Mounted) -> Result<Vec<cri::Device>> {
+    let device = |wanted: &VolumeDevice| {
+        let Some(path) = mounted.paths.get(&wanted.name) else {
+            return Err(Error::Invalid(format!("no volume is named {:?}", wanted.name)));
+        };
+        // The runtime wants the device itself and not a way to it.
+        let path = fs::canonicalize(path).map_err(Error::file("find the device behind", path))?;
+        let permissions = if claim_is_read_only(spec, &wanted.name) { "r" } else { "mrw" };
+        Ok(cri::Device {
+            container_path: wanted.device_path.clone(),
+            host_path: path.display().to_string(),
+            permissions: permissions.to_owned(),
+        })
+    };
+    container.volume_devices.iter().flatten().map(device).collect()
+}
+
+fn claim_is_read_only(spec: &PodSpec, volume: &str) -> bool {
+    let volume = spec.volumes.iter().flatten().find(|known| known.name == volume);
+    volume.and_then(|v| v.persistent_volume_claim.as_ref()?.read_only) == Some(true)
 }
 
 fn hosts_file(dir: &Path, pod: &Pod, spec: &PodSpec, context: &Context, pod_ips: &[String]) -> Result<PathBuf> {

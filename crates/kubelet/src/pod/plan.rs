@@ -100,6 +100,8 @@ pub(crate) struct Facts {
     /// By container name: the delay before the next restart, and when it was last grown.
     pub(crate) crashes: BTreeMap<String, (Duration, Timestamp)>,
     pub(crate) stopping: Option<Stopping>,
+    /// The machine is about to be switched off: what is stopped comes back with it, but for what has come to its end.
+    pub(crate) power_off: bool,
     /// The pod ended in an earlier life of this process.
     pub(crate) was_terminal: bool,
     /// Sandboxes that are dead and have given back what they held, such as their addresses.

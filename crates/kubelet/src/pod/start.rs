@@ -40,6 +40,10 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
         Waiting { reason: reason.to_owned(), message }
     };
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    if let Some(guard) = context.config.guard.as_ref().filter(|_| spec.host_network != Some(true)) {
+        let addresses: Vec<_> = start.pod_ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+        guard.protect(&pod, &addresses).await;
+    }
     let id = async {
         if let Some(refusal) = container::root_refusal(spec, wanted, start.image.uid, &start.image.user) {
             return Err((
@@ -59,6 +63,8 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
             mounts::make(&context, &pod, wanted, start.attempt, &start.mounted, &env, &start.pod_ips)
                 .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         mounts.extend(devices.mounts);
+        let mapped = mounts::devices(spec, wanted, &start.mounted)
+            .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         let mut annotations = HashMap::from([(label::TERMINATION_LOG.to_owned(), log.display().to_string())]);
         annotations.extend(devices.annotations);
         annotations.insert(label::DEVICES.to_owned(), devices.record);
@@ -67,7 +73,7 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
             image: start.image.id.clone(),
             env: env.into_iter().chain(devices.envs).collect(),
             mounts,
-            devices: devices.devices,
+            devices: devices.devices.into_iter().chain(mapped).collect(),
             annotations,
             resources: resources::of_container(spec, wanted, context.amounts.memory),
         };

@@ -120,7 +120,8 @@ fn phase(spec: &PodSpec, inputs: &Inputs<'_>, initialized: bool) -> &'static str
         return "Failed";
     }
     let exits: Vec<_> = spec.containers.iter().map(|c| observed.latest(&c.name).and_then(Instance::exit)).collect();
-    let stopped = inputs.facts.stopping.is_some() && !any_running;
+    let ends = inputs.facts.stopping.is_some() && !inputs.facts.power_off;
+    let stopped = ends && !any_running;
     if is_terminal(spec, observed) || (stopped && exits.iter().all(Option::is_some)) {
         let mains_running = spec.containers.iter().any(|c| observed.latest(&c.name).is_some_and(Instance::is_running));
         if !mains_running && (!any_running || !stopped) {

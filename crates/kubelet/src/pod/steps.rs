@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use k8s_openapi::api::{
+    core::v1::{Pod, PodSpec, PodStatus},
+    node::v1::RuntimeClass,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
@@ -11,6 +14,7 @@ use rpc::cri;
 
 use crate::{
     context::{Context, about, about_container},
+    csi,
     error::{Error, Result},
     images::{self, ImageInfo},
     pod::{
@@ -55,9 +59,16 @@ pub(crate) async fn set_up_volumes(context: Arc<Context>, pod: Arc<Pod>, ips: Ve
             Error::Volume { name, source } => {
                 format!("MountVolume.SetUp failed for volume {name:?} : {}", kit::Chain(source.as_ref()))
             }
+            Error::Mount { operation, name, source } => {
+                format!("{operation} failed for volume {name:?} : {}", kit::Chain(source.as_ref()))
+            }
             other => format!("MountVolume.SetUp failed: {}", kit::Chain(other)),
         };
-        context.events.warning(&about(&pod), "FailedMount", message);
+        let reason = match error {
+            Error::Mount { operation, .. } if operation.starts_with("MapVolume") => "FailedMapVolume",
+            _ => "FailedMount",
+        };
+        context.events.warning(&about(&pod), reason, message);
     }
     Outcome::Volumes(result)
 }
@@ -81,10 +92,19 @@ async fn run_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Result<()> {
     let logs = sandbox::log_directory(pod, &context.config.log_dir);
     std::fs::create_dir_all(&logs).map_err(Error::file("create", &logs))?;
     let config = Some(sandbox::config(pod, attempt, &context.surroundings()));
-    let request = cri::RunPodSandboxRequest { config, runtime_handler: String::new() };
+    let request = cri::RunPodSandboxRequest { config, runtime_handler: runtime_handler(context, spec).await? };
     let reply = context.runtime.cri().run_pod_sandbox(request).await.map_err(Error::runtime("run sandbox"))?;
     context.runtime.own(&reply.into_inner().pod_sandbox_id, pod.metadata.uid.as_deref().unwrap_or_default());
     Ok(())
+}
+
+/// The handler of the pod's runtime class; an empty one is the runtime's default.
+async fn runtime_handler(context: &Context, spec: &PodSpec) -> Result<String> {
+    let Some(name) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
+        return Ok(String::new());
+    };
+    let class = Api::<RuntimeClass>::all(context.client.clone()).get(name).await;
+    class.map(|class| class.handler).map_err(Error::api("read runtime class"))
 }
 
 pub(crate) async fn pull(context: Arc<Context>, pod: Arc<Pod>, name: String) -> Outcome {
@@ -151,12 +171,17 @@ async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
         remove_dir(Path::new(&logs))?;
     }
     let dir = context.pod_dir(uid);
+    csi::teardown::release(context, uid).await?;
     if all {
         volumes::tear_down(&dir)?;
     } else {
         volumes::unmount_below(&dir)?;
     }
+    volumes::local::release_unused(context).await;
     context.devices.release(uid);
+    if let Some(guard) = context.config.guard.as_ref().filter(|_| all) {
+        guard.forget(uid);
+    }
     remove_cgroups(context, &resources::cgroup_parent(&context.config.node_name, pod))
 }
 

@@ -46,6 +46,8 @@ const RELIST: Duration = Duration::from_secs(10);
 const MEASURE: Duration = Duration::from_secs(10);
 /// How long the containers of an evicted pod get to end.
 const EVICTION_GRACE: Duration = Duration::from_secs(1);
+/// How long a pod of a node whose power goes may take to say that it has stopped: the node may be cut off.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How often contents of volumes are compared with their sources.
 const REFRESH: Duration = Duration::from_secs(45);
 
@@ -99,7 +101,9 @@ pub(crate) async fn run(
 ) {
     let Wish { pod, gone } = wishes.borrow_and_update().clone();
     let (reports, mut verdicts) = mpsc::unbounded_channel();
+    let power_off = context.config.power_off.clone();
     let mut worker = Worker::new(context, pod, gone, reports);
+    let mut drivers = worker.context.csi.drivers.changes();
     let mut dirty = true;
     loop {
         if dirty {
@@ -132,6 +136,8 @@ pub(crate) async fn run(
                 }
             }
             Some((id, verdict)) = verdicts.recv() => worker.probed(&id, verdict),
+            Ok(()) = drivers.changed() => worker.hasten(),
+            () = power_off.cancelled(), if !worker.facts.power_off => worker.power_fails(),
             () = tokio::time::sleep(wake) => dirty |= !worker.lagging.is_empty() || worker.relist() == Some(Duration::ZERO),
         }
     }
@@ -292,6 +298,23 @@ impl Worker {
         }
     }
 
+    /// A driver came: what may have waited for it is tried at once.
+    fn hasten(&mut self) {
+        for key in [Step::SetUpVolumes.key(), Step::CleanUp { all: true }.key()] {
+            self.facts.hold.remove(&key);
+            self.failures.remove(&key);
+        }
+    }
+
+    /// Everything is stopped with its grace. Volumes, and what a pod has written, stay for when the power is back.
+    fn power_fails(&mut self) {
+        self.facts.power_off = true;
+        let now = kit::clock::now();
+        let grace = Duration::from_secs(u64::try_from(plan::grace_period(self.spec())).unwrap_or(0));
+        let deadline = now.checked_add(grace).unwrap_or(now);
+        self.facts.stopping.get_or_insert(Stopping { deadline, deleted: false });
+    }
+
     fn happened(&mut self, happened: &Happened) {
         if happened.exited {
             self.lagging.insert(happened.id.clone(), 0);
@@ -315,8 +338,10 @@ impl Worker {
         self.tend_probes();
         let pod = self.pod.clone();
         let plan = plan::plan(&pod, &self.observed, &self.facts, now);
-        for step in &plan.steps {
-            self.begin(step.clone());
+        let kept = |step: &Step| matches!(step, Step::CleanUp { all: false }) && self.facts.power_off;
+        let steps: Vec<Step> = plan.steps.iter().filter(|step| !kept(step)).cloned().collect();
+        for step in steps {
+            self.begin(step);
         }
         self.publish(&plan, now);
         let held = self.facts.hold.get("release").is_some_and(|until| *until > now);
@@ -468,7 +493,7 @@ impl Worker {
                 self.mounted = mounted;
                 self.facts.volumes_ready = true;
                 let due = kit::clock::now().checked_add(REFRESH).ok();
-                self.facts.volumes_due = due.filter(|_| volumes::are_live(self.spec()));
+                self.facts.volumes_due = due.filter(|_| self.mounted.republish || volumes::are_live(self.spec()));
                 (true, false)
             }
             Outcome::Volumes(Err(error)) => {
@@ -671,6 +696,10 @@ impl Worker {
     }
 
     fn is_over(&self) -> bool {
-        self.gone && self.facts.cleaned == Some(true) && self.facts.busy.is_empty()
+        let said = self.unpublished.is_none_or(|since| since.elapsed() >= LAST_WORDS);
+        let off = self.facts.power_off && self.observed.running().next().is_none() && said;
+        // An image that is still on its way is not waited for.
+        let busy = |key: &String| !(off && key.starts_with("pull:"));
+        (off || (self.gone && self.facts.cleaned == Some(true))) && !self.facts.busy.iter().any(busy)
     }
 }

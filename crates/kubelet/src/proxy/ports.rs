@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
@@ -30,7 +31,7 @@ impl Protocol {
         }
     }
 
-    fn parse(name: Option<&str>) -> Option<Self> {
+    pub(crate) fn parse(name: Option<&str>) -> Option<Self> {
         match name.unwrap_or("TCP") {
             "TCP" => Some(Self::Tcp),
             "UDP" => Some(Self::Udp),
@@ -51,16 +52,22 @@ pub struct Port {
     pub port: u16,
     /// Cluster IPs of this family; each port has at most one, but nothing depends on that.
     pub cluster_ips: Vec<IpAddr>,
-    /// Addresses from outside the cluster: external IPs and those of a load balancer.
+    /// Addresses from outside the cluster.
     pub external_ips: Vec<IpAddr>,
+    /// Addresses of a load balancer that hands packets on as they came.
+    pub balancer_ips: Vec<IpAddr>,
+    /// Who may come by the load balancer; everybody when there is none.
+    pub sources: Vec<IpNet>,
     /// The port on every address of the node.
     pub node_port: Option<u16>,
     /// IPv6.
     pub is_v6: bool,
     /// Seconds for which a client stays with its endpoint.
     pub affinity: Option<u32>,
-    /// Who answers on the cluster IP.
+    /// Who answers.
     pub endpoints: BTreeSet<SocketAddr>,
+    /// Who answers on the cluster IP, when that is not everybody (`internalTrafficPolicy: Local`).
+    pub inside: Option<BTreeSet<SocketAddr>>,
     /// Who answers from outside, when that is not everybody (`externalTrafficPolicy: Local`).
     pub local_endpoints: Option<BTreeSet<SocketAddr>>,
 }
@@ -90,10 +97,14 @@ fn of_service(service: &Service, view: &View, settings: &Settings) -> Vec<Port> 
     if cluster_ips.is_empty() || cluster_ips.iter().any(|ip| settings.own_addresses.contains(ip)) {
         return Vec::new();
     }
-    let mut external_ips: Vec<IpAddr> = spec.external_ips.iter().flatten().filter_map(|ip| ip.parse().ok()).collect();
+    let external_ips: Vec<IpAddr> = spec.external_ips.iter().flatten().filter_map(|ip| ip.parse().ok()).collect();
     let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = balancer.and_then(|balancer| balancer.ingress.as_ref());
-    external_ips.extend(ingress.into_iter().flatten().filter_map(|entry| entry.ip.as_ref()?.parse::<IpAddr>().ok()));
+    // One that answers itself is reached as any other host outside.
+    let handed_on = ingress.into_iter().flatten().filter(|entry| entry.ip_mode.as_deref() != Some("Proxy"));
+    let balancer_ips: Vec<IpAddr> = handed_on.filter_map(|entry| entry.ip.as_ref()?.parse().ok()).collect();
+    let sources = spec.load_balancer_source_ranges.iter().flatten();
+    let sources: Vec<IpNet> = sources.filter_map(|range| range.trim().parse::<IpNet>().ok()).collect();
     let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
         let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
         config.and_then(|client| client.timeout_seconds).and_then(|s| u32::try_from(s).ok()).unwrap_or(10_800)
@@ -112,23 +123,58 @@ fn of_service(service: &Service, view: &View, settings: &Settings) -> Vec<Port> 
                 continue;
             }
             let slices: Vec<_> = view.slices_of(namespace, name).filter(|s| is_of_family(s, is_v6)).collect();
-            let everybody = endpoints(&slices, port, |_| true);
-            let here = |endpoint: &Endpoint| endpoint.node_name.as_deref() == Some(settings.node.as_str());
+            let near = nearby(&slices, view.zone.as_deref());
+            let here = |endpoint: &Endpoint| is_here(endpoint, settings);
             ports.push(Port {
                 service: format!("{namespace}/{name}"),
                 protocol,
                 port: number,
                 cluster_ips: of_family(&cluster_ips),
                 external_ips: of_family(&external_ips),
+                balancer_ips: of_family(&balancer_ips),
+                sources: sources.clone(),
                 node_port: port.node_port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0),
                 is_v6,
                 affinity,
-                endpoints: if internal_local { endpoints(&slices, port, here) } else { everybody },
+                endpoints: endpoints(&slices, port, near),
+                inside: internal_local.then(|| endpoints(&slices, port, here)),
                 local_endpoints: external_local.then(|| endpoints(&slices, port, here)),
             });
         }
     }
     ports
+}
+
+fn is_here(endpoint: &Endpoint, settings: &Settings) -> bool {
+    endpoint.node_name.as_deref() == Some(settings.node.as_str())
+}
+
+/// Which endpoints a node of `zone` prefers: those hinted to be for it. Hints count only when every ready endpoint has
+/// some and one of them is for this zone: a zone whose endpoints are gone is served by the others.
+fn nearby(slices: &[&EndpointSlice], zone: Option<&str>) -> impl Fn(&Endpoint) -> bool {
+    let zones = |endpoint: &Endpoint| -> Option<Vec<String>> {
+        let hints = endpoint.hints.as_ref()?.for_zones.as_ref()?;
+        Some(hints.iter().map(|zone| zone.name.clone()).collect())
+    };
+    let ready = slices.iter().flat_map(|slice| &slice.endpoints).filter(|endpoint| conditions(endpoint).0);
+    let hinted: Option<Vec<Vec<String>>> = ready.map(zones).collect();
+    let zone = zone.filter(|zone| hinted.iter().flatten().flatten().any(|hinted| hinted == zone)).map(str::to_owned);
+    move |endpoint| match &zone {
+        None => true,
+        // One without hints is not ready; it may be needed when nobody is.
+        Some(zone) => zones(endpoint).is_none_or(|zones| zones.contains(zone)),
+    }
+}
+
+/// How many endpoints of a Service on this node are ready; one with two addresses counts once.
+pub(super) fn ready_here(view: &View, namespace: &str, name: &str, settings: &Settings) -> usize {
+    let of = |is_v6| {
+        let slices = view.slices_of(namespace, name).filter(|slice| is_of_family(slice, is_v6));
+        let endpoints = slices.flat_map(|slice| &slice.endpoints);
+        let ready = endpoints.filter(|endpoint| conditions(endpoint).0 && is_here(endpoint, settings));
+        ready.flat_map(|endpoint| &endpoint.addresses).collect::<BTreeSet<_>>().len()
+    };
+    of(false).max(of(true))
 }
 
 fn is_of_family(slice: &EndpointSlice, is_v6: bool) -> bool {

@@ -118,17 +118,27 @@ pub fn render(settings: &Settings, ports: &[Port]) -> Ruleset {
         let id = format!("{}/{}/{}/{}", port.service, port.protocol.word(), port.port, family.suffix);
         let pods = list(settings.pod_cidrs.iter().filter(|net| net.addr().is_ipv6() == port.is_v6));
         let choose = format!("choose/{id}");
+        let choose_here = format!("choose_here/{id}");
         endpoints(&mut rules, port, family, &id, &choose, &port.endpoints);
-
-        let inside = if port.endpoints.is_empty() { "reject".to_owned() } else { format!("service/{id}") };
-        if !port.endpoints.is_empty() {
-            let mark = format!("{} saddr != {pods} meta mark set meta mark or {MARK}", family.ip);
-            rules.chains.insert(inside.clone(), vec![mark, format!("goto {choose}")]);
+        for here in port.inside.iter().chain(&port.local_endpoints) {
+            endpoints(&mut rules, port, family, &id, &choose_here, here);
         }
-        let outside = outside(&mut rules, port, family, &id, &choose);
+        let (answering, choice) = match &port.inside {
+            Some(here) => (here, &choose_here),
+            None => (&port.endpoints, &choose),
+        };
+        let inside = if answering.is_empty() { "reject".to_owned() } else { format!("service/{id}") };
+        if !answering.is_empty() {
+            let mark = format!("{} saddr != {pods} meta mark set meta mark or {MARK}", family.ip);
+            rules.chains.insert(inside.clone(), vec![mark, format!("goto {choice}")]);
+        }
+        let outside = outside(&mut rules, port, family, &id, &pods);
+        let balancer = firewall(&mut rules, port, family, &id, &outside);
         let (addresses, node_ports) = (format!("addresses{}", family.suffix), format!("node_ports{}", family.suffix));
         let of_port = format!("{} . {}", port.protocol.word(), port.port);
-        for (ips, chain) in [(&port.cluster_ips, &inside), (&port.external_ips, &outside)] {
+        let by_address =
+            [(&port.cluster_ips, &inside), (&port.external_ips, &outside), (&port.balancer_ips, &balancer)];
+        for (ips, chain) in by_address {
             for ip in ips {
                 // Two Services may claim one external address; an element can be there once.
                 if taken.insert((*ip, port.protocol, port.port)) {
@@ -158,22 +168,45 @@ fn add_verdict(rules: &mut Ruleset, map: &str, key: &str, chain: &str) {
 }
 
 /// The chain for what comes from outside: everybody answers and the client's address is lost, or only this node's
-/// endpoints answer and see it.
-fn outside(rules: &mut Ruleset, port: &Port, family: &Family, id: &str, choose: &str) -> String {
-    let wanted = port.node_port.is_some() || !port.external_ips.is_empty();
-    let answering = port.local_endpoints.as_ref().unwrap_or(&port.endpoints);
-    if answering.is_empty() || !wanted {
+/// endpoints answer and see it. Who is inside already, a pod or the node itself, is led to everybody even then.
+fn outside(rules: &mut Ruleset, port: &Port, family: &Family, id: &str, pods: &str) -> String {
+    let wanted = port.node_port.is_some() || !port.external_ips.is_empty() || !port.balancer_ips.is_empty();
+    if port.endpoints.is_empty() || !wanted {
         return "reject".into();
     }
     let chain = format!("outside/{id}");
-    let lines = if port.local_endpoints.is_some() {
-        let choose_here = format!("choose_here/{id}");
-        endpoints(rules, port, family, id, &choose_here, answering);
-        vec![format!("goto {choose_here}")]
-    } else {
-        vec![format!("meta mark set meta mark or {MARK}"), format!("goto {choose}")]
+    let everybody = format!("meta mark set meta mark or {MARK} goto choose/{id}");
+    let lines = match &port.local_endpoints {
+        None => vec![everybody],
+        Some(here) => vec![
+            format!("{} saddr {pods} goto choose/{id}", family.ip),
+            format!("fib saddr type local {everybody}"),
+            // Dropped and not refused: a load balancer sends the client's next packet to a node that has some.
+            if here.is_empty() { "drop".into() } else { format!("goto choose_here/{id}") },
+        ],
     };
     rules.chains.insert(chain.clone(), lines);
+    chain
+}
+
+/// The chain before [`outside`] for a load balancer that not everybody may come by.
+fn firewall(rules: &mut Ruleset, port: &Port, family: &Family, id: &str, outside: &str) -> String {
+    if port.sources.is_empty() || port.balancer_ips.is_empty() || outside == "reject" {
+        return outside.to_owned();
+    }
+    let mut ranges: Vec<_> = port.sources.iter().filter(|range| range.addr().is_ipv6() == port.is_v6).collect();
+    // A set's ranges must not overlap.
+    ranges.sort_by_key(|range| range.prefix_len());
+    let mut kept: Vec<&ipnet::IpNet> = Vec::new();
+    for range in ranges {
+        if !kept.iter().any(|wider| wider.contains(range)) {
+            kept.push(range);
+        }
+    }
+    let chain = format!("firewall/{id}");
+    let admitted = list(kept.iter().map(|range| range.trunc()));
+    let guard = if kept.is_empty() { "drop".into() } else { format!("{} saddr != {admitted} drop", family.ip) };
+    rules.chains.insert(chain.clone(), vec![guard, format!("goto {outside}")]);
     chain
 }
 

@@ -44,7 +44,7 @@ impl Wanted {
     pub(super) fn parse(query: &str) -> Self {
         let mut wanted = Wanted::default();
         for (name, value) in super::log::pairs(query) {
-            let on = matches!(value.as_str(), "1" | "true");
+            let on = matches!(value.as_str(), "1" | "t" | "T" | "true" | "True" | "TRUE");
             match name.as_str() {
                 "command" => wanted.command.push(value),
                 "stdin" | "input" => wanted.stdin = on,

@@ -70,7 +70,7 @@ fn parse(query: &str, now: Timestamp) -> Result<(Query, bool), String> {
     let mut wanted = Query { stdout: true, stderr: true, ..Default::default() };
     let mut previous = false;
     for (name, value) in pairs(query) {
-        let on = matches!(value.as_str(), "1" | "true");
+        let on = matches!(value.as_str(), "1" | "t" | "T" | "true" | "True" | "TRUE");
         let number = || value.parse::<u64>().map_err(|_| format!("{name}: {value:?} is not a number"));
         match name.as_str() {
             "follow" => wanted.follow = on,

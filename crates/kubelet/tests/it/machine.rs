@@ -121,6 +121,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
             pod_cidrs: vec![],
             labels: Default::default(),
             max_pods: 110,
+            guard: None,
+            power_off: CancellationToken::new(),
             server: Some(self.tls.server.clone()),
         };
         self.kubelet = Some(tokio::spawn(Box::pin(kubelet::run(config, self.client.clone(), self.stop.clone()))));

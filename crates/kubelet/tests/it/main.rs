@@ -5,7 +5,10 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "what a failed test shows")]
 #![allow(clippy::large_futures, reason = "one test holds the whole cluster")]
 
+mod csi;
+mod driver;
 mod image;
 mod machine;
 mod pods;
+mod simulated;
 mod streams;

@@ -27,6 +27,7 @@ async fn pods_run_on_containerd() {
         resources(&machine),
         crate::streams::streams(&machine, &machine.tls),
     );
+    crate::csi::volumes(&mut machine).await;
     restart_of_the_kubelet(&mut machine).await;
 }
 

@@ -50,7 +50,7 @@ impl Tls {
     }
 
     /// A page by GET: status and body.
-    async fn get(&self, name: &str, path: &str) -> (u16, String) {
+    pub(crate) async fn get(&self, name: &str, path: &str) -> (u16, String) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = self.connect(name).await;
         let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
@@ -61,6 +61,28 @@ impl Tls {
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    }
+
+    /// Asks a CSI driver about the node, over a connection that the kubelet passes on.
+    pub(crate) async fn call_driver(&self, name: &str) -> rpc::csi::NodeGetInfoResponse {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = self.connect("kube-apiserver-kubelet-client").await;
+        let upgrade =
+            format!("GET /csi/{name} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: csi\r\n\r\n");
+        stream.write_all(upgrade.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(stream.read_u8().await.unwrap());
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&answer));
+        let mut stream = Some(hyper_util::rt::TokioIo::new(stream));
+        let connect = tower::service_fn(move |_: http::Uri| {
+            std::future::ready(stream.take().ok_or_else(|| std::io::Error::other("one connection is enough")))
+        });
+        let endpoint = tonic::transport::Endpoint::from_static("http://driver.invalid");
+        let channel = endpoint.connect_with_connector(connect).await.unwrap();
+        let mut node = rpc::csi::node_client::NodeClient::new(channel);
+        node.node_get_info(rpc::csi::NodeGetInfoRequest {}).await.unwrap().into_inner()
     }
 
     async fn websocket(&self, path: &str) -> WebSocketStream<tokio_rustls::client::TlsStream<TcpStream>> {

@@ -47,7 +47,7 @@ fn attributes(node: &str) -> Attributes {
         namespace: "ns".into(),
         name: "vm".into(),
         object: Some(object.clone()),
-        old: Some(object),
+        old: Some(Arc::new(object)),
         options: json!({}),
         dry_run: false,
     }
@@ -67,9 +67,14 @@ fn check(spec: &Value, action: &str, node: &str, expect: Result<&[&str], &str>) 
     let view: Arc<dyn View> = Arc::new(view);
     let authorizer = Authorizer::new(view.clone());
     let mut warnings = Vec::new();
-    let outcome = Policies::new(view)
-        .check(&attributes(node), &Registry::default(), &authorizer, &mut warnings)
-        .map_err(|e| e.message);
+    let policies = Policies::new(view);
+    let outcome = futures::executor::block_on(policies.check(
+        &attributes(node),
+        &Registry::default(),
+        &authorizer,
+        &mut warnings,
+    ))
+    .map_err(|e| e.message);
     match expect {
         Ok(expected) => {
             assert_eq!(outcome, Ok(()), "{spec}");

@@ -1,14 +1,15 @@
 //! One exchange with a webhook: the AdmissionReview sent, the answer checked, the patch applied.
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{Hook, Target};
+use super::{Hook, Place};
 use crate::admission::{Attributes, Operation};
-use crate::aggregation::dial;
 use crate::authz::reviews::user_info;
-use crate::authz::view::{View, text};
+use crate::authz::view::text;
+use crate::crd::convert::between;
 use crate::error::{ApiError, Cause};
+use crate::patch::json;
+use crate::registry::Resource;
 
 /// Why a hook gave no verdict.
 #[derive(Debug)]
@@ -20,12 +21,11 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn settle(self, hook: &Hook, warnings: &mut Vec<String>) -> Result<(), ApiError> {
+    pub(super) fn settle(self, hook: &Hook) -> Result<(), ApiError> {
         match self {
             Self::Refused(error) => Err(error),
             Self::Call(reason) if hook.ignore_failures => {
                 tracing::warn!(webhook = %hook.name, %reason, "webhook failed, ignored by its failure policy");
-                let _ = warnings;
                 Ok(())
             }
             Self::Call(reason) => Err(ApiError::internal(format!(
@@ -36,16 +36,21 @@ impl Failure {
     }
 }
 
-/// The object as the hook wants it: storage conversion between versions of one schema is the version's name.
-fn in_version(object: Option<&Value>, group: &str, version: &str, own: &str) -> Value {
-    let mut object = object.cloned().unwrap_or(Value::Null);
-    if version != own && object.is_object() {
-        object["apiVersion"] = if group.is_empty() { version.into() } else { format!("{group}/{version}").into() };
+/// An object as the hook wants it. The answers of subresources have one version, whatever that of the resource is.
+async fn in_version(
+    place: &Place<'_>,
+    object: Option<&Value>,
+    attributes: &Attributes,
+    version: &str,
+) -> Result<Value, ApiError> {
+    let object = object.cloned().unwrap_or(Value::Null);
+    if object["kind"] != *attributes.resource.kind {
+        return Ok(object);
     }
-    object
+    between(place.view, place.registry, &attributes.resource, object, version).await
 }
 
-fn document(uid: &str, version: &str, attributes: &Attributes) -> Value {
+async fn document(uid: &str, version: &str, place: &Place<'_>, attributes: &Attributes) -> Result<Value, ApiError> {
     let resource = &attributes.resource;
     let own = attributes.info.version.as_str();
     // Subresources such as scale and eviction carry a kind of their own.
@@ -63,6 +68,8 @@ fn document(uid: &str, version: &str, attributes: &Attributes) -> Value {
     } else {
         json!({"group": resource.group, "version": own, "kind": resource.kind})
     };
+    let object = in_version(place, attributes.object.as_ref(), attributes, version).await?;
+    let old = in_version(place, attributes.old.as_deref(), attributes, version).await?;
     let mut request = json!({
         "uid": uid,
         "kind": gvk,
@@ -71,8 +78,8 @@ fn document(uid: &str, version: &str, attributes: &Attributes) -> Value {
         "requestResource": {"group": resource.group, "version": own, "resource": resource.plural},
         "operation": attributes.operation.word(),
         "userInfo": user_info(&attributes.user),
-        "object": in_version(attributes.object.as_ref(), &resource.group, version, own),
-        "oldObject": in_version(attributes.old.as_ref(), &resource.group, version, own),
+        "object": object,
+        "oldObject": old,
         "dryRun": attributes.dry_run,
         "options": attributes.options,
     });
@@ -86,12 +93,12 @@ fn document(uid: &str, version: &str, attributes: &Attributes) -> Value {
     if !attributes.namespace.is_empty() {
         request["namespace"] = attributes.namespace.clone().into();
     }
-    json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request})
+    Ok(json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}))
 }
 
 /// Sends the review; yields the checked `response`.
 pub(super) async fn review(
-    view: &dyn View,
+    place: &Place<'_>,
     hook: &Hook,
     version: &str,
     attributes: &Attributes,
@@ -101,61 +108,41 @@ pub(super) async fn review(
         return Err(Failure::Refused(ApiError::bad_request(why)));
     }
     let uid = uuid::Uuid::new_v4().to_string();
-    let body = document(&uid, version, attributes).to_string();
-    let seconds = hook.timeout.as_secs();
-    let (url, host, address) = match &hook.target {
-        Target::Broken(reason) => return Err(Failure::Call(reason.clone())),
-        Target::Service { namespace, name, port, path } => {
-            let host = format!("{name}.{namespace}.svc");
-            let shown = format!("https://{host}:{port}{path}?timeout={seconds}s");
-            let address = dial::resolve(view, namespace, name, *port)
-                .map_err(|e| Failure::Call(format!("failed to call webhook: Post {shown:?}: {e}")))?;
-            (shown, host, address)
-        }
-        Target::Url(url) => {
-            let mut shown = url.clone();
-            shown.query_pairs_mut().append_pair("timeout", &format!("{seconds}s"));
-            let host = url.host_str().unwrap_or_default().to_owned();
-            let port = url.port_or_known_default().unwrap_or(443);
-            let bare = host.trim_matches(['[', ']']).to_owned();
-            let mut addresses = tokio::net::lookup_host((bare, port))
-                .await
-                .map_err(|e| Failure::Call(format!("failed to call webhook: Post {shown:?}: {e}")))?;
-            let address = addresses
-                .next()
-                .ok_or_else(|| Failure::Call(format!("failed to call webhook: Post {shown:?}: no such host")))?;
-            (shown.to_string(), host, address)
-        }
-    };
-    let failed = |why: &dyn std::fmt::Display| Failure::Call(format!("failed to call webhook: Post {url:?}: {why}"));
-    let target = url.splitn(4, '/').nth(3).unwrap_or_default();
-    let request = http::Request::post(format!("/{target}"))
-        .header(http::header::HOST, &host)
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .header(http::header::ACCEPT, "application/json")
-        .body(Bytes::from(body))
-        .map_err(|e| failed(&e))?;
-    let backend =
-        hook.backend.as_ref().ok_or_else(|| Failure::Call("webhook has no usable client configuration".into()))?;
-    let response = backend.send(address, request, hook.timeout).await.map_err(|e| failed(&e))?;
-    if !response.status().is_success() {
-        let text = String::from_utf8_lossy(response.body());
-        let first = text.lines().next().unwrap_or_default();
-        return Err(Failure::Call(format!("failed to call webhook: {first}")));
+    let body = document(&uid, version, place, attributes).await.map_err(Failure::Refused)?.to_string();
+    let answer = hook.client.post(place.view, body, hook.timeout).await;
+    let answer = answer.map_err(|why| Failure::Call(format!("failed to call webhook: {why}")))?;
+    let response =
+        checked(&uid, answer).map_err(|why| Failure::Call(format!("received invalid webhook response: {why}")))?;
+    for (key, value) in response.get("auditAnnotations").and_then(Value::as_object).into_iter().flatten() {
+        tracing::info!(target: "audit", annotation = %format!("{}/{key}", hook.name), %value, "audit annotation of a webhook");
     }
-    let answer: Value = serde_json::from_slice(response.body())
-        .map_err(|e| Failure::Call(format!("failed to call webhook: couldn't decode response: {e}")))?;
-    let answer = answer.get("response").cloned().unwrap_or(Value::Null);
-    if !answer.is_object() {
-        return Err(Failure::Call("Webhook response was absent".into()));
+    Ok(response)
+}
+
+/// The `response` of an answer that is one to the review of this `uid`.
+fn checked(uid: &str, mut answer: Value) -> Result<Value, String> {
+    let got = (text(&answer, "/apiVersion"), text(&answer, "/kind"));
+    if got != ("admission.k8s.io/v1", "AdmissionReview") {
+        let (version, kind) = got;
+        return Err(format!(
+            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {version}, Kind={kind}"
+        ));
     }
-    if text(&answer, "/uid") != uid {
-        let got = text(&answer, "/uid");
-        return Err(Failure::Call(format!(
-            "received invalid webhook response: expected response.uid={uid:?}, got {got:?}"
-        )));
+    let response = answer["response"].take();
+    if !response.is_object() {
+        return Err("webhook response was absent".to_owned());
     }
-    Ok(answer)
+    let said = text(&response, "/uid");
+    if said != uid {
+        return Err(format!("expected response.uid={uid:?}, got {said:?}"));
+    }
+    match (text(&response, "/patch"), text(&response, "/patchType")) {
+        ("", "") => Ok(response),
+        ("", _) => Err("webhook returned response.patchType but not response.patch".to_owned()),
+        (_, "") => Err("webhook returned response.patch but not response.patchType".to_owned()),
+        (_, "JSONPatch") => Ok(response),
+        (_, other) => Err(format!("webhook returned invalid response.patchType of {other:?}")),
+    }
 }
 
 /// An explicit refusal as an error worded like Kubernetes'.
@@ -210,7 +197,8 @@ fn word(reason: &str) -> &'static str {
 }
 
 /// The object after the hook's JSON patch; None when there is none.
-pub(super) fn patched(
+pub(super) async fn patched(
+    place: &Place<'_>,
     hook: &Hook,
     version: &str,
     answer: &Value,
@@ -221,27 +209,28 @@ pub(super) fn patched(
     if encoded.is_empty() {
         return Ok(None);
     }
-    if text(answer, "/patchType") != "JSONPatch" {
-        return Err(Failure::Call(format!(
-            "received invalid webhook response: unknown patchType {:?}",
-            text(answer, "/patchType")
-        )));
-    }
     if attributes.operation == Operation::Delete {
         return Err(Failure::Call("received invalid webhook response: a DELETE cannot be patched".into()));
     }
     let bytes = base64::engine::general_purpose::STANDARD
         .decode(encoded)
         .map_err(|_| Failure::Call("received invalid webhook response: patch is not base64".into()))?;
-    let patch: json_patch::Patch =
-        serde_json::from_slice(&bytes).map_err(|e| Failure::Call(format!("unable to decode patch: {e}")))?;
-    let (group, own) = (&attributes.resource.group, attributes.info.version.as_str());
-    let mut object = in_version(attributes.object.as_ref(), group, version, own);
-    json_patch::patch(&mut object, &patch).map_err(|e| {
+    let patch = serde_json::from_slice(&bytes)
+        .map_err(|error| error.to_string())
+        .and_then(|document| json::decode(document).map_err(|error| error.message))
+        .map_err(|why| Failure::Call(format!("unable to decode patch: {why}")))?;
+    let object = in_version(place, attributes.object.as_ref(), attributes, version).await.map_err(Failure::Refused)?;
+    let object = json::apply(&object, &patch).map_err(|error| {
         Failure::Refused(ApiError::internal(format!(
-            "Internal error occurred: admission webhook {:?} sent a patch that does not apply: {e}",
-            hook.name
+            "Internal error occurred: admission webhook {:?} sent a patch that does not apply: {}",
+            hook.name, error.message
         )))
     })?;
-    Ok(Some(in_version(Some(&object), group, own, version)))
+    let resource = &attributes.resource;
+    if object["kind"] != *resource.kind || resource.version == version {
+        return Ok(Some(object));
+    }
+    let seen = Resource { version: version.to_owned(), ..(**resource).clone() };
+    let back = between(place.view, place.registry, &seen, object, &resource.version).await;
+    back.map(Some).map_err(Failure::Refused)
 }

@@ -117,20 +117,26 @@ fn applying_the_same_value_shares_it() {
 }
 
 #[test]
-fn keyed_elements_merge_and_keep_the_appliers_order() {
-    let spec = |names: &[&str]| {
-        let containers: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
-        json!({"template": {"spec": {"containers": containers}}})
-    };
-    let live = applied(None, "a", spec(&["a", "b"]));
-    let live = applied(Some(&live), "b", spec(&["c", "b"]));
-    let names: Vec<&str> = live["spec"]["template"]["spec"]["containers"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|c| c["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(names, ["c", "a", "b"]);
+fn keyed_elements_merge_in_the_appliers_order_around_what_others_have() {
+    #[track_caller]
+    fn check(first: &str, second: &str, expect: &str) {
+        let spec = |names: &str| {
+            let containers: Vec<Value> = names.chars().map(|name| json!({"name": name.to_string()})).collect();
+            json!({"template": {"spec": {"containers": containers}}})
+        };
+        let live = applied(None, "a", spec(first));
+        let live = applied(Some(&live), "b", spec(second));
+        let names = live["spec"]["template"]["spec"]["containers"].as_array().unwrap().iter();
+        assert_eq!(names.map(|c| c["name"].as_str().unwrap()).collect::<String>(), expect);
+    }
+    check("ab", "cb", "acb");
+    check("a", "b", "ab");
+    check("ab", "ba", "ba");
+    check("axb", "ba", "xba");
+    check("abx", "ba", "bxa");
+    check("axby", "acb", "axcby");
+    check("axy", "na", "naxy");
+    check("xabyc", "cnba", "xycnba");
 }
 
 #[test]
@@ -178,6 +184,62 @@ fn managed_fields_can_be_forgotten_but_not_applied() {
     assert_eq!(error.message, "metadata.managedFields must be nil");
 }
 
+const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// What `kubectl apply` on the client's side leaves behind.
+fn client_side(spec: Value) -> Value {
+    let mut live = object(json!({}));
+    live["metadata"]["annotations"] = json!({LAST: object(spec.clone()).to_string()});
+    let mut after = live.clone();
+    after["spec"] = spec;
+    update(&deployment(), None, after, "kubectl-client-side-apply", "Update", "apps/v1", "", now())
+}
+
+#[test]
+fn kubectl_changes_over_from_the_clients_side_without_conflict() {
+    let live = client_side(json!({"replicas": 1, "paused": true}));
+    let error = by("somebody", false, Some(&live), json!({"replicas": 2})).unwrap_err();
+    assert!(error.message.contains(r#"conflict with "kubectl-client-side-apply" using apps/v1: .spec.replicas"#));
+    let live = by("kubectl", false, Some(&live), json!({"replicas": 2, "paused": true})).unwrap();
+    assert_eq!(live["spec"], json!({"replicas": 2, "paused": true}));
+    let kept = live["metadata"]["annotations"][LAST].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(kept).unwrap(), object(json!({"replicas": 2, "paused": true})));
+}
+
+#[test]
+fn what_another_changed_since_is_no_inheritance() {
+    let live = client_side(json!({"replicas": 1, "paused": true}));
+    let live = edited(&live, "scaler", |o| o["spec"]["replicas"] = 5.into());
+    let error = by("kubectl", false, Some(&live), json!({"replicas": 2, "paused": false})).unwrap_err();
+    assert_eq!(error.message, r#"Apply failed with 1 conflict: conflict with "scaler" using apps/v1: .spec.replicas"#);
+}
+
+#[test]
+fn a_writer_of_a_part_says_nothing_of_owners() {
+    let live = applied(None, "a", json!({"replicas": 1}));
+    let mut after = live.clone();
+    after["status"] = json!({"readyReplicas": 1});
+    after["metadata"]["managedFields"] = json!([{}]);
+    let after = update(&deployment(), Some(&live), after, "controller", "Update", "apps/v1", "status", now());
+    assert_eq!(owners(&after), ["a: .spec.replicas", "controller: .status.readyReplicas"]);
+}
+
+#[test]
+fn updaters_beyond_ten_are_folded_into_their_past() {
+    let mut live = applied(None, "a", json!({"paused": true}));
+    for n in 0..12 {
+        live = edited(&live, &format!("u{n:02}"), |o| o["metadata"]["labels"][format!("l{n:02}")] = "x".into());
+    }
+    let names: Vec<String> = managed::entries(&live).into_iter().map(|e| e.manager).collect();
+    assert_eq!(names.len(), 11, "{names:?}");
+    assert!(names.contains(&"a".to_owned()) && names.contains(&"ancient-changes".to_owned()), "{names:?}");
+    let ancient = managed::entries(&live).into_iter().find(|e| e.manager == "ancient-changes").unwrap();
+    assert_eq!(
+        ancient.set.paths(),
+        [".metadata.labels", ".metadata.labels.l00", ".metadata.labels.l01", ".metadata.labels.l02"]
+    );
+}
+
 #[test]
 fn what_the_schema_lacks_is_refused() {
     let refused = |spec: Value| by("a", false, None, spec).unwrap_err().message;
@@ -188,6 +250,16 @@ fn what_the_schema_lacks_is_refused() {
         format!(
             "{prefix}.spec.template.spec.containers: element 0: associative list with keys has an element that omits key field \"name\""
         )
+    );
+    assert_eq!(
+        refused(json!({"replicas": "2", "paused": 1})),
+        format!(
+            "{prefix}errors:\n  .spec.paused: expected boolean, got 1\n  .spec.replicas: expected numeric (int or float), got string\n"
+        )
+    );
+    assert_eq!(
+        refused(json!({"template": {"spec": {"containers": [{"name": "c"}, {"name": "c"}]}}})),
+        format!("{prefix}.spec.template.spec.containers: duplicate entries for key [name=\"c\"]")
     );
 }
 

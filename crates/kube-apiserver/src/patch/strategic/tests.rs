@@ -69,9 +69,31 @@ fn the_patch_decides_the_order_of_what_it_lists() {
 }
 
 #[test]
+fn what_is_new_comes_before_what_the_patch_does_not_name() {
+    #[track_caller]
+    fn env(before: &str, patch: &str, order: Option<&str>, expect: &str) {
+        let list = |names: &str| -> Value { names.chars().map(|name| json!({"name": name.to_string()})).collect() };
+        let container = |list: Value| json!({"containers": [{"name": "c", "env": list}]});
+        let mut patch = container(list(patch));
+        if let Some(order) = order {
+            patch["containers"][0]["$setElementOrder/env"] = list(order);
+        }
+        pod(container(list(before)), patch, container(list(expect)));
+    }
+    env("a", "b", None, "ba");
+    env("ab", "cb", None, "cab");
+    env("abc", "cnb", None, "acnb");
+    env("", "ba", None, "ba");
+    env("s", "b", Some("b"), "bs");
+    env("as", "b", Some("ab"), "abs");
+    env("asb", "n", Some("bna"), "sbna");
+}
+
+#[test]
 fn primitive_lists_are_sets() {
     let meta = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
     check(("", "v1", "ConfigMap"), meta(json!(["a", "b"])), meta(json!(["b", "c"])), meta(json!(["a", "b", "c"])));
+    check(("", "v1", "ConfigMap"), meta(json!(["a"])), meta(json!(["b"])), meta(json!(["b", "a"])));
     check(
         ("", "v1", "ConfigMap"),
         meta(json!(["a", "b"])),

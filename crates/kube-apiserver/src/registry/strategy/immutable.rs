@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::invalid;
+use super::{invalid, quota, storage, volume};
 use crate::error::Cause;
 use crate::registry::Resource;
 use crate::schema::validate::cause;
@@ -47,7 +47,9 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
                 }
             }
         }
-        ("", "persistentvolumeclaims") => claim(old, new, causes),
+        ("", "resourcequotas") => quota::update(old, new, causes),
+        ("", "persistentvolumeclaims") => volume::claim_update(old, new, causes),
+        ("", "persistentvolumes") => volume::volume_update(old, new, causes),
         ("apps", "deployments" | "daemonsets" | "replicasets") => {
             keep(old, new, &["spec", "selector"], FIELD, causes);
         }
@@ -74,21 +76,7 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
                 keep(old, new, &[field], FIELD, causes);
             }
         }
-        ("storage.k8s.io", "storageclasses") => {
-            for field in ["provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"] {
-                if old[field] != new[field] {
-                    let message = format!("Forbidden: updates to {field} are forbidden.");
-                    causes.push(cause("FieldValueForbidden", field, message));
-                }
-            }
-        }
-        ("apiextensions.k8s.io", _) => {
-            for path in
-                [&["spec", "group"][..], &["spec", "scope"], &["spec", "names", "plural"], &["spec", "names", "kind"]]
-            {
-                keep(old, new, path, FIELD, causes);
-            }
-        }
+        ("storage.k8s.io", plural) => storage::update(plural, old, new, causes),
         _ => {}
     }
 }
@@ -129,27 +117,6 @@ fn pod(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     }
     if allowed != old["spec"] {
         let message = "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-        causes.push(cause("FieldValueForbidden", "spec", message.to_owned()));
-    }
-}
-
-fn claim(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
-    let mut allowed = new["spec"].clone();
-    for field in ["resources", "volumeAttributesClassName"] {
-        if let Some(value) = old["spec"].get(field) {
-            allowed[field] = value.clone();
-        }
-    }
-    // Binding sets the volume once.
-    if let Some(map) = allowed.as_object_mut() {
-        map.retain(|field, _| match field.as_str() {
-            "volumeName" => !old["spec"]["volumeName"].as_str().unwrap_or_default().is_empty(),
-            "storageClassName" => !old["spec"]["storageClassName"].is_null(),
-            _ => true,
-        });
-    }
-    if allowed != old["spec"] {
-        let message = "Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         causes.push(cause("FieldValueForbidden", "spec", message.to_owned()));
     }
 }

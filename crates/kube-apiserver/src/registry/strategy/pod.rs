@@ -13,6 +13,7 @@ use crate::schema::validate::cause;
 pub(super) fn prepare_create(pod: &mut Value) {
     let class = quality(&pod["spec"]);
     pod["status"] = json!({"phase": "Pending", "qosClass": class});
+    super::scheduling::complete_affinity(pod);
     if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
         let message = "Scheduling is blocked due to non-empty scheduling gates";
         pod["status"]["conditions"] =
@@ -55,6 +56,7 @@ fn quality(spec: &Value) -> &'static str {
 /// Checks a pod spec, alone or in a template.
 pub(super) fn validate(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
     let volumes = volumes(spec, at, causes);
+    super::scheduling::pod(spec, at, causes);
     let mut names = HashSet::new();
     if spec["containers"].as_array().is_none_or(Vec::is_empty) {
         required(&format!("{at}.containers"), causes);

@@ -44,7 +44,7 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
             }
             let policy = &spec["template"]["spec"]["restartPolicy"];
             super::one_of("spec.template.spec.restartPolicy", policy, &["Always"], causes);
-            pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
+            pod::validate(&with_claims(spec), "spec.template.spec", causes);
             for field in ["replicas", "revisionHistoryLimit", "minReadySeconds"] {
                 if let Some(number) = spec[field].as_i64().filter(|n| *n < 0) {
                     invalid(&format!("spec.{field}"), &number.into(), "must be greater than or equal to 0", causes);
@@ -54,17 +54,38 @@ pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cau
         "jobs" => {
             pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
             restart_of_job(&spec["template"]["spec"], "spec.template.spec", causes);
+            policies_of_job(spec, causes);
         }
         "cronjobs" => {
             if let Some(why) = schedule_problem(spec["schedule"].as_str().unwrap_or_default()) {
                 invalid("spec.schedule", &spec["schedule"], &why, causes);
             }
+            zone(&spec["timeZone"], causes);
             let template = &spec["jobTemplate"]["spec"]["template"]["spec"];
             pod::validate(template, "spec.jobTemplate.spec.template.spec", causes);
             restart_of_job(template, "spec.jobTemplate.spec.template.spec", causes);
         }
         _ => {}
     }
+}
+
+/// The spec of the template's pods as a stateful set makes them: each of its claims is a volume of that name, in place of one
+/// the template may have.
+fn with_claims(spec: &Value) -> Value {
+    let mut template = spec["template"]["spec"].clone();
+    let mut volumes = template["volumes"].as_array().cloned().unwrap_or_default();
+    for claim in spec["volumeClaimTemplates"].as_array().into_iter().flatten() {
+        let name = &claim["metadata"]["name"];
+        let volume = json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+        match volumes.iter_mut().find(|volume| volume["name"] == *name) {
+            Some(replaced) => *replaced = volume,
+            None => volumes.push(volume),
+        }
+    }
+    if !volumes.is_empty() {
+        template["volumes"] = volumes.into();
+    }
+    template
 }
 
 /// A rolling update must be able to move, and only a rolling update has bounds.
@@ -141,6 +162,61 @@ fn schedule_problem(text: &str) -> Option<String> {
     bad.map(|(field, (low, high, _))| format!("{field:?} is no list of values, ranges or steps within {low}-{high}"))
 }
 
+/// A zone that the time zone database knows.
+fn zone(zone: &Value, causes: &mut Vec<Cause>) {
+    let Some(name) = zone.as_str() else { return };
+    if name.is_empty() {
+        invalid("spec.timeZone", zone, "timeZone must be nil or non-empty string", causes);
+    } else if name.eq_ignore_ascii_case("local") {
+        invalid(
+            "spec.timeZone",
+            zone,
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+            causes,
+        );
+    } else if jiff::tz::TimeZone::get(name).is_err() {
+        invalid("spec.timeZone", zone, &format!("unknown time zone {name}"), causes);
+    }
+}
+
+/// What only an indexed job, or one whose pods are not restarted in place, can have.
+fn policies_of_job(spec: &Value, causes: &mut Vec<Cause>) {
+    let indexed = spec["completionMode"] == "Indexed";
+    if indexed && spec["completions"].is_null() {
+        let why = "Required value: when completion mode is Indexed".to_owned();
+        causes.push(crate::schema::validate::cause("FieldValueRequired", "spec.completions", why));
+    }
+    for field in ["backoffLimitPerIndex", "successPolicy"] {
+        if !indexed && !spec[field].is_null() {
+            let why = "requires indexed completion mode";
+            invalid(&format!("spec.{field}"), &spec[field], why, causes);
+        }
+    }
+    if !spec["maxFailedIndexes"].is_null() && spec["backoffLimitPerIndex"].is_null() {
+        let why = "Required value: when maxFailedIndexes is specified".to_owned();
+        causes.push(crate::schema::validate::cause("FieldValueRequired", "spec.backoffLimitPerIndex", why));
+    }
+    let policy = &spec["podFailurePolicy"];
+    let restart = &spec["template"]["spec"]["restartPolicy"];
+    if policy.is_object() && restart != "Never" {
+        let why = "only \"Never\" is supported when podFailurePolicy is specified";
+        invalid("spec.template.spec.restartPolicy", restart, why, causes);
+    }
+    for (number, rule) in policy["rules"].as_array().into_iter().flatten().enumerate() {
+        let at = format!("spec.podFailurePolicy.rules[{number}]");
+        super::one_of(&format!("{at}.action"), &rule["action"], &["Count", "FailIndex", "FailJob", "Ignore"], causes);
+        if rule["action"] == "FailIndex" && spec["backoffLimitPerIndex"].is_null() {
+            let why = "requires the backoffLimitPerIndex to be set";
+            invalid(&format!("{at}.action"), &rule["action"], why, causes);
+        }
+        let conditions = rule["onPodConditions"].as_array().is_some_and(|list| !list.is_empty());
+        if rule["onExitCodes"].is_object() == conditions {
+            let why = "specifying one of OnExitCodes and OnPodConditions is required, and not both";
+            invalid(&at, rule, why, causes);
+        }
+    }
+}
+
 fn restart_of_job(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
     let field = format!("{at}.restartPolicy");
     match spec["restartPolicy"].as_str() {
@@ -176,7 +252,25 @@ fn selector(spec: &Value, causes: &mut Vec<Cause>) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{schedule_problem, strategy};
+    use super::{pod, schedule_problem, strategy, with_claims};
+
+    #[test]
+    fn claims_of_a_stateful_set_are_volumes_of_its_pods() {
+        let check = |volumes: Value, expect: &[&str]| {
+            let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+            let container = json!({"name": "c", "image": "i", "volumeMounts": [mount("data"), mount("other")]});
+            let spec = json!({"template": {"spec": {"containers": [container], "volumes": volumes}},
+                "volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
+            let mut causes = Vec::new();
+            pod::validate(&with_claims(&spec), "spec", &mut causes);
+            let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+            assert_eq!(got, expect);
+        };
+        let missing = "spec.containers[0].volumeMounts[1].name: Not found: \"other\"";
+        check(json!(null), &[missing]);
+        check(json!([{"name": "other", "emptyDir": {}}]), &[]);
+        check(json!([{"name": "other", "emptyDir": {}}, {"name": "data", "emptyDir": {}}]), &[]);
+    }
 
     #[test]
     fn rolling_updates_can_move() {

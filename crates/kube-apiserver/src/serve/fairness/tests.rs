@@ -18,8 +18,20 @@ fn request(user: &str, path: &str, network: bool) -> Request {
 }
 
 fn router() -> Router {
-    let limits = Limits { per_user: 2, total: 10, queue: Duration::from_millis(50), request: Duration::from_secs(5) };
+    let limits = Limits {
+        per_user: 2,
+        total: 10,
+        waiting: 1,
+        streams: 2,
+        queue: Duration::from_millis(50),
+        request: Duration::from_secs(5),
+    };
     Router::new()
+        .route("/long", get(async || vec![b'x'; 1 << 20]))
+        .route(
+            "/follow",
+            get(async || Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, axum::Error>>())),
+        )
         .route("/stuck", get(std::future::pending::<()>))
         .route("/quick", get(async || "done"))
         .layer(axum::middleware::from_fn_with_state(Fairness::new(limits), layer))
@@ -44,4 +56,49 @@ async fn a_greedy_user_waits_for_himself() {
         assert_eq!(outcome.unwrap().status(), StatusCode::GATEWAY_TIMEOUT);
     }
     assert_eq!(status("greedy", "/quick", true).await, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_nobody_reads_is_held_against_its_asker() {
+    let router = router();
+    let ask = async |path: &str| router.clone().oneshot(request("greedy", path, true)).await.unwrap();
+    let (first, second) = (ask("/long").await, ask("/long").await);
+    assert_eq!(ask("/quick").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    // Read to its end, it costs nothing any more.
+    assert_eq!(axum::body::to_bytes(first.into_body(), usize::MAX).await.unwrap().len(), 1 << 20);
+    assert_eq!(ask("/quick").await.status(), StatusCode::OK);
+    // Who takes too long loses the rest.
+    let third = ask("/long").await;
+    assert_eq!(ask("/quick").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert_eq!(ask("/quick").await.status(), StatusCode::OK);
+    for late in [second, third] {
+        assert!(axum::body::to_bytes(late.into_body(), usize::MAX).await.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_of_one_user_are_counted() {
+    let router = router();
+    let ask = async |user: &str| router.clone().oneshot(request(user, "/follow?watch=1", true)).await.unwrap();
+    let (first, _second) = (ask("greedy").await, ask("greedy").await);
+    let refused = ask("greedy").await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()[http::header::RETRY_AFTER], "1");
+    assert_eq!(ask("other").await.status(), StatusCode::OK);
+    drop(first);
+    assert_eq!(ask("greedy").await.status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_has_an_end() {
+    let router = router();
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        asked.spawn(router.clone().oneshot(request("greedy", "/stuck", true)));
+    }
+    tokio::task::yield_now().await;
+    let begun = tokio::time::Instant::now();
+    let first = asked.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!((first.status(), begun.elapsed()), (StatusCode::TOO_MANY_REQUESTS, Duration::ZERO));
 }

@@ -117,6 +117,42 @@ fn deadlines_and_lifetimes() {
 }
 
 #[test]
+fn policies_end_a_job_or_an_index() {
+    let ended = |spec: Value, description: &str| {
+        let status = json!({"uncountedTerminatedPods": {"failed": ["a"]}, "conditions": [], "failedIndexes": "1"});
+        let mut pods = pods(description);
+        for pod in &mut pods {
+            let mut value = serde_json::to_value(&**pod).unwrap();
+            value["status"]["containerStatuses"] = json!([{"name": "main", "image": "", "imageID": "", "ready": false,
+                "restartCount": 0, "state": {"terminated": {"exitCode": 42}}}]);
+            *pod = Arc::new(serde_json::from_value(value).unwrap());
+        }
+        let plan = plan(&job(spec, status), &pods, &now());
+        let conditions = plan.status.conditions.unwrap_or_default();
+        let reasons = conditions.into_iter().map(|c| format!("{} {}", c.type_, c.reason.unwrap_or_default()));
+        (reasons.collect::<Vec<_>>().join(", "), plan.status.failed_indexes, plan.create)
+    };
+    let rule = json!({"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]});
+    let (said, ..) = ended(json!({"completions": 2, "podFailurePolicy": rule}), "ok failed");
+    assert_eq!(said, "FailureTarget PodFailurePolicy");
+    let each = |more: Value| {
+        let mut spec = json!({"completions": 3, "parallelism": 3, "completionMode": "Indexed", "backoffLimitPerIndex": 0, "backoffLimit": 99});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let (said, lost, create) = ended(each(json!({})), "ok#0 failed#2");
+    assert_eq!((said.as_str(), lost.as_deref()), ("FailureTarget FailedIndexes", Some("1,2")));
+    assert!(create.is_empty());
+    let (said, ..) = ended(each(json!({"maxFailedIndexes": 0})), "running#0");
+    assert_eq!(said, "FailureTarget MaxFailedIndexesExceeded");
+    let (said, lost, create) = ended(each(json!({})), "ok#0");
+    assert_eq!((said.as_str(), lost.as_deref(), create), ("", Some("1"), vec![Some(2)]));
+    let success = json!({"successPolicy": {"rules": [{"succeededIndexes": "0"}]}});
+    let (said, ..) = ended(each(success), "ok#0 running#2");
+    assert_eq!(said, "SuccessCriteriaMet SuccessPolicy");
+}
+
+#[test]
 fn indexes_are_a_set() {
     let indexed = json!({"completions": 4, "parallelism": 2, "completionMode": "Indexed"});
     check(indexed.clone(), json!({}), "", "create 0,1");

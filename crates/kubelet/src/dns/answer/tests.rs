@@ -23,6 +23,7 @@ fn view() -> View {
         {"addresses": ["10.244.0.7"], "conditions": {"ready": false}},
     ]});
     View {
+        zone: None,
         services: vec![
             service(
                 "web",
@@ -121,6 +122,7 @@ fn services_without_one() {
         "NoError; SRV 0 100 5432 10-244-0-6.db.shop.svc.cluster.local.; SRV 0 100 5432 db-0.db.shop.svc.cluster.local.",
     );
     check("5.0.244.10.in-addr.arpa.", RecordType::PTR, "NoError; PTR db-0.db.shop.svc.cluster.local.");
+    check("6.0.244.10.in-addr.arpa.", RecordType::PTR, "NoError; PTR 10-244-0-6.db.shop.svc.cluster.local.");
     check("idle.shop.svc.cluster.local.", RecordType::A, "NoError; SOA");
 }
 
@@ -140,6 +142,8 @@ fn pods_and_what_lies_between() {
     check("shop.svc.cluster.local.", RecordType::A, "NoError; SOA");
     check("_tcp.web.shop.svc.cluster.local.", RecordType::SRV, "NoError; SOA");
     check("cluster.local.", RecordType::A, "NoError; SOA");
+    let apex = "NoError; SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5";
+    check("cluster.local.", RecordType::SOA, apex);
     check("dns-version.cluster.local.", RecordType::TXT, "NoError; TXT 1.1.0");
     check("none.shop.svc.cluster.local.", RecordType::A, "NXDomain; SOA");
     check("example.org.default.svc.cluster.local.", RecordType::A, "NXDomain; SOA");

@@ -34,6 +34,7 @@ fn ready(ip: &str) -> Value {
 
 fn ruleset(services: &[Value], slices: &[Value]) -> Ruleset {
     let view = View {
+        zone: Some("a".into()),
         services: services.iter().map(|s| Arc::new(serde_json::from_value(s.clone()).unwrap())).collect(),
         slices: slices.iter().map(|s| Arc::new(serde_json::from_value(s.clone()).unwrap())).collect(),
     };
@@ -157,8 +158,7 @@ endpoint/shop/web/tcp/80/4/10.244.0.5/8080
   update @affinity/shop/web/tcp/80/4/10.244.0.5/8080 { ip saddr }
   meta l4proto tcp dnat ip to 10.244.0.5:8080
 outside/shop/web/tcp/80/4
-  meta mark set meta mark or 0x4000
-  goto choose/shop/web/tcp/80/4
+  meta mark set meta mark or 0x4000 goto choose/shop/web/tcp/80/4
 service/shop/web/tcp/80/4
   ip saddr != { 10.244.0.0/24 } meta mark set meta mark or 0x4000
   goto choose/shop/web/tcp/80/4
@@ -178,9 +178,86 @@ fn local_traffic_keeps_the_client_address() {
     let spec =
         json!({"type": "NodePort", "clusterIPs": ["10.96.1.1"], "ports": ports, "externalTrafficPolicy": "Local"});
     let rules = ruleset(&[service(spec)], &[slice("IPv4", 8080, json!([ready("10.244.0.5"), elsewhere]))]);
-    assert_eq!(rules.chains["outside/shop/web/tcp/80/4"], ["goto choose_here/shop/web/tcp/80/4"]);
+    assert_eq!(
+        rules.chains["outside/shop/web/tcp/80/4"],
+        [
+            "ip saddr { 10.244.0.0/24 } goto choose/shop/web/tcp/80/4",
+            "fib saddr type local meta mark set meta mark or 0x4000 goto choose/shop/web/tcp/80/4",
+            "goto choose_here/shop/web/tcp/80/4"
+        ]
+    );
     assert_eq!(rules.chains["choose_here/shop/web/tcp/80/4"], ["goto endpoint/shop/web/tcp/80/4/10.244.0.5/8080"]);
     assert!(rules.chains["choose/shop/web/tcp/80/4"][0].starts_with("numgen random mod 2"));
+}
+
+#[test]
+fn inside_local_leaves_the_outside_as_it_is() {
+    let ports = json!([{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}]);
+    let elsewhere = json!({"addresses": ["10.244.1.5"], "nodeName": "node2", "conditions": {"ready": true}});
+    let spec =
+        json!({"type": "NodePort", "clusterIPs": ["10.96.1.1"], "ports": ports, "internalTrafficPolicy": "Local"});
+    let slices = [slice("IPv4", 8080, json!([elsewhere]))];
+    check(
+        &[service(spec)],
+        &slices,
+        "
+node_ports4: tcp . 30080 : goto outside/shop/web/tcp/80/4
+refused_addresses4: 10.96.1.1 . tcp . 80 : goto reject_it
+choose/shop/web/tcp/80/4
+  goto endpoint/shop/web/tcp/80/4/10.244.1.5/8080
+endpoint/shop/web/tcp/80/4/10.244.1.5/8080
+  ip saddr 10.244.1.5 meta mark set meta mark or 0x4000
+  meta l4proto tcp dnat ip to 10.244.1.5:8080
+outside/shop/web/tcp/80/4
+  meta mark set meta mark or 0x4000 goto choose/shop/web/tcp/80/4
+",
+    );
+}
+
+#[test]
+fn a_load_balancer_may_be_for_some_only() {
+    let spec = json!({"type": "LoadBalancer", "clusterIPs": ["10.96.1.1"], "ports": http(),
+        "externalTrafficPolicy": "Local", "loadBalancerSourceRanges": ["192.0.2.0/24", "192.0.2.64/26", "2001:db8::/32"]});
+    let mut balanced = service(spec);
+    balanced["status"] =
+        json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}, {"ip": "198.51.100.2", "ipMode": "Proxy"}]}});
+    let elsewhere = json!({"addresses": ["10.244.1.5"], "nodeName": "node2", "conditions": {"ready": true}});
+    let rules = ruleset(&[balanced], &[slice("IPv4", 8080, json!([elsewhere]))]);
+    let elements = &rules.maps["addresses4"].1;
+    assert_eq!(
+        *elements,
+        [
+            "10.96.1.1 . tcp . 80 : goto service/shop/web/tcp/80/4",
+            "198.51.100.1 . tcp . 80 : goto firewall/shop/web/tcp/80/4"
+        ]
+    );
+    assert_eq!(
+        rules.chains["firewall/shop/web/tcp/80/4"],
+        ["ip saddr != { 192.0.2.0/24 } drop", "goto outside/shop/web/tcp/80/4"]
+    );
+    assert_eq!(rules.chains["outside/shop/web/tcp/80/4"].last().unwrap(), "drop");
+}
+
+#[test]
+fn hints_keep_traffic_in_the_zone_as_long_as_it_has_somebody() {
+    let hinted = |ip: &str, zone: Option<&str>, ready: bool| {
+        let mut endpoint = json!({"addresses": [ip], "nodeName": "n", "conditions": {"ready": ready}});
+        if let Some(zone) = zone {
+            endpoint["hints"] = json!({"forZones": [{"name": zone}]});
+        }
+        endpoint
+    };
+    let chosen = |endpoints: Value| {
+        let spec = service(json!({"clusterIPs": ["10.96.1.1"], "ports": http()}));
+        let rules = ruleset(&[spec], &[slice("IPv4", 80, endpoints)]);
+        let names = rules.chains.keys().filter_map(|name| name.strip_prefix("endpoint/shop/web/tcp/80/4/"));
+        names.map(str::to_owned).collect::<Vec<_>>().join(" ")
+    };
+    let (a, b) = (hinted("10.0.0.1", Some("a"), true), hinted("10.0.0.2", Some("b"), true));
+    assert_eq!(chosen(json!([a, b])), "10.0.0.1/80");
+    assert_eq!(chosen(json!([b])), "10.0.0.2/80");
+    assert_eq!(chosen(json!([a, b, hinted("10.0.0.3", None, true)])), "10.0.0.1/80 10.0.0.2/80 10.0.0.3/80");
+    assert_eq!(chosen(json!([a, b, hinted("10.0.0.3", None, false)])), "10.0.0.1/80");
 }
 
 #[test]
@@ -232,13 +309,13 @@ fn the_kernel_accepts_it() {
     let ports = json!([{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}, {"name": "dns", "port": 53, "protocol": "UDP"},
         {"name": "sig", "port": 9, "protocol": "SCTP"}]);
     let spec = json!({"type": "NodePort", "clusterIPs": ["10.96.1.1", "fd00:10:96::1"], "ports": ports,
-        "externalIPs": ["192.0.2.7"], "sessionAffinity": "ClientIP", "externalTrafficPolicy": "Local"});
+        "externalIPs": ["192.0.2.7"], "sessionAffinity": "ClientIP", "externalTrafficPolicy": "Local",
+        "loadBalancerSourceRanges": ["192.0.2.0/24", "192.0.2.64/26"]});
     let full = |ips: &[&str]| {
         let endpoints: Vec<_> = ips.iter().map(|ip| ready(ip)).collect();
-        ruleset(
-            &[service(spec.clone())],
-            &[slice("IPv4", 8080, endpoints.into()), slice("IPv6", 8080, json!([ready("fd00::5")]))],
-        )
+        let mut balanced = service(spec.clone());
+        balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}, {"ip": "2001:db8::1"}]}});
+        ruleset(&[balanced], &[slice("IPv4", 8080, endpoints.into()), slice("IPv6", 8080, json!([ready("fd00::5")]))])
     };
     let steps =
         [ruleset(&[], &[]), full(&["10.244.0.5", "10.244.0.6"]), full(&["10.244.0.6"]), full(&[]), ruleset(&[], &[])];

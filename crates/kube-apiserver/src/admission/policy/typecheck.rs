@@ -1,0 +1,100 @@
+//! `status.typeChecking` of a policy: what its expressions get wrong about the kinds it is bound to see.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::ApiServer;
+use crate::authz::view::{items, text};
+use crate::cel::types::{Object as Fields, Type};
+use crate::cel::{Program, check};
+use crate::registry::{Registry, Resource};
+use crate::store::Object;
+
+/// Kinds a policy is checked against at most, as in Kubernetes.
+const KINDS: usize = 10;
+
+/// Writes the status of a policy that was just stored, unless it says so already.
+pub(crate) async fn settle(server: &ApiServer, stored: &Arc<Object>) {
+    let mut policy = stored.value();
+    let status = status(&policy, &server.registry());
+    if policy["status"] == status {
+        return;
+    }
+    policy["status"] = status;
+    // Who changed it meanwhile has its status written too.
+    let _ = server.store().update(stored.key.clone(), policy, stored.revision).await;
+}
+
+/// The status of a policy.
+pub(super) fn status(policy: &Value, registry: &Registry) -> Value {
+    let kinds = kinds(policy, registry);
+    let mut warnings = Vec::new();
+    for (index, validation) in items(policy, "/spec/validations").iter().enumerate() {
+        for key in ["expression", "messageExpression"] {
+            let source = text(validation, &format!("/{key}")).trim();
+            let found: Vec<String> = kinds.iter().filter_map(|kind| warning(policy, source, kind, registry)).collect();
+            if !found.is_empty() {
+                let field = format!("spec.validations[{index}].{key}");
+                warnings.push(json!({"fieldRef": field, "warning": found.join("\n")}));
+            }
+        }
+    }
+    let checking = if warnings.is_empty() { json!({}) } else { json!({"expressionWarnings": warnings}) };
+    let mut status = json!({"typeChecking": checking});
+    if let Some(generation) = policy["metadata"]["generation"].as_i64() {
+        status["observedGeneration"] = generation.into();
+    }
+    status
+}
+
+/// The kinds that rules without wildcards name.
+fn kinds(policy: &Value, registry: &Registry) -> Vec<Arc<Resource>> {
+    let mut found: Vec<Arc<Resource>> = Vec::new();
+    for rule in items(policy, "/spec/matchConstraints/resourceRules") {
+        let names = |key: &str| items(rule, key).iter().filter_map(Value::as_str).filter(|name| !name.contains('*'));
+        for group in names("/apiGroups") {
+            for version in names("/apiVersions") {
+                for plural in names("/resources").filter(|plural| !plural.contains('/')) {
+                    let known = registry.find(group, version, plural);
+                    found.extend(known.filter(|known| !found.iter().any(|seen| Arc::ptr_eq(seen, known))).cloned());
+                }
+            }
+        }
+    }
+    found.sort_by_key(|resource| (resource.api_version(), resource.kind.clone()));
+    found.truncate(KINDS);
+    found
+}
+
+fn warning(policy: &Value, source: &str, kind: &Resource, registry: &Registry) -> Option<String> {
+    let program = Program::compile(source).ok()?;
+    let object = Type::of(&kind.schema, &kind.kind);
+    let params = policy.pointer("/spec/paramKind").filter(|kind| kind.is_object()).and_then(|kind| {
+        let api = text(kind, "/apiVersion");
+        let (group, version) = api.split_once('/').unwrap_or(("", api));
+        let resource = registry.find_kind(group, version, text(kind, "/kind"))?;
+        Some(Type::of(&resource.schema, &resource.kind))
+    });
+    let mut names = HashMap::from([
+        ("object".to_owned(), object.clone()),
+        ("oldObject".to_owned(), object),
+        ("params".to_owned(), params.unwrap_or(Type::Dyn)),
+        ("request".to_owned(), Type::Dyn),
+        ("namespaceObject".to_owned(), Type::Dyn),
+        ("authorizer".to_owned(), Type::Dyn),
+    ]);
+    let mut variables = BTreeMap::new();
+    for variable in items(policy, "/spec/variables") {
+        let fields = Fields { name: "kubernetes.variables".to_owned(), fields: variables.clone() };
+        names.insert("variables".to_owned(), Type::Object(Arc::new(fields)));
+        let compiled = Program::compile(text(variable, "/expression").trim());
+        let type_ = compiled.and_then(|program| check::check(&program, &names));
+        variables.insert(text(variable, "/name").to_owned(), type_.map_or(Type::Dyn, |checked| checked.type_));
+    }
+    let fields = Fields { name: "kubernetes.variables".to_owned(), fields: variables };
+    names.insert("variables".to_owned(), Type::Object(Arc::new(fields)));
+    let error = check::check(&program, &names).err()?;
+    Some(format!("{}, Kind={}: {error}", kind.api_version(), kind.kind))
+}

@@ -1,0 +1,59 @@
+//! What a PKCS#10 request asks for.
+
+use rcgen::{CertificateSigningRequestParams, DnType, DnValue, SanType};
+
+/// A request whose signature proves that whoever made it has the key.
+pub(super) struct Request {
+    params: CertificateSigningRequestParams,
+}
+
+fn plain(value: &DnValue) -> String {
+    match value {
+        DnValue::Utf8String(text) => text.clone(),
+        DnValue::PrintableString(text) => text.as_str().to_owned(),
+        DnValue::Ia5String(text) => text.as_str().to_owned(),
+        DnValue::TeletexString(text) => text.as_str().to_owned(),
+        _ => String::new(),
+    }
+}
+
+impl Request {
+    /// Reads a request in PEM; None when it is none, or not signed by its own key.
+    pub(super) fn parse(pem: &str) -> Option<Self> {
+        CertificateSigningRequestParams::from_pem(pem).ok().map(|params| Self { params })
+    }
+
+    pub(super) fn into_params(self) -> CertificateSigningRequestParams {
+        self.params
+    }
+
+    fn named(&self, kind: &DnType) -> Vec<String> {
+        let all = self.params.params.distinguished_name.iter();
+        all.filter(|(found, _)| *found == kind).map(|(_, value)| plain(value)).collect()
+    }
+
+    /// The user it is for.
+    pub(super) fn common_name(&self) -> String {
+        self.named(&DnType::CommonName).into_iter().next().unwrap_or_default()
+    }
+
+    /// The user's groups.
+    pub(super) fn organizations(&self) -> Vec<String> {
+        self.named(&DnType::OrganizationName)
+    }
+
+    /// Names and addresses of a server.
+    pub(super) fn hosts(&self) -> Vec<String> {
+        let host = |name: &SanType| match name {
+            SanType::DnsName(name) => Some(name.as_str().to_owned()),
+            SanType::IpAddress(address) => Some(address.to_string()),
+            _ => None,
+        };
+        self.params.params.subject_alt_names.iter().filter_map(host).collect()
+    }
+
+    /// Whether it is also for something that is no host.
+    pub(super) fn has_other_names(&self) -> bool {
+        self.params.params.subject_alt_names.len() > self.hosts().len()
+    }
+}

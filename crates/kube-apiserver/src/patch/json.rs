@@ -1,0 +1,180 @@
+//! JSON patch (RFC 6902) within bounds.
+//!
+//! Guarantees: all operations apply or none; the result nests at most [`DEPTH`] levels; operations that copy within the
+//! object add at most [`COPIED`] bytes to it, so that a short patch cannot double an object over and over.
+
+use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
+
+use crate::error::ApiError;
+
+/// Levels of lists and maps in an object at most.
+pub const DEPTH: usize = 100;
+/// Operations of one patch at most.
+pub const OPERATIONS: usize = 10_000;
+/// Bytes of JSON which `copy` operations of one patch may add.
+pub const COPIED: usize = 3 << 20;
+
+/// Reads a patch; the error names the operation that is not one.
+pub fn decode(document: Value) -> Result<Patch, ApiError> {
+    let Value::Array(operations) = document else {
+        return Err(ApiError::bad_request("error decoding patch: a JSON patch must be a list of operations"));
+    };
+    if operations.len() > OPERATIONS {
+        return Err(ApiError::new(
+            413,
+            "RequestEntityTooLarge",
+            format!(
+                "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS}, got {}",
+                operations.len()
+            ),
+        ));
+    }
+    let operation = |(index, operation): (usize, Value)| {
+        serde_json::from_value(operation)
+            .map_err(|error| ApiError::bad_request(format!("error decoding patch: operation {index}: {error}")))
+    };
+    operations.into_iter().enumerate().map(operation).collect::<Result<_, _>>().map(Patch)
+}
+
+/// `current` with `patch` applied to it.
+pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
+    let mut new = current.clone();
+    let mut copied = 0;
+    for (index, operation) in patch.iter().enumerate() {
+        if is_test_of_nothing(&new, operation) {
+            continue;
+        }
+        bound(&new, operation, &mut copied)?;
+        json_patch::patch_unsafe(&mut new, std::slice::from_ref(operation)).map_err(|error| {
+            let text = format!(
+                "the server rejected our request due to an error in our request: operation {index} of the JSON patch, {}: {}",
+                name(operation),
+                error.kind
+            );
+            ApiError::new(422, "Invalid", text)
+        })?;
+    }
+    Ok(new)
+}
+
+/// As in Kubernetes, a test for null holds where nothing is.
+fn is_test_of_nothing(document: &Value, operation: &PatchOperation) -> bool {
+    let PatchOperation::Test(test) = operation else { return false };
+    test.value.is_null() && document.pointer(test.path.as_str()).is_none_or(Value::is_null)
+}
+
+fn name(operation: &PatchOperation) -> String {
+    let word = match operation {
+        PatchOperation::Add(_) => "add",
+        PatchOperation::Remove(_) => "remove",
+        PatchOperation::Replace(_) => "replace",
+        PatchOperation::Move(_) => "move",
+        PatchOperation::Copy(_) => "copy",
+        PatchOperation::Test(_) => "test",
+    };
+    format!("{word} {:?}", operation.path().as_str())
+}
+
+/// Refuses an operation whose outcome would nest too deeply or copy too much.
+fn bound(document: &Value, operation: &PatchOperation, copied: &mut usize) -> Result<(), ApiError> {
+    let nothing = Value::Null;
+    let put = match operation {
+        PatchOperation::Add(add) => &add.value,
+        PatchOperation::Replace(replace) => &replace.value,
+        PatchOperation::Move(from) => document.pointer(from.from.as_str()).unwrap_or(&nothing),
+        PatchOperation::Copy(copy) => {
+            let source = document.pointer(copy.from.as_str()).unwrap_or(&nothing);
+            *copied = copied.saturating_add(source.to_string().len());
+            if *copied > COPIED {
+                let text = format!(
+                    "Request entity too large: the copy operations of a JSON patch may add {COPIED} bytes at most"
+                );
+                return Err(ApiError::new(413, "RequestEntityTooLarge", text));
+            }
+            source
+        }
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(()),
+    };
+    if operation.path().as_str().matches('/').count() + depth(put) > DEPTH {
+        let text = format!(
+            "the JSON patch nests the object too deeply with {}: at most {DEPTH} levels are accepted",
+            name(operation)
+        );
+        return Err(ApiError::bad_request(text));
+    }
+    Ok(())
+}
+
+/// Levels of lists and maps in a value.
+pub fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+    fn patched(current: Value, patch: Value) -> Result<Value, ApiError> {
+        apply(&current, &decode(patch)?)
+    }
+
+    #[track_caller]
+    fn check_refused(current: Value, patch: Value, code: u16, words: &str) {
+        let error = patched(current, patch).unwrap_err();
+        assert_eq!(error.code, code, "{error}");
+        assert!(error.message.contains(words), "{error}");
+    }
+
+    #[test]
+    fn operations_apply_in_order() {
+        let patch = json!([
+            {"op": "test", "path": "/a", "value": 1},
+            {"op": "move", "from": "/a", "path": "/b"},
+            {"op": "copy", "from": "/b", "path": "/l/-"},
+            {"op": "remove", "path": "/b"},
+        ]);
+        assert_eq!(patched(json!({"a": 1, "l": []}), patch).unwrap(), json!({"l": [1]}));
+    }
+
+    #[test]
+    fn a_refusal_names_the_operation() {
+        let test = json!([{"op": "add", "path": "/b", "value": 1}, {"op": "test", "path": "/a", "value": 2}]);
+        check_refused(json!({"a": 1}), test, 422, r#"operation 1 of the JSON patch, test "/a": "#);
+        check_refused(json!({}), json!([{"op": "remove", "path": "/x/y"}]), 422, r#"remove "/x/y""#);
+        check_refused(json!({}), json!([{"op": "explode", "path": "/x"}]), 400, "operation 0");
+        check_refused(json!({}), json!({"op": "add"}), 400, "must be a list");
+    }
+
+    #[test]
+    fn operations_are_counted() {
+        let patch = |count: usize| Value::Array(vec![json!({"op": "test", "path": "/a", "value": 1}); count]);
+        assert!(patched(json!({"a": 1}), patch(OPERATIONS)).is_ok());
+        check_refused(json!({"a": 1}), patch(OPERATIONS + 1), 413, "10000, got 10001");
+    }
+
+    #[test]
+    fn copies_of_copies_end() {
+        let mut patch = vec![json!({"op": "add", "path": "/0", "value": ["x".repeat(100)]})];
+        patch.extend((0..60).map(|n| json!({"op": "copy", "from": format!("/{n}"), "path": format!("/{n}/-")})));
+        check_refused(json!({}), Value::Array(patch), 422, "copy");
+        let doubling = vec![json!({"op": "copy", "from": "", "path": "/a/-"}); 60];
+        check_refused(json!({"a": ["x".repeat(100)]}), Value::Array(doubling), 413, "3145728 bytes");
+    }
+
+    #[test]
+    fn nesting_ends() {
+        let deeper = |path: String| json!({"op": "add", "path": path, "value": {}});
+        let patch: Vec<Value> = (1..=DEPTH).map(|n| deeper("/a".repeat(n))).collect();
+        check_refused(json!({}), Value::Array(patch), 400, "at most 100 levels");
+        let patch: Vec<Value> = (1..DEPTH).map(|n| deeper("/a".repeat(n))).collect();
+        assert_eq!(depth(&patched(json!({}), Value::Array(patch)).unwrap()), DEPTH);
+    }
+}

@@ -1,0 +1,184 @@
+//! Writes `CSIStorageCapacity` objects for drivers that publish their room and bring no provisioner.
+//!
+//! One object for each class of the driver and each segment of its topology; asked anew every minute, and whenever classes,
+//! nodes or the driver's volumes change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ObjectMeta};
+use rpc::csi;
+use rpc::csi::controller_service_capability::rpc::Type as Can;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::super::driver::{Fleet, worded};
+use super::super::sidecar::Function;
+use super::super::topology::{self, Segment};
+use super::super::{facts, provision, secret};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::pod;
+use crate::quantity;
+use crate::queue::{Queue, Wake};
+use crate::store::Key;
+
+const NAMESPACE: &str = "kube-system";
+const DRIVER: &str = "csi.storage.k8s.io/drivername";
+const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
+const OURS: &str = "ferrovirt-csi-provisioner";
+const REFRESH: Duration = Duration::from_secs(60);
+
+/// Runs until the context's shutdown. Work goes driver by driver.
+pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
+    let queue = Arc::new(Queue::patient());
+    ctx.store::<CSIDriver>().on_change({
+        let queue = queue.clone();
+        move |old, new| {
+            if let Some(driver) = new.or(old) {
+                queue.push(driver.name_any());
+            }
+        }
+    });
+    ctx.store::<StorageClass>().on_change({
+        let queue = queue.clone();
+        move |old, new| {
+            if let Some(class) = new.or(old) {
+                queue.push(class.provisioner.clone());
+            }
+        }
+    });
+    ctx.store::<PersistentVolume>().on_change({
+        let queue = queue.clone();
+        move |old, new| {
+            let csi = new.or(old).and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
+            if let Some(csi) = csi.filter(|_| old.map(|v| facts::capacity(v)) != new.map(|v| facts::capacity(v))) {
+                queue.push(csi.driver.clone());
+            }
+        }
+    });
+    ctx.store::<CSINode>().on_change({
+        let queue = queue.clone();
+        move |old, new| {
+            if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
+                let drivers = old.into_iter().chain(new).flat_map(|node| node.spec.drivers.iter());
+                drivers.for_each(|driver| queue.push(driver.name.clone()));
+            }
+        }
+    });
+    fleet.synced().await;
+    ctx.store::<StorageClass>().synced().await;
+    ctx.store::<PersistentVolume>().synced().await;
+    ctx.store::<CSIStorageCapacity>().synced().await;
+    queue.work("csi-capacity", 2, |driver| reconcile(&ctx, &fleet, driver)).await;
+}
+
+async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Wake> {
+    let object = ctx.store::<CSIDriver>().get(&Key::new("", driver.as_str()));
+    let publishes = object.is_some_and(|object| object.spec.storage_capacity == Some(true));
+    let ours = publishes && fleet.serves(&driver, Function::Provisioner);
+    let mut known: BTreeMap<String, Arc<CSIStorageCapacity>> = BTreeMap::new();
+    for room in ctx.store::<CSIStorageCapacity>().all() {
+        let labels = pod::labels(&room.metadata);
+        if labels.get(DRIVER) == Some(&driver) && labels.get(MANAGED_BY).is_some_and(|by| by == OURS) {
+            known.insert(room.name_any(), room);
+        }
+    }
+    if ours {
+        let wanted = wanted(ctx, fleet, &driver).await?;
+        for room in wanted {
+            let name = room.name_any();
+            match known.remove(&name) {
+                None => match ctx.create("create csistoragecapacity", &room).await {
+                    Err(error) if error.code() != 409 => return Err(error),
+                    _ => {}
+                },
+                Some(old) if old.capacity != room.capacity || old.maximum_volume_size != room.maximum_volume_size => {
+                    let change = json!({"capacity": room.capacity, "maximumVolumeSize": room.maximum_volume_size});
+                    let key = Key::new(NAMESPACE, name);
+                    ctx.merge::<CSIStorageCapacity>("write csistoragecapacity", &key, &change).await?;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    for room in known.values() {
+        ctx.delete("delete csistoragecapacity", room.as_ref(), DeleteParams::default()).await?;
+    }
+    Ok(if ours { Wake::After(REFRESH) } else { Wake::OnChange })
+}
+
+/// What each class has left in each segment.
+async fn wanted(ctx: &Context, fleet: &Fleet, driver: &str) -> Result<Vec<CSIStorageCapacity>> {
+    let unfinished = |status: &tonic::Status| Error::Unfinished {
+        object: driver.to_owned(),
+        what: format!("ask for its capacity: {}", worded(status)),
+    };
+    let (nodes, registered) = (ctx.store::<Node>().all(), ctx.store::<CSINode>().all());
+    let any = fleet.reach(driver, None, None).await.map_err(|status| unfinished(&status))?;
+    if !any.abilities.can(Can::GetCapacity) {
+        return Ok(Vec::new());
+    }
+    let segments = if any.abilities.has_topology() {
+        topology::segments(&nodes, &registered, driver)
+    } else {
+        BTreeSet::from([Segment::new()])
+    };
+    let mut found = Vec::new();
+    let classes = ctx.store::<StorageClass>().all();
+    for class in classes.iter().filter(|class| class.provisioner == driver) {
+        for segment in &segments {
+            let place = csi::Topology { segments: segment.clone().into_iter().collect() };
+            let affinity = topology::affinity(std::slice::from_ref(&place));
+            let near = fleet.reach(driver, None, affinity.as_ref()).await.map_err(|status| unfinished(&status))?;
+            let mut parameters: std::collections::HashMap<_, _> =
+                class.parameters.clone().unwrap_or_default().into_iter().collect();
+            parameters.retain(|key, _| !key.starts_with(secret::RESERVED));
+            let request = csi::GetCapacityRequest {
+                volume_capabilities: provision::capabilities(class),
+                parameters,
+                accessible_topology: Some(place).filter(|place| !place.segments.is_empty()),
+            };
+            let answer = near.client.clone().get_capacity(request).await.map_err(|status| unfinished(&status))?;
+            found.push(room(driver, class, segment, &answer.into_inner()));
+        }
+    }
+    Ok(found)
+}
+
+fn room(
+    driver: &str,
+    class: &StorageClass,
+    segment: &Segment,
+    answer: &csi::GetCapacityResponse,
+) -> CSIStorageCapacity {
+    let bytes = |bytes: i64| quantity::format(i128::from(bytes) * 1000, true);
+    let labels = [(DRIVER.to_owned(), driver.to_owned()), (MANAGED_BY.to_owned(), OURS.to_owned())];
+    CSIStorageCapacity {
+        metadata: ObjectMeta {
+            name: Some(name(driver, &class.name_any(), segment)),
+            namespace: Some(NAMESPACE.into()),
+            labels: Some(labels.into()),
+            ..ObjectMeta::default()
+        },
+        storage_class_name: class.name_any(),
+        node_topology: Some(LabelSelector {
+            match_labels: Some(segment.clone()).filter(|segment| !segment.is_empty()),
+            match_expressions: None,
+        }),
+        capacity: Some(bytes(answer.available_capacity)),
+        maximum_volume_size: answer.maximum_volume_size.map(bytes),
+    }
+}
+
+/// The same name for the same class and segment, whoever asks.
+fn name(driver: &str, class: &str, segment: &Segment) -> String {
+    let digest = Sha256::digest(format!("{driver}\n{class}\n{segment:?}").as_bytes());
+    let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("csisc-{hex}")
+}
