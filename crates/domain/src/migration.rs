@@ -55,6 +55,8 @@ pub struct MigrationProgress {
     pub expected_downtime: u64,
     /// How much the guest is slowed down, in percent.
     pub throttle: u64,
+    /// The way broke while the guest was handed over: whether it runs on the target, the target has to say.
+    pub uncertain: bool,
     pub outcome: Option<MigrationOutcome>,
 }
 

@@ -39,7 +39,8 @@ pub enum Error {
     Connect(#[source] libvirt::Error),
 }
 
-/// Chardevs write their own logs (no virtlogd), and the pod is the only sandbox.
+/// Chardevs write their own logs (no virtlogd), and the pod is the only sandbox. A migration's connection to another daemon
+/// ends when the launcher says so, never because that daemon was silent.
 const QEMU_CONF: &str = "stdio_handler = \"file\"
 cgroup_controllers = []
 namespaces = []
@@ -47,6 +48,7 @@ security_driver = \"none\"
 dynamic_ownership = 0
 remember_owner = 0
 max_core = 0
+keepalive_interval = -1
 ";
 
 /// One client and one domain need few threads.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::kubevirt::v1::VirtualMachineInstance;
 use domain::{Environment, LiveDomain, MigrationProgress};
 use kit::shutdown::CancellationToken;
-use libvirt::{Connection, Domain, Event};
+use libvirt::{Connection, Domain, Event, PausedReason, State};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
@@ -99,6 +99,8 @@ pub struct Driver {
     facts: (mpsc::Sender<domain::GuestFacts>, mpsc::Receiver<domain::GuestFacts>),
     channels: Channels,
     leaving: Option<Leaving>,
+    /// The way broke when half of the guest was on either side.
+    torn: bool,
     progress: (mpsc::Sender<MigrationProgress>, mpsc::Receiver<MigrationProgress>),
     domain: watch::Sender<Option<Arc<Domain>>>,
     phase: Phase,
@@ -135,6 +137,7 @@ impl Driver {
             facts: mpsc::channel(1),
             channels,
             leaving: None,
+            torn: false,
             progress: mpsc::channel(4),
             dirs,
             consoles,
@@ -474,6 +477,10 @@ impl Driver {
         if self.leaving.is_some() && !state.is_active() {
             return;
         }
+        if self.leaving.is_none() && state == State::Paused(PausedReason::PostCopyFailed) {
+            // Its end is an event.
+            return self.end_torn_guest().await;
+        }
         for (device, size) in live.devices.iter_mut().zip(sizes) {
             device.size = size;
         }
@@ -485,7 +492,8 @@ impl Driver {
         let guest = serde_json::to_string(&facts).unwrap_or_default();
         self.publisher.update(|published| {
             words::status(state).clone_into(&mut published.status);
-            words::reason(state).clone_into(&mut published.reason);
+            let torn = self.torn && !state.is_active();
+            if torn { moving::TORN } else { words::reason(state) }.clone_into(&mut published.reason);
             if !xml.is_empty() {
                 published.guest = guest;
                 published.domain_xml = xml;

@@ -9,13 +9,14 @@ use std::time::Duration;
 use domain::{LiveDomain, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
 use kit::Task;
 use kit::shutdown::CancellationToken;
-use libvirt::{Domain, Job, Migration};
+use libvirt::{Domain, Job, Migration, PausedReason, State};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::Dirs;
 use crate::prepare::Prepared;
 pub(crate) use channels::Channels;
+use channels::Word;
 use watchdog::{Verdict, Watchdog};
 
 const LOOK: Duration = Duration::from_millis(400);
@@ -34,13 +35,13 @@ impl Leaving {
         domain: Arc<Domain>,
         options: MigrationOptions,
         migration: Migration,
-        open: Open,
+        mut open: Open,
         report: mpsc::Sender<MigrationProgress>,
     ) -> Self {
         let (uid, abort) = (options.uid.clone(), CancellationToken::new());
         let stop = abort.clone();
         let task = kit::spawn("migration", async move {
-            let last = send(&domain, &options, migration, &stop, &report).await;
+            let last = send(&domain, &options, migration, &mut open, &stop, &report).await;
             drop(open);
             // Without a reader the launcher is ending.
             let _ = report.send(last).await;
@@ -83,6 +84,7 @@ async fn send(
     domain: &Arc<Domain>,
     options: &MigrationOptions,
     migration: Migration,
+    open: &mut Open,
     abort: &CancellationToken,
     report: &mpsc::Sender<MigrationProgress>,
 ) -> MigrationProgress {
@@ -104,6 +106,12 @@ async fn send(
                 Ok(Err(error)) => MigrationOutcome::Failed(kit::Chain(&error).to_string()),
                 Err(_) => MigrationOutcome::Failed("the launcher is ending".to_owned()),
             },
+            word = open.word() => {
+                if let Some(outcome) = heard(domain, word, open, &mut progress).await {
+                    ended_because = Some(outcome);
+                }
+                let _ = report.send(progress.clone()).await;
+            }
             () = abort.cancelled(), if ended_because.is_none() => {
                 // There may be no job yet, so it is asked again with each look.
                 ended_because = Some(MigrationOutcome::Aborted);
@@ -129,12 +137,49 @@ async fn send(
         }
     };
     progress.elapsed = milliseconds(begin.elapsed());
+    progress.uncertain = false;
     if outcome == MigrationOutcome::Moved {
         (progress.processed, progress.remaining) = (progress.total, 0);
     }
     tracing::info!(?outcome, elapsed = progress.elapsed, "the migration has ended");
     progress.outcome = Some(outcome);
     progress
+}
+
+/// What follows from what the node agent tells; how the migration ends by it, if it does.
+async fn heard(
+    domain: &Arc<Domain>,
+    word: Word,
+    open: &Open,
+    progress: &mut MigrationProgress,
+) -> Option<MigrationOutcome> {
+    match word {
+        Word::Lost if may_run_there(domain).await => {
+            tracing::warn!(
+                "the way to the target broke while the guest was handed over: it waits to hear where it runs"
+            );
+            progress.uncertain = true;
+        }
+        Word::Lost | Word::Stays => {
+            progress.uncertain = false;
+            open.cut();
+        }
+        Word::Moved => {
+            tracing::info!("the guest runs on the target: what is left of it here is ended");
+            progress.uncertain = false;
+            let _ = call(domain, Domain::destroy).await;
+            open.cut();
+            return Some(MigrationOutcome::Moved);
+        }
+    }
+    None
+}
+
+/// Whether the target may have been told to run the guest: only once it stands still here, and what was not told before the
+/// way broke never will be.
+async fn may_run_there(domain: &Arc<Domain>) -> bool {
+    let state = call(domain, Domain::state).await;
+    matches!(state, Ok(State::Paused(PausedReason::Migration | PausedReason::PostCopy | PausedReason::PostCopyFailed)))
 }
 
 /// Carries out what the watchdog says; why the migration is being ended, if it is.

@@ -10,6 +10,9 @@ use crate::migration::{self, Leaving};
 use crate::prepare;
 use crate::request_queue::Phase;
 
+/// The reason a guest ended for whose memory was on two nodes when the way between them broke.
+pub(super) const TORN: &str = "PostCopyFailed";
+
 impl Driver {
     /// Makes ready what a domain needs that another launcher will send.
     pub(super) async fn expect(&mut self, vmi: &str) -> Result<(), DriverError> {
@@ -45,6 +48,10 @@ impl Driver {
         tracing::info!(domain = self.name, ?state, "the virtual machine has arrived");
         self.phase = Phase::Running;
         self.domain.send_replace(Some(Arc::new(domain)));
+        if self.publisher.get().agent_connected {
+            // It was heard of before there was a domain to ask.
+            self.agent(true);
+        }
     }
 
     /// Begins to send the domain away. The same migration twice is one.
@@ -63,6 +70,15 @@ impl Driver {
         tracing::info!(uid = options.uid, copied = ?request.copied_disks, "sending the virtual machine to another node");
         self.leaving = Some(Leaving::start(domain, options, request, open, self.progress.0.clone()));
         Ok(())
+    }
+
+    /// Ends a guest that lacks memory it will never get: neither side has it whole, and neither may run it.
+    pub(super) async fn end_torn_guest(&mut self) {
+        tracing::error!("the way broke during post-copy: the guest's memory is on two nodes, and the guest is lost");
+        self.torn = true;
+        if let Err(error) = self.with_domain(libvirt::Domain::destroy).await {
+            tracing::warn!(error = %kit::Chain(&error), "what is left of the guest stays");
+        }
     }
 
     pub(super) fn abort_migration(&self) {
