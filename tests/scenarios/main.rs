@@ -9,12 +9,14 @@ mod boot;
 mod console;
 mod deletion;
 mod hardware;
+mod migration;
 mod power;
 mod probes;
 mod run_strategy;
 mod shared;
 mod stop;
 mod survival;
+mod two_nodes;
 
 use std::process::ExitCode;
 
@@ -38,9 +40,11 @@ fn main() -> ExitCode {
         stop::trials(),
         run_strategy::trials(),
         deletion::trials(),
+        migration::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared::shut_down();
+    two_nodes::shut_down();
     conclusion.exit_code()
 }
 
