@@ -172,7 +172,12 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
     schema::validate::check(&call.resource.schema, object, &mut causes);
     if let Some(old) = old.filter(|_| call.resource.crd.is_some()) {
         // What was stored already may stay, though the definition has become stricter since.
-        causes.retain(|cause| !schema::rules::unchanged(&call.resource.schema, old, object, &cause.field));
+        causes.retain(|cause| {
+            // That an item is there twice is said of the item and is about its list.
+            let list = cause.field.rsplit_once('[').filter(|_| cause.reason == "FieldValueDuplicate");
+            let field = list.map_or(cause.field.as_str(), |(list, _)| list);
+            !schema::rules::unchanged(&call.resource.schema, old, object, field)
+        });
     }
     meta::check(&call.resource, object, &mut causes);
     if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
