@@ -140,6 +140,8 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
     {
         map.remove("status");
     }
+    // A creator owns what he sent and its defaults; what admission and the kind's own rules add is nobody's.
+    object = owners::record(call, None, object, "");
     let name = meta::text(&object, "name").to_owned();
     let write = Write { operation: Operation::Create, name: &name, old: None, options: "CreateOptions" };
     admit::mutate(call, &write, &mut object).await?;
@@ -152,9 +154,9 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
     }
     let reservation = strategy::allocate(&call.server, resource, None, &mut object).await?;
     if call.dry_run() {
-        return Ok(Written::Tree(owners::record(call, None, object, "")));
+        return Ok(Written::Tree(object));
     }
-    let stored = call.server.to_storage(resource, owners::record(call, None, object, "")).await?;
+    let stored = call.server.to_storage(resource, object).await?;
     let stored = call.server.store().create(call.key(&name), stored).await;
     drop(reservation);
     if let Some(turn) = turn.filter(|_| stored.is_ok()) {
