@@ -35,9 +35,10 @@ fn writer<'a>(name: &'a str, api_version: &'a str, subresource: &'a str) -> Writ
     Writer { manager: name, api_version, subresource, now: jiff::Timestamp::now() }
 }
 
-/// `new` with the ownership of what this request changed.
+/// `new` with the ownership of what this request changed. Who sends a Binding writes no field of the pod: that it has a node
+/// is the server's doing.
 pub(super) async fn record(call: &Call, old: Option<&Value>, new: Value, subresource: &str) -> Value {
-    if applies(call) {
+    if applies(call) || subresource == "binding" {
         return new;
     }
     let (name, version) = (name(call), call.resource.api_version());

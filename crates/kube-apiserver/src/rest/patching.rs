@@ -45,7 +45,7 @@ impl Produce for Patching<'_> {
         let mut new = self.patch.apply(call, current, self.subresource).await?;
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         bounded(call, &new)?;
-        let refused = shape(call, &mut new, self.duplicates.clone())?;
+        let refused = shape(call, Some(current), &mut new, self.duplicates.clone())?;
         if !refused.is_empty() {
             let message = format!(
                 "Invalid value: {}: strict decoding error: {}",

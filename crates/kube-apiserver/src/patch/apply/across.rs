@@ -104,10 +104,12 @@ async fn forget(draft: &mut Draft<'_>, versions: &impl Versions) -> Result<(), A
     for (next, Owned { schema, set }) in owned.into_iter().chain(last_one) {
         [whole, pruned] = converted(versions, [whole, pruned], next).await?;
         let root = schema.as_deref().map_or(draft.root, Node::root);
+        let mut kept = collect(root, &pruned);
         let mut lost = collect(root, &whole);
-        lost.subtract(&collect(root, &pruned));
+        lost.subtract(&kept);
+        kept.union(&set);
         pruned.clone_from(&whole);
-        remove(root, &mut pruned, &lost, &set);
+        remove(root, &mut pruned, &lost, &kept);
         version = next;
     }
     if version != own {

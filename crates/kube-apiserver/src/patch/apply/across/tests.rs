@@ -149,6 +149,15 @@ fn an_applier_may_change_its_version() {
 }
 
 #[test]
+fn what_was_empty_before_is_empty_after() {
+    let mut live = Live::default();
+    live.update("k", "v1", json!({"items": []}));
+    live.apply("a", "v1", false, json!({"parts": [{"id": "p"}]})).unwrap();
+    live.apply("a", "v2", false, json!({})).unwrap();
+    assert_eq!(live.spec("v2"), json!({"items": []}));
+}
+
+#[test]
 fn who_spoke_a_version_that_is_gone_owns_nothing() {
     let mut live = Live::default();
     live.apply("a", "v1", false, json!({"size": 1})).unwrap();
