@@ -4,10 +4,12 @@ use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{self, condition, phase, uid};
-use e2e::{Namespace, until};
+use e2e::{Namespace, image, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
+use crate::shared::with_guest;
+use crate::survival::{life, unharmed};
 use crate::trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -16,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("an_evicted_machine_starts_again", an_evicted_machine_starts_again),
         trial("a_machine_that_cannot_be_moved_is_not_evicted", a_machine_that_cannot_be_moved_is_not_evicted),
         trial("an_eviction_of_external_concern_is_marked", an_eviction_of_external_concern_is_marked),
+        trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back),
     ]
 }
 
@@ -122,4 +125,53 @@ fn an_eviction_of_external_concern_is_marked() -> Result<()> {
     ensure!(complaint.contains("Evacuation in progress: "), "{complaint}");
     ensure!(space.get("pod", &pod)?["metadata"]["deletionTimestamp"].is_null(), "the pod was told to end");
     Ok(())
+}
+
+/// Waits until the components are of `tag` and the product says that it is done.
+fn updated(tag: &str) -> Result<()> {
+    until(&format!("the components to be of {tag}"), || {
+        let json = |words: &[&str]| -> Result<Value> {
+            serde_json::from_str(&Namespace::kubectl_in("kubevirt", words)?).context("kubectl's JSON")
+        };
+        let kubevirt = json(&["get", "kubevirt", "kubevirt", "-o", "json"])?;
+        let status = &kubevirt["status"];
+        ensure!(machine::holds(&kubevirt, "Available"), "not available: {status}");
+        let settled = status["observedDeploymentID"] == status["targetDeploymentID"]
+            && status["observedGeneration"] == kubevirt["metadata"]["generation"];
+        let pods =
+            json(&["get", "pods", "-l", "kubevirt.io in (virt-api, virt-controller, virt-handler)", "-o", "json"])?;
+        let all = pods["items"].as_array().cloned().unwrap_or_default();
+        let new = |pod: &Value| {
+            let image = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
+            image.ends_with(&format!(":{tag}")) && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        Ok((settled && all.iter().all(new)).then_some(()))
+    })
+}
+
+fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
+    const BUILD: &str = "v0.1.0";
+    with_guest(|guest| {
+        let before = life(guest)?;
+        for image in ["component", "launcher"] {
+            image::tag(&format!("ferrovirt.local/{image}:{BUILD}"), &format!("ferrovirt.local/{image}:next"))?;
+        }
+        let to = |tag: Value| {
+            let patch = json!({ "spec": { "imageTag": tag } }).to_string();
+            Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+        };
+        let outdated = |count: u64| {
+            until("outdated guests to be counted", || {
+                let path = "jsonpath={.status.outdatedVirtualMachineInstanceWorkloads}";
+                let said = Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "kubevirt", "-o", path])?;
+                Ok((said.trim() == count.to_string()).then_some(()))
+            })
+        };
+        to(json!("next"))?;
+        let forth = updated("next").and_then(|()| outdated(1)).and_then(|()| unharmed(guest, &before));
+        to(Value::Null)?;
+        let back = updated(BUILD).and_then(|()| outdated(0));
+        forth.and(back)?;
+        unharmed(guest, &before)
+    })
 }

@@ -11,6 +11,7 @@ use quick_xml::events::{BytesStart, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::live::{ReadError, attribute, name};
+use crate::xml::Element;
 
 /// Larger than any of the documents; longer text is not read.
 const LIMIT: usize = 4 << 20;
@@ -25,6 +26,8 @@ pub struct NodeCapabilities {
     pub vendor: String,
     /// Features the host's model has beyond its name.
     pub host_model_features: Vec<String>,
+    /// Features the host's model names and this host lacks.
+    pub host_model_lacks: Vec<String>,
     /// Every feature a guest can have.
     pub features: Vec<String>,
     /// Models a guest can have.
@@ -59,10 +62,10 @@ impl NodeCapabilities {
             (["domainCapabilities", "cpu", "mode", "vendor"], At::Text(text)) if mode == "host-model" => {
                 text.clone_into(&mut self.vendor);
             }
-            (["domainCapabilities", "cpu", "mode", "feature"], At::Open(start))
-                if mode == "host-model" && attribute(start, "policy") == "require" =>
-            {
-                add(&mut self.host_model_features, &attribute(start, "name"));
+            (["domainCapabilities", "cpu", "mode", "feature"], At::Open(start)) if mode == "host-model" => {
+                let has = attribute(start, "policy") == "require";
+                let list = if has { &mut self.host_model_features } else { &mut self.host_model_lacks };
+                add(list, &attribute(start, "name"));
             }
             (["domainCapabilities", "features", "sev"], At::Open(start)) => {
                 self.sev = attribute(start, "supported") == "yes";
@@ -78,6 +81,18 @@ impl NodeCapabilities {
             }
             _ => {}
         })
+    }
+
+    /// The host's model as the `<cpu>` that libvirt expands.
+    pub fn host_cpu(&self) -> String {
+        let feature =
+            |name: &String, policy: &'static str| Element::new("feature").attr("policy", policy).attr("name", name);
+        Element::new("cpu")
+            .child(Element::with_text("model", &self.host_model).attr("fallback", "forbid"))
+            .children((!self.vendor.is_empty()).then(|| Element::with_text("vendor", &self.vendor)))
+            .children(self.host_model_features.iter().map(|name| feature(name, "require")))
+            .children(self.host_model_lacks.iter().map(|name| feature(name, "disable")))
+            .render()
     }
 
     /// Reads the `<cpu>` that the host's model was expanded to.
@@ -207,6 +222,7 @@ mod tests {
             host_model: "Skylake-Client-IBRS".into(),
             vendor: "Intel".into(),
             host_model_features: vec!["ss".into(), "vmx".into()],
+            host_model_lacks: vec!["mpx".into()],
             features: vec!["aes".into(), "sse4.1".into()],
             models: vec!["qemu64".into(), "Skylake-Client-IBRS".into()],
             machines: vec!["q35".into()],
@@ -218,6 +234,11 @@ mod tests {
             trouble: String::new(),
         };
         assert_eq!(found, expect);
+        let cpu = found.host_cpu().replace(['\n', ' '], "");
+        let wanted = "<cpu><modelfallback='forbid'>Skylake-Client-IBRS</model><vendor>Intel</vendor>\
+                      <featurepolicy='require'name='ss'/><featurepolicy='require'name='vmx'/>\
+                      <featurepolicy='disable'name='mpx'/></cpu>";
+        assert_eq!(cpu.replace('"', "'"), wanted);
     }
 
     #[test]

@@ -86,8 +86,7 @@ impl Connection {
         self.call(CALL, procedure, arguments, Reader::text)
     }
 
-    /// The processor of `xml`, which may be whole domain capabilities, with every feature it has spelled out, as far as
-    /// KVM or translation can provide it.
+    /// The `<cpu>` of `xml` with every feature it has spelled out, as far as KVM or translation can provide it.
     pub fn expand_cpu(&self, kvm: bool, xml: &str) -> Result<String> {
         const CALL: &str = "reading the features of a processor";
         const EXPAND_FEATURES: u32 = 1;

@@ -83,6 +83,10 @@ fn questions(connection: &Connection, kvm: bool) -> Result<NodeCapabilities, Err
     let read = |source: domain::ReadError| Error::Runtime(io::Error::other(source));
     found.read_domain(&domain).map_err(read)?;
     found.read_host(&connection.capabilities(Capability::Host)?).map_err(read)?;
-    found.read_expanded(&connection.expand_cpu(kvm, &domain)?).map_err(read)?;
+    // Without its features the rest is worth having.
+    match connection.expand_cpu(kvm, &found.host_cpu()) {
+        Ok(expanded) => found.read_expanded(&expanded).map_err(read)?,
+        Err(error) => found.trouble = kit::Chain(&error).to_string(),
+    }
     Ok(found)
 }
