@@ -160,17 +160,19 @@ fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
             let patch = json!({ "spec": { "imageTag": tag } }).to_string();
             Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
         };
-        let outdated = |count: u64| {
-            until("outdated guests to be counted", || {
+        let outdated = |wanted: bool| {
+            until("the guest's launcher to be known as old or new", || {
+                let labels = guest.vmi()?["metadata"]["labels"].clone();
                 let path = "jsonpath={.status.outdatedVirtualMachineInstanceWorkloads}";
-                let said = Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "kubevirt", "-o", path])?;
-                Ok((said.trim() == count.to_string()).then_some(()))
+                let count = Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "kubevirt", "-o", path])?;
+                let known = labels["kubevirt.io/outdatedLauncherImage"].is_string() == wanted;
+                Ok((known && (!wanted || count.trim() != "0")).then_some(()))
             })
         };
         to(json!("next"))?;
-        let forth = updated("next").and_then(|()| outdated(1)).and_then(|()| unharmed(guest, &before));
+        let forth = updated("next").and_then(|()| outdated(true)).and_then(|()| unharmed(guest, &before));
         to(Value::Null)?;
-        let back = updated(BUILD).and_then(|()| outdated(0));
+        let back = updated(BUILD).and_then(|()| outdated(false));
         forth.and(back)?;
         unharmed(guest, &before)
     })
