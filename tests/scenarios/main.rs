@@ -8,6 +8,7 @@ mod bad_input;
 mod boot;
 mod console;
 mod deletion;
+mod eviction;
 mod hardware;
 mod power;
 mod probes;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         probes::trials(),
         stop::trials(),
         run_strategy::trials(),
+        eviction::trials(),
         deletion::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

@@ -38,6 +38,7 @@ pub(crate) mod remote {
     pub(crate) const CONNECT_GET_ALL_DOMAIN_STATS: u32 = 344;
     pub(crate) const DOMAIN_DEFINE_XML_FLAGS: u32 = 350;
     pub(crate) const DOMAIN_INTERFACE_ADDRESSES: u32 = 353;
+    pub(crate) const CONNECT_BASELINE_HYPERVISOR_CPU: u32 = 394;
     pub(crate) const DOMAIN_AGENT_SET_RESPONSE_TIMEOUT: u32 = 413;
 }
 

@@ -48,6 +48,9 @@ pub struct Args {
     /// What has to outlive this process on the node.
     #[arg(long, default_value = "/var/run/kubevirt")]
     pub state_dir: PathBuf,
+    /// What libvirt told of this node before this process was started.
+    #[arg(long, default_value = "/var/lib/kubevirt-node-labeller/capabilities.json")]
+    pub capabilities: PathBuf,
     /// Port that virt-api connects to.
     #[arg(long, default_value_t = 8186)]
     pub console_port: u16,
@@ -83,8 +86,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
         tls::load(files, material.clone(), trust.clone()).await.map_err(Error::setup("load the certificate"))?;
 
     let records = args.state_dir.join("network");
-    let context =
-        vmi::Context(Arc::new(vmi::Inner::new(client.clone(), args.node_name.clone(), args.pods_dir, records, no_kvm)));
+    let capabilities = node::capabilities(&args.capabilities);
+    let host_model = Some(capabilities.host_model.clone()).filter(|model| !model.is_empty());
+    let inner = vmi::Inner::new(client.clone(), args.node_name.clone(), args.pods_dir, records, no_kvm, host_model);
+    let context = vmi::Context(Arc::new(inner));
     let ready = Ready::default();
     let public = tls::server(material.clone(), None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;
@@ -102,9 +107,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     context.vmis.synced().await;
     ready.set(true);
 
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let labels = node::labels(&sys::kvm::parse_flags(&cpuinfo), node::vendor(&cpuinfo), kvm);
-    node::keep(client, args.node_name, labels, stop).await;
+    let machine = node::Machine { capabilities, kvm, realtime: node::is_realtime() };
+    node::keep(&client, &args.node_name, &machine, &context.recorder, &stop).await;
     Ok(())
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     pub records: PathBuf,
     /// Why KVM is not usable on this node, if it is not.
     pub no_kvm: Option<String>,
+    /// The model of this node's processors as libvirt names it; none when it could not tell.
+    pub host_model: Option<String>,
     /// VMIs of this node.
     pub vmis: Store<VirtualMachineInstance>,
     /// Keys to look at.
@@ -62,7 +64,14 @@ impl std::ops::Deref for Context {
 
 impl Inner {
     /// A context with nothing in it yet.
-    pub(crate) fn new(client: Client, node: String, pods: PathBuf, records: PathBuf, no_kvm: Option<String>) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        node: String,
+        pods: PathBuf,
+        records: PathBuf,
+        no_kvm: Option<String>,
+        host_model: Option<String>,
+    ) -> Self {
         Self {
             recorder: Recorder::new(client.clone(), "virt-handler", &node),
             node,
@@ -70,6 +79,7 @@ impl Inner {
             pods,
             records,
             no_kvm,
+            host_model,
             vmis: Store::default(),
             queue: Queue::default(),
             guests: Mutex::default(),

@@ -12,6 +12,7 @@ pub mod error;
 pub mod install;
 pub mod manifests;
 mod remove;
+mod rollout;
 pub mod status;
 pub mod webhook;
 

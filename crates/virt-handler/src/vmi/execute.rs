@@ -56,6 +56,7 @@ struct Held {
 struct Told {
     started: bool,
     trouble: String,
+    stays: String,
 }
 
 impl Guest {
@@ -89,6 +90,7 @@ impl Guest {
             addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),
             trouble: held.trouble.clone(),
             emulation: held.emulation.clone(),
+            host_model: None,
         }
     }
 }
@@ -298,7 +300,7 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
 
 /// Writes the status if it differs from what the VMI has, against the version it was computed from.
 async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
-    let seen = guest.observed();
+    let seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
     let wanted = status::status(vmi, &seen, clock::seconds(clock::now()));
     let before = vmi.status.as_deref().cloned().unwrap_or_default();
     if wanted == before {
@@ -340,10 +342,18 @@ fn announce(
     wanted: &api::kubevirt::v1::VirtualMachineInstanceStatus,
 ) {
     let now = wanted.phase.as_deref();
+    let reference = reference(vmi);
+    if let Some(why) = status::stays_though_asked_to_move(vmi, wanted) {
+        let mut held = guest.held();
+        if held.told.stays != why {
+            let message = format!("EvictionStrategy is set but vmi is not migratable; {why}");
+            context.recorder.warning(&reference, "Migrated", message);
+            held.told.stays = why;
+        }
+    }
     if now == before {
         return;
     }
-    let reference = reference(vmi);
     match now {
         Some(phase::RUNNING) => {
             let mut held = guest.held();
