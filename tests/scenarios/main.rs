@@ -8,6 +8,7 @@ mod bad_input;
 mod boot;
 mod console;
 mod deletion;
+mod eviction;
 mod hardware;
 mod migration;
 mod power;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         probes::trials(),
         stop::trials(),
         run_strategy::trials(),
+        eviction::trials(),
         deletion::trials(),
         migration::trials(),
     ];

@@ -8,6 +8,7 @@ pub mod quantity;
 /// Group `kubevirt.io`.
 pub mod kubevirt {
     pub mod conditions;
+    pub mod eviction;
     pub mod identity;
     pub mod words;
 

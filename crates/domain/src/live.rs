@@ -107,10 +107,10 @@ impl LiveDomain {
     }
 }
 
-fn name(start: &BytesStart<'_>) -> String {
+pub(crate) fn name(start: &BytesStart<'_>) -> String {
     start.name().as_ref().to_owned()
 }
 
-fn attribute(start: &BytesStart<'_>, name: &str) -> String {
+pub(crate) fn attribute(start: &BytesStart<'_>, name: &str) -> String {
     start.try_get_attribute(name).ok().flatten().map(|attribute| attribute.value.into_owned()).unwrap_or_default()
 }

@@ -43,6 +43,7 @@ pub(crate) mod remote {
     pub(crate) const DOMAIN_DEFINE_XML_FLAGS: u32 = 350;
     pub(crate) const DOMAIN_INTERFACE_ADDRESSES: u32 = 353;
     pub(crate) const DOMAIN_MIGRATE_START_POST_COPY: u32 = 364;
+    pub(crate) const CONNECT_BASELINE_HYPERVISOR_CPU: u32 = 394;
     pub(crate) const DOMAIN_AGENT_SET_RESPONSE_TIMEOUT: u32 = 413;
 }
 

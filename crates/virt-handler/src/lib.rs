@@ -51,6 +51,9 @@ pub struct Args {
     /// What has to outlive this process on the node.
     #[arg(long, default_value = "/var/run/kubevirt")]
     pub state_dir: PathBuf,
+    /// What libvirt told of this node before this process was started.
+    #[arg(long, default_value = "/var/lib/kubevirt-node-labeller/capabilities.json")]
+    pub capabilities: PathBuf,
     /// Port that virt-api connects to.
     #[arg(long, default_value_t = 8186)]
     pub console_port: u16,
@@ -104,7 +107,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
         namespace: args.pod_namespace,
         client: client.clone(),
     };
-    let context = vmi::Context(Arc::new(vmi::Inner::new(args.node_name.clone(), args.pods_dir, records, no_kvm, road)));
+    let capabilities = node::capabilities(&args.capabilities);
+    let host_model = Some(capabilities.host_model.clone()).filter(|model| !model.is_empty());
+    let inner = vmi::Inner::new(args.node_name.clone(), args.pods_dir, records, no_kvm, host_model, road);
+    let context = vmi::Context(Arc::new(inner));
     let ready = Ready::default();
     let public = tls::server(material.clone(), None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;
@@ -125,9 +131,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     tokio::join!(context.vmis.synced(), context.arriving.synced());
     ready.set(true);
 
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let labels = node::labels(&sys::kvm::parse_flags(&cpuinfo), node::vendor(&cpuinfo), kvm);
-    node::keep(client, args.node_name, labels, stop).await;
+    let machine = node::Machine { capabilities, kvm, realtime: node::is_realtime() };
+    node::keep(&client, &args.node_name, &machine, &context.recorder, &stop).await;
     Ok(())
 }
 

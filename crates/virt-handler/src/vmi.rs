@@ -48,6 +48,8 @@ pub(crate) struct Inner {
     pub records: PathBuf,
     /// Why KVM is not usable on this node, if it is not.
     pub no_kvm: Option<String>,
+    /// The model of this node's processors as libvirt names it; none when it could not tell.
+    pub host_model: Option<String>,
     /// VMIs of this node.
     pub vmis: Store<VirtualMachineInstance>,
     /// VMIs that are to come here from other nodes.
@@ -70,7 +72,14 @@ impl std::ops::Deref for Context {
 
 impl Inner {
     /// A context with nothing in it yet.
-    pub(crate) fn new(node: String, pods: PathBuf, records: PathBuf, no_kvm: Option<String>, road: Road) -> Self {
+    pub(crate) fn new(
+        node: String,
+        pods: PathBuf,
+        records: PathBuf,
+        no_kvm: Option<String>,
+        host_model: Option<String>,
+        road: Road,
+    ) -> Self {
         let client = road.client.clone();
         Self {
             recorder: Recorder::new(client.clone(), "virt-handler", &node),
@@ -79,6 +88,7 @@ impl Inner {
             pods,
             records,
             no_kvm,
+            host_model,
             vmis: Store::default(),
             arriving: Store::default(),
             arrivals: Arrivals::default(),

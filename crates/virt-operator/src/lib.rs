@@ -12,6 +12,7 @@ pub mod error;
 pub mod install;
 pub mod manifests;
 mod remove;
+mod rollout;
 mod signing;
 pub mod status;
 pub mod webhook;

@@ -25,6 +25,20 @@ pub mod label {
     pub const CPU_MODEL_PREFIX: &str = "cpu-model.node.kubevirt.io/";
     pub const MACHINE_TYPE_PREFIX: &str = "machine-type.node.kubevirt.io/";
     pub const HOST_MODEL_CPU_PREFIX: &str = "host-model-cpu.node.kubevirt.io/";
+    /// Ours as KubeVirt's: on a node, a model that a guest moved here may have been started with.
+    pub const CPU_MODEL_MIGRATION_PREFIX: &str = "cpu-model-migration.node.kubevirt.io/";
+    pub const CPU_VENDOR_PREFIX: &str = "cpu-vendor.node.kubevirt.io/";
+    pub const CPU_TIMER_PREFIX: &str = "cpu-timer.node.kubevirt.io/";
+    pub const HYPERV_PREFIX: &str = "hyperv.node.kubevirt.io/";
+    pub const HOST_MODEL_FEATURES_PREFIX: &str = "host-model-required-features.node.kubevirt.io/";
+    pub const OBSOLETE_HOST_MODEL: &str = "node-labeller.kubevirt.io/obsolete-host-model";
+    pub const REALTIME: &str = "kubevirt.io/realtime";
+    pub const SEV: &str = "kubevirt.io/sev";
+    pub const SEV_ES: &str = "kubevirt.io/sev-es";
+    /// On a PodDisruptionBudget: the migration during which it protects both pods.
+    pub const MIGRATION_NAME: &str = "kubevirt.io/migrationName";
+    /// On a VMI whose launcher is of another build than new ones.
+    pub const OUTDATED_LAUNCHER: &str = "kubevirt.io/outdatedLauncherImage";
     pub const INSTALL_STRATEGY: &str = "kubevirt.io/install-strategy-identifier";
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     pub const COMPONENT: &str = "app.kubernetes.io/component";
@@ -51,6 +65,16 @@ pub mod annotation {
     pub const KEEP_LAUNCHER_ALIVE: &str = "kubevirt.io/keep-launcher-alive-after-failure";
     pub const PLACE_PCI_DEVICES_ON_ROOT: &str = "kubevirt.io/placePCIDevicesOnRootComplex";
     pub const FREE_PAGE_REPORTING_DISABLED: &str = "kubevirt.io/free-page-reporting-disabled";
+    /// On a VMI: its bridged guest may be moved, though the pod's address changes.
+    pub const ALLOW_POD_BRIDGE_MIGRATION: &str = "kubevirt.io/allow-pod-bridge-network-live-migration";
+    /// On a migration: the node that is being emptied.
+    pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
+    /// On a migration: it brings a guest to the newest launcher.
+    pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration";
+    /// On a node whose labels somebody else keeps.
+    pub const LABELLER_SKIP_NODE: &str = "node-labeller.kubevirt.io/skip-node";
+    /// On a pod that is being evicted by other means than its end.
+    pub const EVICTION_IN_PROGRESS: &str = "descheduler.alpha.kubernetes.io/eviction-in-progress";
     pub const NON_ROOT: &str = "kubevirt.io/nonroot";
     pub const OS: &str = "vm.kubevirt.io/os";
     pub const INSTALL_STRATEGY_VERSION: &str = "kubevirt.io/install-strategy-version";
@@ -118,6 +142,22 @@ pub mod kubevirt_phase {
     pub const DEPLOYED: &str = "Deployed";
     pub const DELETING: &str = "Deleting";
     pub const DELETED: &str = "Deleted";
+}
+
+/// `status.phase` of a VirtualMachineInstanceMigration.
+pub mod migration_phase {
+    pub const UNSET: &str = "";
+    pub const PENDING: &str = "Pending";
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const FAILED: &str = "Failed";
+}
+
+/// `spec.evictionStrategy` of a VirtualMachineInstance.
+pub mod eviction_strategy {
+    pub const NONE: &str = "None";
+    pub const LIVE_MIGRATE: &str = "LiveMigrate";
+    pub const LIVE_MIGRATE_IF_POSSIBLE: &str = "LiveMigrateIfPossible";
+    pub const EXTERNAL: &str = "External";
 }
 
 /// `status.printableStatus` of a VirtualMachine.

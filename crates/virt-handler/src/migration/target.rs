@@ -179,7 +179,7 @@ async fn write(
     if here {
         wanted.node_name = Some(context.node.clone());
         let mine = VirtualMachineInstance { status: Some(Box::new(wanted)), ..vmi.clone() };
-        wanted = vmi::wanted(&mine, guest);
+        wanted = vmi::wanted(context, &mine, guest);
         metadata["labels"] = json!({ label::NODE_NAME: context.node });
     }
     if wanted == before {

@@ -62,6 +62,7 @@ struct Held {
 struct Told {
     started: bool,
     trouble: String,
+    stays: String,
 }
 
 impl Guest {
@@ -136,6 +137,7 @@ impl Guest {
             trouble: held.trouble.clone(),
             emulation: held.emulation.clone(),
             on_its_way: false,
+            host_model: None,
         }
     }
 }
@@ -375,7 +377,7 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
 
 /// Writes the status if it differs from what the VMI has, against the version it was computed from.
 async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
-    let mut seen = guest.observed();
+    let mut seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
     let now = clock::seconds(clock::now());
     let mut moved = None;
     if let Some(state) = migration::plan::state(vmi).filter(|state| migration::plan::is_source(state, &context.node)) {
@@ -413,8 +415,9 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
 }
 
 /// The status of a VMI as this node sees its guest now.
-pub(crate) fn wanted(vmi: &VirtualMachineInstance, guest: &Guest) -> VirtualMachineInstanceStatus {
-    status::status(vmi, &guest.observed(), clock::seconds(clock::now()))
+pub(crate) fn wanted(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> VirtualMachineInstanceStatus {
+    let seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
+    status::status(vmi, &seen, clock::seconds(clock::now()))
 }
 
 /// Fields that changed, with null for those that went away.
@@ -438,10 +441,18 @@ fn announce(
     wanted: &VirtualMachineInstanceStatus,
 ) {
     let now = wanted.phase.as_deref();
+    let reference = reference(vmi);
+    if let Some(why) = status::stays_though_asked_to_move(vmi, wanted) {
+        let mut held = guest.held();
+        if held.told.stays != why {
+            let message = format!("EvictionStrategy is set but vmi is not migratable; {why}");
+            context.recorder.warning(&reference, "Migrated", message);
+            held.told.stays = why;
+        }
+    }
     if now == before {
         return;
     }
-    let reference = reference(vmi);
     match now {
         Some(phase::RUNNING) => {
             let mut held = guest.held();

@@ -102,6 +102,7 @@ fn api_cluster() -> Value {
         rule("kubevirt.io", &["virtualmachines/status"], &["patch"]),
         rule("kubevirt.io", &["virtualmachineinstancemigrations"], &["create", "get", "list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),
+        rule("", &["pods"], &["get"]),
     ])
 }
 
@@ -115,6 +116,8 @@ fn controller_cluster() -> Value {
         rule("", &["pods"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["pods/status"], &["patch"]),
         rule("", &["pods/finalizers"], &["update"]),
+        rule("", &["pods/eviction"], &["create"]),
+        rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["events"], &["create", "patch"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["namespaces"], READ),
