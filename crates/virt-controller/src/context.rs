@@ -1,12 +1,15 @@
 //! What the controllers share: the client, the stores, the queues.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use api::kubevirt::{
     v1::{KubeVirt, VirtualMachine, VirtualMachineInstance},
     words::{device, label},
 };
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolumeClaim, Pod};
 use kit::{
     events::Recorder,
     queue::Queue,
@@ -14,7 +17,9 @@ use kit::{
 };
 use kube::{Client, Resource, ResourceExt};
 
+use crate::node::{loss::Lost, pulse::Pulse};
 use crate::settings::Settings;
+use crate::vmi::claims::{self, Claims};
 
 /// Shared by every worker; cheap to clone.
 #[derive(Clone)]
@@ -36,6 +41,8 @@ pub struct Inner {
     pub vmis: Store<VirtualMachineInstance>,
     /// Launcher pods.
     pub pods: Store<Pod>,
+    /// Claims that disks may lie on.
+    pub claims: Store<PersistentVolumeClaim>,
     /// Nodes that virt-handler has labelled.
     pub nodes: Store<Node>,
     /// The KubeVirt object.
@@ -46,6 +53,10 @@ pub struct Inner {
     pub vmi_queue: Queue<Key>,
     /// Names of nodes to look at.
     pub node_queue: Queue<Key>,
+    /// Whose leases are renewed.
+    pub(crate) pulse: Mutex<Pulse>,
+    /// Nodes that do not answer.
+    pub(crate) lost: Mutex<BTreeMap<String, Lost>>,
 }
 
 impl std::ops::Deref for Context {
@@ -60,6 +71,40 @@ impl Inner {
     /// The administrator's choices as they are now.
     pub fn settings(&self) -> Settings {
         Settings::of(self.kubevirts.list().first(), &self.launcher_image)
+    }
+
+    /// Whose leases are renewed.
+    pub(crate) fn pulse(&self) -> MutexGuard<'_, Pulse> {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost_nodes(&self) -> MutexGuard<'_, BTreeMap<String, Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of `node` when it is lost.
+    pub(crate) fn lost(&self, node: &str) -> Option<Lost> {
+        self.lost_nodes().get(node).cloned()
+    }
+
+    /// Remembers whether `node` is lost; true when that is news.
+    pub(crate) fn set_lost(&self, node: &str, lost: Option<Lost>) -> bool {
+        let mut nodes = self.lost_nodes();
+        let before = match lost.clone() {
+            Some(lost) => nodes.insert(node.to_owned(), lost),
+            None => nodes.remove(node),
+        };
+        before != lost
+    }
+
+    /// The claims that `vmi` names and that exist.
+    pub fn claims_of(&self, vmi: &VirtualMachineInstance) -> Claims {
+        let namespace = vmi.namespace().unwrap_or_default();
+        let found = claims::of(vmi).filter_map(|used| {
+            let claim = self.claims.get(&Key::new(namespace.as_str(), used.claim))?;
+            Some((used.claim.to_owned(), claim))
+        });
+        found.collect()
     }
 
     /// True when guests run without KVM: because the administrator wants it, or because no node offers it.
@@ -87,17 +132,24 @@ pub(crate) fn node_word(node: &str) -> String {
     format!("node:{node}")
 }
 
+/// The word under which VMIs are found by a claim of theirs.
+pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
+    format!("claim:{namespace}/{claim}")
+}
+
 /// Index words of a launcher pod.
 pub(crate) fn pod_words(pod: &Pod) -> Vec<String> {
     pod.labels().get(label::CREATED_BY).map(|uid| vec![owner_word(uid)]).unwrap_or_default()
 }
 
-/// Index words of a VMI: its UID, its node, and the VM that owns it.
+/// Index words of a VMI: its UID, its node, and its claims.
 pub(crate) fn vmi_words(vmi: &VirtualMachineInstance) -> Vec<String> {
     let mut words = vec![owner_word(&vmi.uid().unwrap_or_default())];
     if let Some(node) = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).filter(|n| !n.is_empty()) {
         words.push(node_word(node));
     }
+    let namespace = vmi.namespace().unwrap_or_default();
+    words.extend(claims::of(vmi).map(|used| claim_word(&namespace, used.claim)));
     words
 }
 
@@ -117,9 +169,10 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
     pod.metadata.generate_name = None;
 }
 
-/// Drops from a node everything but its labels, its heartbeat, its readiness and what it offers.
+/// Drops from a node everything but its labels, its heartbeat, its taints, its readiness and what it offers.
 pub(crate) fn trim_node(node: &mut Node) {
-    node.spec = None;
+    node.spec =
+        node.spec.take().map(|spec| k8s_openapi::api::core::v1::NodeSpec { taints: spec.taints, ..Default::default() });
     if let Some(status) = node.status.take() {
         node.status = Some(k8s_openapi::api::core::v1::NodeStatus {
             allocatable: status.allocatable.map(|all| all.into_iter().filter(|(k, _)| k == device::KVM).collect()),

@@ -23,7 +23,8 @@ use api::kubevirt::{
 };
 pub use context::{Context, Inner};
 pub use error::Error;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kit::{
     Task,
     events::Recorder,
@@ -62,6 +63,8 @@ pub struct Args {
 }
 
 const WORKERS: usize = 8;
+/// Where kubelets renew their leases.
+const NODE_LEASES: &str = "kube-node-lease";
 
 /// Runs until SIGTERM, or until another replica leads.
 ///
@@ -108,11 +111,14 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         vms: Store::default(),
         vmis: Store::default(),
         pods: Store::default(),
+        claims: Store::default(),
         nodes: Store::default(),
         kubevirts: Store::default(),
         vm_queue: Queue::default(),
         vmi_queue: Queue::default(),
         node_queue: Queue::default(),
+        pulse: std::sync::Mutex::default(),
+        lost: std::sync::Mutex::default(),
     }));
     let mut tasks = watches(&context);
     let (started, stop) = (context.clone(), stop.clone());
@@ -121,6 +127,7 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         started.vmis.synced().await;
         started.pods.synced().await;
         started.vms.synced().await;
+        started.claims.synced().await;
         started.nodes.synced().await;
         started.kubevirts.synced().await;
         let (a, b, c) = (started.clone(), started.clone(), started.clone());
@@ -187,13 +194,41 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         context.nodes.clone(),
         move |change| queues.node_queue.add(change.key.clone()),
     );
+    let queues = context.clone();
+    let claims = store::watch(
+        Api::<PersistentVolumeClaim>::all(client.clone()),
+        Watch { trim: vmi::claims::trim, ..Watch::default() },
+        context.claims.clone(),
+        move |change| {
+            let word = context::claim_word(&change.key.namespace, &change.key.name);
+            for key in queues.vmis.keys_by_word(&word) {
+                queues.vmi_queue.add(key);
+            }
+        },
+    );
+    let queues = context.clone();
+    let leases = store::watch(
+        Api::<Lease>::namespaced(client.clone(), NODE_LEASES),
+        Watch::default(),
+        Store::default(),
+        move |change| {
+            let node = &change.key.name;
+            let renewal = change.new.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref());
+            let Some(renewal) = renewal else { return queues.pulse().forget(node) };
+            let renewal = renewal.0.to_string();
+            let news = queues.pulse().hear(node, &renewal, tokio::time::Instant::now());
+            if news && queues.lost(node).is_some() {
+                queues.node_queue.add(Key::new("", node.as_str()));
+            }
+        },
+    );
     let kubevirts = store::watch(
         Api::<KubeVirt>::namespaced(client.clone(), &context.namespace),
         Watch { trim: |kv| kv.status = None, ..Watch::default() },
         context.kubevirts.clone(),
         |_| {},
     );
-    vec![vms, vmis, pods, nodes, kubevirts]
+    vec![vms, vmis, pods, claims, nodes, leases, kubevirts]
 }
 
 /// The key under which `object` is stored and queued.

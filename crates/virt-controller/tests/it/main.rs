@@ -2,5 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod cluster;
+mod fencing;
 mod lifecycle;
+mod loss;
+mod storage;
 mod trouble;
