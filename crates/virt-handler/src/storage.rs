@@ -20,7 +20,7 @@ use crate::launcher::Launcher;
 const USER: u32 = 107;
 /// The name of a disk on a claim with a file system.
 const IMAGE: &str = "disk.img";
-/// Where the launcher image has what the pod specification calls /var/run.
+/// Where the volumes are mounted, below what the pod specification calls /var/run.
 const MOUNTS: &str = "run/kubevirt-private/vmi-disks";
 /// Images end on a boundary that every file system can read around its page cache.
 const BOUNDARY: u64 = 1 << 20;
@@ -119,7 +119,9 @@ fn device(root: &Dir, disk: &ClaimedDisk) -> Result<(), Error> {
 /// A file system has the image, and the image belongs to the pod's user.
 fn image(root: &Dir, disk: &ClaimedDisk, tolerance: Tolerance) -> Result<Option<String>, Error> {
     let failed = || Error::disk(&disk.volume);
-    let dir = root.dir(format!("{MOUNTS}/{}", disk.volume)).map_err(failed())?;
+    // In most images /var/run is a link, and none is followed here.
+    let path = format!("{MOUNTS}/{}", disk.volume);
+    let dir = root.dir(&path).or_else(|_| root.dir(format!("var/{path}"))).map_err(failed())?;
     if !disk.writable {
         return dir.reference(IMAGE).map(|_| None).map_err(failed());
     }

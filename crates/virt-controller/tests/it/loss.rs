@@ -160,11 +160,11 @@ async fn what_nobody_starts_again_is_left_alone() {
     let cluster = start().await;
     second_node(&cluster).await;
     let (first, _second) = (Kubelet::start(&cluster, "node1").await, Kubelet::start(&cluster, "node2").await);
-    runs(&cluster, &machine("Once")).await;
+    let vmi = runs(&cluster, &machine("Once")).await;
     first.falls_silent();
     let vm = wait(&cluster.vms, "vm", "unknown", printed("Unknown")).await.unwrap();
     assert!(ready(&vm).1.contains("delete this VirtualMachineInstance to give it up"), "{:?}", ready(&vm));
     cluster.vmis.delete("vm", &kube::api::DeleteParams::default()).await.unwrap();
-    let gone = |found: Option<&VirtualMachineInstance>| found.is_none();
-    wait(&cluster.vmis, "vm", "given up", gone).await;
+    // A machine that runs once runs once more when its instance is deleted.
+    wait(&cluster.vmis, "vm", "given up", another(&vmi)).await;
 }
