@@ -53,20 +53,17 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         let pulse = context.pulse();
         (pulse.sound(&key.name, now), pulse.renews(&key.name, now))
     };
-    let lost = plan::lost(&node, sound, renews, has_company(context, &key.name, now));
+    // All nodes are looked at only where one is suspected.
+    let lost = plan::lost(&node, sound, renews).filter(|lost| lost.word || has_company(context, &key.name, now));
     let changed = context.set_lost(&key.name, lost.clone());
     if changed {
         announce(context, &node, lost.as_ref());
     }
     let verdict = plan::verdict(&node, clock::now());
-    let takes = match (verdict.schedulable, lost.is_some() || verdict.silent) {
-        (true, true) => Some("false"),
-        (false, false) if changed => Some("true"),
-        _ => None,
-    };
-    if let Some(takes) = takes {
+    // The way back is virt-handler's, with its next heartbeat: a node that is back without it takes no guests.
+    if verdict.schedulable && (lost.is_some() || verdict.silent) {
         let api: Api<Node> = Api::all(context.client.clone());
-        let patch = json!({ "metadata": { "labels": { (label::SCHEDULABLE): takes } } });
+        let patch = json!({ "metadata": { "labels": { (label::SCHEDULABLE): "false" } } });
         let written = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
         written.map_err(Error::api("patch", "node", "", &key.name))?;
     }

@@ -62,7 +62,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let lost = lost::node(context, &vmi, &pods);
     let mut cut_off = None;
     if let Some((node, lost)) = &lost {
-        match lost::decide(context, &vmi, node, lost).await? {
+        match lost::decide(context, &vmi, &pods, node, lost).await? {
             Fate::Leave => {}
             Fate::Wait(why) => cut_off = Some(why),
             Fate::GiveUp if !plan::is_final(&vmi) => {

@@ -51,7 +51,7 @@ pub(crate) enum Error {
     CloudInit(#[from] cloud_init::Error),
     /// Another guest writes the disk.
     #[error(
-        "volume {volume}: its disk is in use by another virtual machine: it is waited for until that one has ended"
+        "volume {volume}: its disk is in use by another virtual machine; it is tried again until that one has ended"
     )]
     InUse { volume: String },
     #[error("volume {volume}: this kind of volume is not supported")]

@@ -50,15 +50,15 @@ pub fn ready(node: &Node) -> &str {
 }
 
 /// Whether `node` is lost: its lease is silent (`sound`), or the cluster says that its kubelet is and no renewal was seen
-/// since (`renews`), while another node is well (`company`). When all are lost at once, none is.
-pub fn lost(node: &Node, sound: Sound, renews: bool, company: bool) -> Option<Lost> {
+/// since (`renews`). Whoever asks sees to it that another node is well: when all are lost at once, none is.
+pub fn lost(node: &Node, sound: Sound, renews: bool) -> Option<Lost> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let word = taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE);
     if word && ready(node) != "True" {
         return Some(Lost { word: true });
     }
     let silent = sound == Sound::Silent || (ready(node) == "Unknown" && !renews);
-    (silent && company).then_some(Lost { word: word && sound == Sound::Silent })
+    silent.then_some(Lost { word: word && sound == Sound::Silent })
 }
 
 #[cfg(test)]
@@ -70,33 +70,32 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check_lost(ready: &str, taint: Option<&str>, sound: Sound, renews: bool, company: bool, expect: Option<bool>) {
+    fn check_lost(ready: &str, taint: Option<&str>, sound: Sound, renews: bool, expect: Option<bool>) {
         let taints = taint.map(|key| json!([{ "key": key, "effect": "NoExecute" }]));
         let node = json!({
             "spec": { "taints": taints }, "status": { "conditions": [{ "type": "Ready", "status": ready }] },
         });
-        let found = lost(&serde_json::from_value(node).unwrap(), sound, renews, company);
+        let found = lost(&serde_json::from_value(node).unwrap(), sound, renews);
         assert_eq!(found.map(|lost| lost.word), expect);
     }
 
     #[test]
-    fn a_node_is_lost_when_it_alone_is_silent() {
+    fn a_node_is_lost_when_it_is_silent() {
         let heard = Sound::Heard(Duration::from_secs(30));
-        check_lost("True", None, heard, true, true, None);
-        check_lost("True", None, Sound::Silent, false, true, Some(false));
-        check_lost("True", None, Sound::Silent, false, false, None);
-        check_lost("Unknown", None, heard, false, true, Some(false));
-        check_lost("Unknown", None, heard, true, true, None);
+        check_lost("True", None, heard, true, None);
+        check_lost("True", None, Sound::Silent, false, Some(false));
+        check_lost("Unknown", None, heard, false, Some(false));
+        check_lost("Unknown", None, heard, true, None);
         // Its kubelet answers, and says why it is not ready: that is no loss.
-        check_lost("False", None, heard, true, true, None);
+        check_lost("False", None, heard, true, None);
     }
 
     #[test]
     fn the_administrators_word_counts_for_a_node_that_is_not_ready() {
         let heard = Sound::Heard(Duration::from_secs(30));
-        check_lost("Unknown", Some(OUT_OF_SERVICE), Sound::Silent, false, false, Some(true));
-        check_lost("True", Some(OUT_OF_SERVICE), heard, true, true, None);
-        check_lost("True", Some(OUT_OF_SERVICE), Sound::Silent, false, true, Some(true));
+        check_lost("Unknown", Some(OUT_OF_SERVICE), Sound::Silent, false, Some(true));
+        check_lost("True", Some(OUT_OF_SERVICE), heard, true, None);
+        check_lost("True", Some(OUT_OF_SERVICE), Sound::Silent, false, Some(true));
     }
 
     #[track_caller]

@@ -47,6 +47,12 @@ pub fn is_block(claim: &PersistentVolumeClaim) -> bool {
     claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some(BLOCK)
 }
 
+/// The claim is attached to one node at a time.
+pub fn is_for_one_node(claim: &PersistentVolumeClaim) -> bool {
+    let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+    !modes.is_empty() && modes.iter().all(|mode| matches!(mode.as_str(), "ReadWriteOnce" | "ReadWriteOncePod"))
+}
+
 /// Why the pod cannot be made yet: a sentence that names the claim that is not there.
 pub fn missing(vmi: &VirtualMachineInstance, claims: &Claims) -> Option<String> {
     let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();

@@ -35,10 +35,12 @@ pub(super) fn node(context: &Context, vmi: &VirtualMachineInstance, pods: &[Pod]
 pub(super) async fn decide(
     context: &Context,
     vmi: &VirtualMachineInstance,
+    pods: &[Pod],
     node: &str,
     lost: &Lost,
 ) -> Result<Fate, Error> {
-    let backings = backings(context, vmi, node).await?;
+    let evicted = !pods.is_empty() && pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
+    let backings = backings(context, vmi, node, evicted).await?;
     let vm = context.vms.get(&Key::of(vmi)).filter(|vm| {
         let uid = vm.metadata.uid.as_deref();
         vmi.owner_references().iter().any(|owner| Some(owner.uid.as_str()) == uid)
@@ -47,7 +49,12 @@ pub(super) async fn decide(
 }
 
 /// Asked of the API server and not of a copy: this is rare, and the answer has to be true.
-async fn backings(context: &Context, vmi: &VirtualMachineInstance, node: &str) -> Result<Vec<Backing>, Error> {
+async fn backings(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    node: &str,
+    evicted: bool,
+) -> Result<Vec<Backing>, Error> {
     let claims = context.claims_of(vmi);
     let mut out = Vec::new();
     let mut attachments = None;
@@ -69,7 +76,10 @@ async fn backings(context: &Context, vmi: &VirtualMachineInstance, node: &str) -
             if attachments.is_none() {
                 attachments = Some(attached_to(context, node).await?);
             }
-            backing.attached = attachments.iter().flatten().any(|held| *held == name);
+            // Kubernetes has given the pod up, and detaches the volume before anybody else gets it; but not while the pod is
+            // there.
+            let passed_on = evicted && claim.is_some_and(super::claims::is_for_one_node);
+            backing.attached = !passed_on && attachments.iter().flatten().any(|held| *held == name);
         }
         out.push(backing);
     }

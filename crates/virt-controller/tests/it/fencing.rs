@@ -199,7 +199,7 @@ impl World {
             other != node && heard && self.ready(other) == "True"
         };
         let (sound, renews) = (self.pulse.sound(NAMES[node], now), self.pulse.renews(NAMES[node], now));
-        lost(&self.object(node), sound, renews, (0..NODES).any(well))
+        lost(&self.object(node), sound, renews).filter(|lost| lost.word || (0..NODES).any(well))
     }
 
     fn backing(&self, node: usize) -> Vec<Backing> {

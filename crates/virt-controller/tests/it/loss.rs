@@ -99,10 +99,6 @@ async fn a_machine_whose_node_falls_silent_is_started_again_within_a_minute() {
     // It was the node: the guest has not crashed, and is not held back.
     let vm = wait(&cluster.vms, "vm", "starting", printed("Starting")).await.unwrap();
     assert_eq!(vm.status.unwrap().start_failure, None);
-
-    let _again = Kubelet::renew(&cluster, "node1", 1_000);
-    let takes = |node: Option<&Node>| node.is_some_and(|node| node.labels()["kubevirt.io/schedulable"] == "true");
-    wait(&nodes, "node1", "back", takes).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,6 +127,10 @@ async fn a_machine_on_a_disk_of_its_node_waits_and_says_so() {
     );
     sleep(Duration::from_secs(600)).await;
     assert_eq!(cluster.vmis.get("vm").await.unwrap().uid(), vmi.uid());
+    let again = Kubelet::renew(&cluster, "node1", 1_000);
+    wait(&cluster.vms, "vm", "heard of again", printed("Running")).await;
+    again.falls_silent();
+    wait(&cluster.vms, "vm", "unknown again", printed("Unknown")).await;
 
     // The administrator vouches for it that nothing runs there.
     let nodes: Api<Node> = Api::all(cluster.client.clone());
