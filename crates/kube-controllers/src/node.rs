@@ -134,6 +134,8 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
         };
     }
     if let Some(taints) = plan::taints(&node, evict, &now) {
+        // A node without taints has no list of them.
+        let taints = (!taints.is_empty()).then_some(taints);
         let change = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"taints": taints}});
         patch(ctx, &name, "taint node", &change).await?;
     }

@@ -26,9 +26,10 @@ pub(super) fn name(call: &Call) -> String {
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// `new` with the ownership of what this request changed.
+/// `new` with the ownership of what this request changed. Who sends a Binding writes no field of the pod: that it has a node
+/// is the server's doing.
 pub(super) fn record(call: &Call, old: Option<&Value>, new: Value, subresource: &str) -> Value {
-    if applies(call) {
+    if applies(call) || subresource == "binding" {
         return new;
     }
     let resource = &call.resource;

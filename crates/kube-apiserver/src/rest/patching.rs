@@ -34,7 +34,7 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
         };
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         bounded(call, &new)?;
-        let refused = shape(call, &mut new, duplicates.clone())?;
+        let refused = shape(call, Some(current), &mut new, duplicates.clone())?;
         if !refused.is_empty() {
             let message = format!(
                 "Invalid value: {}: strict decoding error: {}",
