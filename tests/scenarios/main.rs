@@ -6,10 +6,12 @@ mod access;
 mod bad_images;
 mod bad_input;
 mod boot;
+mod claims;
 mod console;
 mod deletion;
 mod eviction;
 mod hardware;
+mod node_loss;
 mod power;
 mod probes;
 mod run_strategy;
@@ -35,11 +37,13 @@ fn main() -> ExitCode {
         survival::trials(),
         boot::trials(),
         hardware::trials(),
+        claims::trials(),
         probes::trials(),
         stop::trials(),
         run_strategy::trials(),
         eviction::trials(),
         deletion::trials(),
+        node_loss::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared::shut_down();

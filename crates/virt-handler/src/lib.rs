@@ -20,6 +20,7 @@ mod launcher;
 mod network;
 mod node;
 mod server;
+mod storage;
 mod vmi;
 
 use std::net::Ipv6Addr;

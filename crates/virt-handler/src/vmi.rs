@@ -15,10 +15,12 @@ mod status;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use api::kubevirt::words::label;
 use kit::Task;
+use kit::backoff::Backoff;
 use kit::events::Recorder;
 use kit::queue::Queue;
 use kit::shutdown::CancellationToken;
@@ -81,7 +83,7 @@ impl Inner {
             no_kvm,
             host_model,
             vmis: Store::default(),
-            queue: Queue::default(),
+            queue: Queue::new(PATIENCE),
             guests: Mutex::default(),
         }
     }
@@ -95,6 +97,9 @@ impl Inner {
         self.guests().get(key).cloned()
     }
 }
+
+/// A guest that waits for the lock of its disk, or for its image, is tried again before anybody wonders.
+const PATIENCE: Backoff = Backoff { base: Duration::from_millis(50), max: Duration::from_secs(5) };
 
 /// Guests are mostly waited for, so many may be looked at at once.
 const WORKERS: usize = 16;
