@@ -4,7 +4,7 @@
 //! nobody; writers left without fields disappear; a write that changes nothing leaves the list as it was.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::fieldset::Set;
 use super::typed::{Node, diff, retain_present};
@@ -41,12 +41,19 @@ impl Entry {
     }
 
     fn encode(&self) -> Value {
-        let mut entry = json!({"manager": self.manager, "operation": self.operation, "apiVersion": self.api_version,
-            "time": self.time, "fieldsType": "FieldsV1", "fieldsV1": self.set.encode()});
-        if !self.subresource.is_empty() {
-            entry["subresource"] = self.subresource.as_str().into();
-        }
-        entry
+        let words = [
+            ("manager", self.manager.as_str()),
+            ("operation", self.operation.as_str()),
+            ("apiVersion", self.api_version.as_str()),
+            ("time", self.time.as_str()),
+            ("fieldsType", "FieldsV1"),
+            ("subresource", self.subresource.as_str()),
+        ];
+        let said = words.into_iter().filter(|(key, word)| *key != "subresource" || !word.is_empty());
+        let mut entry: Map<String, Value> = said.map(|(key, word)| (key.to_owned(), word.into())).collect();
+        // Moved in: `json!` would copy the tree.
+        entry.insert("fieldsV1".to_owned(), self.set.encode());
+        Value::Object(entry)
     }
 
     fn decode(entry: &Value) -> Self {
@@ -131,6 +138,7 @@ pub fn update(
     let changed = diff(root, before, &after, &mut removed);
     if !given {
         match before.and_then(|before| before["metadata"].get("managedFields")) {
+            Some(list) if after["metadata"].get("managedFields") == Some(list) => {}
             Some(list) => after["metadata"]["managedFields"] = list.clone(),
             None => {
                 after["metadata"].as_object_mut().map(|metadata| metadata.remove("managedFields"));
@@ -149,12 +157,15 @@ pub fn update(
     };
     // Entries this write does not concern are neither decoded nor encoded.
     let (mut touched, mut untouched) = (Vec::new(), Vec::new());
-    let list = after["metadata"].get_mut("managedFields").map(Value::take).unwrap_or_default();
-    for raw in list.as_array().into_iter().flatten().filter(|raw| raw["operation"].is_string()) {
-        let writer = Entry::decode_writer(raw);
+    let list = match after["metadata"].get_mut("managedFields").map(Value::take) {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    };
+    for raw in list.into_iter().filter(|raw| raw["operation"].is_string()) {
+        let writer = Entry::decode_writer(&raw);
         let is_mine = writer.is(manager, operation, api_version, subresource);
         if !is_mine && !removed && !changed.meets(&raw["fieldsV1"]) {
-            untouched.push((writer, raw.clone()));
+            untouched.push((writer, raw));
             continue;
         }
         let mut entry = Entry { set: Set::decode(&raw["fieldsV1"]), ..writer };
@@ -167,7 +178,7 @@ pub fn update(
         touched.push(entry);
     }
     if !changed.is_empty() {
-        claim(&mut touched, &changed, mine, now);
+        claim(&mut touched, changed, mine, now);
     }
     if touched.len() + untouched.len() > MAX_UPDATERS {
         // Of writers of one second the latest comes last, so that it is folded last.
@@ -185,14 +196,14 @@ pub fn update(
     after
 }
 
-fn claim(entries: &mut Vec<Entry>, set: &Set, writer: Entry, now: Timestamp) {
+fn claim(entries: &mut Vec<Entry>, set: Set, writer: Entry, now: Timestamp) {
     let is_it = |e: &&mut Entry| e.is(&writer.manager, &writer.operation, &writer.api_version, &writer.subresource);
     match entries.iter_mut().find(is_it) {
         Some(mine) => {
-            mine.set.union(set);
+            mine.set.union(&set);
             mine.time = stamp(now);
         }
-        None => entries.push(Entry { time: stamp(now), set: set.clone(), ..writer }),
+        None => entries.push(Entry { time: stamp(now), set, ..writer }),
     }
 }
 
