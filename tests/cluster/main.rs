@@ -5,6 +5,7 @@
 
 mod access;
 mod aggregation;
+mod attachment;
 mod collection;
 mod confinement;
 mod copying;
@@ -17,6 +18,7 @@ mod documents;
 mod endpoints;
 mod exec;
 mod forwarding;
+mod hostpath;
 mod https;
 mod jobs;
 mod local;
@@ -32,6 +34,7 @@ mod restarts;
 mod restricted;
 mod rollout;
 mod services;
+mod stateful;
 mod survival;
 mod tokens;
 mod volumes;
@@ -72,6 +75,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("restarts", restarts::TESTS),
     ("rollout", rollout::TESTS),
     ("services", services::TESTS),
+    ("stateful", stateful::TESTS),
     ("tokens", tokens::TESTS),
     ("volumes", volumes::TESTS),
     ("watching", watching::TESTS),
@@ -82,6 +86,7 @@ const SHARED: &[(&str, &[Test])] = &[
 
 /// What others would notice.
 const ALONE: &[(&str, &[Test])] = &[
+    ("attachment", attachment::TESTS),
     ("csi", csi::TESTS),
     ("node", node::TESTS),
     ("nodes", nodes::TESTS),
