@@ -15,10 +15,7 @@ use crate::nodes::Joined;
 use crate::pods::{IDLE, apply, ready, special};
 use crate::survival::ferrovirt;
 
-pub(crate) const TESTS: &[Test] = &[(
-    "lost_nodes_keep_their_volumes_until_they_are_known_to_be_gone",
-    lost_nodes_keep_their_volumes_until_they_are_known_to_be_gone,
-)];
+pub(crate) const TESTS: &[Test] = &[("lost_nodes_keep_their_volumes", lost_nodes_keep_their_volumes)];
 
 const DRIVER: &str = "attached.hostpath.example.com";
 
@@ -81,7 +78,7 @@ impl Drop for Volumes<'_> {
     }
 }
 
-fn lost_nodes_keep_their_volumes_until_they_are_known_to_be_gone() -> Result<()> {
+fn lost_nodes_keep_their_volumes() -> Result<()> {
     let (dark, cut) = (Joined::new()?, Joined::new()?);
     let driver = Hostpath::install(DRIVER, "attached-test", &json!({"attachRequired": true, "podInfoOnMount": false}))?;
     let space = Namespace::new("attachment")?;

@@ -1,3 +1,5 @@
+//! What is given out, and what is kept while plugins come and go.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt as _};
