@@ -26,6 +26,7 @@ mod logs;
 mod network_policy;
 mod node;
 mod nodes;
+mod packets;
 mod pods;
 mod probes;
 mod reading;

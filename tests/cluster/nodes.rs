@@ -6,6 +6,7 @@ use e2e::{Namespace, until};
 use serde_json::{Value, json};
 
 use crate::Test;
+use crate::packets;
 use crate::pods::{IDLE, apply, ready, sh, special, with};
 use crate::survival::ferrovirt;
 
@@ -106,6 +107,7 @@ fn on_two_nodes() -> Result<()> {
     by_each_address(&space)?;
     let by_name = "until busybox timeout 5 busybox wget -qO- http://far; do busybox sleep 0.2; done";
     ensure!(sh(&space, "near", by_name)? == "far\n", "by its Service");
+    packets::pass_whole(&space)?;
 
     ferrovirt(&["node", "cut", "node2"])?;
     space.kubectl(&["wait", "node/node2", "--for=condition=Ready=Unknown", "--timeout=120s"])?;
