@@ -10,12 +10,14 @@ mod console;
 mod deletion;
 mod eviction;
 mod hardware;
+mod migration;
 mod power;
 mod probes;
 mod run_strategy;
 mod shared;
 mod stop;
 mod survival;
+mod two_nodes;
 
 use std::process::ExitCode;
 
@@ -40,9 +42,11 @@ fn main() -> ExitCode {
         run_strategy::trials(),
         eviction::trials(),
         deletion::trials(),
+        migration::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared::shut_down();
+    two_nodes::shut_down();
     conclusion.exit_code()
 }
 
