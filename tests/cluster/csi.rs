@@ -4,56 +4,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use e2e::hostpath::{CLASS, DRIVER, POOL, claim, manifests};
 use e2e::{Namespace, kubeconfig, until};
 use serde_json::{Value, json};
 
 use crate::Test;
-use crate::pods::{IDLE, IMAGE, apply, ready, sh, special};
+use crate::pods::{IDLE, apply, ready, sh, special};
 
 pub(crate) const TESTS: &[Test] = &[("a_driver_without_sidecars", a_driver_without_sidecars)];
-
-const DRIVER: &str = "kubevirt.io.hostpath-provisioner";
-const CLASS: &str = "csi-test";
-/// Where the driver keeps volumes on its node.
-const POOL: &str = "var/csi-test-volumes";
-
-fn driver() -> [Value; 3] {
-    let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
-    let shared = |name: &str, path: &str| json!({"name": name, "mountPath": path, "mountPropagation": "Bidirectional"});
-    let host = |name: &str, path: &str| json!({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}});
-    let container = json!({
-        "name": "driver", "image": IMAGE, "command": ["ferrovirt", "hostpath-csi"],
-        "args": ["--data-dir=/csi-data-dir", "--registration-socket=/registration/csi-test-reg.sock",
-            "--kubelet-endpoint=/var/lib/kubelet/plugins/csi-test/csi.sock"],
-        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-        "securityContext": {"privileged": true},
-        "volumeMounts": [mount("socket", "/csi"), mount("registration", "/registration"), mount("data", "/csi-data-dir"),
-            shared("pods", "/var/lib/kubelet/pods"), shared("plugins", "/var/lib/kubelet/plugins/kubernetes.io")]
-    });
-    let volumes = json!([
-        host("socket", "/var/lib/kubelet/plugins/csi-test"),
-        host("registration", "/var/lib/kubelet/plugins_registry"),
-        host("data", &format!("/{POOL}")),
-        host("pods", "/var/lib/kubelet/pods"),
-        host("plugins", "/var/lib/kubelet/plugins/kubernetes.io")
-    ]);
-    let labels = json!({"app": "driver"});
-    [
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
-            "spec": {"attachRequired": false, "podInfoOnMount": true, "fsGroupPolicy": "File", "volumeLifecycleModes": ["Persistent", "Ephemeral"]}}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS}, "provisioner": DRIVER,
-            "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true}),
-        json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "driver"},
-            "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
-                "spec": {"terminationGracePeriodSeconds": 2, "containers": [container], "volumes": volumes}}}}),
-    ]
-}
-
-fn claim(name: &str, mode: &str, size: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
-        "spec": {"storageClassName": CLASS, "accessModes": ["ReadWriteOnce"], "volumeMode": mode,
-            "resources": {"requests": {"storage": size}}}})
-}
 
 /// A pod that has a directory, a device, a volume of its own and a claim of its own.
 fn user(name: &str) -> Value {
@@ -112,7 +70,7 @@ fn a_driver_without_sidecars() -> Result<()> {
     // Removed after the other: without their driver, volumes cannot be taken from pods.
     let drivers = Namespace::new("csi-driver")?;
     let space = Namespace::new("csi")?;
-    apply(&drivers, &driver())?;
+    apply(&drivers, &manifests())?;
     drivers.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"])?;
     registered(&space)?;
     let label = space.get("node", "node1")?["metadata"]["labels"]["topology.hostpath.csi/node"].clone();
