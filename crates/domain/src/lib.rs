@@ -17,6 +17,7 @@ mod live;
 mod machine;
 mod memory;
 mod migratable;
+mod migration;
 mod topology;
 mod xml;
 
@@ -29,6 +30,7 @@ pub use environment::{
 pub use facts::{DeviceKind, GuestFacts, GuestInterface, LiveDevice};
 pub use live::{LiveDomain, ReadError};
 pub use migratable::{Host, Migratability, Obstacle, migratability};
+pub use migration::{MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
 use xml::Element;
 
 /// Why a VMI has no domain. The sentence reaches the user in a condition.

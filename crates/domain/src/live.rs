@@ -80,6 +80,7 @@ impl LiveDomain {
                         let alias = attribute(start, "name");
                         device.name = alias.strip_prefix("ua-").unwrap_or(&alias).to_owned();
                     }
+                    "readonly" => device.readonly = true,
                     "link" => device.link = attribute(start, "state"),
                     "driver" => device.queues = attribute(start, "queues").parse().unwrap_or(device.queues),
                     _ => {}

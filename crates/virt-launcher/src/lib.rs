@@ -18,6 +18,7 @@ mod dirs;
 mod driver;
 mod exec;
 mod inside;
+mod migration;
 mod node_capabilities;
 mod prepare;
 mod publish;

@@ -45,6 +45,9 @@ pub mod label {
     pub const VERSION: &str = "app.kubernetes.io/version";
 }
 
+/// Ours: signs the certificates by which virt-handlers know each other's nodes.
+pub const SIGNER: &str = "ferrovirt.io/virt-handler";
+
 /// Annotation keys.
 pub mod annotation {
     pub const DOMAIN: &str = "kubevirt.io/domain";
@@ -54,6 +57,8 @@ pub mod annotation {
     pub const PCI_TOPOLOGY_VERSION: &str = "kubevirt.io/pci-topology-version";
     pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
     pub const MIGRATION_TRANSPORT_UNIX: &str = "kubevirt.io/migrationTransportUnix";
+    /// Ours: how far a migration is, as `domain::MigrationProgress`.
+    pub const MIGRATION_PROGRESS: &str = "ferrovirt.io/migration-progress";
     pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
     pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
     pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";

@@ -30,6 +30,8 @@ pub(crate) struct Observed {
     pub trouble: Option<String>,
     /// Why the guest is emulated, if it is.
     pub emulation: Option<String>,
+    /// A migration from here has begun and not ended: how the launcher ended says nothing yet.
+    pub on_its_way: bool,
     /// The model of this node's processors as libvirt names it.
     pub host_model: Option<String>,
 }
@@ -73,6 +75,12 @@ fn next_phase(vmi: &VirtualMachineInstance, seen: &Observed) -> (Option<&'static
     match state.map_or("", |s| s.status.as_str()) {
         "Running" | "Paused" | "Blocked" | "PMSuspended" if !seen.launcher_gone => (Some(phase::RUNNING), None),
         "Shutoff" | "Crashed" => match state.map_or("", |s| s.reason.as_str()) {
+            "PostCopyFailed" => (
+                Some(phase::FAILED),
+                because("the way to the other node broke during post-copy, when the guest's memory was on both nodes"),
+            ),
+            // It goes on elsewhere.
+            "Migrated" => (None, None),
             "Crashed" | "Panicked" => (Some(phase::FAILED), because("the guest crashed")),
             "Failed" => (Some(phase::FAILED), because("QEMU ended with an error; see the log of the launcher pod")),
             // With ACPI the guest was asked first: being destroyed means that it did not answer in its grace period.
@@ -81,7 +89,7 @@ fn next_phase(vmi: &VirtualMachineInstance, seen: &Observed) -> (Option<&'static
             }
             _ => (Some(phase::SUCCEEDED), None),
         },
-        _ if seen.launcher_gone => {
+        _ if seen.launcher_gone && !seen.on_its_way => {
             let was_running = vmi.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase::RUNNING);
             let why = if was_running {
                 "the launcher ended while the guest ran"
@@ -325,6 +333,10 @@ mod tests {
         check("Running", &Observed { launcher_gone: true, ..Default::default() }, "Failed");
         check("Running", &Observed { launcher_gone: true, ..domain("Running", "") }, "Failed");
         check("Running", &Observed { launcher_gone: true, ..domain("Shutoff", "Shutdown") }, "Succeeded");
+        check("Running", &domain("Shutoff", "PostCopyFailed"), "Failed");
+        check("Running", &domain("Shutoff", "Migrated"), "Running");
+        check("Running", &Observed { launcher_gone: true, ..domain("Shutoff", "Migrated") }, "Running");
+        check("Running", &Observed { launcher_gone: true, on_its_way: true, ..Observed::default() }, "Running");
         let mut terminal = domain("", "");
         terminal.domain = Some(DomainState { terminal: true, sync_error: "not an image".into(), ..Default::default() });
         check("Scheduled", &terminal, "Failed");

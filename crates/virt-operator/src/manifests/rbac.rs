@@ -142,11 +142,13 @@ fn handler_cluster() -> Value {
         rule("kubevirt.io", &["kubevirts"], READ),
         rule("", &["nodes"], &["get", "patch"]),
         rule("", &["events"], &["create", "patch"]),
+        rule("certificates.k8s.io", &["certificatesigningrequests"], &["create", "get"]),
     ])
 }
 
 fn handler_own() -> Value {
-    json!([rule("", &["configmaps"], READ)])
+    // The other nodes' agents, by whose addresses they are known where migrations are not encrypted.
+    json!([rule("", &["configmaps"], READ), rule("", &["pods"], READ)])
 }
 
 /// Every rule this operator grants to others: it must hold them itself.

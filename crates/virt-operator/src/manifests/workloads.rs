@@ -11,6 +11,8 @@ pub const PRIORITY_CLASS: &str = "kubevirt-cluster-critical";
 pub const CA_BUNDLE: &str = "kubevirt-ca";
 /// What virt-handler listens on for virt-api.
 pub const CONSOLE_PORT: i64 = 8186;
+/// Where virt-handler takes guests from other nodes.
+pub const MIGRATION_PORT: i64 = 8187;
 const PORT: i64 = 8443;
 /// Where virt-handler finds what libvirt told of its node.
 const CAPABILITIES_DIR: &str = "/var/lib/kubevirt-node-labeller";
@@ -242,6 +244,7 @@ fn daemon_set(input: &Input) -> Value {
             "ports": [
                 { "name": "metrics", "containerPort": PORT, "protocol": "TCP" },
                 { "name": "console", "containerPort": CONSOLE_PORT, "protocol": "TCP" },
+                { "name": "migration", "containerPort": MIGRATION_PORT, "protocol": "TCP" },
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
             "readinessProbe": probe("/readyz", 0, 2, 5),
