@@ -1,8 +1,8 @@
 //! StatefulSets with claims of their own, on volumes of a CSI driver: who starts when, and what becomes of the data.
 
 use anyhow::{Context, Result, ensure};
-use e2e::hostpath::Hostpath;
 use e2e::Namespace;
+use e2e::hostpath::Hostpath;
 use serde_json::{Value, json};
 
 use crate::Test;

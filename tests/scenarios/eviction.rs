@@ -137,7 +137,7 @@ fn updated(tag: &str) -> Result<()> {
         };
         let kubevirt = json(&["get", "kubevirt", "kubevirt", "-o", "json"])?;
         let status = &kubevirt["status"];
-        ensure!(machine::holds(&kubevirt, "Available"), "not available: {status}");
+        ensure!(holds(&kubevirt, "Available"), "not available: {status}");
         let settled = status["observedDeploymentID"] == status["targetDeploymentID"]
             && status["observedGeneration"] == kubevirt["metadata"]["generation"];
         let pods =

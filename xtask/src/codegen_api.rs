@@ -122,8 +122,7 @@ fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         let definition = definitions.get(*name).with_context(|| format!("no definition {name}"))?;
         let out = modules.entry(module_of(group)?).or_default();
         let kind = KINDS.iter().find(|kind| kind.definition == *name);
-        structure(out, definitions, (group, short), definition, kind)
-            .with_context(|| format!("generating {name}"))?;
+        structure(out, definitions, (group, short), definition, kind).with_context(|| format!("generating {name}"))?;
     }
     let mut files = vec![(
         PathBuf::from("crates/api/src/generated.rs"),

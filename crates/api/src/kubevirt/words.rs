@@ -81,16 +81,10 @@ pub mod annotation {
     pub const GENERATION: &str = "kubevirt.io/generation";
     /// On a migration's target pod: the migration's name.
     pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
-    /// On a migration made to empty a node: the node.
-    pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
-    /// On a migration made to bring a guest to the current launcher.
-    pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration";
     /// On a migration: seconds its target pod may be unschedulable.
     pub const MIGRATION_UNSCHEDULABLE_TIMEOUT: &str = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds";
     /// On a migration: seconds its target pod may be pending.
     pub const MIGRATION_PENDING_TIMEOUT: &str = "kubevirt.io/migrationPendingPodTimeoutSeconds";
-    /// Ours, on a VMI: how far its migration is.
-    pub const MIGRATION_PROGRESS: &str = "ferrovirt.io/migration-progress";
 }
 
 /// Finalizers.
@@ -187,14 +181,6 @@ pub mod kubevirt_phase {
     pub const DEPLOYED: &str = "Deployed";
     pub const DELETING: &str = "Deleting";
     pub const DELETED: &str = "Deleted";
-}
-
-/// `status.phase` of a VirtualMachineInstanceMigration.
-pub mod migration_phase {
-    pub const UNSET: &str = "";
-    pub const PENDING: &str = "Pending";
-    pub const SUCCEEDED: &str = "Succeeded";
-    pub const FAILED: &str = "Failed";
 }
 
 /// `spec.evictionStrategy` of a VirtualMachineInstance.
