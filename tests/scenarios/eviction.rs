@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
-use e2e::machine::{self, condition, phase, uid};
+use e2e::machine::{self, condition, holds, phase, uid};
 use e2e::{Namespace, image, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::shared::with_guest;
 use crate::survival::{life, unharmed};
 use crate::trial;
+use crate::two_nodes::{self, FIRST, SECOND};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -18,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("an_evicted_machine_starts_again", an_evicted_machine_starts_again),
         trial("a_machine_that_cannot_be_moved_is_not_evicted", a_machine_that_cannot_be_moved_is_not_evicted),
         trial("an_eviction_of_external_concern_is_marked", an_eviction_of_external_concern_is_marked),
+        trial("a_drain_moves_every_machine", a_drain_moves_every_machine),
         trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back),
     ]
 }
@@ -135,7 +137,7 @@ fn updated(tag: &str) -> Result<()> {
         };
         let kubevirt = json(&["get", "kubevirt", "kubevirt", "-o", "json"])?;
         let status = &kubevirt["status"];
-        ensure!(machine::holds(&kubevirt, "Available"), "not available: {status}");
+        ensure!(holds(&kubevirt, "Available"), "not available: {status}");
         let settled = status["observedDeploymentID"] == status["targetDeploymentID"]
             && status["observedGeneration"] == kubevirt["metadata"]["generation"];
         let pods =
@@ -176,4 +178,52 @@ fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
         forth.and(back)?;
         unharmed(guest, &before)
     })
+}
+
+/// Machines that run on the second node, drained: each is the guest it was, on the first node.
+fn a_drain_moves_every_machine() -> Result<()> {
+    const NAMES: [&str; 3] = ["one", "two", "three"];
+    two_nodes::ready()?;
+    let space = Namespace::new("drain")?;
+    for name in NAMES {
+        let mut vm = machine::on_kernel(name, "Always");
+        let spec = machine::spec(&mut vm);
+        spec["evictionStrategy"] = json!("LiveMigrate");
+        // Where they begin; the node that is drained then is not preferred any more.
+        spec["affinity"] = json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100, "preference": { "matchExpressions": [
+                { "key": "kubernetes.io/hostname", "operator": "In", "values": [SECOND] },
+            ] },
+        }] } });
+        space.apply(&vm)?;
+    }
+    let mut before = Vec::new();
+    for name in NAMES {
+        let ready =
+            |vmi: &Value| phase(vmi) == "Running" && holds(vmi, "AgentConnected") && holds(vmi, "LiveMigratable");
+        let vmi = space
+            .wait("vmi", name, "ran on the second node", |vmi| ready(vmi) && vmi["status"]["nodeName"] == SECOND)?;
+        before.push(uid(&vmi).to_owned());
+    }
+    let words = ["drain", SECOND, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=300s"];
+    let said = space.output(&words);
+    space.kubectl(&["uncordon", SECOND])?;
+    let said = said?;
+    let heard = String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+    ensure!(said.status.success(), "{heard}");
+    ensure!(heard.contains("Eviction triggered evacuation of VMI"), "{heard}");
+    for (name, uid_before) in NAMES.iter().zip(&before) {
+        let vmi = space.get("vmi", name)?;
+        ensure!(uid(&vmi) == uid_before, "{name} was started anew");
+        ensure!(phase(&vmi) == "Running" && vmi["status"]["nodeName"] == FIRST, "{}", vmi["status"]);
+        space.wait("vmi", name, "was unmarked", |vmi| vmi["status"]["evacuationNodeName"].is_null())?;
+        let budgets = || -> Result<Vec<Value>> {
+            let all = space.list("poddisruptionbudgets", "")?;
+            Ok(all.into_iter().filter(|budget| budget["metadata"]["ownerReferences"][0]["name"] == **name).collect())
+        };
+        until("the budget to protect one pod", || {
+            Ok(budgets()?.iter().all(|budget| budget["spec"]["minAvailable"] == 1).then_some(()))
+        })?;
+    }
+    Ok(())
 }

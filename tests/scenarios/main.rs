@@ -6,11 +6,13 @@ mod access;
 mod bad_images;
 mod bad_input;
 mod boot;
+mod claims;
 mod console;
 mod deletion;
 mod eviction;
 mod hardware;
 mod migration;
+mod node_loss;
 mod power;
 mod probes;
 mod run_strategy;
@@ -37,12 +39,14 @@ fn main() -> ExitCode {
         survival::trials(),
         boot::trials(),
         hardware::trials(),
+        claims::trials(),
         probes::trials(),
         stop::trials(),
         run_strategy::trials(),
         eviction::trials(),
         deletion::trials(),
         migration::trials(),
+        node_loss::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared::shut_down();

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 /// The node that every cluster has.
 pub(crate) const FIRST: &str = "node1";
-const SECOND: &str = "node2";
+/// The one that is added.
+pub(crate) const SECOND: &str = "node2";
 static ADDED: Mutex<bool> = Mutex::new(false);
 
 /// Runs the checkout's ferrovirt on the cluster under test.

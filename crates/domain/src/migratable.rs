@@ -231,6 +231,7 @@ mod tests {
     }
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(volume: Value, change: &[(&str, Value)], expect: Option<(&str, &str)>, method: &str) {
         let found = migratability(&vmi(&volume, change), HOST);
         let said = found.obstacle().map(|one| (one.reason, one.message.as_str()));

@@ -144,6 +144,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(strategy: &str, movable: bool, marked: Option<&str>, pod_on: &str, expect: Decision) {
         let movable = if movable { "True" } else { "False" };
         let vmi = json!({

@@ -1,13 +1,16 @@
 //! What the controllers share: the client, the stores, the queues.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use api::kubevirt::{
     v1::{KubeVirt, KubeVirtStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
     words::{device, label},
 };
 use k8s_openapi::api::{
-    core::v1::{Container, Node, NodeSpec, ObjectReference, Pod, PodSpec},
+    core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolumeClaim, Pod, PodSpec},
     policy::v1::PodDisruptionBudget,
 };
 use kit::{
@@ -17,7 +20,12 @@ use kit::{
 };
 use kube::{Client, Resource, ResourceExt};
 
-use crate::{settings::Settings, workload_update::LastBatch};
+use crate::{
+    node::{loss::Lost, pulse::Pulse},
+    settings::Settings,
+    vmi::claims::{self, Claims},
+    workload_update::LastBatch,
+};
 
 /// Shared by every worker; cheap to clone.
 #[derive(Clone)]
@@ -39,6 +47,8 @@ pub struct Inner {
     pub vmis: Store<VirtualMachineInstance>,
     /// Launcher pods.
     pub pods: Store<Pod>,
+    /// Claims that disks may lie on.
+    pub claims: Store<PersistentVolumeClaim>,
     /// Nodes that virt-handler has labelled.
     pub nodes: Store<Node>,
     /// The KubeVirt object.
@@ -61,6 +71,10 @@ pub struct Inner {
     pub update_queue: Queue<Key>,
     /// When guests were last ended for a new launcher.
     pub last_batch: LastBatch,
+    /// Whose leases are renewed.
+    pub(crate) pulse: Mutex<Pulse>,
+    /// Nodes that do not answer.
+    pub(crate) lost: Mutex<BTreeMap<String, Lost>>,
 }
 
 impl std::ops::Deref for Context {
@@ -75,6 +89,40 @@ impl Inner {
     /// The administrator's choices as they are now.
     pub fn settings(&self) -> Settings {
         Settings::of(self.kubevirts.list().first(), &self.launcher_image)
+    }
+
+    /// Whose leases are renewed.
+    pub(crate) fn pulse(&self) -> MutexGuard<'_, Pulse> {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost_nodes(&self) -> MutexGuard<'_, BTreeMap<String, Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of `node` when it is lost.
+    pub(crate) fn lost(&self, node: &str) -> Option<Lost> {
+        self.lost_nodes().get(node).cloned()
+    }
+
+    /// Remembers whether `node` is lost; true when that is news.
+    pub(crate) fn set_lost(&self, node: &str, lost: Option<Lost>) -> bool {
+        let mut nodes = self.lost_nodes();
+        let before = match lost.clone() {
+            Some(lost) => nodes.insert(node.to_owned(), lost),
+            None => nodes.remove(node),
+        };
+        before != lost
+    }
+
+    /// The claims that `vmi` names and that exist.
+    pub fn claims_of(&self, vmi: &VirtualMachineInstance) -> Claims {
+        let namespace = vmi.namespace().unwrap_or_default();
+        let found = claims::of(vmi).filter_map(|used| {
+            let claim = self.claims.get(&Key::new(namespace.as_str(), used.claim))?;
+            Some((used.claim.to_owned(), claim))
+        });
+        found.collect()
     }
 
     /// True when guests run without KVM: because the administrator wants it, or because no node offers it.
@@ -123,17 +171,24 @@ pub(crate) fn budget_words(budget: &PodDisruptionBudget) -> Vec<String> {
     ours.map(|owner| vec![owner_word(&owner.uid)]).unwrap_or_default()
 }
 
+/// The word under which VMIs are found by a claim of theirs.
+pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
+    format!("claim:{namespace}/{claim}")
+}
+
 /// Index words of a launcher pod.
 pub(crate) fn pod_words(pod: &Pod) -> Vec<String> {
     pod.labels().get(label::CREATED_BY).map(|uid| vec![owner_word(uid)]).unwrap_or_default()
 }
 
-/// Index words of a VMI: its UID, its node, and the VM that owns it.
+/// Index words of a VMI: its UID, its node, and its claims.
 pub(crate) fn vmi_words(vmi: &VirtualMachineInstance) -> Vec<String> {
     let mut words = vec![owner_word(&vmi.uid().unwrap_or_default())];
     if let Some(node) = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).filter(|n| !n.is_empty()) {
         words.push(node_word(node));
     }
+    let namespace = vmi.namespace().unwrap_or_default();
+    words.extend(claims::of(vmi).map(|used| claim_word(&namespace, used.claim)));
     words
 }
 
@@ -148,7 +203,7 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             containers: launcher.into_iter().collect(),
-            node_selector: selector.filter(|left: &std::collections::BTreeMap<_, _>| !left.is_empty()),
+            node_selector: selector.filter(|left: &BTreeMap<_, _>| !left.is_empty()),
             ..Default::default()
         });
     }

@@ -27,7 +27,8 @@ use api::kubevirt::{
 pub use context::{Context, Inner};
 pub use error::Error;
 use k8s_openapi::api::{
-    core::v1::{Node, Pod},
+    coordination::v1::Lease,
+    core::v1::{Node, PersistentVolumeClaim, Pod},
     policy::v1::PodDisruptionBudget,
 };
 use kit::{
@@ -68,6 +69,8 @@ pub struct Args {
 }
 
 const WORKERS: usize = 8;
+/// Where kubelets renew their leases.
+const NODE_LEASES: &str = "kube-node-lease";
 
 /// Runs until SIGTERM, or until another replica leads.
 ///
@@ -114,6 +117,7 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         vms: Store::default(),
         vmis: Store::default(),
         pods: Store::default(),
+        claims: Store::default(),
         nodes: Store::default(),
         kubevirts: Store::default(),
         migrations: Store::default(),
@@ -125,6 +129,8 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         evacuation_queue: Queue::default(),
         update_queue: Queue::default(),
         last_batch: workload_update::LastBatch::default(),
+        pulse: std::sync::Mutex::default(),
+        lost: std::sync::Mutex::default(),
     }));
     let mut tasks = watches(&context);
     let (started, stop) = (context.clone(), stop.clone());
@@ -133,6 +139,7 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         started.vmis.synced().await;
         started.pods.synced().await;
         started.vms.synced().await;
+        started.claims.synced().await;
         started.nodes.synced().await;
         started.kubevirts.synced().await;
         started.migrations.synced().await;
@@ -216,6 +223,34 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         },
     );
     let queues = context.clone();
+    let claims = store::watch(
+        Api::<PersistentVolumeClaim>::all(client.clone()),
+        Watch { trim: vmi::claims::trim, ..Watch::default() },
+        context.claims.clone(),
+        move |change| {
+            let word = context::claim_word(&change.key.namespace, &change.key.name);
+            for key in queues.vmis.keys_by_word(&word) {
+                queues.vmi_queue.add(key);
+            }
+        },
+    );
+    let queues = context.clone();
+    let leases = store::watch(
+        Api::<Lease>::namespaced(client.clone(), NODE_LEASES),
+        Watch::default(),
+        Store::default(),
+        move |change| {
+            let node = &change.key.name;
+            let renewal = change.new.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref());
+            let Some(renewal) = renewal else { return queues.pulse().forget(node) };
+            let renewal = renewal.0.to_string();
+            let news = queues.pulse().hear(node, &renewal, tokio::time::Instant::now());
+            if news && queues.lost(node).is_some() {
+                queues.node_queue.add(Key::new("", node.as_str()));
+            }
+        },
+    );
+    let queues = context.clone();
     let kubevirts = store::watch(
         Api::<KubeVirt>::namespaced(client.clone(), &context.namespace),
         Watch { trim: context::trim_kubevirt, ..Watch::default() },
@@ -244,7 +279,7 @@ fn watches(context: &Context) -> Vec<Task<()>> {
             }
         },
     );
-    vec![vms, vmis, pods, nodes, kubevirts, migrations, budgets]
+    vec![vms, vmis, pods, claims, nodes, leases, kubevirts, migrations, budgets]
 }
 
 /// Most guests are never evicted, and their many changes are none of these queues' business.

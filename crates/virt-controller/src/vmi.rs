@@ -1,10 +1,14 @@
 //! VirtualMachineInstance -> launcher pod, up to the hand-over to virt-handler; and the way back when it is deleted.
 
 mod brief;
+pub mod claims;
+pub(crate) mod lost;
 pub mod plan;
 pub mod pod;
 pub mod resources;
 pub mod status;
+
+use std::time::Duration;
 
 use api::kubevirt::{
     v1::VirtualMachineInstance,
@@ -19,6 +23,7 @@ use kube::{
 use plan::{Plan, Step};
 use serde_json::json;
 
+use crate::node::loss::Fate;
 use crate::{
     context::{self, Context, owner_word, pod_words, reference, vmi_words},
     error::Error,
@@ -27,6 +32,9 @@ use crate::{
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
 pub const UNPAUSED_GATE: &str = "kubevirt.io/virtual-machine-unpaused";
+
+/// Between two looks at the volumes of a machine on a lost node.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 fn pod_slack() -> i64 {
     30
@@ -51,16 +59,37 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let Some(vmi) = context.vmis.get(key) else { return Ok(Next::Wait) };
     let uid = vmi.uid().unwrap_or_default();
     let mut pods = context.pods.by_word(&owner_word(&uid));
+    let lost = lost::node(context, &vmi, &pods);
+    let mut cut_off = None;
+    if let Some((node, lost)) = &lost {
+        match lost::decide(context, &vmi, &pods, node, lost).await? {
+            Fate::Leave => {}
+            Fate::Wait(why) => cut_off = Some(why),
+            Fate::GiveUp if !plan::is_final(&vmi) => {
+                // The watch brings the failed machine back here, without this pod.
+                lost::give_up(context, &vmi, node).await?;
+                lost::forget_pods(context, key, &mut pods, node).await?;
+                return Ok(Next::Wait);
+            }
+            Fate::GiveUp => lost::forget_pods(context, key, &mut pods, node).await?,
+        }
+    }
     let settings = context.settings();
     let emulation = context.emulation(&settings);
     let now = clock::seconds(clock::now());
     let mut plan = plan::plan(&vmi, &pods, clock::now());
+    let claims = context.claims_of(&vmi);
+    let missing = claims::missing(&vmi, &claims).filter(|_| plan.steps.contains(&Step::CreatePod));
+    if missing.is_some() {
+        plan.steps.retain(|step| *step != Step::CreatePod);
+        plan.phase = (plan::phase_of(&vmi) == phase::UNSET).then_some(phase::PENDING);
+    }
 
     let mut creation_error = None;
     let mut steps = std::mem::take(&mut plan.steps);
     if let Some(at) = steps.iter().position(|step| *step == Step::CreatePod) {
         steps.remove(at);
-        match create_pod(context, &vmi, &settings, emulation).await {
+        match create_pod(context, &vmi, &claims, &settings, emulation).await {
             Ok(pod) => {
                 pods.push(pod);
                 plan = plan::plan(&vmi, &pods, clock::now());
@@ -81,8 +110,25 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             Step::CreatePod | Step::Release => {}
         }
     }
+    if plan.phase == Some(phase::SCHEDULED) && !claims::bound(&vmi, &claims) {
+        // The pod was faster than the watch: the claims' sizes, which the node needs, are on their way.
+        plan.phase = Some(phase::SCHEDULING).filter(|phase| *phase != plan::phase_of(&vmi));
+    }
     let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).or_else(|| pods.first());
     let mut wanted = status::status(&vmi, pod, &plan, &settings, emulation, now);
+    if plan::is_ours(&vmi) {
+        wanted.volume_status = claims::statuses(&vmi, &claims, &wanted.volume_status);
+    }
+    if let Some(message) = &cut_off {
+        status::cut_off(&mut wanted, message, now);
+        // Nobody tells when a volume is detached.
+        plan.again = Some(LOOK_AGAIN);
+    }
+    if let Some(message) = &missing
+        && status::claim_missing(&mut wanted, message, now)
+    {
+        context.recorder.warning(&reference(&vmi), status::NO_CLAIM, message.clone());
+    }
     if let Some(error) = &creation_error {
         status::creation_failed(&mut wanted, &Chain(error).to_string(), now);
     }
@@ -102,11 +148,12 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 async fn create_pod(
     context: &Context,
     vmi: &VirtualMachineInstance,
+    claims: &claims::Claims,
     settings: &crate::settings::Settings,
     emulation: bool,
 ) -> Result<Pod, Error> {
     let namespace = vmi.namespace().unwrap_or_default();
-    let pod = pod::render(vmi, settings, emulation).map_err(Error::Render)?;
+    let pod = pod::render(vmi, claims, settings, emulation).map_err(Error::Render)?;
     let name = pod.name_any();
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let mut created = match api.create(&PostParams::default(), &pod).await {

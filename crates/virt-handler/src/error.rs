@@ -49,6 +49,18 @@ pub enum Error {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// A disk on a claim cannot be used as it is.
+    #[error("{0}")]
+    Disk(String),
+    /// A disk on a claim could not be made ready.
+    #[error("volume {volume}: its disk cannot be made ready")]
+    Volume {
+        /// The volume's name.
+        volume: String,
+        /// Cause.
+        #[source]
+        source: sys::Error,
+    },
     /// The API server refused a read.
     #[error("cannot read {what}")]
     Read {
@@ -90,6 +102,11 @@ impl Error {
     ) -> impl FnOnce(E) -> Self + use<E> {
         let pod = pod.to_owned();
         move |source| Self::NoLauncher { pod, source: Box::new(source) }
+    }
+
+    pub(crate) fn disk(volume: &str) -> impl FnOnce(sys::Error) -> Self + use<> {
+        let volume = volume.to_owned();
+        move |source| Self::Volume { volume, source }
     }
 
     pub(crate) fn plug<E: std::error::Error + Send + Sync + 'static>(

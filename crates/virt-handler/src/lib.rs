@@ -22,6 +22,7 @@ mod migration;
 mod network;
 mod node;
 mod server;
+mod storage;
 mod vmi;
 
 use std::net::Ipv6Addr;

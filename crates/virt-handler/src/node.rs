@@ -20,12 +20,15 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use labels::Labels;
 pub(crate) use labels::Machine;
 
 /// Half of what virt-controller waits before it gives a node up would do; this leaves room for several lost beats.
 const HEARTBEAT: Duration = Duration::from_secs(60);
+/// After a beat that was not written.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Bytes of what libvirt told of the node (rule R7).
 const LARGEST: u64 = 1 << 20;
 
@@ -74,27 +77,33 @@ pub(crate) async fn keep(
     );
     kubevirts.synced().await;
     let mut said: Option<Labels> = None;
+    let mut due = Instant::now();
     loop {
         let configuration = kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
         let wanted = machine.labels(&configuration.map(|all| all.obsolete_cpu_models).unwrap_or_default());
-        let delay = match beat(&api, node, &wanted, said.as_ref() != Some(&wanted)).await {
-            Ok(()) => {
-                if let Some(model) = wanted.obsolete.as_ref().filter(|_| said.as_ref() != Some(&wanted)) {
-                    let message = format!("This node has {model} host-model cpu that is included in ObsoleteCPUModels");
-                    recorder.warning(&reference(node), "HostModelIsObsolete", message);
+        let new = said.as_ref() != Some(&wanted);
+        // Most changes of the KubeVirt object are none of the labels' business, and there may be many nodes.
+        if new || Instant::now() >= due {
+            due = Instant::now() + HEARTBEAT;
+            match beat(&api, node, &wanted, new).await {
+                Ok(()) => {
+                    if let Some(model) = wanted.obsolete.as_ref().filter(|_| new) {
+                        let message =
+                            format!("This node has {model} host-model cpu that is included in ObsoleteCPUModels");
+                        recorder.warning(&reference(node), "HostModelIsObsolete", message);
+                    }
+                    said = Some(wanted);
                 }
-                said = Some(wanted);
-                HEARTBEAT
+                Err(error) => {
+                    tracing::info!(node, error = %Chain(&error), "the heartbeat was not written");
+                    due = Instant::now() + AGAIN;
+                }
             }
-            Err(error) => {
-                tracing::info!(node, error = %Chain(&error), "the heartbeat was not written");
-                Duration::from_secs(1)
-            }
-        };
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             () = changed.notified() => {}
-            () = tokio::time::sleep(delay) => {}
+            () = tokio::time::sleep_until(due) => {}
         }
     }
 }

@@ -15,10 +15,12 @@ mod status;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use api::kubevirt::words::label;
 use kit::Task;
+use kit::backoff::Backoff;
 use kit::events::Recorder;
 use kit::queue::Queue;
 use kit::shutdown::CancellationToken;
@@ -93,7 +95,7 @@ impl Inner {
             arriving: Store::default(),
             arrivals: Arrivals::default(),
             road: Arc::new(road),
-            queue: Queue::default(),
+            queue: Queue::new(PATIENCE),
             guests: Mutex::default(),
         }
     }
@@ -108,8 +110,8 @@ impl Inner {
     }
 
     /// What is held of a VMI, from now on if nothing is.
-    pub(crate) fn guest_or_new(&self, key: &Key) -> Arc<Guest> {
-        self.guests().entry(key.clone()).or_default().clone()
+    pub(crate) fn guest_or_new(&self, key: &Key, uid: &str) -> Arc<Guest> {
+        self.guests().entry(key.clone()).or_insert_with(|| Arc::new(Guest::of(uid))).clone()
     }
 
     /// The guest of a VMI, if it has been taken over.
@@ -117,6 +119,9 @@ impl Inner {
         self.guests().get(key).cloned()
     }
 }
+
+/// A guest that waits for the lock of its disk, or for its image, is tried again before anybody wonders.
+const PATIENCE: Backoff = Backoff { base: Duration::from_millis(50), max: Duration::from_secs(5) };
 
 /// Guests are mostly waited for, so many may be looked at at once.
 const WORKERS: usize = 16;

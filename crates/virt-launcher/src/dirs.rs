@@ -34,6 +34,11 @@ impl Dirs {
         self.run.join("kubevirt/container-disks")
     }
 
+    /// Links to images on claims.
+    pub(crate) fn claimed_disks(&self) -> PathBuf {
+        self.private().join("claimed-disks")
+    }
+
     pub fn launcher_socket(&self) -> PathBuf {
         self.run.join("kubevirt/sockets/launcher-sock")
     }
@@ -63,6 +68,7 @@ impl Dirs {
             self.consoles(uid),
             self.ephemeral(),
             self.container_disks(),
+            self.claimed_disks(),
             self.run.join("kubevirt/sockets"),
             self.run.join("libvirt"),
         ];

@@ -435,6 +435,10 @@ impl Driver {
         if let Err(error) = console_log::trim(&log) {
             tracing::warn!(%error, "the serial console's log cannot be kept small");
         }
+        // A guest that came from elsewhere has its devices once their last holder has ended.
+        if let Err(error) = self.prepared.devices.take() {
+            tracing::info!(error = %kit::Chain(&error), "a device is not held yet");
+        }
         self.refresh().await;
     }
 

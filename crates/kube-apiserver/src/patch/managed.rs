@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::fieldset::Set;
 use super::typed::{Node, diff, retain_present};
@@ -71,12 +71,19 @@ impl Entry {
     }
 
     fn encode(&self) -> Value {
-        let mut entry = json!({"manager": self.manager, "operation": self.operation, "apiVersion": self.api_version,
-            "time": self.time, "fieldsType": "FieldsV1", "fieldsV1": self.set.encode()});
-        if !self.subresource.is_empty() {
-            entry["subresource"] = self.subresource.as_str().into();
-        }
-        entry
+        let words = [
+            ("manager", self.manager.as_str()),
+            ("operation", self.operation.as_str()),
+            ("apiVersion", self.api_version.as_str()),
+            ("time", self.time.as_str()),
+            ("fieldsType", "FieldsV1"),
+            ("subresource", self.subresource.as_str()),
+        ];
+        let said = words.into_iter().filter(|(key, word)| *key != "subresource" || !word.is_empty());
+        let mut entry: Map<String, Value> = said.map(|(key, word)| (key.to_owned(), word.into())).collect();
+        // Moved in: `json!` would copy the tree.
+        entry.insert("fieldsV1".to_owned(), self.set.encode());
+        Value::Object(entry)
     }
 
     fn decode(entry: &Value) -> Self {

@@ -206,6 +206,16 @@ fn disks_and_volumes() {
         )],
     );
     check(
+        &format!("{SPEC}/volumes/0"),
+        json!({ "name": "root", "ephemeral": { "persistentVolumeClaim": { "claimName": "" } } }),
+        &[(
+            "spec.template.spec.volumes[0].ephemeral.persistentVolumeClaim.claimName",
+            "spec.template.spec.volumes[0].ephemeral.persistentVolumeClaim.claimName is a required field: \
+             name the claim that holds the disk",
+        )],
+    );
+    check(&format!("{SPEC}/volumes/0"), json!({ "name": "root", "dataVolume": { "name": "claim" } }), &[]);
+    check(
         &format!("{SPEC}/volumes/0/emptyDisk"),
         json!({ "capacity": "1Gi" }),
         &[("spec.template.spec.volumes[0]", "spec.template.spec.volumes[0] must have exactly one source type set")],

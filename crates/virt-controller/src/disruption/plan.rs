@@ -126,7 +126,6 @@ mod tests {
     }
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(vmi: Value, budgets: &[Value], migrations: &[Value], pods: usize, expect: &[&str]) {
         fn typed<T: serde::de::DeserializeOwned>(all: &[Value]) -> Vec<T> {
             all.iter().map(|one| serde_json::from_value(one.clone()).unwrap()).collect()

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::{Plan, STOP, strategy};
+use crate::node::loss::NODE_UNRESPONSIVE;
 use crate::vmi::plan::{is_final, phase_of};
 
 /// Conditions that the machine has of its own: those of the instance do not replace them.
@@ -138,6 +139,9 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
         .and_then(|status| status.migration_state.as_ref())
         .is_some_and(|state| !state.completed.unwrap_or(false) && !state.failed.unwrap_or(false));
     if phase_of(vmi) == phase::RUNNING {
+        if let Some((_, NODE_UNRESPONSIVE)) = find(vmi, condition::READY) {
+            return printable::UNKNOWN;
+        }
         if migrating {
             return printable::MIGRATING;
         }
@@ -202,6 +206,8 @@ mod tests {
         check(trouble("PodScheduled", "Unschedulable"), &none, "ErrorUnschedulable", false);
         check(trouble("Synchronized", "ErrImagePull"), &none, "ErrImagePull", false);
         check(trouble("Synchronized", "ImagePullBackOff"), &none, "ImagePullBackOff", false);
+        let lost = json!([{ "type": "Ready", "status": "False", "reason": "NodeUnresponsive" }]);
+        check(vmi("Running", lost), &none, "Unknown", false);
         check(vmi("Succeeded", json!([])), &none, "Stopped", false);
         let crashed = Plan {
             failure: Some(api::kubevirt::v1::VirtualMachineStartFailure {

@@ -21,6 +21,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::claims::Claims;
 use super::resources;
 use crate::settings::Settings;
 
@@ -53,15 +54,20 @@ pub fn name(vmi: &VirtualMachineInstance) -> String {
     format!("virt-launcher-{}-{suffix}", short.trim_end_matches(['-', '.']))
 }
 
-/// The pod that runs `vmi`.
+/// The pod that runs `vmi`, whose claims are `claims`.
 ///
 /// # Errors
 /// When a part of the VMI does not fit into a pod.
-pub fn render(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool) -> Result<Pod, RenderError> {
+pub fn render(
+    vmi: &VirtualMachineInstance,
+    claims: &Claims,
+    settings: &Settings,
+    emulation: bool,
+) -> Result<Pod, RenderError> {
     let spec = &vmi.spec;
     let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
     let grace = spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS);
-    let mounts = volumes::of(vmi);
+    let mounts = volumes::of(vmi, claims);
 
     let mut init_containers = containers::init(settings);
     let mut main = vec![containers::compute(vmi, settings, emulation, &mounts)];

@@ -3,8 +3,8 @@
 use api::kubevirt::{
     conditions::{remove, set},
     v1::{
-        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstancePhaseTransitionTimestamp,
-        VirtualMachineInstanceStatus,
+        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
+        VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
     },
     words::{condition, phase},
 };
@@ -26,6 +26,9 @@ const IMAGE_TROUBLE: [&str; 7] = [
     "CreateContainerError",
     "RunContainerError",
 ];
+
+/// The reason of Synchronized, and of an event, while a claim does not exist.
+pub const NO_CLAIM: &str = "FailedPvcNotFound";
 
 /// The status `vmi` should have.
 pub fn status(
@@ -173,9 +176,26 @@ fn told(vmi: &VirtualMachineInstance, container: &str, message: &str) -> String 
 /// Removes the Synchronized condition when it says what only this controller says.
 fn clear_ours(status: &mut VirtualMachineInstanceStatus) {
     status.conditions.retain(|c| {
-        let ours = c.reason.as_deref().is_some_and(|r| IMAGE_TROUBLE.contains(&r) || r == "FailedCreate");
+        let ours = |reason: &str| IMAGE_TROUBLE.contains(&reason) || reason == "FailedCreate" || reason == NO_CLAIM;
+        let ours = c.reason.as_deref().is_some_and(ours);
         !(c.type_ == condition::SYNCHRONIZED && ours)
     });
+}
+
+/// Says that the node does not answer, and what that means.
+pub fn cut_off(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) {
+    let reason = Some(crate::node::loss::NODE_UNRESPONSIVE);
+    set(&mut status.conditions, condition::READY, "False", reason, Some(message), &Time(now));
+}
+
+/// Says which claim is waited for; true when that is news.
+pub fn claim_missing(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) -> bool {
+    let said = |c: &VirtualMachineInstanceCondition| {
+        c.type_ == condition::SYNCHRONIZED && c.reason.as_deref() == Some(NO_CLAIM)
+    };
+    let news = !status.conditions.iter().any(said);
+    set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(NO_CLAIM), Some(message), &Time(now));
+    news
 }
 
 /// Says that the pod could not be created.

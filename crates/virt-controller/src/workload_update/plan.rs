@@ -193,7 +193,7 @@ mod tests {
     fn what_can_move_moves_and_the_rest_is_evicted_in_batches() {
         let both = json!({ "workloadUpdateMethods": ["LiveMigrate", "Evict"], "batchEvictionSize": 1 });
         let vmis = [vmi("a", "old", true), vmi("b", "old", false), vmi("c", "old", false)];
-        let case = Case { strategy: both.clone(), vmis: &vmis, ..Default::default() };
+        let case = Case { strategy: both, vmis: &vmis, ..Default::default() };
         check(&case, "3: a / b / 0", Some(30));
         check(&Case { last: Some("2026-01-01T00:59:20Z"), ..case.clone() }, "3: a /  / 0", Some(20));
         let evict = json!({ "workloadUpdateMethods": ["Evict"], "batchEvictionInterval": "10s" });

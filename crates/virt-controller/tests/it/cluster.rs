@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use virt_controller::Running;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,
@@ -39,7 +39,7 @@ pub(crate) async fn start() -> Cluster {
         crds.create(&PostParams::default(), &crd).await.unwrap();
     }
     let node = json!({
-        "metadata": { "name": "node1", "labels": { "kubevirt.io/schedulable": "true" } },
+        "metadata": { "name": "node1", "labels": { "kubevirt.io/schedulable": "true", "kubernetes.io/hostname": "node1" } },
         "status": { "conditions": [{ "type": "Ready", "status": "True" }], "allocatable": { "cpu": "2" } },
     });
     let nodes: Api<Node> = Api::all(client.clone());

@@ -3,5 +3,8 @@
 
 mod cluster;
 mod eviction;
+mod fencing;
 mod lifecycle;
+mod loss;
+mod storage;
 mod trouble;

@@ -75,19 +75,18 @@ fn lock(arrivals: &Arrivals) -> MutexGuard<'_, HashMap<String, Arrival>> {
 }
 
 /// Brings a VMI forward that is to come here.
-pub(crate) async fn reconcile(context: &Context, key: &Key, vmi: &VirtualMachineInstance) -> Next {
+pub(crate) async fn reconcile(context: &Context, key: &Key, vmi: &VirtualMachineInstance, guest: &Arc<Guest>) -> Next {
     let Some(state) = plan::state(vmi) else { return Next::Wait };
-    let guest = context.guest_or_new(key);
     let mut retry = false;
-    for step in plan::target(state, coming(&guest, state)) {
-        if let Err(error) = execute(context, key, vmi, state, &guest, step).await {
+    for step in plan::target(state, coming(guest, state)) {
+        if let Err(error) = execute(context, key, vmi, state, guest, step).await {
             let error = Chain(&error).to_string();
             tracing::info!(vmi = %key, migration = uid(state), ?step, error, "a step failed and will be tried again");
             retry = true;
             break;
         }
     }
-    if let Err(error) = write(context, key, vmi, state, &guest).await {
+    if let Err(error) = write(context, key, vmi, state, guest).await {
         tracing::info!(vmi = %key, error = %Chain(&error), "the status was not written");
         retry = true;
     }

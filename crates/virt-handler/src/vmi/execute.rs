@@ -23,6 +23,7 @@ use crate::Error;
 use crate::launcher::{self, Launcher};
 use crate::migration::{self, Moving};
 use crate::network::{self, Plugged};
+use crate::storage::{self, Tolerance};
 
 /// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
 /// outlives the process, and a pod that is just starting has none yet.
@@ -35,8 +36,9 @@ pub(crate) const CALL: Duration = Duration::from_secs(10);
 const SYNC: Duration = Duration::from_secs(120);
 
 /// A VMI that was taken over.
-#[derive(Default)]
 pub(crate) struct Guest {
+    /// Its UID: another machine may take its name.
+    uid: String,
     held: Mutex<Held>,
     moving: Mutex<Moving>,
 }
@@ -66,6 +68,10 @@ struct Told {
 }
 
 impl Guest {
+    pub(crate) fn of(uid: &str) -> Self {
+        Self { uid: uid.to_owned(), held: Mutex::default(), moving: Mutex::default() }
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,18 +155,25 @@ fn runs(status: &str) -> bool {
 /// Brings one VMI forward.
 pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
     let Some(vmi) = context.vmi(key) else {
-        release(context, key);
-        return Next::Wait;
+        return release(context, key).await;
     };
-    if migration::plan::arrives(&vmi, &context.node) {
-        return migration::target::reconcile(context, key, &vmi).await;
-    }
-    if !plan::concerns(&vmi, &context.node) || migration::plan::has_left(&vmi, &context.node) {
-        release(context, key);
-        return Next::Wait;
+    let arrives = migration::plan::arrives(&vmi, &context.node);
+    let has_left = migration::plan::has_left(&vmi, &context.node);
+    if !arrives && (has_left || !plan::concerns(&vmi, &context.node)) {
+        return release(context, key).await;
     }
     let uid = vmi.uid().unwrap_or_default();
-    let guest = context.guest_or_new(key);
+    let guest = context.guest_or_new(key, &uid);
+    if guest.uid != uid {
+        // The machine of this name was given up while this node was away: its guest ends before the new one begins.
+        return match release(context, key).await {
+            Next::Wait => Next::After(Duration::ZERO),
+            again => again,
+        };
+    }
+    if arrives {
+        return migration::target::reconcile(context, key, &vmi, &guest).await;
+    }
     let plan = plan::plan(&vmi, guest.known(), clock::now());
     let mut retry = false;
     for step in &plan.steps {
@@ -188,12 +201,22 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
     }
 }
 
-/// Lets go of a VMI: what was plugged goes with its pod.
-fn release(context: &Context, key: &Key) {
-    let guest = context.guests().remove(key);
-    if let Some(launcher) = guest.and_then(|guest| guest.launcher()) {
+/// Lets go of a VMI: what was plugged goes with its pod. A guest that still runs although nothing asks for it any more is
+/// ended: it may have been started elsewhere while this node was cut off.
+async fn release(context: &Context, key: &Key) -> Next {
+    let Some(guest) = context.guest(key) else { return Next::Wait };
+    if let Some(launcher) = guest.launcher() {
+        if guest.known().domain && launcher.is_alive() {
+            tracing::warn!(vmi = %key, uid = guest.uid, "nothing asks for this guest any more: it is ended");
+            if let Err(error) = launcher.client.clone().kill(timed(Empty {}, CALL)).await {
+                tracing::warn!(vmi = %key, error = %Chain(&Error::from(error)), "the guest was not ended");
+                return Next::Retry;
+            }
+        }
         network::forget(&context.records, &launcher.pod);
     }
+    context.guests().remove(key);
+    Next::Wait
 }
 
 async fn execute(
@@ -299,12 +322,16 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
     let found = kubevirts.list(&ListParams::default().limit(1)).await;
     let read = |source| Error::Read { what: "the KubeVirt object", source };
     let configuration = found.map_err(read)?.items.into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
+    let configuration = configuration.unwrap_or_default();
+    if !guest.known().domain {
+        prepare_disks(context, vmi, current(guest, vmi)?, Tolerance::of(&configuration)).await?;
+    }
     let environment = {
         let held = guest.held();
         Environment {
             emulation: held.emulation.is_some(),
             interfaces: held.plugged.as_ref().map(|p| p.interfaces.clone()).unwrap_or_default(),
-            ..chosen(vmi, &configuration.unwrap_or_default())
+            ..chosen(vmi, &configuration)
         }
     };
     let encode = |value: serde_json::Result<String>| value.map_err(|e| tonic::Status::internal(e.to_string()));
@@ -316,6 +343,21 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
     let mut held = guest.held();
     held.synced = Some(vmi.metadata.generation.unwrap_or(0));
     held.trouble = None;
+    Ok(())
+}
+
+/// Disks on claims, before the launcher opens them. A volume that hangs holds up nothing but its own guest.
+async fn prepare_disks(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    launcher: Launcher,
+    tolerance: Tolerance,
+) -> Result<(), Error> {
+    let about = vmi.clone();
+    let prepared = tokio::task::spawn_blocking(move || storage::prepare(&about, &launcher, tolerance)).await;
+    for warning in prepared.map_err(|error| Error::Disk(error.to_string()))?? {
+        context.recorder.warning(&reference(vmi), "ToleratedSmallPV", warning);
+    }
     Ok(())
 }
 

@@ -121,6 +121,12 @@ fn controller_cluster() -> Value {
         rule("", &["events"], &["create", "patch"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["namespaces"], READ),
+        rule("", &["persistentvolumeclaims"], READ),
+        // Whether a lost node's volumes are free, and whose leases are renewed.
+        rule("", &["persistentvolumes"], &["get"]),
+        rule("storage.k8s.io", &["csidrivers"], &["get"]),
+        rule("storage.k8s.io", &["volumeattachments"], &["list"]),
+        rule("coordination.k8s.io", &["leases"], READ),
         rule("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "delete"]),
     ])
 }

@@ -152,6 +152,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn vmi(cpu: Value) -> VirtualMachineInstance {
         serde_json::from_value(json!({ "spec": { "domain": { "cpu": cpu, "devices": {} } } })).unwrap()
     }
