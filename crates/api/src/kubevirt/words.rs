@@ -79,6 +79,18 @@ pub mod annotation {
     pub const OS: &str = "vm.kubevirt.io/os";
     pub const INSTALL_STRATEGY_VERSION: &str = "kubevirt.io/install-strategy-version";
     pub const GENERATION: &str = "kubevirt.io/generation";
+    /// On a migration's target pod: the migration's name.
+    pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
+    /// On a migration made to empty a node: the node.
+    pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
+    /// On a migration made to bring a guest to the current launcher.
+    pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration";
+    /// On a migration: seconds its target pod may be unschedulable.
+    pub const MIGRATION_UNSCHEDULABLE_TIMEOUT: &str = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds";
+    /// On a migration: seconds its target pod may be pending.
+    pub const MIGRATION_PENDING_TIMEOUT: &str = "kubevirt.io/migrationPendingPodTimeoutSeconds";
+    /// Ours, on a VMI: how far its migration is.
+    pub const MIGRATION_PROGRESS: &str = "ferrovirt.io/migration-progress";
 }
 
 /// Finalizers.
@@ -102,6 +114,39 @@ pub mod phase {
     pub const FAILED: &str = "Failed";
     pub const WAITING_FOR_SYNC: &str = "WaitingForSync";
     pub const UNKNOWN: &str = "Unknown";
+}
+
+/// `status.phase` of a VirtualMachineInstanceMigration, in their order.
+pub mod migration_phase {
+    pub const UNSET: &str = "";
+    pub const PENDING: &str = "Pending";
+    pub const SCHEDULING: &str = "Scheduling";
+    pub const SCHEDULED: &str = "Scheduled";
+    pub const PREPARING_TARGET: &str = "PreparingTarget";
+    pub const TARGET_READY: &str = "TargetReady";
+    pub const RUNNING: &str = "Running";
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const FAILED: &str = "Failed";
+}
+
+/// Condition types of a VirtualMachineInstanceMigration.
+pub mod migration_condition {
+    pub const ABORT_REQUESTED: &str = "migrationAbortRequested";
+    pub const REJECTED_BY_QUOTA: &str = "migrationRejectedByResourceQuota";
+}
+
+/// `spec.priority` of a VirtualMachineInstanceMigration, the most urgent first.
+pub mod migration_priority {
+    pub const SYSTEM_CRITICAL: &str = "system-critical";
+    pub const USER_TRIGGERED: &str = "user-triggered";
+    pub const SYSTEM_MAINTENANCE: &str = "system-maintenance";
+}
+
+/// `status.migrationState.abortStatus` of a VirtualMachineInstance.
+pub mod abort_status {
+    pub const ABORTING: &str = "Aborting";
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const FAILED: &str = "Failed";
 }
 
 /// Condition types of VirtualMachineInstance and VirtualMachine.
