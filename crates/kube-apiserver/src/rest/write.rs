@@ -57,7 +57,8 @@ pub(super) fn shape(
     let custom = call.resource.crd.is_some();
     // A definition may have changed since its object was stored.
     let mut shared = before.filter(|_| !custom).map(|before| set_aside(before, object)).unwrap_or_default();
-    let status_alone = !shared.is_empty() && object.as_object().is_some_and(|map| map.keys().all(|key| key == "status"));
+    let status_alone =
+        !shared.is_empty() && object.as_object().is_some_and(|map| map.keys().all(|key| key == "status"));
     if custom {
         if let Some(metadata) = object.get_mut("metadata") {
             prune::nulls(metadata);
