@@ -1,7 +1,7 @@
 //! Disks on claims: they outlive the guest, belong to one guest at a time, and are waited for.
 
 use anyhow::{Result, ensure};
-use e2e::hostpath::{self, claim};
+use e2e::hostpath::{CLASS, DRIVER, Hostpath, claim};
 use e2e::machine::{self, condition, holds, phase, uid};
 use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
@@ -23,7 +23,7 @@ fn keeper(name: &str) -> Value {
 }
 
 fn disks_on_claims() -> Result<()> {
-    let _driver = hostpath::Installed::new()?;
+    let _driver = Hostpath::install(DRIVER, CLASS, &json!({}))?;
     let space = Namespace::new("claims")?;
     space.apply(&keeper("first"))?;
     let vm = space.wait("vm", "first", "waited for its claim", |vm| machine::word(vm) == "ErrorPvcNotFound")?;

@@ -9,7 +9,9 @@ mod boot;
 mod claims;
 mod console;
 mod deletion;
+mod eviction;
 mod hardware;
+mod migration;
 mod node_loss;
 mod power;
 mod probes;
@@ -17,6 +19,7 @@ mod run_strategy;
 mod shared;
 mod stop;
 mod survival;
+mod two_nodes;
 
 use std::process::ExitCode;
 
@@ -40,11 +43,14 @@ fn main() -> ExitCode {
         probes::trials(),
         stop::trials(),
         run_strategy::trials(),
+        eviction::trials(),
         deletion::trials(),
+        migration::trials(),
         node_loss::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared::shut_down();
+    two_nodes::shut_down();
     conclusion.exit_code()
 }
 

@@ -129,7 +129,7 @@ async fn start(state: &State, number: Number) -> anyhow::Result<()> {
     }
     let since = kit::clock::now();
     node::start(state, number).await?;
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     up::wait_for_node(state, &client, number, Some(since)).await?;
     if let Some(pid) = state.node_pid(number)? {
         images::load_into(&images::default_workshop()?, number, pid, &images::Image::ALL)?;
@@ -148,7 +148,7 @@ async fn remove(state: &State, number: Number) -> anyhow::Result<()> {
     down::stop_node(state, number)?;
     host_network::remove_node(&config).await.context("cannot take the node's interface away")?;
     if state.control_plane_pid()?.is_some() {
-        let client = cluster::client(&state.kubeconfig()).await?;
+        let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
         absent(Api::<Node>::all(client.clone()).delete(&config.name, &DeleteParams::default()).await)
             .with_context(|| format!("cannot delete the Node {number}"))?;
         forget_pods(&client, &config.name).await.with_context(|| format!("cannot delete the pods of {number}"))?;
@@ -215,7 +215,7 @@ async fn list(state: &State) -> anyhow::Result<()> {
 }
 
 async fn registered(state: &State) -> anyhow::Result<Vec<Node>> {
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     Ok(Api::<Node>::all(client).list(&ListParams::default()).await?.items)
 }
 

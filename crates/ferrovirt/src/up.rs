@@ -95,7 +95,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     numbers.dedup();
     let starts = start_cluster(state, &numbers, &mut steps).await?;
     let since = Instant::now();
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     wait_for_api(state, &client).await?;
     if steps.changed {
         steps.done("API server answers", since);

@@ -120,7 +120,8 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
     } else {
         wake = Wake::After(GRACE.saturating_sub(silence));
     }
-    if plan::state(&node, "Ready") != "True" {
+    // An agent that speaks says itself how its pods are, also before it has said how the node is.
+    if silence >= GRACE && plan::state(&node, "Ready") != "True" {
         mark_pods_not_ready(ctx, &name).await?;
     }
     let (evict, again) = {

@@ -9,6 +9,7 @@ pub mod auth;
 mod cluster;
 pub mod defaults;
 pub mod discovery;
+mod eviction;
 pub mod path;
 mod status;
 mod subresource;
@@ -17,7 +18,7 @@ pub mod validate;
 use std::{path::PathBuf, sync::Arc};
 
 use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration};
-use axum::{Json, Router, extract::DefaultBodyLimit, routing::any, routing::get};
+use axum::{Json, Router, extract::DefaultBodyLimit, routing::any, routing::get, routing::post};
 use defaults::Defaults;
 use kit::{
     Task, admission, clock,
@@ -141,7 +142,11 @@ impl Server {
             .route("/apis/subresources.kubevirt.io/v1/healthz", get(|| async { "ok" }))
             .route("/apis/subresources.kubevirt.io/{*rest}", any(subresource::serve))
             .with_state(self.context.clone());
+        let guard = eviction::Guard { client: self.context.client.clone(), kubevirts: self.kubevirts.clone() };
+        let evictions =
+            Router::new().route("/pod-eviction-validate", post(eviction::review)).with_state(Arc::new(guard));
         webhooks(&self.kubevirts, &self.context.namespace)
+            .merge(evictions)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
             .merge(health::router(self.ready.clone()))

@@ -2,6 +2,7 @@
 
 mod access;
 mod devices;
+mod eviction;
 mod hardware;
 mod machine;
 mod names;
@@ -22,6 +23,8 @@ pub struct Rules {
     bridge_on_pod_network: bool,
     /// Users that are our own components.
     components: Vec<String>,
+    /// Of guests that name none.
+    eviction_strategy: String,
 }
 
 impl Rules {
@@ -36,6 +39,7 @@ impl Rules {
         Rules {
             machines,
             bridge_on_pod_network: network.and_then(|n| n.permit_bridge_interface_on_pod_network).unwrap_or(true),
+            eviction_strategy: configuration.eviction_strategy.clone().unwrap_or_default(),
             components: ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"].map(account).to_vec(),
         }
     }
@@ -97,7 +101,7 @@ pub fn vm(request: &Request, rules: &Rules) -> Verdict {
         return Verdict::Invalid(wrong);
     }
     let kept = |cause: Cause| format!("{} (the VM is kept as it is, and refused when it starts)", cause.message);
-    Verdict::Allow { warnings: unserved.into_iter().map(kept).chain(machine::remarks(&vm)).collect() }
+    Verdict::Allow { warnings: unserved.into_iter().map(kept).chain(machine::remarks(&vm, rules)).collect() }
 }
 
 /// `/virtualmachineinstances-validate-create`.
@@ -111,7 +115,9 @@ pub fn vmi_create(request: &Request, rules: &Rules) -> Verdict {
     if !causes.is_empty() {
         return Verdict::Invalid(causes);
     }
-    Verdict::Allow { warnings: unserved::remarks("spec", &vmi.spec) }
+    let mut warnings = unserved::remarks("spec", &vmi.spec);
+    warnings.extend(eviction::remarks("spec", Some(&vmi.metadata), &vmi.spec, rules));
+    Verdict::Allow { warnings }
 }
 
 /// `/virtualmachineinstances-validate-update`: only our components change a running guest's spec.

@@ -6,10 +6,13 @@ use std::{
 };
 
 use api::kubevirt::{
-    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance},
+    v1::{KubeVirt, KubeVirtStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
     words::{device, label},
 };
-use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::{
+    core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolumeClaim, Pod, PodSpec},
+    policy::v1::PodDisruptionBudget,
+};
 use kit::{
     events::Recorder,
     queue::Queue,
@@ -17,9 +20,12 @@ use kit::{
 };
 use kube::{Client, Resource, ResourceExt};
 
-use crate::node::{loss::Lost, pulse::Pulse};
-use crate::settings::Settings;
-use crate::vmi::claims::{self, Claims};
+use crate::{
+    node::{loss::Lost, pulse::Pulse},
+    settings::Settings,
+    vmi::claims::{self, Claims},
+    workload_update::LastBatch,
+};
 
 /// Shared by every worker; cheap to clone.
 #[derive(Clone)]
@@ -47,12 +53,24 @@ pub struct Inner {
     pub nodes: Store<Node>,
     /// The KubeVirt object.
     pub kubevirts: Store<KubeVirt>,
+    /// Migrations.
+    pub migrations: Store<VirtualMachineInstanceMigration>,
+    /// Budgets of launcher pods.
+    pub budgets: Store<PodDisruptionBudget>,
     /// Names of VMs to look at.
     pub vm_queue: Queue<Key>,
     /// Names of VMIs to look at.
     pub vmi_queue: Queue<Key>,
     /// Names of nodes to look at.
     pub node_queue: Queue<Key>,
+    /// Names of VMIs whose budget to look at.
+    pub budget_queue: Queue<Key>,
+    /// Names of nodes that may have to be emptied.
+    pub evacuation_queue: Queue<Key>,
+    /// Names of KubeVirt objects whose guests to look at.
+    pub update_queue: Queue<Key>,
+    /// When guests were last ended for a new launcher.
+    pub last_batch: LastBatch,
     /// Whose leases are renewed.
     pub(crate) pulse: Mutex<Pulse>,
     /// Nodes that do not answer.
@@ -132,6 +150,27 @@ pub(crate) fn node_word(node: &str) -> String {
     format!("node:{node}")
 }
 
+/// The word under which a migration is found by its VMI.
+pub(crate) fn migration_word(vmi: &Key) -> String {
+    format!("moves:{vmi}")
+}
+
+/// The VMI that `migration` moves.
+pub(crate) fn moved(migration: &VirtualMachineInstanceMigration) -> Key {
+    Key::new(migration.namespace().unwrap_or_default(), migration.spec.vmi_name.clone().unwrap_or_default())
+}
+
+/// Index words of a migration.
+pub(crate) fn migration_words(migration: &VirtualMachineInstanceMigration) -> Vec<String> {
+    vec![migration_word(&moved(migration))]
+}
+
+/// Index words of a disruption budget: the VMI that owns it, if one does.
+pub(crate) fn budget_words(budget: &PodDisruptionBudget) -> Vec<String> {
+    let ours = budget.owner_references().iter().find(|owner| owner.kind == "VirtualMachineInstance");
+    ours.map(|owner| vec![owner_word(&owner.uid)]).unwrap_or_default()
+}
+
 /// The word under which VMIs are found by a claim of theirs.
 pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
     format!("claim:{namespace}/{claim}")
@@ -156,9 +195,15 @@ pub(crate) fn vmi_words(vmi: &VirtualMachineInstance) -> Vec<String> {
 /// Drops from a launcher pod everything these controllers never read; most of a pod is its spec.
 pub(crate) fn trim_pod(pod: &mut Pod) {
     if let Some(spec) = pod.spec.take() {
-        pod.spec = Some(k8s_openapi::api::core::v1::PodSpec {
+        let launcher = spec.containers.into_iter().find(|container| container.name == "compute");
+        let launcher = launcher.map(|c| Container { name: c.name, image: c.image, ..Default::default() });
+        // A guest that was moved here goes on with the processor it was started with: only its pods remember which.
+        let selector = spec.node_selector.map(|all| all.into_iter().filter(|(key, _)| key.contains("cpu-")).collect());
+        pod.spec = Some(PodSpec {
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            containers: launcher.into_iter().collect(),
+            node_selector: selector.filter(|left: &BTreeMap<_, _>| !left.is_empty()),
             ..Default::default()
         });
     }
@@ -169,10 +214,32 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
     pod.metadata.generate_name = None;
 }
 
-/// Drops from a node everything but its labels, its heartbeat, its taints, its readiness and what it offers.
+/// Drops from a disruption budget all but what its owner is and how many pods it keeps.
+pub(crate) fn trim_budget(budget: &mut PodDisruptionBudget) {
+    budget.status = None;
+    budget.metadata.annotations = None;
+}
+
+/// Drops from the KubeVirt object's status all but whether it is deployed and how many guests are outdated.
+pub(crate) fn trim_kubevirt(kubevirt: &mut KubeVirt) {
+    kubevirt.status = kubevirt.status.take().map(|status| {
+        Box::new(KubeVirtStatus {
+            phase: status.phase,
+            observed_deployment_id: status.observed_deployment_id,
+            target_deployment_id: status.target_deployment_id,
+            outdated_virtual_machine_instance_workloads: status.outdated_virtual_machine_instance_workloads,
+            ..Default::default()
+        })
+    });
+}
+
+/// Drops from a node everything but its labels, its taints, its heartbeat, its readiness and what it offers.
 pub(crate) fn trim_node(node: &mut Node) {
-    node.spec =
-        node.spec.take().map(|spec| k8s_openapi::api::core::v1::NodeSpec { taints: spec.taints, ..Default::default() });
+    node.spec = node
+        .spec
+        .take()
+        .and_then(|spec| spec.taints)
+        .map(|taints| NodeSpec { taints: Some(taints), ..Default::default() });
     if let Some(status) = node.status.take() {
         node.status = Some(k8s_openapi::api::core::v1::NodeStatus {
             allocatable: status.allocatable.map(|all| all.into_iter().filter(|(k, _)| k == device::KVM).collect()),

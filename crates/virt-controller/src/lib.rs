@@ -8,23 +8,29 @@
 //! carry the version they were computed from.
 
 mod context;
+pub mod disruption;
 pub mod error;
+pub mod evacuation;
 pub mod node;
 pub mod patch;
 pub mod settings;
 pub mod vm;
 pub mod vmi;
+pub mod workload_update;
 
 use std::{path::PathBuf, sync::Arc};
 
 use api::kubevirt::{
-    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance},
-    words::label,
+    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
+    words::{eviction_strategy, label},
 };
 pub use context::{Context, Inner};
 pub use error::Error;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, PersistentVolumeClaim, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kit::{
     Task,
     events::Recorder,
@@ -114,9 +120,15 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         claims: Store::default(),
         nodes: Store::default(),
         kubevirts: Store::default(),
+        migrations: Store::default(),
+        budgets: Store::default(),
         vm_queue: Queue::default(),
         vmi_queue: Queue::default(),
         node_queue: Queue::default(),
+        budget_queue: Queue::default(),
+        evacuation_queue: Queue::default(),
+        update_queue: Queue::default(),
+        last_batch: workload_update::LastBatch::default(),
         pulse: std::sync::Mutex::default(),
         lost: std::sync::Mutex::default(),
     }));
@@ -130,10 +142,16 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         started.claims.synced().await;
         started.nodes.synced().await;
         started.kubevirts.synced().await;
+        started.migrations.synced().await;
+        started.budgets.synced().await;
         let (a, b, c) = (started.clone(), started.clone(), started.clone());
+        let (d, e, f) = (started.clone(), started.clone(), started.clone());
         let mut workers = started.vm_queue.run(WORKERS, &stop, move |key| vm::reconcile(a.clone(), key));
         workers.extend(started.vmi_queue.run(WORKERS, &stop, move |key| vmi::reconcile(b.clone(), key)));
         workers.extend(started.node_queue.run(1, &stop, move |key| node::reconcile(c.clone(), key)));
+        workers.extend(started.budget_queue.run(2, &stop, move |key| disruption::reconcile(d.clone(), key)));
+        workers.extend(started.evacuation_queue.run(1, &stop, move |key| evacuation::reconcile(e.clone(), key)));
+        workers.extend(started.update_queue.run(1, &stop, move |key| workload_update::reconcile(f.clone(), key)));
         for worker in workers {
             // A worker ends with `stop`; one that panicked must not be missed silently.
             if let Err(error) = worker.await {
@@ -164,6 +182,9 @@ fn watches(context: &Context) -> Vec<Task<()>> {
             if queues.vms.contains(change.key) {
                 queues.vm_queue.add(change.key.clone());
             }
+            if let Some(vmi) = change.new {
+                concerns_eviction(&queues, change.key, vmi);
+            }
         },
     );
     let queues = context.clone();
@@ -177,7 +198,11 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         context.pods.clone(),
         move |change| {
             for word in change.was.iter().chain(change.is) {
+                let guarded = !queues.budgets.keys_by_word(word).is_empty();
                 for key in queues.vmis.keys_by_word(word) {
+                    if guarded {
+                        queues.budget_queue.add(key.clone());
+                    }
                     queues.vmi_queue.add(key);
                 }
             }
@@ -192,7 +217,10 @@ fn watches(context: &Context) -> Vec<Task<()>> {
             ..Watch::default()
         },
         context.nodes.clone(),
-        move |change| queues.node_queue.add(change.key.clone()),
+        move |change| {
+            queues.node_queue.add(change.key.clone());
+            queues.evacuation_queue.add(change.key.clone());
+        },
     );
     let queues = context.clone();
     let claims = store::watch(
@@ -222,13 +250,65 @@ fn watches(context: &Context) -> Vec<Task<()>> {
             }
         },
     );
+    let queues = context.clone();
     let kubevirts = store::watch(
         Api::<KubeVirt>::namespaced(client.clone(), &context.namespace),
-        Watch { trim: |kv| kv.status = None, ..Watch::default() },
+        Watch { trim: context::trim_kubevirt, ..Watch::default() },
         context.kubevirts.clone(),
-        |_| {},
+        move |change| queues.update_queue.add(change.key.clone()),
     );
-    vec![vms, vmis, pods, claims, nodes, leases, kubevirts]
+    let queues = context.clone();
+    let migrations = store::watch(
+        Api::<VirtualMachineInstanceMigration>::all(client.clone()),
+        Watch { index: context::migration_words, ..Watch::default() },
+        context.migrations.clone(),
+        move |change| {
+            for word in change.was.iter().chain(change.is) {
+                migration_changed(&queues, word);
+            }
+        },
+    );
+    let queues = context.clone();
+    let budgets = store::watch(
+        Api::<PodDisruptionBudget>::all(client.clone()),
+        Watch { trim: context::trim_budget, index: context::budget_words, ..Watch::default() },
+        context.budgets.clone(),
+        move |change| {
+            for key in change.was.iter().chain(change.is).flat_map(|word| queues.vmis.keys_by_word(word)) {
+                queues.budget_queue.add(key);
+            }
+        },
+    );
+    vec![vms, vmis, pods, claims, nodes, leases, kubevirts, migrations, budgets]
+}
+
+/// Most guests are never evicted, and their many changes are none of these queues' business.
+fn concerns_eviction(context: &Context, key: &Key, vmi: &VirtualMachineInstance) {
+    let owner = context::owner_word(&vmi.uid().unwrap_or_default());
+    let unprotected = vmi.spec.eviction_strategy.as_deref() == Some(eviction_strategy::NONE);
+    if !unprotected || !context.budgets.keys_by_word(&owner).is_empty() {
+        context.budget_queue.add(key.clone());
+    }
+    let status = vmi.status.as_deref();
+    if status.is_some_and(|status| status.evacuation_node_name.is_some())
+        && let Some(node) = status.and_then(|status| status.node_name.clone())
+    {
+        context.evacuation_queue.add(Key::new("", node));
+    }
+}
+
+/// A place in a node's or in the cluster's limit may have become free, and a budget too large.
+fn migration_changed(context: &Context, word: &str) {
+    let Some((namespace, name)) = word.strip_prefix("moves:").and_then(|vmi| vmi.split_once('/')) else { return };
+    let vmi = Key::new(namespace, name);
+    let found = context.vmis.get(&vmi).and_then(|vmi| vmi.status);
+    if let Some(node) = found.and_then(|status| status.node_name.clone()).filter(|node| !node.is_empty()) {
+        context.evacuation_queue.add(Key::new("", node));
+    }
+    context.budget_queue.add(vmi);
+    for kubevirt in context.kubevirts.keys() {
+        context.update_queue.add(kubevirt);
+    }
 }
 
 /// The key under which `object` is stored and queued.

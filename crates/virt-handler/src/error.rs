@@ -35,6 +35,9 @@ pub enum Error {
     /// The launcher refused or failed a request.
     #[error("{0}")]
     Launcher(String),
+    /// The virt-handler of another node was not reached.
+    #[error("the other node does not answer")]
+    Way(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A network interface could not be plugged.
     #[error("cannot plug interface {interface}: {what}")]
     Plug {

@@ -52,6 +52,15 @@ impl Dirs {
         self.run.join("libvirt/libvirt-sock")
     }
 
+    /// Where node agents connect that carry a migration out of the pod.
+    pub(crate) fn channels_socket(&self) -> PathBuf {
+        self.run.join("kubevirt/sockets/channels-sock")
+    }
+
+    pub(crate) fn migration_socket(&self, channel: domain::MigrationChannel) -> PathBuf {
+        self.run.join("kubevirt/sockets").join(channel.socket())
+    }
+
     pub(crate) fn create(&self, uid: &str) -> Result<(), Error> {
         let wanted = [
             self.private(),

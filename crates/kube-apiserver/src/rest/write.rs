@@ -166,7 +166,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
         map.remove("status");
     }
     // A creator owns what he sent and its defaults; what admission and the kind's own rules add is nobody's.
-    object = owners::record(call, None, object, "");
+    object = owners::record(call, None, object, "").await;
     let name = meta::text(&object, "name").to_owned();
     let write = Write { operation: Operation::Create, name: &name, old: None, options: "CreateOptions" };
     admit::mutate(call, &write, &mut object).await?;
@@ -202,7 +202,12 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
         Some(old) => {
             schema::validate::check(schema, object, &mut causes);
             // What was stored already may stay, though the definition has become stricter since.
-            causes.retain(|cause| !schema::rules::unchanged(schema, old, object, &cause.field));
+            causes.retain(|cause| {
+                // That an item is there twice is said of the item and is about its list.
+                let list = cause.field.rsplit_once('[').filter(|_| cause.reason == "FieldValueDuplicate");
+                let field = list.map_or(cause.field.as_str(), |(list, _)| list);
+                !schema::rules::unchanged(schema, old, object, field)
+            });
         }
         None => schema::validate::check(schema, object, &mut causes),
     }
@@ -257,13 +262,32 @@ impl Edit {
     }
 }
 
-/// Reads the object, lets `produce` make the new one, and stores that; again when another writer was faster, unless the
-/// new object names the revision it was made from.
+/// Makes the new object of an update of the one there is.
+pub(super) trait Produce: Sync {
+    fn produce(&self, current: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send;
+}
+
+/// A change that is found without waiting for anything.
+struct AtOnce<F>(F);
+
+impl<F: Fn(&Value) -> Result<Value, ApiError> + Sync> Produce for AtOnce<F> {
+    fn produce(&self, current: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send {
+        std::future::ready(self.0(current))
+    }
+}
+
+/// [`change_by`] for a change that is found without waiting for anything.
 pub(super) async fn change(
     call: &Call,
     edit: &Edit,
     produce: impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync,
 ) -> Result<Written, ApiError> {
+    change_by(call, edit, AtOnce(produce)).await
+}
+
+/// Reads the object, lets `produce` make the new one, and stores that; again when another writer was faster, unless the
+/// new object names the revision it was made from.
+pub(super) async fn change_by(call: &Call, edit: &Edit, produce: impl Produce) -> Result<Written, ApiError> {
     for _ in 0..TRIES {
         let stored = super::read::fetch(call)?;
         match Box::pin(change_once(call, edit, &stored, &produce)).await {
@@ -290,12 +314,12 @@ async fn change_once(
     call: &Call,
     edit: &Edit,
     stored: &Arc<Object>,
-    produce: &(impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
+    produce: &impl Produce,
 ) -> Result<Written, Refused> {
     let resource = &call.resource;
     let name = &call.info.name;
     let old = Arc::new(respond::tree(call, stored).await?);
-    let mut new = produce(&old)?;
+    let mut new = produce.produce(&old).await?;
     // What an apply found out about owners; parts carried over from the old object would bring its owners back.
     let managed = owners::applies(call).then(|| new["metadata"]["managedFields"].clone());
     let said = meta::text(&new, "resourceVersion");
@@ -324,7 +348,7 @@ async fn change_once(
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
-    new = owners::record(call, Some(&old), new, edit.subresource);
+    new = owners::record(call, Some(&old), new, edit.subresource).await;
     if call.dry_run() {
         return Ok(Written::Tree(new));
     }

@@ -1,6 +1,8 @@
 //! Subresources over the real API server: who may, and what is written.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
+mod eviction;
+
 use std::{path::Path, sync::Arc, time::Duration};
 
 use api::kubevirt::v1::VirtualMachine;

@@ -165,7 +165,8 @@ fn running(vmi: &VirtualMachineInstance, pod: &Pod, now: Timestamp) -> Plan {
     Plan { again: Duration::try_from(REPORT - waited).ok(), ..Default::default() }
 }
 
-fn ended(pod: &Pod) -> bool {
+/// The pod has run to its end.
+pub(crate) fn ended(pod: &Pod) -> bool {
     matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 

@@ -8,7 +8,7 @@
 //! ```
 
 mod containers;
-mod placement;
+pub mod placement;
 mod probes;
 mod volumes;
 
@@ -37,15 +37,16 @@ pub const GRACE_SECONDS: i64 = 30;
 #[error("the launcher pod cannot be rendered")]
 pub struct RenderError(#[source] serde_json::Error);
 
+/// The end of a name that is always the same for a UID.
+pub(crate) fn suffix(uid: &str) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let digest = Sha256::digest(uid.as_bytes());
+    digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
+}
+
 /// The pod's name: chosen by the VMI's UID, so that a second creation meets the first instead of doubling it.
 pub fn name(vmi: &VirtualMachineInstance) -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
-    let suffix: String = Sha256::digest(uid.as_bytes())
-        .iter()
-        .take(5)
-        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
-        .collect();
+    let suffix = suffix(vmi.metadata.uid.as_deref().unwrap_or_default());
     let vmi_name = vmi.metadata.name.as_deref().unwrap_or_default();
     // 253 is the longest name of a pod.
     let room = 253 - "virt-launcher--".len() - suffix.len();
@@ -106,7 +107,7 @@ pub fn render(
             "terminationGracePeriodSeconds": grace.saturating_add(SLACK_SECONDS),
             "volumes": mounts.volumes,
             "nodeSelector": placement::node_selector(vmi, settings, emulation),
-            "affinity": spec.affinity,
+            "affinity": placement::affinity(vmi, emulation),
             "tolerations": spec.tolerations,
             "topologySpreadConstraints": spec.topology_spread_constraints,
             "priorityClassName": spec.priority_class_name,

@@ -57,6 +57,7 @@ pub fn status(
     }
     if let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
         scheduled(&mut status, pod, now);
+        launcher(&mut status, pod);
         if let Some(class) = pod.status.as_ref().and_then(|s| s.qos_class.clone()) {
             status.qos_class = Some(class);
         }
@@ -106,6 +107,17 @@ fn first(
         sockets: at_least_one(cpu.sockets),
         threads: at_least_one(cpu.threads),
     });
+}
+
+/// The build of the launcher that runs the guest, which is another one after a migration.
+fn launcher(status: &mut VirtualMachineInstanceStatus, pod: &Pod) {
+    let spec = pod.spec.as_ref();
+    let runs = status.phase.as_deref() == Some(phase::RUNNING);
+    let here = spec.and_then(|spec| spec.node_name.as_ref()) == status.node_name.as_ref();
+    let image = spec.and_then(|spec| spec.containers.iter().find(|c| c.name == "compute")?.image.clone());
+    if let Some(image) = image.filter(|_| runs && here) {
+        status.launcher_container_image_version = Some(image);
+    }
 }
 
 fn hand_over(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>) {

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use virt_controller::Running;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,
@@ -33,7 +33,7 @@ pub(crate) async fn start() -> Cluster {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for name in ["virtualmachines", "virtualmachineinstances", "kubevirts"] {
+    for name in ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/crds/{name}.kubevirt.io.yaml"));
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         crds.create(&PostParams::default(), &crd).await.unwrap();

@@ -82,6 +82,23 @@ const OPERATOR_VALIDATORS: &[Hook] = &[
     },
 ];
 
+/// Evictions of launcher pods. Every other eviction in the cluster passes without asking.
+fn evictions(namespace: &str, ca: &str) -> Value {
+    json!({
+        "name": "virt-launcher-eviction-interceptor.kubevirt.io",
+        "admissionReviewVersions": ["v1", "v1beta1"],
+        "clientConfig": {
+            "service": { "namespace": namespace, "name": API_SERVICE, "path": "/pod-eviction-validate", "port": 443 },
+            "caBundle": ca,
+        },
+        "matchConditions": [{ "name": "only-vms", "expression": "request.name.startsWith('virt-launcher')" }],
+        "failurePolicy": "Fail", "matchPolicy": "Equivalent", "sideEffects": "NoneOnDryRun", "timeoutSeconds": 10,
+        "rules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "scope": "*", "operations": ["*"], "resources": ["pods/eviction"],
+        }],
+    })
+}
+
 /// The configurations and the APIServices.
 pub fn render(input: &Input) -> Vec<Value> {
     let ca = BASE64_STANDARD.encode(&input.ca_bundle);
@@ -95,8 +112,10 @@ pub fn render(input: &Input) -> Vec<Value> {
         })
     };
     let validating = "ValidatingWebhookConfiguration";
+    let mut judges = vec![evictions(&input.namespace, &ca)];
+    judges.extend(webhooks(VALIDATORS, API_SERVICE));
     let mut out = vec![
-        configuration(validating, "virt-api-validator", webhooks(VALIDATORS, API_SERVICE)),
+        configuration(validating, "virt-api-validator", judges),
         configuration("MutatingWebhookConfiguration", "virt-api-mutator", webhooks(MUTATORS, API_SERVICE)),
         configuration(validating, "virt-operator-validator", webhooks(OPERATOR_VALIDATORS, OPERATOR_SERVICE)),
     ];
