@@ -146,8 +146,18 @@ pub(crate) async fn tell(stream: &mut (impl AsyncWrite + Unpin), runs: bool) -> 
 pub(crate) async fn splice_held(near: impl Stream, far: impl Stream) -> bool {
     let (mut near_reads, mut near_writes) = tokio::io::split(near);
     let (mut far_reads, mut far_writes) = tokio::io::split(far);
+    let sending = async {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            // One that closes without having read everything looks like an error here.
+            let Ok(length @ 1..) = near_reads.read(&mut buffer).await else { return true };
+            if far_writes.write_all(&buffer[..length]).await.is_err() || far_writes.flush().await.is_err() {
+                return false;
+            }
+        }
+    };
     let ended = tokio::select! {
-        sent = tokio::io::copy(&mut near_reads, &mut far_writes) => sent.is_ok(),
+        ended = sending => ended,
         _ = tokio::io::copy(&mut far_reads, &mut near_writes) => false,
     };
     // The target has what was sent, or the connection's end.
@@ -211,6 +221,23 @@ mod tests {
         let mut rest = Vec::new();
         far.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"raw");
+    }
+
+    #[tokio::test]
+    async fn the_way_that_ends_is_told_from_the_end_of_libvirt() {
+        let (near, libvirt) = duplex(64);
+        let (far, target) = duplex(64);
+        let splicing = splice_held(near, far);
+        drop(libvirt);
+        assert!(splicing.await, "libvirt has ended");
+        drop(target);
+        let (near, mut libvirt) = duplex(64);
+        let (far, target) = duplex(64);
+        drop(target);
+        assert!(!splice_held(near, far).await, "the way has");
+        let mut told = Vec::new();
+        libvirt.read_to_end(&mut told).await.unwrap();
+        assert!(told.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

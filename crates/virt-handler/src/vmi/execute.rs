@@ -428,11 +428,13 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
         seen.on_its_way = migration::plan::is_leaving(vmi, &context.node) && !failed;
         moved = Some(after);
     }
-    let mut wanted = status::status(vmi, &seen, now);
+    let before = vmi.status.as_deref().cloned().unwrap_or_default();
+    // Of a guest that has left, the last word is that it has: the rest is for the node that it went to.
+    let gone = moved.as_ref().is_some_and(migration::plan::succeeded);
+    let mut wanted = if gone { before.clone() } else { status::status(vmi, &seen, now) };
     if moved.is_some() {
         wanted.migration_state = moved.map(Box::new);
     }
-    let before = vmi.status.as_deref().cloned().unwrap_or_default();
     let progress = guest.news(vmi);
     if wanted == before && progress.is_none() {
         return Ok(());
