@@ -95,7 +95,11 @@ fn disks_on_claims() -> Result<()> {
         console.run("echo spoilt > /dev/vda; echo spoilt > /dev/vdb; sync")?;
         console.leave()?;
         space.virtctl(&["stop", "layered"])?;
-        space.wait("vm", "layered", "stopped", |vm| machine::word(vm) == "Stopped")?;
+        let stopped = |vm: &Value| {
+            let asked = vm["status"]["stateChangeRequests"].as_array().is_some_and(|asked| !asked.is_empty());
+            machine::word(vm) == "Stopped" && vm["status"]["created"] != true && !asked
+        };
+        space.wait("vm", "layered", "stopped", stopped)?;
     }
     space.kubectl(&["delete", "vm", "--all"])?;
     space.kubectl(&["delete", "pvc", "--all"]).map(drop)

@@ -5,6 +5,7 @@ mod devices;
 mod eviction;
 mod hardware;
 mod machine;
+pub mod migration;
 mod names;
 mod networks;
 mod resources;
@@ -12,7 +13,10 @@ mod strict;
 mod unserved;
 mod volumes;
 
-use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec};
+use api::kubevirt::{
+    v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec},
+    words,
+};
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
 
@@ -161,7 +165,14 @@ fn reserved(new: &Value, old: &Value, request: &Request, rules: &Rules) -> Vec<C
     if rules.components.contains(&request.user_info.username) {
         return Vec::new();
     }
-    const OURS: [&str; 3] = ["kubevirt.io/created-by", "kubevirt.io/nodeName", "kubevirt.io/migrationJobUID"];
+    const OURS: [&str; 6] = [
+        words::label::CREATED_BY,
+        words::label::MIGRATION_JOB,
+        words::label::NODE_NAME,
+        words::label::MIGRATION_TARGET_NODE,
+        words::label::SCHEDULABLE,
+        words::label::INSTALL_STRATEGY,
+    ];
     let label = |object: &Value, key: &str| {
         let found = object.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(|all| all.get(key));
         found.and_then(Value::as_str).map(str::to_owned)

@@ -5,9 +5,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use api::kubevirt::{
-    v1::{KubeVirt, KubeVirtStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::{device, label},
+use api::{
+    kubevirt::{
+        v1::{
+            KubeVirt, KubeVirtStatus, VMIMConfigurationOptions, VirtualMachine, VirtualMachineInstance,
+            VirtualMachineInstanceMigration,
+        },
+        words::{device, label},
+    },
+    migrations::v1alpha1::MigrationPolicy,
 };
 use k8s_openapi::api::{
     core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolumeClaim, Pod, PodSpec},
@@ -21,6 +27,7 @@ use kit::{
 use kube::{Client, Resource, ResourceExt};
 
 use crate::{
+    migration::{configuration, metrics::Ages, plan},
     node::{loss::Lost, pulse::Pulse},
     settings::Settings,
     vmi::claims::{self, Claims},
@@ -55,6 +62,12 @@ pub struct Inner {
     pub kubevirts: Store<KubeVirt>,
     /// Migrations.
     pub migrations: Store<VirtualMachineInstanceMigration>,
+    /// What administrators say about migrations of some guests.
+    pub policies: Store<MigrationPolicy>,
+    /// How long migrations took to enter their phases.
+    pub migration_ages: Ages,
+    /// Held while it is decided whether a migration starts.
+    pub starting: tokio::sync::Mutex<()>,
     /// Budgets of launcher pods.
     pub budgets: Store<PodDisruptionBudget>,
     /// Names of VMs to look at.
@@ -63,6 +76,8 @@ pub struct Inner {
     pub vmi_queue: Queue<Key>,
     /// Names of nodes to look at.
     pub node_queue: Queue<Key>,
+    /// Names of migrations to look at.
+    pub migration_queue: Queue<Key>,
     /// Names of VMIs whose budget to look at.
     pub budget_queue: Queue<Key>,
     /// Names of nodes that may have to be emptied.
@@ -91,6 +106,20 @@ impl Inner {
         Settings::of(self.kubevirts.list().first(), &self.launcher_image)
     }
 
+    /// Has every migration that waits for its turn look again.
+    pub(crate) fn wake_waiting(&self) {
+        for migration in self.migrations.by_word(UNFINISHED) {
+            if !plan::is_running(&migration) {
+                self.migration_queue.add(Key::of(&migration));
+            }
+        }
+    }
+
+    /// What holds for migrations that no policy is about.
+    pub fn migration_configuration(&self) -> VMIMConfigurationOptions {
+        configuration::of_cluster(self.kubevirts.list().first())
+    }
+
     /// Whose leases are renewed.
     pub(crate) fn pulse(&self) -> MutexGuard<'_, Pulse> {
         self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
@@ -106,13 +135,13 @@ impl Inner {
     }
 
     /// Remembers whether `node` is lost; true when that is news.
-    pub(crate) fn set_lost(&self, node: &str, lost: Option<Lost>) -> bool {
+    pub(crate) fn set_lost(&self, node: &str, lost: Option<&Lost>) -> bool {
         let mut nodes = self.lost_nodes();
-        let before = match lost.clone() {
-            Some(lost) => nodes.insert(node.to_owned(), lost),
+        let before = match lost {
+            Some(lost) => nodes.insert(node.to_owned(), lost.clone()),
             None => nodes.remove(node),
         };
-        before != lost
+        before.as_ref() != lost
     }
 
     /// The claims that `vmi` names and that exist.
@@ -135,6 +164,12 @@ impl Inner {
     }
 }
 
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
 fn offers_kvm(node: &Node) -> bool {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     allocatable.and_then(|all| all.get(device::KVM)).is_some_and(|amount| amount.0 != "0")
@@ -150,6 +185,14 @@ pub(crate) fn node_word(node: &str) -> String {
     format!("node:{node}")
 }
 
+/// The word under which a pod is found by the migration it was made for, and that migration by its UID.
+pub(crate) fn job_word(uid: &str) -> String {
+    format!("job:{uid}")
+}
+
+/// The word of every migration that is not over.
+pub(crate) const UNFINISHED: &str = "unfinished";
+
 /// The word under which a migration is found by its VMI.
 pub(crate) fn migration_word(vmi: &Key) -> String {
     format!("moves:{vmi}")
@@ -160,9 +203,9 @@ pub(crate) fn moved(migration: &VirtualMachineInstanceMigration) -> Key {
     Key::new(migration.namespace().unwrap_or_default(), migration.spec.vmi_name.clone().unwrap_or_default())
 }
 
-/// Index words of a migration.
-pub(crate) fn migration_words(migration: &VirtualMachineInstanceMigration) -> Vec<String> {
-    vec![migration_word(&moved(migration))]
+/// The word under which VMIs are found by a claim of theirs.
+pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
+    format!("claim:{namespace}/{claim}")
 }
 
 /// Index words of a disruption budget: the VMI that owns it, if one does.
@@ -171,14 +214,20 @@ pub(crate) fn budget_words(budget: &PodDisruptionBudget) -> Vec<String> {
     ours.map(|owner| vec![owner_word(&owner.uid)]).unwrap_or_default()
 }
 
-/// The word under which VMIs are found by a claim of theirs.
-pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
-    format!("claim:{namespace}/{claim}")
-}
-
 /// Index words of a launcher pod.
 pub(crate) fn pod_words(pod: &Pod) -> Vec<String> {
-    pod.labels().get(label::CREATED_BY).map(|uid| vec![owner_word(uid)]).unwrap_or_default()
+    let labels = pod.labels();
+    let owner = labels.get(label::CREATED_BY).map(|uid| owner_word(uid));
+    owner.into_iter().chain(labels.get(label::MIGRATION_JOB).map(|uid| job_word(uid))).collect()
+}
+
+/// Index words of a migration: its UID, its guest, and whether it is over.
+pub(crate) fn migration_words(migration: &VirtualMachineInstanceMigration) -> Vec<String> {
+    let mut words = vec![job_word(&migration.uid().unwrap_or_default()), migration_word(&moved(migration))];
+    if !plan::is_final(migration) {
+        words.push(UNFINISHED.to_owned());
+    }
+    words
 }
 
 /// Index words of a VMI: its UID, its node, and its claims.
@@ -198,7 +247,9 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
         let launcher = spec.containers.into_iter().find(|container| container.name == "compute");
         let launcher = launcher.map(|c| Container { name: c.name, image: c.image, ..Default::default() });
         // A guest that was moved here goes on with the processor it was started with: only its pods remember which.
-        let selector = spec.node_selector.map(|all| all.into_iter().filter(|(key, _)| key.contains("cpu-")).collect());
+        let selector = spec
+            .node_selector
+            .map(|all| all.into_iter().filter(|(key, _)| key.contains(".node.kubevirt.io/")).collect());
         pod.spec = Some(PodSpec {
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
@@ -209,7 +260,7 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
     }
     pod.metadata.annotations = None;
     if let Some(labels) = &mut pod.metadata.labels {
-        labels.retain(|key, _| key == label::CREATED_BY);
+        labels.retain(|key, _| key == label::CREATED_BY || key == label::MIGRATION_JOB);
     }
     pod.metadata.generate_name = None;
 }

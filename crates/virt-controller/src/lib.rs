@@ -1,4 +1,5 @@
-//! virt-controller: VirtualMachine -> VirtualMachineInstance -> launcher pod -> hand-over to virt-handler.
+//! virt-controller: VirtualMachine -> VirtualMachineInstance -> launcher pod -> hand-over to virt-handler; and
+//! VirtualMachineInstanceMigration -> another launcher pod -> hand-over to two of them.
 //!
 //! ```text
 //! watches -> stores (bytes) -> queues -> plan (pure) -> steps -> status (pure) -> one patch
@@ -11,6 +12,7 @@ mod context;
 pub mod disruption;
 pub mod error;
 pub mod evacuation;
+pub mod migration;
 pub mod node;
 pub mod patch;
 pub mod settings;
@@ -20,9 +22,12 @@ pub mod workload_update;
 
 use std::{path::PathBuf, sync::Arc};
 
-use api::kubevirt::{
-    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::{eviction_strategy, label},
+use api::{
+    kubevirt::{
+        v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
+        words::{eviction_strategy, label},
+    },
+    migrations::v1alpha1::MigrationPolicy,
 };
 pub use context::{Context, Inner};
 pub use error::Error;
@@ -43,6 +48,7 @@ use kit::{
     tls,
 };
 use kube::{Api, Client, ResourceExt, runtime::watcher};
+use migration::metrics::Figures;
 use prometheus_client::registry::Registry;
 
 /// Command line of virt-controller.
@@ -80,23 +86,27 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
     let client = kit::client::connect("virt-controller").await.map_err(Error::setup("reach the API server"))?;
     let ready = Ready::default();
-    let _serving = serve(&args, ready.clone(), stop.clone()).await?;
+    let figures = Figures::default();
+    let _serving = serve(&args, ready.clone(), figures.clone(), stop.clone()).await?;
     // A replica that waits its turn is as healthy as the one that leads.
     ready.set(true);
     let leader = lease::acquire(client.clone(), &args.namespace, "virt-controller", &args.identity, &stop).await;
     let Ok(leader) = leader else { return Ok(()) };
-    let _running = start(client, &args.namespace, &args.launcher_image, &stop);
+    let running = start(client, &args.namespace, &args.launcher_image, &stop);
+    figures.of(running.context.clone());
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
 }
 
-async fn serve(args: &Args, ready: Ready, stop: CancellationToken) -> Result<Vec<Task<()>>, Error> {
+async fn serve(args: &Args, ready: Ready, figures: Figures, stop: CancellationToken) -> Result<Vec<Task<()>>, Error> {
     let (material, trust) = (tls::Material::new(), tls::Trust::new());
     let files = tls::Files { pair: args.cert_dir.clone(), bundle: args.ca_bundle.clone() };
     let reload = tls::load(files, material.clone(), trust).await.map_err(Error::setup("load the certificate"))?;
     let config = tls::server(material, None).map_err(Error::setup("configure TLS"))?;
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
-    let router = health::router(ready).merge(metrics::router(Registry::default()));
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(figures));
+    let router = health::router(ready).merge(metrics::router(registry));
     Ok(vec![reload, kit::spawn("server", server::serve_tls(listener, config, router, stop))])
 }
 
@@ -121,10 +131,14 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         nodes: Store::default(),
         kubevirts: Store::default(),
         migrations: Store::default(),
+        policies: Store::default(),
+        migration_ages: migration::metrics::ages(),
+        starting: tokio::sync::Mutex::default(),
         budgets: Store::default(),
         vm_queue: Queue::default(),
         vmi_queue: Queue::default(),
         node_queue: Queue::default(),
+        migration_queue: Queue::default(),
         budget_queue: Queue::default(),
         evacuation_queue: Queue::default(),
         update_queue: Queue::default(),
@@ -133,6 +147,7 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         lost: std::sync::Mutex::default(),
     }));
     let mut tasks = watches(&context);
+    tasks.push(kit::spawn("migrations", migrate(context.clone(), stop.clone())));
     let (started, stop) = (context.clone(), stop.clone());
     tasks.push(kit::spawn("controllers", async move {
         // Nothing is decided on half a picture.
@@ -162,6 +177,22 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
     Running { context, _tasks: tasks }
 }
 
+/// Migrations wait for policies too: without that kind, guests start all the same.
+async fn migrate(context: Context, stop: CancellationToken) {
+    context.vmis.synced().await;
+    context.pods.synced().await;
+    context.nodes.synced().await;
+    context.kubevirts.synced().await;
+    context.migrations.synced().await;
+    context.policies.synced().await;
+    let queue = context.migration_queue.clone();
+    for worker in queue.run(WORKERS, &stop, move |key| migration::reconcile(context.clone(), key)) {
+        if let Err(error) = worker.await {
+            tracing::error!(%error, "a worker ended");
+        }
+    }
+}
+
 fn watches(context: &Context) -> Vec<Task<()>> {
     let client = &context.client;
     let queues = context.clone();
@@ -178,6 +209,9 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         context.vmis.clone(),
         move |change| {
             queues.vmi_queue.add(change.key.clone());
+            for key in queues.migrations.keys_by_word(&context::migration_word(change.key)) {
+                queues.migration_queue.add(key);
+            }
             // A VM and its instance share their name.
             if queues.vms.contains(change.key) {
                 queues.vm_queue.add(change.key.clone());
@@ -200,6 +234,10 @@ fn watches(context: &Context) -> Vec<Task<()>> {
             for word in change.was.iter().chain(change.is) {
                 let guarded = !queues.budgets.keys_by_word(word).is_empty();
                 for key in queues.vmis.keys_by_word(word) {
+                    // A pod that ended may be what a migration of its guest waits for.
+                    for job in queues.migrations.keys_by_word(&context::migration_word(&key)) {
+                        queues.migration_queue.add(job);
+                    }
                     if guarded {
                         queues.budget_queue.add(key.clone());
                     }
@@ -255,7 +293,11 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         Api::<KubeVirt>::namespaced(client.clone(), &context.namespace),
         Watch { trim: context::trim_kubevirt, ..Watch::default() },
         context.kubevirts.clone(),
-        move |change| queues.update_queue.add(change.key.clone()),
+        move |change| {
+            queues.update_queue.add(change.key.clone());
+            // Its limits may have grown.
+            queues.wake_waiting();
+        },
     );
     let queues = context.clone();
     let migrations = store::watch(
@@ -265,6 +307,11 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         move |change| {
             for word in change.was.iter().chain(change.is) {
                 migration_changed(&queues, word);
+            }
+            queues.migration_queue.add(change.key.clone());
+            // Where one ends, another begins.
+            if change.new.is_none_or(migration::plan::is_final) {
+                queues.wake_waiting();
             }
         },
     );
@@ -279,7 +326,13 @@ fn watches(context: &Context) -> Vec<Task<()>> {
             }
         },
     );
-    vec![vms, vmis, pods, claims, nodes, leases, kubevirts, migrations, budgets]
+    let policies = store::watch(
+        Api::<MigrationPolicy>::all(client.clone()),
+        Watch { trim: |policy| policy.status = None, ..Watch::default() },
+        context.policies.clone(),
+        |_| {},
+    );
+    vec![vms, vmis, pods, claims, nodes, leases, kubevirts, migrations, budgets, policies]
 }
 
 /// Most guests are never evicted, and their many changes are none of these queues' business.

@@ -1,5 +1,6 @@
 //! VirtualMachineInstance -> launcher pod, up to the hand-over to virt-handler; and the way back when it is deleted.
 
+pub mod active;
 mod brief;
 pub mod claims;
 pub(crate) mod lost;
@@ -27,7 +28,7 @@ use crate::node::loss::Fate;
 use crate::{
     context::{self, Context, owner_word, pod_words, reference, vmi_words},
     error::Error,
-    patch,
+    migration, patch,
 };
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
@@ -59,7 +60,8 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let Some(vmi) = context.vmis.get(key) else { return Ok(Next::Wait) };
     let uid = vmi.uid().unwrap_or_default();
     let mut pods = context.pods.by_word(&owner_word(&uid));
-    let lost = lost::node(context, &vmi, &pods);
+    // A guest that runs on another node already is not lost with the one it left.
+    let lost = lost::node(context, &vmi, &pods).filter(|_| !active::arrived(&vmi, &pods));
     let mut cut_off = None;
     if let Some((node, lost)) = &lost {
         match lost::decide(context, &vmi, &pods, node, lost).await? {
@@ -114,8 +116,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         // The pod was faster than the watch: the claims' sizes, which the node needs, are on their way.
         plan.phase = Some(phase::SCHEDULING).filter(|phase| *phase != plan::phase_of(&vmi));
     }
-    let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).or_else(|| pods.first());
+    let pod = active::active(&vmi, &pods);
     let mut wanted = status::status(&vmi, pod, &plan, &settings, emulation, now);
+    status::pods(&mut wanted, &vmi, &pods);
     if plan::is_ours(&vmi) {
         wanted.volume_status = claims::statuses(&vmi, &claims, &wanted.volume_status);
     }
@@ -141,6 +144,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if let Some(error) = creation_error {
         return Err(error);
+    }
+    if let Some(vmi) = context.vmis.get(key) {
+        migration::sweep(context, &vmi, &pods).await?;
     }
     Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
 }

@@ -30,7 +30,7 @@ use kube::{Api, Client};
 
 use crate::migration::{Arrivals, Road};
 
-pub(crate) use execute::{CALL, Guest, connect, current, difference, plug, timed, wanted};
+pub(crate) use execute::{CALL, Guest, connect, current, difference, plug, prepare_disks, timed, wanted};
 
 /// What every part of this process shares; cheap to clone.
 #[derive(Clone)]

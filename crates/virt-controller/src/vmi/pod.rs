@@ -44,13 +44,19 @@ pub(crate) fn suffix(uid: &str) -> String {
     digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
 }
 
-/// The pod's name: chosen by the VMI's UID, so that a second creation meets the first instead of doubling it.
+/// The name of the pod that `vmi` is started in: chosen by the VMI's UID, so that a second creation meets the first
+/// instead of doubling it.
 pub fn name(vmi: &VirtualMachineInstance) -> String {
-    let suffix = suffix(vmi.metadata.uid.as_deref().unwrap_or_default());
-    let vmi_name = vmi.metadata.name.as_deref().unwrap_or_default();
+    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+    name_of(vmi.metadata.name.as_deref().unwrap_or_default(), uid)
+}
+
+/// The name of the pod that the object with this UID has made for the VMI called `vmi`.
+pub fn name_of(vmi: &str, uid: &str) -> String {
+    let suffix = suffix(uid);
     // 253 is the longest name of a pod.
     let room = 253 - "virt-launcher--".len() - suffix.len();
-    let short = &vmi_name[..vmi_name.len().min(room)];
+    let short = &vmi[..vmi.len().min(room)];
     format!("virt-launcher-{}-{suffix}", short.trim_end_matches(['-', '.']))
 }
 
@@ -141,6 +147,8 @@ fn hostname(vmi: &VirtualMachineInstance) -> String {
 fn labels(vmi: &VirtualMachineInstance) -> Value {
     let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
     labels.remove(label::NODE_NAME);
+    labels.remove(label::MIGRATION_TARGET_NODE);
+    labels.remove(label::OUTDATED_LAUNCHER);
     let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
     labels.insert(label::APP.into(), label::APP_VIRT_LAUNCHER.into());
     labels.insert(label::CREATED_BY.into(), vmi.metadata.uid.clone().unwrap_or_default());

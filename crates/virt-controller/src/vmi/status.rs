@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{plan::Plan, resources};
+use super::{active, plan::Plan, resources};
 use crate::settings::Settings;
 
 const IMAGE_TROUBLE: [&str; 7] = [
@@ -126,6 +126,23 @@ fn hand_over(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>) {
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     status.node_name = Some(node.clone());
     status.active_pods = [(uid, node)].into();
+}
+
+/// While the guest lives: the pods it is in or may come to be in. There are two while it is moved.
+pub fn pods(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, pods: &[Pod]) {
+    let lives = matches!(status.phase.as_deref(), Some(phase::SCHEDULED | phase::RUNNING));
+    let settled = vmi.metadata.deletion_timestamp.is_none() && status.node_name == node_of(vmi);
+    if !lives || !settled {
+        return;
+    }
+    let found = active::mapping(vmi, pods);
+    if !found.is_empty() {
+        status.active_pods = found;
+    }
+}
+
+fn node_of(vmi: &VirtualMachineInstance) -> Option<String> {
+    vmi.status.as_ref().and_then(|status| status.node_name.clone())
 }
 
 /// Trouble with the pod's containers, as far as waiting or a person may cure it.

@@ -4,7 +4,10 @@ use std::fmt::Debug;
 
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use k8s_openapi::{
-    api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
+    api::{
+        core::v1::{Node, Pod},
+        policy::v1::PodDisruptionBudget,
+    },
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::{
@@ -15,7 +18,10 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, PATIENCE, in_phase, machine, start, wait};
+use crate::{
+    cluster::{Cluster, PATIENCE, in_phase, machine, start, wait},
+    migration::{arrives, under_way},
+};
 
 type Migrations = Api<VirtualMachineInstanceMigration>;
 
@@ -54,11 +60,6 @@ async fn patch(cluster: &Cluster, patch: Value) {
     cluster.vmis.patch("vm", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
-async fn phase(api: &Migrations, name: &str, phase: &str) {
-    let patch = Patch::Merge(json!({ "status": { "phase": phase } }));
-    api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
-}
-
 fn keeps(pods: i32) -> impl Fn(Option<&PodDisruptionBudget>) -> bool {
     move |budget| {
         let spec = budget.and_then(|budget| budget.spec.as_ref());
@@ -86,7 +87,10 @@ async fn a_guest_that_is_to_move_is_protected_until_it_goes() {
 #[tokio::test]
 async fn an_evicted_guest_is_moved_once_at_a_time_and_forgotten_when_it_has_left() {
     let cluster = start().await;
-    running(&cluster, "LiveMigrate", true).await;
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let node = json!({ "metadata": { "name": "node2", "labels": { "kubevirt.io/schedulable": "true" } } });
+    nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    let source = running(&cluster, "LiveMigrate", true).await;
     let migrations: Migrations = Api::namespaced(cluster.client.clone(), "default");
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(cluster.client.clone(), "default");
     patch(&cluster, json!({ "status": { "evacuationNodeName": "node1" } })).await;
@@ -98,14 +102,23 @@ async fn an_evicted_guest_is_moved_once_at_a_time_and_forgotten_when_it_has_left
     assert_eq!(migration.spec.vmi_name.as_deref(), Some("vm"));
     let budget = only(&budgets, "protected").await.name_any();
 
-    phase(&migrations, &name, "Scheduling").await;
+    let target = under_way(&cluster, &migration, "vm", "node2").await;
     let both = wait(&budgets, &budget, "protecting both pods", keeps(2)).await.unwrap();
     assert_eq!(both.labels()["kubevirt.io/migrationName"], name);
     assert_eq!(migrations.list(&ListParams::default()).await.unwrap().items.len(), 1);
 
-    phase(&migrations, &name, "Succeeded").await;
-    patch(&cluster, json!({ "status": { "nodeName": "node1b" } })).await;
+    arrives(&cluster, "vm", "node2").await;
+    let unmarked = |vmi: Option<&VirtualMachineInstance>| {
+        let status = vmi.and_then(|vmi| vmi.status.as_ref());
+        status.is_some_and(|status| status.evacuation_node_name.is_none())
+    };
+    wait(&cluster.vmis, "vm", "unmarked", unmarked).await;
+    let gone = |pod: Option<&Pod>| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+    wait(&cluster.pods, &source.name_any(), "told to end", gone).await;
+    cluster.end(&source.name_any()).await;
     wait(&budgets, &budget, "protecting one pod", keeps(1)).await;
+    assert!(!gone(cluster.pods.get_opt(&target.name_any()).await.unwrap().as_ref()));
+    assert_eq!(migrations.list(&ListParams::default()).await.unwrap().items.len(), 1);
 }
 
 #[tokio::test]

@@ -347,7 +347,7 @@ fn two_writers(mut world: World) -> Option<u64> {
 #[test]
 fn at_no_time_do_two_guests_write_one_disk() {
     let (mut moved, mut lives) = (0, 0);
-    for seed in 0..400 {
+    for seed in 0..150 {
         for disk in DISKS {
             let mut world = World::new(seed, disk);
             for _ in 0..1_200 {

@@ -4,7 +4,9 @@
 mod cluster;
 mod eviction;
 mod fencing;
+mod interleavings;
 mod lifecycle;
 mod loss;
+mod migration;
 mod storage;
 mod trouble;

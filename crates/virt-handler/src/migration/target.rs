@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
+use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
 use api::kubevirt::words::label;
 use domain::MigrationChannel;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,6 +28,7 @@ use super::status::{self, Ready};
 use super::{Road, uid};
 use crate::Error;
 use crate::launcher;
+use crate::storage::Tolerance;
 use crate::vmi::{self, CALL, Context, Guest, timed};
 
 /// The volume of libvirt's own socket.
@@ -128,6 +129,8 @@ async fn execute(
             if plan::options(state).post_copy {
                 allow_post_copy();
             }
+            let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
+            vmi::prepare_disks(context, vmi, launcher.clone(), tolerance).await?;
             let vmi = serde_json::to_string(vmi).map_err(|error| tonic::Status::internal(error.to_string()))?;
             launcher.client.clone().expect(timed(ExpectRequest { vmi }, EXPECT)).await?;
             uid(state).clone_into(&mut guest.moving().expected);

@@ -347,7 +347,7 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
 }
 
 /// Disks on claims, before the launcher opens them. A volume that hangs holds up nothing but its own guest.
-async fn prepare_disks(
+pub(crate) async fn prepare_disks(
     context: &Context,
     vmi: &VirtualMachineInstance,
     launcher: Launcher,

@@ -102,7 +102,7 @@ fn api_cluster() -> Value {
         rule("kubevirt.io", &["virtualmachines/status"], &["patch"]),
         rule("kubevirt.io", &["virtualmachineinstancemigrations"], &["create", "get", "list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),
-        rule("", &["pods"], &["get"]),
+        rule("", &["nodes", "pods"], &["get"]),
     ])
 }
 
@@ -113,6 +113,7 @@ fn api_own() -> Value {
 fn controller_cluster() -> Value {
     json!([
         rule("kubevirt.io", &["*"], &["*"]),
+        rule("migrations.kubevirt.io", &["migrationpolicies"], READ),
         rule("", &["pods"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["pods/status"], &["patch"]),
         rule("", &["pods/finalizers"], &["update"]),
