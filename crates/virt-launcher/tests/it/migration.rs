@@ -200,9 +200,9 @@ async fn when_the_last_answer_is_lost_the_target_says_who_runs() {
             drop(arriving);
             assert!(target.child.wait().unwrap().success());
             agent.write_all(b"stays\n").unwrap();
-            let stayed = until(&mut leaving, "an outcome", |state| progress(state).outcome.is_some()).await;
+            let goes_on = |state: &DomainState| progress(state).outcome.is_some() && state.status == "Running";
+            let stayed = until(&mut leaving, "an outcome and status Running", goes_on).await;
             assert!(matches!(progress(&stayed).outcome, Some(MigrationOutcome::Failed(_))), "{}", stayed.migration);
-            until(&mut leaving, "status Running", |state| state.status == "Running").await;
             at_source.kill(Empty {}).await.unwrap();
         }
     }
