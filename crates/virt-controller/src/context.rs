@@ -247,7 +247,9 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
         let launcher = spec.containers.into_iter().find(|container| container.name == "compute");
         let launcher = launcher.map(|c| Container { name: c.name, image: c.image, ..Default::default() });
         // A guest that was moved here goes on with the processor it was started with: only its pods remember which.
-        let selector = spec.node_selector.map(|all| all.into_iter().filter(|(key, _)| key.contains(".node.kubevirt.io/")).collect());
+        let selector = spec
+            .node_selector
+            .map(|all| all.into_iter().filter(|(key, _)| key.contains(".node.kubevirt.io/")).collect());
         pod.spec = Some(PodSpec {
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
