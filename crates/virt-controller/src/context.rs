@@ -135,13 +135,13 @@ impl Inner {
     }
 
     /// Remembers whether `node` is lost; true when that is news.
-    pub(crate) fn set_lost(&self, node: &str, lost: Option<Lost>) -> bool {
+    pub(crate) fn set_lost(&self, node: &str, lost: Option<&Lost>) -> bool {
         let mut nodes = self.lost_nodes();
-        let before = match lost.clone() {
-            Some(lost) => nodes.insert(node.to_owned(), lost),
+        let before = match lost {
+            Some(lost) => nodes.insert(node.to_owned(), lost.clone()),
             None => nodes.remove(node),
         };
-        before != lost
+        before.as_ref() != lost
     }
 
     /// The claims that `vmi` names and that exist.

@@ -55,7 +55,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     };
     // All nodes are looked at only where one is suspected.
     let lost = plan::lost(&node, sound, renews).filter(|lost| lost.word || has_company(context, &key.name, now));
-    let changed = context.set_lost(&key.name, lost.clone());
+    let changed = context.set_lost(&key.name, lost.as_ref());
     if changed {
         announce(context, &node, lost.as_ref());
     }

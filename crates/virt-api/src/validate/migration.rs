@@ -180,6 +180,7 @@ mod tests {
         Request { namespace: "ns".into(), object: new, old_object: old, ..Default::default() }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn migration(spec: Value) -> Value {
         json!({ "metadata": { "name": "move" }, "spec": spec })
     }
@@ -209,7 +210,6 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_migration_itself() {
         #[track_caller]
-        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(spec: Value, expect: Result<&str, &str>) {
             let found = target(&request(Value::Null, migration(spec)));
             let found = found.map(|(_, name)| name).map_err(|verdict| said(verdict).unwrap_or_default());
@@ -229,7 +229,6 @@ mod tests {
     #[test]
     fn whether_the_guest_can_be_moved() {
         #[track_caller]
-        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(vmi: Value, others: &[&str], expect: Option<&str>) {
             let guest = Guest {
                 vmi: serde_json::from_value(vmi).unwrap(),
@@ -261,7 +260,6 @@ mod tests {
     #[test]
     fn a_migration_stays_what_it_is() {
         #[track_caller]
-        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(new: Value, expect: Option<&str>) {
             let labels = json!({ "kubevirt.io/vmi-name": "vm" });
             let old = json!({ "metadata": { "name": "move", "labels": labels }, "spec": { "vmiName": "vm" } });

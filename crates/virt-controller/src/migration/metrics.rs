@@ -72,11 +72,18 @@ fn ended<'a>(migrations: &'a [Migration], phase: &'a str) -> impl Iterator<Item 
     })
 }
 
-/// When the last migration of each guest began and ended: labels of the guest, of its migration, and the times.
-fn times(
-    guests: &[VirtualMachineInstance],
-    migrations: &[Migration],
-) -> Vec<(Labels<4>, Option<i64>, Option<(i64, String)>)> {
+/// The last migration of a guest.
+#[derive(Debug, PartialEq, Eq)]
+struct Last {
+    /// Of the guest and of its migration.
+    labels: Labels<4>,
+    start: Option<i64>,
+    /// When it ended, and how.
+    end: Option<(i64, &'static str)>,
+}
+
+/// When the last migration of each guest began and ended.
+fn times(guests: &[VirtualMachineInstance], migrations: &[Migration]) -> Vec<Last> {
     let seconds = |time: &Option<Time>| time.as_ref().map(|at| at.0.as_second());
     let of_guest = |guest: &VirtualMachineInstance| {
         let last = state::of(guest)?;
@@ -89,7 +96,8 @@ fn times(
             ("migration_name", name),
         ];
         let how = if state::failed(last) { "failed" } else { "succeeded" };
-        Some((labels, seconds(&last.start_timestamp), seconds(&last.end_timestamp).map(|at| (at, how.to_owned()))))
+        let end = seconds(&last.end_timestamp).map(|at| (at, how));
+        Some(Last { labels, start: seconds(&last.start_timestamp), end })
     };
     guests.iter().filter_map(of_guest).collect()
 }
@@ -114,16 +122,16 @@ impl Collector for Figures {
         let times = times(&context.vmis.list(), &migrations);
         let (name, help) = ("kubevirt_vmi_migration_start_time_seconds", "When the guest's last migration began");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, start, _) in &times {
-            if let Some(at) = start {
-                ConstGauge::new(*at).encode(family.encode_family(labels)?)?;
+        for last in &times {
+            if let Some(at) = last.start {
+                ConstGauge::new(at).encode(family.encode_family(&last.labels)?)?;
             }
         }
         let (name, help) = ("kubevirt_vmi_migration_end_time_seconds", "When the guest's last migration ended");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for ([node, namespace, name, migration], _, end) in times {
+        for Last { labels: [node, namespace, name, migration], end, .. } in times {
             if let Some((at, status)) = end {
-                let labels = [node, namespace, name, migration, ("status", status)];
+                let labels = [node, namespace, name, migration, ("status", status.to_owned())];
                 ConstGauge::new(at).encode(family.encode_family(&labels)?)?;
             }
         }
@@ -168,8 +176,8 @@ mod tests {
         let guest = serde_json::from_value(guest).unwrap();
         let migration = serde_json::from_value(json!({ "metadata": { "name": "m", "uid": "u" } })).unwrap();
         let found = times(&[guest], &[migration]);
-        let [(labels, start, end)] = found.as_slice() else { panic!("{found:?}") };
+        let [Last { labels, start, end }] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!(labels.each_ref().map(|(_, value)| value.as_str()), ["n", "ns", "vm", "m"]);
-        assert_eq!((start, end), (&Some(1), &Some((3, "failed".to_owned()))));
+        assert_eq!((start, end), (&Some(1), &Some((3, "failed"))));
     }
 }

@@ -35,7 +35,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(policies: &[(&str, Value, Value)], expect: Option<&str>) {
         let policies: Vec<MigrationPolicy> = policies
             .iter()

@@ -54,7 +54,7 @@ pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: 
                 amend(context, &mut subject, |state, _| state["abortRequested"] = json!(true)).await?;
             }
             Step::Conclude { reason } => {
-                amend(context, &mut subject, |state, labels| conclude(state, labels, reason)).await?
+                amend(context, &mut subject, |state, labels| conclude(state, labels, reason)).await?;
             }
             Step::Finish => {
                 amend(context, &mut subject, |state, _| {

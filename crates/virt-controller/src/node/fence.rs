@@ -81,7 +81,7 @@ fn keeps_locks(spec: &PersistentVolumeSpec) -> bool {
     let driver = spec.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default();
     // Rook puts its name before the driver's.
     let known = |name: &&str| driver == *name || driver.ends_with(&format!(".{name}"));
-    spec.nfs.is_some() || spec.cephfs.is_some() || LOCKING_DRIVERS.iter().any(|name| known(&name))
+    spec.nfs.is_some() || spec.cephfs.is_some() || LOCKING_DRIVERS.iter().any(known)
 }
 
 /// Some other node can use the volume.

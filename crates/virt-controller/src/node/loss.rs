@@ -96,7 +96,6 @@ mod tests {
     const UNKNOWN: Lost = Lost { word: false };
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(strategy: &str, vmi: Value, lost: &Lost, backings: &[Backing], expect: &str) {
         let vm = serde_json::from_value(json!({ "spec": { "runStrategy": strategy, "template": {} } })).unwrap();
         let vmi = serde_json::from_value(vmi).unwrap();

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::{Plan, STOP, strategy};
+use crate::migration::state;
 use crate::node::loss::NODE_UNRESPONSIVE;
 use crate::vmi::plan::{is_final, phase_of};
 
@@ -133,11 +134,7 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
     if !is_final(vmi) && (vmi.metadata.deletion_timestamp.is_some() || stopping) {
         return printable::STOPPING;
     }
-    let migrating = vmi
-        .status
-        .as_ref()
-        .and_then(|status| status.migration_state.as_ref())
-        .is_some_and(|state| !state.completed.unwrap_or(false) && !state.failed.unwrap_or(false));
+    let migrating = state::of(vmi).is_some_and(|state| state::started(state) && !state::over(state));
     if phase_of(vmi) == phase::RUNNING {
         if let Some((_, NODE_UNRESPONSIVE)) = find(vmi, condition::READY) {
             return printable::UNKNOWN;
@@ -200,6 +197,15 @@ mod tests {
         check(vmi("Pending", json!([])), &none, "Starting", false);
         check(vmi("Running", json!([{ "type": "Ready", "status": "True" }])), &none, "Running", true);
         check(vmi("Running", json!([{ "type": "Paused", "status": "True" }])), &none, "Paused", false);
+        let moving = |state: Value| {
+            let mut vmi = vmi("Running", json!([{ "type": "Ready", "status": "True" }])).unwrap();
+            vmi["status"]["migrationState"] = state;
+            Some(vmi)
+        };
+        check(moving(json!({ "migrationUid": "m" })), &none, "Running", true);
+        let started = "2026-01-01T00:00:00Z";
+        check(moving(json!({ "startTimestamp": started })), &none, "Migrating", true);
+        check(moving(json!({ "startTimestamp": started, "completed": true })), &none, "Running", true);
         let trouble = |kind: &str, reason: &str| {
             vmi("Scheduling", json!([{ "type": kind, "status": "False", "reason": reason }]))
         };

@@ -393,7 +393,7 @@ mod tests {
         let open = Step::Gate { name: "b".into(), open: true };
         let left = pod(ended_at("2026-01-01T00:00:00Z", 0));
         let ready = Plan { steps: vec![open], ..Default::default() };
-        check(arrived.clone(), &[left.clone(), there.clone()], ready);
+        check(arrived.clone(), &[left.clone(), there], ready);
         check(arrived, &[left], failed("the launcher pod is gone"));
     }
 
@@ -417,7 +417,7 @@ mod tests {
         // With no target, or a migration that failed, there is nothing to wait for.
         let silent = "the launcher ended without a word about the guest";
         check(moving(json!({})), &[just_now.clone(), target(ended_at(NOW, 1))], failed(silent));
-        check(moving(json!({ "failed": true, "completed": true })), &[just_now, there.clone()], failed(silent));
+        check(moving(json!({ "failed": true, "completed": true })), &[just_now, there], failed(silent));
         check(moved(), &[long_ago, target(ended_at(NOW, 1))], failed(silent));
     }
 

@@ -62,7 +62,7 @@ struct World {
 
 impl World {
     async fn new(seed: u64) -> Self {
-        let cluster = start().await;
+        let cluster = Box::pin(start()).await;
         let vmi = json!({
             "metadata": { "name": "vm", "finalizers": ["kubevirt.io/foregroundDeleteVirtualMachine"] },
             "spec": machine("Always").spec.template.spec, "status": { "phase": "Pending" },
@@ -299,7 +299,7 @@ async fn check(seed: u64) -> u32 {
 async fn whatever_happens_one_guest_runs() {
     let mut moved = 0;
     for seed in 0..12 {
-        moved += check(seed).await;
+        moved += Box::pin(check(seed)).await;
     }
     // Otherwise nothing was tested.
     assert!(moved > 12, "{moved}");

@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, in_phase, machine, start, wait};
 
 /// A cluster with these VMIs running on node1.
 async fn with_guests(names: &[&str]) -> Cluster {
-    let cluster = start().await;
+    let cluster = Box::pin(start()).await;
     for name in names {
         guest(&cluster, name).await;
     }

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, in_phase, machine, printed, start, wait};
 
 /// A machine with a volume of this source in place of its image.
-#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 pub(crate) fn on(source: Value) -> VirtualMachine {
     let mut vm = serde_json::to_value(machine("Always")).unwrap();
     let mut volume = source;

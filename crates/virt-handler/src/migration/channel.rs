@@ -48,6 +48,12 @@ pub(crate) enum Error {
     },
     #[error("virt-handler on node {node} refused: {why}")]
     Refused { node: String, why: String },
+    #[error("the way to virt-handler on node {node} broke")]
+    Broke {
+        node: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("{what}")]
     Line {
         what: &'static str,
@@ -142,23 +148,25 @@ pub(crate) async fn tell(stream: &mut (impl AsyncWrite + Unpin), runs: bool) -> 
     write_line(stream, &Outcome { runs }).await
 }
 
-/// Copies both ways until libvirt at `near` has ended, which is `true`, or the way has: then `near` is not told.
-pub(crate) async fn splice_held(near: impl Stream, far: impl Stream) -> bool {
+/// Copies both ways until libvirt at `near` has ended, or the way has, which is an error: then `near` is not told.
+pub(crate) async fn splice_held(near: impl Stream, far: impl Stream) -> io::Result<()> {
     let (mut near_reads, mut near_writes) = tokio::io::split(near);
     let (mut far_reads, mut far_writes) = tokio::io::split(far);
     let sending = async {
         let mut buffer = vec![0; CHUNK];
-        loop {
-            // One that closes without having read everything looks like an error here.
-            let Ok(length @ 1..) = near_reads.read(&mut buffer).await else { return true };
-            if far_writes.write_all(&buffer[..length]).await.is_err() || far_writes.flush().await.is_err() {
-                return false;
-            }
+        // Libvirt that closes without having read everything looks like an error here.
+        while let Ok(length @ 1..) = near_reads.read(&mut buffer).await {
+            far_writes.write_all(&buffer[..length]).await?;
+            far_writes.flush().await?;
         }
+        Ok(())
     };
     let ended = tokio::select! {
         ended = sending => ended,
-        _ = tokio::io::copy(&mut far_reads, &mut near_writes) => false,
+        got = tokio::io::copy(&mut far_reads, &mut near_writes) => match got {
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        },
     };
     // The target has what was sent, or the connection's end.
     let _ = far_writes.shutdown().await;
@@ -229,12 +237,12 @@ mod tests {
         let (far, target) = duplex(64);
         let splicing = splice_held(near, far);
         drop(libvirt);
-        assert!(splicing.await, "libvirt has ended");
+        splicing.await.unwrap();
         drop(target);
         let (near, mut libvirt) = duplex(64);
         let (far, target) = duplex(64);
         drop(target);
-        assert!(!splice_held(near, far).await, "the way has");
+        splice_held(near, far).await.unwrap_err();
         let mut told = Vec::new();
         libvirt.read_to_end(&mut told).await.unwrap();
         assert!(told.is_empty());

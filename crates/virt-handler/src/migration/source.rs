@@ -210,39 +210,34 @@ async fn carry(road: Arc<Road>, way: Way, mut connections: mpsc::Receiver<Connec
 }
 
 async fn one(road: &Road, way: &Way, channel: MigrationChannel, connection: StdUnixStream) {
-    let hello = Hello { channel: channel.name().to_owned(), ..way.hello.clone() };
-    let note = |error: &(dyn std::error::Error + 'static)| {
-        let text = Chain(error).to_string();
-        tracing::warn!(
-            vmi = %way.hello.name, migration = way.hello.migration, channel = channel.name(), node = way.node,
-            error = text, "a stream of the migration failed"
-        );
-        way.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
-    };
-    let peers = (!way.plain).then_some(&road.peers);
     let libvirt = channel == MigrationChannel::Libvirt;
-    let far = match channel::open(peers, &way.node, way.address, &hello).await {
-        Ok(far) => far,
-        Err(error) => {
-            note(&error);
-            if libvirt {
-                way.tell_lost();
-            }
-            return;
-        }
-    };
-    let near = connection.set_nonblocking(true).and_then(|()| UnixStream::from_std(connection));
-    match near {
-        Ok(near) if libvirt => {
-            if !channel::splice_held(near, far).await {
-                tracing::info!(vmi = way.hello.name, node = way.node, "libvirt's connection to the target is lost");
-                way.tell_lost();
-            }
-        }
-        Ok(near) => match channel::splice(near, far).await {
-            Ok((sent, _)) => tracing::debug!(channel = channel.name(), sent, "a stream of the migration ended"),
-            Err(error) => note(&error),
-        },
-        Err(error) => note(&error),
+    let Err(error) = connect_and_splice(road, way, channel, connection).await else { return };
+    let error = Chain(&error).to_string();
+    tracing::warn!(
+        vmi = %way.hello.name, migration = way.hello.migration, channel = channel.name(), node = way.node, error,
+        "a stream of the migration failed"
+    );
+    way.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    if libvirt {
+        way.tell_lost();
     }
+}
+
+async fn connect_and_splice(
+    road: &Road,
+    way: &Way,
+    channel: MigrationChannel,
+    connection: StdUnixStream,
+) -> Result<(), channel::Error> {
+    let broke = |source| channel::Error::Broke { node: way.node.clone(), source };
+    let hello = Hello { channel: channel.name().to_owned(), ..way.hello.clone() };
+    let near = connection.set_nonblocking(true).and_then(|()| UnixStream::from_std(connection)).map_err(broke)?;
+    let peers = (!way.plain).then_some(&road.peers);
+    let far = channel::open(peers, &way.node, way.address, &hello).await?;
+    if channel == MigrationChannel::Libvirt {
+        return channel::splice_held(near, far).await.map_err(broke);
+    }
+    let (sent, _) = channel::splice(near, far).await.map_err(broke)?;
+    tracing::debug!(channel = channel.name(), sent, "a stream of the migration ended");
+    Ok(())
 }

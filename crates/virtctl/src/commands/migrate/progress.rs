@@ -144,7 +144,7 @@ mod tests {
             ("Pending", none.clone()),
             ("Pending", none.clone()),
             ("PreparingTarget", none.clone()),
-            ("Running", none.clone()),
+            ("Running", none),
             ("Running", json!({ "uid": "earlier", "total": 1, "processed": 1 })),
             ("Running", copied(25)),
             ("Running", copied(25)),
