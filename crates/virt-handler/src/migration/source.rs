@@ -212,12 +212,16 @@ async fn carry(road: Arc<Road>, way: Way, mut connections: mpsc::Receiver<Connec
 async fn one(road: &Road, way: &Way, channel: MigrationChannel, connection: StdUnixStream) {
     let libvirt = channel == MigrationChannel::Libvirt;
     let Err(error) = connect_and_splice(road, way, channel, connection).await else { return };
+    // When a migration ends, QEMU's streams break as they like: it is libvirt's that tells of the way.
+    let tells = libvirt || !matches!(error, channel::Error::Broke { .. });
     let error = Chain(&error).to_string();
     tracing::warn!(
         vmi = %way.hello.name, migration = way.hello.migration, channel = channel.name(), node = way.node, error,
         "a stream of the migration failed"
     );
-    way.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    if tells {
+        way.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
     if libvirt {
         way.tell_lost();
     }

@@ -41,7 +41,9 @@ impl Driver {
             }
             Err(_) => return,
         };
-        let on_its_way = matches!(state, State::Paused(PausedReason::Migration | PausedReason::StartingUp));
+        // One that is being shut down is a migration that failed: libvirt has yet to tell the other side why.
+        let on_its_way =
+            matches!(state, State::Paused(PausedReason::Migration | PausedReason::StartingUp) | State::Shutdown);
         if on_its_way || !state.is_active() {
             return;
         }

@@ -1,9 +1,11 @@
 //! A guest moves from one launcher to another, through a node agent that is this test.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use domain::{MigrationChannel, MigrationOptions, MigrationOutcome, MigrationProgress};
 use rpc::launcher::{DomainState, Empty, ExpectRequest, MigrateRequest, SyncRequest};
@@ -42,6 +44,55 @@ fn join(from: OwnedFd, to: &Path) {
             }
         });
     }
+}
+
+/// The same, until libvirt asks the target to finish: the answer to that is lost, and the way with it.
+fn carry_but_lose_the_last_answer(source: &Launcher, target: &Launcher) {
+    let agent = UnixStream::connect(source.path("kubevirt/sockets/channels-sock")).unwrap();
+    let (libvirt, sockets) = (target.path("libvirt/libvirt-sock"), target.path("kubevirt/sockets"));
+    std::thread::spawn(move || {
+        while let Ok((line, mut fds)) = sys::fdpass::receive_line(&agent, 64) {
+            let from = fds.pop().unwrap();
+            match MigrationChannel::named(&line).unwrap() {
+                MigrationChannel::Libvirt => join_until_finish(from, &libvirt, agent.try_clone().unwrap()),
+                channel => join(from, &sockets.join(channel.socket())),
+            }
+        }
+    });
+}
+
+fn join_until_finish(from: OwnedFd, to: &Path, agent: UnixStream) {
+    const FINISH: u32 = 306;
+    let from = UnixStream::from(from);
+    from.set_nonblocking(false).unwrap();
+    let to = UnixStream::connect(to).unwrap();
+    let lost = Arc::new(AtomicBool::new(false));
+    let (mut calls, mut called) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+    let asked = lost.clone();
+    std::thread::spawn(move || {
+        let mut head = [0; 16];
+        while calls.read_exact(&mut head).is_ok() {
+            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            let mut rest = vec![0; word(0) as usize - head.len()];
+            calls.read_exact(&mut rest).unwrap();
+            let finish = word(12) == FINISH;
+            asked.fetch_or(finish, Ordering::SeqCst);
+            called.write_all(&[&head[..], &rest].concat()).unwrap();
+            if finish {
+                agent.shutdown(std::net::Shutdown::Both).unwrap();
+                return;
+            }
+        }
+    });
+    let (mut answers, mut answered) = (to, from);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = answers.read(&mut buffer) {
+            if !lost.load(Ordering::SeqCst) {
+                answered.write_all(&buffer[..length]).unwrap();
+            }
+        }
+    });
 }
 
 fn progress(state: &DomainState) -> MigrationProgress {
@@ -108,4 +159,51 @@ async fn a_guest_moves_with_its_disks_and_an_aborted_one_stays() {
     until(&mut arriving, "status Shutoff", |state| state.status == "Shutoff").await;
     drop(arriving);
     assert!(target.child.wait().unwrap().success());
+}
+
+/// What libvirt takes for a failure may be a guest that runs on the target: it is asked, and one of them goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_last_answer_is_lost_the_target_says_who_runs() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("two pods on one machine need root");
+        return;
+    }
+    for runs_there in [true, false] {
+        let (mut source, mut target) = (pod(), pod());
+        let mut at_source = connect(&sock(&source)).await;
+        lend(&mut source, "root", &greeting_disk());
+        let environment = json!({"emulation": true}).to_string();
+        at_source.sync(SyncRequest { vmi: vmi(), environment }).await.unwrap();
+        let mut leaving = watch(&mut at_source).await;
+        until(&mut leaving, "status Running", |state| state.status == "Running").await;
+        let mut at_target = connect(&sock(&target)).await;
+        lend(&mut target, "root", &greeting_disk());
+        at_target.expect(ExpectRequest { vmi: vmi() }).await.unwrap();
+        let mut arriving = watch(&mut at_target).await;
+
+        carry_but_lose_the_last_answer(&source, &target);
+        at_source.migrate(options("torn", 0)).await.unwrap();
+        let waits = until(&mut leaving, "doubt", |state| progress(state).uncertain).await;
+        assert_eq!(progress(&waits).outcome, None);
+        until(&mut arriving, "status Running", |state| state.status == "Running").await;
+        let mut agent = UnixStream::connect(source.path("kubevirt/sockets/channels-sock")).unwrap();
+        if runs_there {
+            agent.write_all(b"moved\n").unwrap();
+            let gone = until(&mut leaving, "status Shutoff", |state| state.status == "Shutoff").await;
+            assert_eq!((gone.reason.as_str(), progress(&gone).outcome), ("Migrated", Some(MigrationOutcome::Moved)));
+            drop(leaving);
+            assert!(source.child.wait().unwrap().success());
+            at_target.kill(Empty {}).await.unwrap();
+        } else {
+            at_target.kill(Empty {}).await.unwrap();
+            until(&mut arriving, "status Shutoff", |state| state.status == "Shutoff").await;
+            drop(arriving);
+            assert!(target.child.wait().unwrap().success());
+            agent.write_all(b"stays\n").unwrap();
+            let stayed = until(&mut leaving, "an outcome", |state| progress(state).outcome.is_some()).await;
+            assert!(matches!(progress(&stayed).outcome, Some(MigrationOutcome::Failed(_))), "{}", stayed.migration);
+            until(&mut leaving, "status Running", |state| state.status == "Running").await;
+            at_source.kill(Empty {}).await.unwrap();
+        }
+    }
 }
