@@ -191,9 +191,9 @@ mod tests {
 
     use super::*;
 
-    fn vmi(label: Option<&str>, node: &str, state: Value) -> VirtualMachineInstance {
+    fn vmi(invited: Option<&str>, node: &str, state: Value) -> VirtualMachineInstance {
         serde_json::from_value(json!({
-            "metadata": {"name": "a", "labels": {"kubevirt.io/migrationTargetNodeName": label}},
+            "metadata": {"name": "a", "labels": invited.map(|node| json!({label::MIGRATION_TARGET_NODE: node}))},
             "spec": {"domain": {"devices": {}}},
             "status": {"nodeName": node, "migrationState": state},
         }))

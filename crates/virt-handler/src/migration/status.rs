@@ -180,7 +180,7 @@ mod tests {
         check(asked(), &told(moved), late);
         let aborted = json!({"completed": true, "failed": true, "failureReason": ABORTED, "abortStatus": "Succeeded"});
         check(asked(), &Leaving { heard: true, ..Leaving::default() }, aborted);
-        let why = json!({"mode": "PreCopy", "completed": true, "failed": true, "failureReason": "lost: closed"});
+        let why = json!({"mode": "PreCopy", "completed": true, "failed": true, "failureReason": "lost; closed"});
         let failed = Leaving { trouble: Some("lost".into()), ..told(Some(MigrationOutcome::Failed("closed".into()))) };
         check(json!({}), &failed, why);
         check(json!({"failed": true}), &failed, json!({}));

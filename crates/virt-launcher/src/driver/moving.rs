@@ -41,10 +41,17 @@ impl Driver {
             }
             Err(_) => return,
         };
-        // One that is being shut down is a migration that failed: libvirt has yet to tell the other side why.
-        let on_its_way =
-            matches!(state, State::Paused(PausedReason::Migration | PausedReason::StartingUp) | State::Shutdown);
-        if on_its_way || !state.is_active() {
+        // Before libvirt has finished the domain stands still for other reasons, and one whose migration failed passes through
+        // states that tell nothing: libvirt has yet to say why to the other side.
+        let arrived = matches!(
+            state,
+            State::Running
+                | State::Blocked
+                | State::PmSuspended
+                | State::Paused(PausedReason::User | PausedReason::IoError | PausedReason::Watchdog)
+                | State::Paused(PausedReason::PostCopy | PausedReason::PostCopyFailed)
+        );
+        if !arrived {
             return;
         }
         tracing::info!(domain = self.name, ?state, "the virtual machine has arrived");
@@ -107,6 +114,9 @@ impl Driver {
         });
         if outcome.is_some() {
             self.leaving = None;
+        }
+        // Of a guest that has left, nothing is to be read here any more.
+        if outcome.is_some_and(|outcome| outcome != MigrationOutcome::Moved) {
             self.refresh().await;
         }
     }
