@@ -191,6 +191,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn vmi(invited: Option<&str>, node: &str, state: Value) -> VirtualMachineInstance {
         serde_json::from_value(json!({
             "metadata": {"name": "a", "labels": invited.map(|node| json!({label::MIGRATION_TARGET_NODE: node}))},
@@ -200,6 +201,7 @@ mod tests {
         .unwrap()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn a_to_b(more: Value) -> State {
         let mut state = json!({"migrationUid": "m", "sourceNode": "a", "targetNode": "b", "targetPod": "p"});
         state.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());

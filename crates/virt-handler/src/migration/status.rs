@@ -142,6 +142,7 @@ mod tests {
         Timestamp::from_second(1_700_000_000).unwrap()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn state(more: Value) -> State {
         let mut state = json!({"migrationUid": "m", "sourceNode": "a", "targetNode": "b", "targetPod": "p"});
         state.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
@@ -155,6 +156,7 @@ mod tests {
 
     /// What the source adds to a state.
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(before: Value, known: &Leaving, expect: Value) {
         let before = state(before);
         let after = json!(source(&before, known, now()));
@@ -170,7 +172,7 @@ mod tests {
         check(json!({}), &told(None), running.clone());
         check(json!({}), &Leaving { heard: true, ..Leaving::default() }, json!({}));
         let listens = || json!({"targetNodeAddress": "10.0.0.1"});
-        check(listens(), &Leaving { heard: true, ..Leaving::default() }, running.clone());
+        check(listens(), &Leaving { heard: true, ..Leaving::default() }, running);
         let asked = || json!({"abortRequested": true});
         check(asked(), &Leaving { heard: true, sent: true, ..Leaving::default() }, json!({}));
         check(asked(), &told(None), json!({"mode": "PreCopy", "abortStatus": "Aborting"}));
