@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_machine_that_cannot_be_moved_is_not_evicted", a_machine_that_cannot_be_moved_is_not_evicted),
         trial("an_eviction_of_external_concern_is_marked", an_eviction_of_external_concern_is_marked),
         trial("a_drain_moves_every_machine", a_drain_moves_every_machine),
+        trial("guests_move_to_a_new_launcher", guests_move_to_a_new_launcher),
         trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back),
     ]
 }
@@ -151,17 +152,49 @@ fn updated(tag: &str) -> Result<()> {
     })
 }
 
+const BUILD: &str = "v0.1.0";
+
+/// Another build, as far as anybody can tell: the same images by another tag, on every node.
+fn next_build() -> Result<()> {
+    for image in ["component", "launcher"] {
+        image::tag(&format!("ferrovirt.local/{image}:{BUILD}"), &format!("ferrovirt.local/{image}:next"))?;
+    }
+    Ok(())
+}
+
+/// Asks for the build of a tag, and for outdated guests to be dealt with by `methods`.
+fn to(tag: &Value, methods: &Value) -> Result<String> {
+    let strategy = json!({ "workloadUpdateMethods": methods });
+    let patch = json!({ "spec": { "imageTag": tag, "workloadUpdateStrategy": strategy } }).to_string();
+    Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+}
+
+fn guests_move_to_a_new_launcher() -> Result<()> {
+    two_nodes::ready()?;
+    next_build()?;
+    let space = Namespace::new("update")?;
+    let (before, _) = running(&space, "None", "masquerade")?;
+    let runs = |tag: &str| {
+        let image = format!("ferrovirt.local/launcher:{tag}");
+        space.wait("vmi", NAME, "ran in the other launcher", |vmi| {
+            phase(vmi) == "Running" && vmi["status"]["launcherContainerImageVersion"] == image
+        })
+    };
+    to(&json!("next"), &json!(["LiveMigrate"]))?;
+    let forth = updated("next").and_then(|()| runs("next"));
+    to(&Value::Null, &json!(["LiveMigrate"]))?;
+    let back = updated(BUILD).and_then(|()| runs(BUILD));
+    to(&Value::Null, &Value::Null)?;
+    for after in [forth?, back?] {
+        ensure!(uid(&after) == uid(&before), "the guest was started anew");
+    }
+    Ok(())
+}
+
 fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
-    const BUILD: &str = "v0.1.0";
     with_guest(|guest| {
         let before = life(guest)?;
-        for image in ["component", "launcher"] {
-            image::tag(&format!("ferrovirt.local/{image}:{BUILD}"), &format!("ferrovirt.local/{image}:next"))?;
-        }
-        let to = |tag: Value| {
-            let patch = json!({ "spec": { "imageTag": tag } }).to_string();
-            Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
-        };
+        next_build()?;
         let outdated = |wanted: bool| {
             until("the guest's launcher to be known as old or new", || {
                 let labels = guest.vmi()?["metadata"]["labels"].clone();
@@ -171,9 +204,9 @@ fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
                 Ok((known && (!wanted || count.trim() != "0")).then_some(()))
             })
         };
-        to(json!("next"))?;
+        to(&json!("next"), &Value::Null)?;
         let forth = updated("next").and_then(|()| outdated(true)).and_then(|()| unharmed(guest, &before));
-        to(Value::Null)?;
+        to(&Value::Null, &Value::Null)?;
         let back = updated(BUILD).and_then(|()| outdated(false));
         forth.and(back)?;
         unharmed(guest, &before)

@@ -16,7 +16,7 @@ mod status;
 mod subresource;
 pub mod validate;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration};
 use axum::{
@@ -86,8 +86,21 @@ pub async fn run(args: Args) -> Result<(), Error> {
         tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, args.port)).await.map_err(setup("listen"))?;
     let server = Server::start(client, &args.namespace, material.clone(), trust, front.clone()).await?;
     let config = tls::server(material, Some(tls::Clients::Optional(front))).map_err(setup("configure TLS"))?;
-    serve(listener, config, server, stop).await;
+    let gone = CancellationToken::new();
+    let _leaving = kit::spawn("leaving", leave(server.ready.clone(), stop, gone.clone()));
+    serve(listener, config, server, gone).await;
     Ok(())
+}
+
+/// How long this replica goes on serving after it was told to end: until then a request may still be sent to it, and one
+/// that meets nobody fails what it was about, such as the drain of this very node.
+const LINGER: Duration = Duration::from_secs(3);
+
+async fn leave(ready: Ready, stop: CancellationToken, gone: CancellationToken) {
+    stop.cancelled().await;
+    ready.set(false);
+    tokio::time::sleep(LINGER).await;
+    gone.cancel();
 }
 
 async fn serve(

@@ -99,7 +99,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     hold.await?;
     let version = version(context, &kubevirt);
     let progress = Seen { created: false, ..seen(context, key) };
-    if kubevirt.status.as_ref().and_then(|status| status.phase.as_ref()).is_none() {
+    // Whoever waits for an update to be over must see that it has begun.
+    let status = kubevirt.status.as_ref();
+    let begins = status.is_none_or(|status| status.target_deployment_id.as_ref() != Some(&version.deployment_id));
+    if begins || status.is_some_and(|status| status.phase.is_none()) {
         write(context, &kubevirt, status::status(&kubevirt, &progress, &version, now)).await?;
     }
     let applied = install(context, &kubevirt, &version).await;

@@ -271,7 +271,7 @@ fn is_over(migration: &Migration) -> bool {
 }
 
 async fn check(seed: u64) -> u32 {
-    let mut world = World::new(seed).await;
+    let mut world = Box::pin(World::new(seed)).await;
     for _ in 0..150 {
         world.step(true).await;
     }

@@ -24,7 +24,7 @@ use crate::cluster::{Cluster, in_phase, machine, start, wait};
 async fn with_guests(names: &[&str]) -> Cluster {
     let cluster = Box::pin(start()).await;
     for name in names {
-        guest(&cluster, name).await;
+        Box::pin(guest(&cluster, name)).await;
     }
     cluster
 }

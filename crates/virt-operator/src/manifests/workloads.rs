@@ -47,7 +47,21 @@ pub fn render(input: &Input) -> Vec<Value> {
         deployment(input, "virt-api", "kubevirt-apiserver", &[]),
         deployment(input, "virt-controller", "kubevirt-controller", &[("LAUNCHER_IMAGE", &input.launcher_image)]),
         daemon_set(input),
+        budget(input, "virt-api"),
+        budget(input, "virt-controller"),
     ]
+}
+
+/// Of several replicas one may be evicted at a time; a single one is in nobody's way.
+fn budget(input: &Input, name: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": { "name": format!("{name}-pdb"), "namespace": input.namespace },
+        "spec": {
+            "minAvailable": input.replicas.saturating_sub(1).max(0),
+            "selector": { "matchLabels": { "kubevirt.io": name } },
+        },
+    })
 }
 
 fn service(input: &Input, name: &str, component: &str, ports: &Value) -> Value {

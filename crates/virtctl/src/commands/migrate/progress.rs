@@ -11,6 +11,7 @@ use serde::Deserialize;
 #[serde(rename_all = "camelCase", default)]
 struct Progress {
     uid: String,
+    mode: String,
     total: u64,
     processed: u64,
     remaining: u64,
@@ -98,6 +99,11 @@ fn figures(progress: &Progress) -> String {
     if progress.throttle > 0 {
         text.push_str(&format!(", guest slowed by {}%", progress.throttle));
     }
+    match progress.mode.as_str() {
+        "PostCopy" => text.push_str(", guest runs on the target already"),
+        "Paused" => text.push_str(", guest stands still"),
+        _ => {}
+    }
     text
 }
 
@@ -148,6 +154,7 @@ mod tests {
             ("Running", json!({ "uid": "earlier", "total": 1, "processed": 1 })),
             ("Running", copied(25)),
             ("Running", copied(25)),
+            ("Running", json!({ "uid": "u", "mode": "PostCopy", "total": 4_u64 << 30, "processed": 3_u64 << 30 })),
             ("Succeeded", copied(100)),
         ]);
         let expect = [
@@ -156,6 +163,8 @@ mod tests {
             "Running",
             "Running 25%: 25.0 MiB of 100.0 MiB sent, 75.0 MiB left, 50.0 MiB/s, guest writes 1.0 MiB/s, pause about 120 ms, \
              guest slowed by 20%",
+            "Running 75%: 3.0 GiB of 4.0 GiB sent, 0.0 MiB left, 0.0 MiB/s, guest writes 0.0 MiB/s, guest runs on the \
+             target already",
             "Succeeded: runs on n2",
         ];
         assert_eq!(found, expect);
