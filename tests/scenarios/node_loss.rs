@@ -10,9 +10,10 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::trial;
+use crate::two_nodes;
 
 /// The node that is lost.
-const LOST: &str = "node2";
+const LOST: &str = two_nodes::SECOND;
 /// A guest runs elsewhere within this many seconds.
 const FAILOVER: u64 = 60;
 
@@ -20,15 +21,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("guests_of_a_lost_node_run_elsewhere", guests_of_a_lost_node_run_elsewhere)]
 }
 
-/// A second node, while this value lives.
+/// The second node, which is well again when this value is gone.
 struct Second;
 
 impl Second {
     fn join() -> Result<Self> {
-        ferrovirt(&["node", "add"])?;
-        let second = Self;
-        second.takes_guests()?;
-        Ok(second)
+        two_nodes::ready()?;
+        Ok(Self)
     }
 
     fn takes_guests(&self) -> Result<()> {
@@ -45,7 +44,6 @@ impl Drop for Second {
     fn drop(&mut self) {
         let _ = ferrovirt(&["node", "heal", LOST]);
         let _ = ferrovirt(&["node", "start", LOST]);
-        let _ = ferrovirt(&["node", "remove", LOST]);
     }
 }
 
@@ -88,7 +86,7 @@ fn a_power_cut(space: &Namespace, second: &Second) -> Result<()> {
     let before = there(space, &drifter("falls", "Always"))?;
     ferrovirt(&["node", "kill", LOST])?;
     let since = Instant::now();
-    let after = space.wait("vmi", "falls", "ran on the first node", |vmi| runs_on(vmi, "node1"))?;
+    let after = space.wait("vmi", "falls", "ran on the first node", |vmi| runs_on(vmi, two_nodes::FIRST))?;
     let took = since.elapsed().as_secs();
     ensure!(took <= FAILOVER && uid(&after) != uid(&before), "it took {took} s");
     space.event("VirtualMachineInstance", "falls", "NodeUnresponsive")?;
@@ -102,7 +100,7 @@ fn a_cable_is_pulled(space: &Namespace, second: &Second) -> Result<()> {
     let before = there(space, &drifter("drifts", "Always"))?;
     ferrovirt(&["node", "cut", LOST])?;
     let since = Instant::now();
-    let after = space.wait("vmi", "drifts", "ran on the first node", |vmi| runs_on(vmi, "node1"))?;
+    let after = space.wait("vmi", "drifts", "ran on the first node", |vmi| runs_on(vmi, two_nodes::FIRST))?;
     let took = since.elapsed().as_secs();
     ensure!(took <= FAILOVER && uid(&after) != uid(&before), "it took {took} s");
     // Nobody can reach the first guest, which lives; its disks were its pod's own.
