@@ -110,7 +110,7 @@ enum Step {
 struct Ledger(HashMap<Identity, Known>);
 
 impl Ledger {
-    /// An event happened. None when that is only counted for now.
+    /// An event happened. None when it is counted and the count is written with a later one.
     fn note(&mut self, identity: &Identity, name: impl FnOnce() -> String, now: Instant) -> Option<Step> {
         if let Some(known) = self.0.get_mut(identity) {
             known.count += 1;

@@ -15,7 +15,7 @@ use api::kubevirt::{
     v1::VirtualMachineInstance,
     words::{finalizer, label, phase},
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -160,22 +160,34 @@ async fn create_pod(
 ) -> Result<Pod, Error> {
     let namespace = vmi.namespace().unwrap_or_default();
     let pod = pod::render(vmi, claims, settings, emulation).map_err(Error::Render)?;
+    let message = format!("Created virtual machine pod {}", pod.name_any());
+    stored(context, &pod, &namespace, &reference(vmi), (&reference(vmi), message)).await
+}
+
+/// Creates a launcher `pod`, or takes the one that is there under its name, and knows it from then on. `success` is who is
+/// told of it, and what; `guest` is told of a failure.
+pub(crate) async fn stored(
+    context: &Context,
+    pod: &Pod,
+    namespace: &str,
+    guest: &ObjectReference,
+    success: (&ObjectReference, String),
+) -> Result<Pod, Error> {
     let name = pod.name_any();
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    let mut created = match api.create(&PostParams::default(), &pod).await {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let mut created = match api.create(&PostParams::default(), pod).await {
         Ok(created) => {
-            let message = format!("Created virtual machine pod {name}");
-            context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
+            context.recorder.normal(success.0, "SuccessfulCreate", success.1);
             created
         }
         // Made by an earlier look whose result the watch has not brought yet.
         Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-            api.get(&name).await.map_err(Error::api("read", "pod", &namespace, &name))?
+            api.get(&name).await.map_err(Error::api("read", "pod", namespace, &name))?
         }
         Err(error) => {
-            let error = Error::api("create", "pod", &namespace, &name)(error);
+            let error = Error::api("create", "pod", namespace, &name)(error);
             let message = format!("Error creating pod: {}", Chain(&error));
-            context.recorder.warning(&reference(vmi), "FailedCreate", message);
+            context.recorder.warning(guest, "FailedCreate", message);
             return Err(error);
         }
     };

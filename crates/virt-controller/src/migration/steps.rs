@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kit::{Chain, clock, store::Key};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -24,10 +24,10 @@ use super::{
     policy, target_pod,
 };
 use crate::{
-    context::{self, Context, migration_words, pod_words, reference, vmi_words},
+    context::{Context, migration_words, reference, vmi_words},
     error::Error,
     patch,
-    vmi::{active, pod::placement},
+    vmi::{self, active, pod::placement},
 };
 
 /// What the steps are about.
@@ -131,30 +131,8 @@ async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Erro
     let required = required(context, subject, emulation);
     let claims = context.claims_of(guest);
     let pod = target_pod::render(migration, guest, &claims, &settings, emulation, &required).map_err(Error::Render)?;
-    let name = pod.name_any();
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    let mut created = match api.create(&PostParams::default(), &pod).await {
-        Ok(created) => {
-            let message = format!("Created migration target pod {name}");
-            context.recorder.normal(&reference(migration), "SuccessfulCreate", message);
-            created
-        }
-        // Made by an earlier look whose result the watch has not brought yet.
-        Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-            api.get(&name).await.map_err(Error::api("read", "pod", &namespace, &name))?
-        }
-        Err(error) => {
-            let error = Error::api("create", "pod", &namespace, &name)(error);
-            let message = format!("Error creating pod: {}", Chain(&error));
-            context.recorder.warning(&reference(guest), "FailedCreate", message);
-            return Err(error);
-        }
-    };
-    created.metadata.managed_fields = None;
-    let words = pod_words(&created);
-    context::trim_pod(&mut created);
-    context.pods.put(&created, words);
-    Ok(())
+    let message = format!("Created migration target pod {}", pod.name_any());
+    vmi::stored(context, &pod, &namespace, &reference(guest), (&reference(migration), message)).await.map(drop)
 }
 
 /// Labels that the target's node must have because the guest's processor is what the source's node gave it; and a word to
