@@ -55,7 +55,9 @@ impl Mover {
         mover.usable()?;
         let mut console = mover.console()?;
         let (shown, code) = console.run(
-            "dd if=/dev/urandom of=/dev/shm/memory bs=1M count=8 2>/dev/null; \
+            // Its second address comes after its prompt: what is compared later is what it has when it is complete.
+            "until ip -6 -o addr show dev eth0 scope global | grep -q fd10; do sleep 0.2; done; \
+             dd if=/dev/urandom of=/dev/shm/memory bs=1M count=8 2>/dev/null; \
              dd if=/dev/urandom of=/root/disk bs=1M count=8 2>/dev/null; \
              dd if=/dev/urandom of=/dev/vdc bs=1M count=8 2>/dev/null; sync; \
              (while :; do n=$((n+1)); echo $n > /dev/shm/count; sleep 0.2; done) & echo $! > /dev/shm/counter",
