@@ -17,9 +17,11 @@ mod power;
 mod probes;
 mod run_strategy;
 mod shared;
+mod shared_disks;
 mod stop;
 mod survival;
 mod two_nodes;
+mod update;
 
 use std::process::ExitCode;
 
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         deletion::trials(),
         migration::trials(),
         node_loss::trials(),
+        shared_disks::trials(),
+        update::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared::shut_down();
