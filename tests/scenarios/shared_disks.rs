@@ -154,7 +154,9 @@ impl Shared {
         let status = &vmi["status"];
         ensure!(status["migrationState"]["failed"] != true && uid(&vmi) == uid(&before), "{status}");
         ensure!(status["migrationMethod"] == "LiveMigration", "{status}");
-        until("one pod", SOON, || Ok((self.space.list("pods", "kubevirt.io=virt-launcher")?.len() == 1).then_some(())))
+        until("one pod", SOON, || {
+            Ok((self.space.list("pods", &format!("kubevirt.io/created-by={}", uid(&vmi)))?.len() == 1).then_some(()))
+        })
     }
 
     fn waits_for_its_disk(&self, name: &str, than: &str) -> Result<Value> {
