@@ -99,6 +99,10 @@ impl NodeAuthorizer {
             }
             ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
             ("node.k8s.io", "runtimeclasses") => read,
+            // The networks that pods ask for; which ones they are is in an annotation, and may change before they start.
+            ("k8s.cni.cncf.io", "network-attachment-definitions") => verb == "get",
+            // Their addresses, where no two pods of the cluster may have the same.
+            ("whereabouts.cni.cncf.io", "ippools") => verb == "get" || write,
             // Its certificates: the client's one, which it renews, and the one it serves with.
             ("certificates.k8s.io", "certificatesigningrequests") => sub.is_empty() && (read || verb == "create"),
             ("authentication.k8s.io", "tokenreviews") => verb == "create",
