@@ -390,9 +390,10 @@ fn nothing_is_silently_left_out() {
         &format!("use one of {}", volumes::SOURCES.join(", ")),
     );
     let mut template = good()["template"]["spec"].clone();
-    template["networks"] = json!([{ "name": "default", "multus": { "networkName": "net" } }]);
+    template["networks"] = json!([{ "name": "default", "multus": { "networkName": "net", "default": true } }]);
     template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", "bridge": {} }]);
-    kept(SPEC, template, "spec.template.spec.networks[0].multus", "use pod: {}");
+    let why = "the pod's own network is the cluster's: use pod: {} for it, and multus for networks beside it";
+    kept(SPEC, template, "spec.template.spec.networks[0].multus.default", why);
     kept(
         "/dataVolumeTemplates",
         json!([{ "metadata": { "name": "dv" }, "spec": {} }]),
