@@ -10,6 +10,7 @@
 //! ```
 //! [`plan`] and [`status`] are pure. Nothing of the guest's memory is looked at on the way; only who sends it.
 
+pub(crate) mod address;
 pub(crate) mod channel;
 pub(crate) mod plan;
 pub(crate) mod source;

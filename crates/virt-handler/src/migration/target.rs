@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
+use super::address;
 use super::channel::{self, Hello, Stream};
 use super::plan::{self, Coming, TargetStep};
 use super::status::{self, Ready};
@@ -353,6 +354,9 @@ async fn known_by_address(road: &Road, node: &str, address: SocketAddr) -> Resul
     let pods = api.list(&params).await.map_err(|error| Chain(&error).to_string())?;
     let ip = address.ip().to_canonical().to_string();
     let has = |pod: &Pod| {
+        if address::on_network(pod).iter().any(|own| *own == ip) {
+            return true;
+        }
         let status = pod.status.as_ref();
         let all = status.and_then(|status| status.pod_ips.as_ref()).into_iter().flatten();
         status.and_then(|status| status.pod_ip.as_ref()) == Some(&ip) || all.into_iter().any(|own| own.ip == ip)
