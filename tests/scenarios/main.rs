@@ -14,6 +14,7 @@ mod eviction;
 mod hardware;
 mod migration;
 mod mover;
+mod networks;
 mod node_loss;
 mod power;
 mod probes;
@@ -62,7 +63,7 @@ fn beside() -> Vec<Trial> {
 
 fn alone() -> Vec<Trial> {
     let trials =
-        [stop::trials(), survival::trials(), eviction::trials_alone(), migration::trials(), node_loss::trials()];
+        [stop::trials(), survival::trials(), eviction::trials_alone(), migration::trials(), networks::trials(), node_loss::trials()];
     trials.into_iter().flatten().collect()
 }
 

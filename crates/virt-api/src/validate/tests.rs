@@ -277,6 +277,32 @@ fn ranges_of_the_guest() {
 }
 
 #[test]
+fn networks_beside_the_pods_own() {
+    let template = |multus: Value, binding: &str| {
+        let mut template = good()["template"]["spec"].clone();
+        template["networks"] = json!([{ "name": "default", "pod": {} }, { "name": "blue", "multus": multus }]);
+        let blue = json!({ "name": "blue", (binding): {} });
+        template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", "masquerade": {} }, blue]);
+        template
+    };
+    let named = |name: &str| json!({ "networkName": name });
+    for name in ["red", "other/red", "other/red.two"] {
+        check(SPEC, template(named(name), "bridge"), &[]);
+    }
+    let field = "spec.template.spec.networks[1].multus.networkName";
+    check(SPEC, template(named(""), "bridge"), &[(field, "CNI delegating plugin must have a networkName")]);
+    for name in ["Red", "a/b/c", "/red", "red/"] {
+        let message = format!(
+            "{field} {name:?} does not name a NetworkAttachmentDefinition: write it like red, or namespace/red"
+        );
+        check(SPEC, template(named(name), "bridge"), &[(field, &message)]);
+    }
+    let field = "spec.template.spec.domain.devices.interfaces[1].name";
+    let message = "Masquerade interface only implemented with pod network";
+    check(SPEC, template(named("red"), "masquerade"), &[(field, message)]);
+}
+
+#[test]
 fn networks() {
     check(
         &format!("{SPEC}/domain/devices/interfaces/0/name"),
