@@ -12,6 +12,7 @@
 
 pub(crate) mod channel;
 pub(crate) mod plan;
+mod post_copy;
 pub(crate) mod source;
 pub(crate) mod status;
 pub(crate) mod target;

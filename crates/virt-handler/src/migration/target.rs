@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 use super::channel::{self, Hello, Stream};
 use super::plan::{self, Coming, TargetStep};
 use super::status::{self, Ready};
-use super::{Road, uid};
+use super::{Road, post_copy, uid};
 use crate::Error;
 use crate::launcher;
 use crate::storage::Tolerance;
@@ -33,8 +33,6 @@ use crate::vmi::{self, CALL, Context, Guest, timed};
 
 /// The volume of libvirt's own socket.
 const LIBVIRT: &str = "libvirt-runtime";
-/// Whether processes without privilege may handle faults of pages that the kernel touches.
-const USERFAULTFD: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 /// Making a pod's disks ready.
 const EXPECT: Duration = Duration::from_secs(120);
 /// How long libvirt may take to start the guest that it was told to start.
@@ -127,7 +125,7 @@ async fn execute(
         TargetStep::Expect => {
             let launcher = vmi::current(guest, vmi)?;
             if plan::options(state).post_copy {
-                allow_post_copy();
+                post_copy::allow(&launcher);
             }
             let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
             vmi::prepare_disks(context, vmi, launcher.clone(), tolerance).await?;
@@ -160,15 +158,6 @@ async fn execute(
             uid(state).clone_into(&mut guest.moving().turned_away);
             Ok(())
         }
-    }
-}
-
-/// Lets QEMU, which has no privilege, fetch pages that its guest touches before they are there. Only nodes that take such
-/// guests are opened for it.
-fn allow_post_copy() {
-    if let Err(error) = std::fs::write(USERFAULTFD, "1") {
-        // QEMU refuses the migration, and says so.
-        tracing::warn!(%error, path = USERFAULTFD, "post-copy is not possible on this node");
     }
 }
 
