@@ -11,6 +11,8 @@
 //! [`plan`] and [`status`] are pure. Nothing of the guest's memory is looked at on the way; only who sends it.
 
 pub(crate) mod channel;
+pub(crate) mod metrics;
+mod options;
 pub(crate) mod plan;
 mod post_copy;
 pub(crate) mod source;

@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::channel::{self, Hello, Stream};
+use super::options::options;
 use super::plan::{self, Coming, TargetStep};
 use super::status::{self, Ready};
 use super::{Road, post_copy, uid};
@@ -124,7 +125,7 @@ async fn execute(
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {
             let launcher = vmi::current(guest, vmi)?;
-            if plan::options(state).post_copy {
+            if options(state).post_copy {
                 post_copy::allow(&launcher);
             }
             let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
