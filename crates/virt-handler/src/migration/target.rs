@@ -120,7 +120,13 @@ async fn execute(
         TargetStep::Connect => {
             // A launcher that is new has been told nothing yet.
             guest.moving().expected.clear();
-            vmi::connect(context, key, vmi, guest).await
+            let before = guest.pod();
+            vmi::connect(context, key, vmi, guest).await?;
+            if guest.pod() != before {
+                // No stream was promised to this one.
+                guest.moving().welcome = None;
+            }
+            Ok(())
         }
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {
