@@ -12,7 +12,10 @@
 
 pub(crate) mod address;
 pub(crate) mod channel;
+pub(crate) mod metrics;
+mod options;
 pub(crate) mod plan;
+mod post_copy;
 pub(crate) mod source;
 pub(crate) mod status;
 pub(crate) mod target;

@@ -24,9 +24,10 @@ use tokio::time::{Instant, sleep};
 
 use super::address;
 use super::channel::{self, Hello, Stream};
+use super::options::options;
 use super::plan::{self, Coming, TargetStep};
 use super::status::{self, Ready};
-use super::{Road, uid};
+use super::{Road, post_copy, uid};
 use crate::Error;
 use crate::launcher;
 use crate::storage::Tolerance;
@@ -34,8 +35,6 @@ use crate::vmi::{self, CALL, Context, Guest, timed};
 
 /// The volume of libvirt's own socket.
 const LIBVIRT: &str = "libvirt-runtime";
-/// Whether processes without privilege may handle faults of pages that the kernel touches.
-const USERFAULTFD: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 /// Making a pod's disks ready.
 const EXPECT: Duration = Duration::from_secs(120);
 /// How long libvirt may take to start the guest that it was told to start.
@@ -133,8 +132,8 @@ async fn execute(
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {
             let launcher = vmi::current(guest, vmi)?;
-            if plan::options(state).post_copy {
-                allow_post_copy();
+            if options(state).post_copy {
+                post_copy::allow(&launcher);
             }
             let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
             vmi::prepare_disks(context, vmi, launcher.clone(), tolerance).await?;
@@ -167,15 +166,6 @@ async fn execute(
             uid(state).clone_into(&mut guest.moving().turned_away);
             Ok(())
         }
-    }
-}
-
-/// Lets QEMU, which has no privilege, fetch pages that its guest touches before they are there. Only nodes that take such
-/// guests are opened for it.
-fn allow_post_copy() {
-    if let Err(error) = std::fs::write(USERFAULTFD, "1") {
-        // QEMU refuses the migration, and says so.
-        tracing::warn!(%error, path = USERFAULTFD, "post-copy is not possible on this node");
     }
 }
 
