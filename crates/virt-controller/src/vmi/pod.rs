@@ -22,6 +22,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+pub(crate) use containers::is_disk_container;
+
 use super::claims::Claims;
 use super::resources;
 use crate::settings::Settings;

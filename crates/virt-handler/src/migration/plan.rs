@@ -10,7 +10,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
-use api::kubevirt::words::label;
+use api::kubevirt::words::{annotation, label};
 use domain::MigrationProgress;
 
 use super::uid;
@@ -40,6 +40,12 @@ pub(crate) fn state(vmi: &VirtualMachineInstance) -> Option<&State> {
 pub(crate) fn is_source(state: &State, node: &str) -> bool {
     let other = state.target_node.as_deref().is_some_and(|target| target != node);
     state.source_node.as_deref() == Some(node) && other && !uid(state).is_empty()
+}
+
+/// The target does not answer, and virt-controller has found that it can do no harm: the guest stays.
+pub(crate) fn is_fenced(vmi: &VirtualMachineInstance, state: &State) -> bool {
+    let told = vmi.metadata.annotations.as_ref().and_then(|all| all.get(annotation::MIGRATION_TARGET_FENCED));
+    told.is_some_and(|of| of == uid(state) && !of.is_empty())
 }
 
 pub(crate) fn ended(state: &State) -> bool {
@@ -198,6 +204,17 @@ mod tests {
         assert!(has_left(&done, "a") && !has_left(&done, "b") && arrives(&done, "b"));
         assert!(!has_left(&on("a", json!({"completed": true, "failed": true})), "a"));
         assert!(!arrives(&on("b", json!({"completed": true})), "b"), "it is here");
+    }
+
+    #[test]
+    fn a_target_is_fenced_for_one_migration() {
+        let told = |annotations: Value| {
+            let mut moving = vmi(Some("b"), "a", json!(a_to_b(json!({}))));
+            moving.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            is_fenced(&moving, state(&moving).unwrap())
+        };
+        assert!(told(json!({ (annotation::MIGRATION_TARGET_FENCED): "m" })));
+        assert!(!told(json!({ (annotation::MIGRATION_TARGET_FENCED): "before" })) && !told(json!(null)));
     }
 
     #[test]

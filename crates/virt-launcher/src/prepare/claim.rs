@@ -57,7 +57,7 @@ pub(super) fn open(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed,
 }
 
 fn image(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed, Error> {
-    let directory = dirs.private().join("vmi-disks").join(volume);
+    let directory = dirs.claims().join(volume);
     let path = directory.join(IMAGE);
     let failed = |source: io::Error| Error::Read { volume: volume.to_owned(), path: path.clone(), source };
     let opened = Dir::open(&directory)
