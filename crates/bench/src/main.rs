@@ -4,10 +4,12 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints a table")]
 
+mod bare;
 mod cluster;
 mod floor;
 mod load;
 mod machines;
+mod migration;
 mod nodes;
 mod process;
 mod rest;
@@ -30,6 +32,8 @@ const STATE: &str = "/var/lib/ferrovirt-bench";
 const SERVER_ONLY: &str = "api-server";
 /// The one that measures nothing but nodes: `bench nodes`.
 const NODES_ONLY: &str = "nodes";
+/// The one that measures nothing but migrations: `bench migration`.
+const MIGRATION_ONLY: &str = "migration";
 
 fn main() -> ExitCode {
     // Refused when there is one already, which is as good.
@@ -83,6 +87,12 @@ fn run(table: &mut Table) -> Result<()> {
     if std::env::args().nth(1).as_deref() == Some(NODES_ONLY) {
         return nodes::measure(&cluster, &runtime, objects / 2, table);
     }
+    if std::env::args().nth(1).as_deref() == Some(MIGRATION_ONLY) {
+        cluster.ferrovirt(&["up"])?;
+        let client = runtime.block_on(cluster.client())?;
+        table.append(runtime.block_on(migration::measure(&cluster, &client, rounds.div_ceil(4)))?);
+        return Ok(());
+    }
     say("the cluster starts");
     let begin = Instant::now();
     cluster.ferrovirt(&["up", "--cluster-only"])?;
@@ -99,6 +109,8 @@ fn run(table: &mut Table) -> Result<()> {
         table.append(rest::measure(&cluster).await?);
         say("machines start");
         table.append(machines::measure(&cluster, &client, rounds).await?);
+        say("machines move");
+        table.append(migration::measure(&cluster, &client, rounds.div_ceil(4)).await?);
         anyhow::Ok(())
     })?;
     cluster.ferrovirt(&["down", "--purge"])?;
