@@ -1,6 +1,8 @@
 //! Arbitrary JSON as each of the four patches of a Deployment: the result, if there is one, stays within bounds.
 #![no_main]
 
+use kube_apiserver::patch::managed::Writer;
+use kube_apiserver::patch::versions::Elsewhere;
 use kube_apiserver::patch::{apply, json, managed, strategic};
 use kube_apiserver::schema::builtin;
 use libfuzzer_sys::fuzz_target;
@@ -14,16 +16,17 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     let now = jiff::Timestamp::UNIX_EPOCH;
+    let writer = Writer { manager: "fuzz", api_version: "apps/v1", subresource: "", now };
     if let Ok(operations) = json::decode(patch.clone())
         && let Ok(new) = json::apply(&current, &operations)
     {
         assert!(json::depth(&new) <= json::DEPTH);
-        let _ = managed::update(&schema, Some(&current), new, "fuzz", "Update", "apps/v1", "", now);
+        let _ = managed::update(&schema, Some(&current), new, &writer, &Elsewhere::default());
     }
     let _ = strategic::merge(&schema, &current, &patch);
     if patch.is_object()
-        && let Ok(once) = apply::apply(&schema, Some(&current), &patch, "fuzz", true, "apps/v1", "", now)
+        && let Ok(once) = apply::apply(&schema, Some(&current), &patch, writer, true)
     {
-        let _ = apply::apply(&schema, Some(&once), &patch, "fuzz", false, "apps/v1", "", now);
+        let _ = apply::apply(&schema, Some(&once), &patch, writer, false);
     }
 });

@@ -1,59 +1,16 @@
 //! Volumes of a CSI driver that brings no sidecars: the hostpath provisioner, installed as anybody would install a driver.
 
 use std::fs;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Namespace, kubeconfig, until};
+use e2e::hostpath::{CLASS, DRIVER, Hostpath, claim, node_dir};
+use e2e::{Namespace, until};
 use serde_json::{Value, json};
 
 use crate::Test;
-use crate::pods::{IDLE, IMAGE, apply, ready, sh, special};
+use crate::pods::{IDLE, apply, ready, sh, special};
 
 pub(crate) const TESTS: &[Test] = &[("a_driver_without_sidecars", a_driver_without_sidecars)];
-
-const DRIVER: &str = "kubevirt.io.hostpath-provisioner";
-const CLASS: &str = "csi-test";
-/// Where the driver keeps volumes on its node.
-const POOL: &str = "var/csi-test-volumes";
-
-fn driver() -> [Value; 3] {
-    let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
-    let shared = |name: &str, path: &str| json!({"name": name, "mountPath": path, "mountPropagation": "Bidirectional"});
-    let host = |name: &str, path: &str| json!({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}});
-    let container = json!({
-        "name": "driver", "image": IMAGE, "command": ["ferrovirt", "hostpath-csi"],
-        "args": ["--data-dir=/csi-data-dir", "--registration-socket=/registration/csi-test-reg.sock",
-            "--kubelet-endpoint=/var/lib/kubelet/plugins/csi-test/csi.sock"],
-        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-        "securityContext": {"privileged": true},
-        "volumeMounts": [mount("socket", "/csi"), mount("registration", "/registration"), mount("data", "/csi-data-dir"),
-            shared("pods", "/var/lib/kubelet/pods"), shared("plugins", "/var/lib/kubelet/plugins/kubernetes.io")]
-    });
-    let volumes = json!([
-        host("socket", "/var/lib/kubelet/plugins/csi-test"),
-        host("registration", "/var/lib/kubelet/plugins_registry"),
-        host("data", &format!("/{POOL}")),
-        host("pods", "/var/lib/kubelet/pods"),
-        host("plugins", "/var/lib/kubelet/plugins/kubernetes.io")
-    ]);
-    let labels = json!({"app": "driver"});
-    [
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
-            "spec": {"attachRequired": false, "podInfoOnMount": true, "fsGroupPolicy": "File", "volumeLifecycleModes": ["Persistent", "Ephemeral"]}}),
-        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS}, "provisioner": DRIVER,
-            "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true}),
-        json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "driver"},
-            "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
-                "spec": {"terminationGracePeriodSeconds": 2, "containers": [container], "volumes": volumes}}}}),
-    ]
-}
-
-fn claim(name: &str, mode: &str, size: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
-        "spec": {"storageClassName": CLASS, "accessModes": ["ReadWriteOnce"], "volumeMode": mode,
-            "resources": {"requests": {"storage": size}}}})
-}
 
 /// A pod that has a directory, a device, a volume of its own and a claim of its own.
 fn user(name: &str) -> Value {
@@ -70,13 +27,9 @@ fn user(name: &str) -> Value {
     special(name, IDLE, &main, &spec)
 }
 
-fn state() -> PathBuf {
-    kubeconfig().with_file_name("")
-}
-
 /// Ends the node's agent as a failure would; its init starts another.
 fn kill_the_kubelet() -> Result<()> {
-    let init = sys::lock::holder(&state().join("nodes/node1/lock"))?.context("no node runs")?;
+    let init = sys::lock::holder(&node_dir("node1").join("lock"))?.context("no node runs")?;
     let is_agent = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -91,30 +44,11 @@ fn kill_the_kubelet() -> Result<()> {
     Ok(())
 }
 
-/// The node's agent answers, and knows the driver.
-fn registered(space: &Namespace) -> Result<()> {
-    until("the driver is registered", || {
-        let path = "/api/v1/nodes/node1/proxy/healthz";
-        let answers = space.output(&["get", "--raw", path])?.status.success();
-        let node = space.get("csinode", "node1")?;
-        let known = node["spec"]["drivers"].as_array().is_some_and(|all| all.iter().any(|d| d["name"] == DRIVER));
-        Ok((answers && known).then_some(()))
-    })
-}
-
-fn data() -> Result<Vec<String>> {
-    let dir = state().join("nodes/node1").join(POOL);
-    let names = fs::read_dir(dir)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    Ok(names.filter(|name| !name.starts_with('.')).collect())
-}
-
 fn a_driver_without_sidecars() -> Result<()> {
     // Removed after the other: without their driver, volumes cannot be taken from pods.
-    let drivers = Namespace::new("csi-driver")?;
+    let driver = Hostpath::install(DRIVER, CLASS, &json!({}))?;
     let space = Namespace::new("csi")?;
-    apply(&drivers, &driver())?;
-    drivers.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"])?;
-    registered(&space)?;
+    driver.registered("node1")?;
     let label = space.get("node", "node1")?["metadata"]["labels"]["topology.hostpath.csi/node"].clone();
     ensure!(label == "node1", "the node's topology label is {label}");
 
@@ -136,15 +70,15 @@ fn a_driver_without_sidecars() -> Result<()> {
 
     // What a pod has outlives the kubelet and the driver.
     kill_the_kubelet()?;
-    registered(&space)?;
-    drivers.kubectl(&["delete", "pod", "-l", "app=driver"])?;
-    drivers.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"])?;
-    registered(&space)?;
+    driver.registered("node1")?;
+    driver.space.kubectl(&["delete", "pod", "-l", "app=driver"])?;
+    driver.rolled_out()?;
+    driver.registered("node1")?;
     ensure!(sh(&space, "one", "cat /dir/f /own/f && head -c 6 /dev/disk")? == "kept\nown\nblock\n", "the data");
 
     // And the next pod has it, except for what was the first one's own.
     space.kubectl(&["delete", "pod", "one"])?;
-    until("what was the pod's own is removed", || Ok((data()?.len() == 2).then_some(())))?;
+    until("what was the pod's own is removed", || Ok((driver.data("node1")?.len() == 2).then_some(())))?;
     apply(&space, &[user("two")])?;
     ready(&space, "two")?;
     ensure!(
@@ -161,17 +95,8 @@ fn a_driver_without_sidecars() -> Result<()> {
 
     space.kubectl(&["delete", "pod", "two"])?;
     space.kubectl(&["delete", "pvc", "dir", "disk"])?;
-    until("the data is removed", || Ok(data()?.is_empty().then_some(())))?;
-    until("the volumes are gone", || {
-        let all = space.kubectl(&["get", "pv", "-o", "jsonpath={.items[*].spec.storageClassName}"])?;
-        Ok((!all.split(' ').any(|class| class == CLASS)).then_some(()))
-    })?;
-    drivers.kubectl(&["delete", "daemonset", "driver"])?;
-    until("the driver is forgotten", || {
-        let node = space.get("csinode", "node1")?;
-        let none = node["spec"]["drivers"].as_array().is_none_or(Vec::is_empty);
-        Ok(none.then_some(()))
-    })?;
-    space.kubectl(&["delete", "csidriver", DRIVER])?;
-    space.kubectl(&["delete", "storageclass", CLASS]).map(drop)
+    until("the data is removed", || Ok(driver.data("node1")?.is_empty().then_some(())))?;
+    driver.volumes_are_gone()?;
+    driver.space.kubectl(&["delete", "daemonset", "driver"])?;
+    until("the driver is forgotten", || Ok((!driver.is_listed("node1")?).then_some(())))
 }

@@ -5,6 +5,7 @@
 
 mod access;
 mod aggregation;
+mod attachment;
 mod collection;
 mod confinement;
 mod copying;
@@ -24,6 +25,7 @@ mod logs;
 mod network_policy;
 mod node;
 mod nodes;
+mod packets;
 mod pods;
 mod probes;
 mod reading;
@@ -32,6 +34,7 @@ mod restarts;
 mod restricted;
 mod rollout;
 mod services;
+mod stateful;
 mod survival;
 mod tokens;
 mod volumes;
@@ -72,6 +75,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("restarts", restarts::TESTS),
     ("rollout", rollout::TESTS),
     ("services", services::TESTS),
+    ("stateful", stateful::TESTS),
     ("tokens", tokens::TESTS),
     ("volumes", volumes::TESTS),
     ("watching", watching::TESTS),
@@ -82,6 +86,7 @@ const SHARED: &[(&str, &[Test])] = &[
 
 /// What others would notice.
 const ALONE: &[(&str, &[Test])] = &[
+    ("attachment", attachment::TESTS),
     ("csi", csi::TESTS),
     ("node", node::TESTS),
     ("nodes", nodes::TESTS),

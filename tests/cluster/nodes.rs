@@ -1,11 +1,12 @@
 //! A second node: pods of both reach each other and their Services, a node that was cut off comes back as it was, one that
 //! was stopped gives its pods time to end; and simulated nodes.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use e2e::{Namespace, until};
 use serde_json::{Value, json};
 
 use crate::Test;
+use crate::packets;
 use crate::pods::{IDLE, apply, ready, sh, special, with};
 use crate::survival::ferrovirt;
 
@@ -50,6 +51,27 @@ fn on_simulated_nodes() -> Result<()> {
     Ok(())
 }
 
+/// One more node, which leaves whatever happens: the tests that follow expect those that were there.
+pub(crate) struct Joined(String);
+
+impl Joined {
+    pub(crate) fn new() -> Result<Self> {
+        let said = ferrovirt(&["node", "add"])?;
+        let name = said.split_whitespace().find(|word| word.strip_prefix("node").is_some_and(|n| !n.is_empty()));
+        Ok(Self(name.with_context(|| format!("no node was added: {said}"))?.to_owned()))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let _ = ferrovirt(&["node", "remove", &self.0]);
+    }
+}
+
 fn a_second_node_joins_is_cut_off_and_leaves() -> Result<()> {
     let said = ferrovirt(&["node", "add"])?;
     ensure!(said.contains("node node2 is Ready"), "{said}");
@@ -60,6 +82,12 @@ fn a_second_node_joins_is_cut_off_and_leaves() -> Result<()> {
     let there = ["get", "pods", "-A", "--field-selector", "spec.nodeName=node2", "-o", "name"];
     let left = Namespace::kubectl_in("default", &there)?;
     ensure!(left.trim().is_empty(), "the node's pods are still there: {left}");
+    for (kind, namespace) in [("lease", "kube-node-lease"), ("csinode", "default")] {
+        until(&format!("the node's {kind} went with it"), || {
+            let left = Namespace::kubectl_in(namespace, &["get", kind, "node2", "--ignore-not-found", "-o", "name"])?;
+            Ok(left.trim().is_empty().then_some(()))
+        })?;
+    }
     outcome
 }
 
@@ -76,15 +104,10 @@ fn on_two_nodes() -> Result<()> {
     apply(&space, &[on("far", "node2", says, probe), near, service])?;
     ready(&space, "far")?;
     ready(&space, "near")?;
-    let far = space.get("pod", "far")?;
-    for address in far["status"]["podIPs"].as_array().into_iter().flatten() {
-        let address = address["ip"].as_str().unwrap_or_default();
-        let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
-        let answer = sh(&space, "near", &format!("busybox timeout 5 busybox wget -qO- http://{host}:8080"))?;
-        ensure!(answer == "far\n", "{address}: {answer}");
-    }
+    by_each_address(&space)?;
     let by_name = "until busybox timeout 5 busybox wget -qO- http://far; do busybox sleep 0.2; done";
     ensure!(sh(&space, "near", by_name)? == "far\n", "by its Service");
+    packets::pass_whole(&space)?;
 
     ferrovirt(&["node", "cut", "node2"])?;
     space.kubectl(&["wait", "node/node2", "--for=condition=Ready=Unknown", "--timeout=120s"])?;
@@ -96,7 +119,10 @@ fn on_two_nodes() -> Result<()> {
     let back = space.get("pod", "far")?;
     ensure!(back["status"]["containerStatuses"][0]["restartCount"] == 0, "{back}");
     ensure!(sh(&space, "near", by_name)? == "far\n", "by its Service, again");
+    by_each_address(&space)?;
     stopped_in_good_order(&space)?;
+    // At once: a node that starts again is to its neighbours the one that it was.
+    by_each_address(&space)?;
     ensure!(sh(&space, "near", by_name)? == "far\n", "by its Service, after the stop");
 
     let address = space.kubectl(&["get", "service", "far", "-o", "jsonpath={.spec.clusterIP}"])?;
@@ -107,6 +133,18 @@ fn on_two_nodes() -> Result<()> {
     let without = until("the host reached the Service without node1", || Ok(space.fetch(&url).ok()));
     ferrovirt(&["node", "start", "node1"])?;
     ensure!(without? == "far\n", "from the host, without node1");
+    Ok(())
+}
+
+fn by_each_address(space: &Namespace) -> Result<()> {
+    let far = space.get("pod", "far")?;
+    for address in far["status"]["podIPs"].as_array().into_iter().flatten() {
+        let address = address["ip"].as_str().unwrap_or_default();
+        let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+        let answer = sh(space, "near", &format!("busybox timeout 3 busybox wget -qO- http://{host}:8080"));
+        let answer = answer.with_context(|| format!("by {address}"))?;
+        ensure!(answer == "far\n", "{address}: {answer}");
+    }
     Ok(())
 }
 
@@ -132,6 +170,8 @@ fn stopped_in_good_order(space: &Namespace) -> Result<()> {
     ensure!(far["status"]["phase"] == "Running", "{}", far["status"]);
     ferrovirt(&["node", "start", "node2"])?;
     space.kubectl(&["wait", "pod/far", "--for=condition=Ready", "--timeout=60s"])?;
+    let events = space.events("Pod", "far")?;
+    ensure!(!events.iter().any(|(reason, _)| reason == "FailedCreatePodSandBox"), "{events:?}");
     let last = space.kubectl(&["logs", "far", "--previous"])?;
     ensure!(last.contains("told to end"), "{last}");
     Ok(())

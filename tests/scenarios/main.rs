@@ -6,15 +6,20 @@ mod access;
 mod bad_images;
 mod bad_input;
 mod boot;
+mod claims;
 mod console;
 mod deletion;
+mod eviction;
 mod hardware;
+mod migration;
+mod node_loss;
 mod power;
 mod probes;
 mod run_strategy;
 mod shared;
 mod stop;
 mod survival;
+mod two_nodes;
 
 use std::process::ExitCode;
 
@@ -34,13 +39,18 @@ fn main() -> ExitCode {
         survival::trials(),
         boot::trials(),
         hardware::trials(),
+        claims::trials(),
         probes::trials(),
         stop::trials(),
         run_strategy::trials(),
+        eviction::trials(),
         deletion::trials(),
+        migration::trials(),
+        node_loss::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared::shut_down();
+    two_nodes::shut_down();
     conclusion.exit_code()
 }
 

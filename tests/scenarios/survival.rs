@@ -47,20 +47,20 @@ fn kill(name: &str) -> Result<()> {
 
 /// What must be the same before and after.
 #[derive(Debug, PartialEq)]
-struct Life {
+pub(crate) struct Life {
     instance: String,
     qemu: node::Process,
     boot: String,
 }
 
-fn life(guest: &Guest) -> Result<Life> {
+pub(crate) fn life(guest: &Guest) -> Result<Life> {
     let vmi = guest.wait_until_usable()?;
     let qemu = node::process(machine::pod_uid(&vmi), "qemu-system-x86_64")?;
     Ok(Life { instance: uid(&vmi).to_owned(), qemu, boot: guest.boot_id()? })
 }
 
 /// The guest lives the life it lived, and everything that goes through virt-handler works again.
-fn unharmed(guest: &Guest, before: &Life) -> Result<()> {
+pub(crate) fn unharmed(guest: &Guest, before: &Life) -> Result<()> {
     let after = life(guest)?;
     ensure!(after == *before, "before: {before:?}\nafter: {after:?}");
     let mut console = guest.console()?;

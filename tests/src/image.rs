@@ -1,6 +1,7 @@
 //! Images made by hand, to see what becomes of those that hold no proper disk.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -13,17 +14,9 @@ use crate::{Namespace, node};
 /// Gives the node an image called `name` that holds these files.
 pub fn import(name: &str, files: &[(&str, &[u8])]) -> Result<()> {
     let archive = archive(name, files).context("cannot write the image")?;
-    let uid = Namespace::kubectl_in(
-        "kubevirt",
-        &["get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "jsonpath={.items[0].metadata.uid}"],
-    )?;
-    let socket = node::containerd(uid.trim())?;
-    let ctr = || {
-        let mut command = Command::new("ctr");
-        command.arg("--address").arg(&socket).args(["--namespace", "k8s.io", "images"]);
-        command
-    };
-    let mut command = ctr();
+    let sockets = containerds()?;
+    let socket = sockets.first().context("no node runs virt-handler")?;
+    let mut command = ctr(socket);
     let piped = command.args(["import", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut import = piped.spawn().context("cannot run ctr")?;
     if let Some(mut stdin) = import.stdin.take() {
@@ -31,15 +24,46 @@ pub fn import(name: &str, files: &[(&str, &[u8])]) -> Result<()> {
     }
     let output = import.wait_with_output().context("ctr did not end")?;
     ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr));
+    known(socket, name)
+}
+
+/// Gives an image a second name, on every node.
+pub fn tag(name: &str, other: &str) -> Result<()> {
+    for socket in containerds()? {
+        let output = ctr(&socket).args(["tag", "--force", name, other]).output().context("cannot run ctr")?;
+        ensure!(output.status.success(), "ctr: {}", String::from_utf8_lossy(&output.stderr));
+        known(&socket, other)?;
+    }
+    Ok(())
+}
+
+/// The containerd of each node.
+fn containerds() -> Result<Vec<PathBuf>> {
+    let uids = Namespace::kubectl_in(
+        "kubevirt",
+        &["get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "jsonpath={.items[*].metadata.uid}"],
+    )?;
+    uids.split_whitespace().map(node::containerd).collect()
+}
+
+/// A command about images.
+fn ctr(socket: &Path) -> Command {
+    let mut command = Command::new("ctr");
+    command.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images"]);
+    command
+}
+
+/// Waits until pods can have the image.
+fn known(socket: &Path, name: &str) -> Result<()> {
     // Pods get the images that containerd's CRI part knows. It learns of others by an event, marks them then, and may be
     // told before an image is complete: another event makes it look again.
     let mut looks = 0;
     until(&format!("image {name} to be known to CRI"), wait::SOON, || {
         looks += 1;
         if looks % 20 == 0 {
-            ctr().args(["label", name, &format!("looked={looks}")]).output().context("cannot run ctr")?;
+            ctr(socket).args(["label", name, &format!("looked={looks}")]).output().context("cannot run ctr")?;
         }
-        let list = ctr().args(["list", &format!("name=={name}")]).output().context("cannot run ctr")?;
+        let list = ctr(socket).args(["list", &format!("name=={name}")]).output().context("cannot run ctr")?;
         Ok(String::from_utf8_lossy(&list.stdout).contains("io.cri-containerd.image=managed").then_some(()))
     })
 }

@@ -2,6 +2,7 @@
 //! serial console, processes of the node, and waiting for conditions with a limit.
 
 pub mod guest;
+pub mod hostpath;
 pub mod image;
 pub mod machine;
 pub mod node;
@@ -10,6 +11,9 @@ pub mod terminal;
 pub mod wait;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
 
 pub use guest::Guest;
 pub use space::Namespace;
@@ -25,4 +29,13 @@ pub fn root() -> PathBuf {
 pub fn kubeconfig() -> PathBuf {
     let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| "/var/lib/ferrovirt".into(), PathBuf::from);
     state.join("kubeconfig")
+}
+
+/// Runs the `ferrovirt` of the checkout on the cluster under test.
+pub fn ferrovirt(words: &[&str]) -> Result<String> {
+    let state = kubeconfig().with_file_name("");
+    let mut command = Command::new(root().join("bin/ferrovirt"));
+    let output = command.args(words).env("FERROVIRT_STATE", state).output().context("cannot run bin/ferrovirt")?;
+    ensure!(output.status.success(), "ferrovirt {}: {output:?}", words.join(" "));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

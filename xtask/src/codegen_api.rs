@@ -14,14 +14,31 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Kinds served by the API server: definition, plural.
-const KINDS: &[(&str, &str)] = &[
-    ("v1.VirtualMachine", "virtualmachines"),
-    ("v1.VirtualMachineInstance", "virtualmachineinstances"),
-    ("v1.VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"),
-    ("v1.VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets"),
-    ("v1.VirtualMachineInstancePreset", "virtualmachineinstancepresets"),
-    ("v1.KubeVirt", "kubevirts"),
+/// A kind served by the API server.
+struct Kind {
+    definition: &'static str,
+    plural: &'static str,
+    group: &'static str,
+    namespaced: bool,
+}
+
+const fn namespaced(definition: &'static str, plural: &'static str) -> Kind {
+    Kind { definition, plural, group: "kubevirt.io", namespaced: true }
+}
+
+const KINDS: &[Kind] = &[
+    namespaced("v1.VirtualMachine", "virtualmachines"),
+    namespaced("v1.VirtualMachineInstance", "virtualmachineinstances"),
+    namespaced("v1.VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"),
+    namespaced("v1.VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets"),
+    namespaced("v1.VirtualMachineInstancePreset", "virtualmachineinstancepresets"),
+    namespaced("v1.KubeVirt", "kubevirts"),
+    Kind {
+        definition: "v1alpha1.MigrationPolicy",
+        plural: "migrationpolicies",
+        group: "migrations.kubevirt.io",
+        namespaced: false,
+    },
 ];
 
 /// Bodies and answers of subresources.
@@ -32,6 +49,7 @@ const BODIES: &[&str] = &[
     "v1.PauseOptions",
     "v1.UnpauseOptions",
     "v1.MigrateOptions",
+    "v1.EvacuateCancelOptions",
     "v1.FreezeUnfreezeTimeout",
     "v1.AddVolumeOptions",
     "v1.RemoveVolumeOptions",
@@ -95,7 +113,7 @@ fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let definitions = document["definitions"].as_object().context("the document has no definitions")?;
 
     let mut reached = BTreeSet::new();
-    for name in KINDS.iter().map(|(name, _)| *name).chain(BODIES.iter().copied()) {
+    for name in KINDS.iter().map(|kind| kind.definition).chain(BODIES.iter().copied()) {
         reach(definitions, name, &mut reached)?;
     }
     let mut modules: BTreeMap<&str, String> = BTreeMap::new();
@@ -103,9 +121,8 @@ fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         let (group, short) = split(name)?;
         let definition = definitions.get(*name).with_context(|| format!("no definition {name}"))?;
         let out = modules.entry(module_of(group)?).or_default();
-        let plural = KINDS.iter().find(|(kind, _)| kind == name).map(|(_, plural)| *plural);
-        structure(out, definitions, (group, short), definition, plural)
-            .with_context(|| format!("generating {name}"))?;
+        let kind = KINDS.iter().find(|kind| kind.definition == *name);
+        structure(out, definitions, (group, short), definition, kind).with_context(|| format!("generating {name}"))?;
     }
     let mut files = vec![(
         PathBuf::from("crates/api/src/generated.rs"),
@@ -154,6 +171,7 @@ fn split(name: &str) -> Result<(&str, &str)> {
 fn module_of(group: &str) -> Result<&'static str> {
     Ok(match group {
         "v1" => "kubevirt_v1",
+        "v1alpha1" => "migrations_v1alpha1",
         "v1beta1" => "cdi_v1beta1",
         other => bail!("no module for definitions of {other}"),
     })
@@ -205,9 +223,9 @@ fn structure(
     definitions: &Definitions,
     (group, name): (&str, &str),
     definition: &Value,
-    plural: Option<&str>,
+    served: Option<&Kind>,
 ) -> Result<()> {
-    let derives = if plural.is_some() { "Deserialize" } else { "Serialize, serde::Deserialize" };
+    let derives = if served.is_some() { "Deserialize" } else { "Serialize, serde::Deserialize" };
     write!(
         out,
         "#[derive(Clone, Debug, Default, PartialEq, serde::{derives})]\n#[serde(rename_all = \"camelCase\")]\n"
@@ -215,10 +233,10 @@ fn structure(
     writeln!(out, "pub struct {name} {{")?;
     let mut fields = Vec::new();
     for (json, schema, required) in properties(definition) {
-        if plural.is_some() && matches!(json.as_str(), "apiVersion" | "kind") {
+        if served.is_some() && matches!(json.as_str(), "apiVersion" | "kind") {
             continue;
         }
-        let always = required || (plural.is_some() && json == "metadata");
+        let always = required || (served.is_some() && json == "metadata");
         let mut field = Field::new(group, json, schema, always).with_context(|| format!("field {json}"))?;
         if field.shape == Shape::Optional && boxed(definitions, schema) {
             field.kind = format!("Box<{}>", field.kind);
@@ -227,8 +245,8 @@ fn structure(
         fields.push(field);
     }
     out.push_str("}\n\n");
-    if let Some(plural) = plural {
-        kind(out, name, plural, &fields)?;
+    if let Some(served) = served {
+        kind(out, (group, name), served, &fields)?;
     }
     Ok(())
 }
@@ -354,16 +372,19 @@ fn named(group: &str, target: &str) -> Result<String> {
 }
 
 /// What makes a struct a kind: its identity, its metadata, and `apiVersion` and `kind` in its JSON.
-fn kind(out: &mut String, name: &str, plural: &str, fields: &[Field<'_>]) -> Result<()> {
+fn kind(out: &mut String, (version, name): (&str, &str), kind: &Kind, fields: &[Field<'_>]) -> Result<()> {
+    let Kind { plural, group, namespaced, .. } = *kind;
+    let scope = if namespaced { "Namespace" } else { "Cluster" };
+    let api_version = format!("{group}/{version}");
     write!(
         out,
         "impl kube_core::Resource for {name} {{
             type DynamicType = ();
-            type Scope = kube_core::NamespaceResourceScope;
+            type Scope = kube_core::{scope}ResourceScope;
             fn kind(_: &()) -> std::borrow::Cow<'_, str> {{ {name:?}.into() }}
-            fn group(_: &()) -> std::borrow::Cow<'_, str> {{ \"kubevirt.io\".into() }}
-            fn version(_: &()) -> std::borrow::Cow<'_, str> {{ \"v1\".into() }}
-            fn api_version(_: &()) -> std::borrow::Cow<'_, str> {{ \"kubevirt.io/v1\".into() }}
+            fn group(_: &()) -> std::borrow::Cow<'_, str> {{ {group:?}.into() }}
+            fn version(_: &()) -> std::borrow::Cow<'_, str> {{ {version:?}.into() }}
+            fn api_version(_: &()) -> std::borrow::Cow<'_, str> {{ {api_version:?}.into() }}
             fn plural(_: &()) -> std::borrow::Cow<'_, str> {{ {plural:?}.into() }}
             fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {{ &self.metadata }}
             fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {{
@@ -375,7 +396,7 @@ fn kind(out: &mut String, name: &str, plural: &str, fields: &[Field<'_>]) -> Res
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {{
                 use serde::ser::SerializeStruct as _;
                 let mut out = serializer.serialize_struct({name:?}, {})?;
-                out.serialize_field(\"apiVersion\", \"kubevirt.io/v1\")?;
+                out.serialize_field(\"apiVersion\", {api_version:?})?;
                 out.serialize_field(\"kind\", {name:?})?;\n",
         fields.len() + 2
     )?;

@@ -2,3 +2,4 @@
 
 pub mod cdi_v1beta1;
 pub mod kubevirt_v1;
+pub mod migrations_v1alpha1;

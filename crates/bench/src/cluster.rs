@@ -32,6 +32,10 @@ impl Cluster {
         &self.root
     }
 
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
     pub(crate) fn ferrovirt(&self, words: &[&str]) -> Result<String> {
         self.run(&self.root.join("bin/ferrovirt").to_string_lossy(), words)
     }

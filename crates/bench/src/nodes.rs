@@ -12,6 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::process::{self, Process, processor_time};
 use crate::table::Table;
 
 const NODES: usize = 500;
@@ -31,27 +32,41 @@ pub(crate) fn measure(
     table.row("ferrovirt up --nodes 3, to all Ready (s)", format!("{:.2}", begin.elapsed().as_secs_f64()), "aim 8");
     cluster.ferrovirt(&["down", "--purge"])?;
     cluster.ferrovirt(&["up", "--cluster-only", "--simulated-nodes", &NODES.to_string()])?;
+    let before = spent(cluster);
     let took = runtime.block_on(async { start(&cluster.client().await?, pods).await })?;
+    let after = spent(cluster);
+    let each = after.iter().zip(before).map(|(after, before)| (after - before) * 1000.0 / pods as f64);
+    let each: Vec<_> = each.map(|time| format!("{time:.2}")).collect();
     table.row(
         format!("{pods} pods created, scheduled, started on {NODES} simulated nodes (pods/s)"),
         format!("{:.0}", pods as f64 / took.as_secs_f64()),
         "aim 1000",
     );
+    table.row("processor time of each, control plane / node agents / client (ms)", each.join(" / "), "");
     Ok(())
+}
+
+/// Processor time of those who take part, in seconds.
+fn spent(cluster: &Cluster) -> [f64; 3] {
+    let state = cluster.state().to_string_lossy();
+    let own = |process: &Process, word: &str| [word, &state].iter().all(|word| process.words.iter().any(|w| w == word));
+    let processes = process::all();
+    let [server, nodes] = ["control-plane", "simulated-nodes"]
+        .map(|word| processes.iter().filter(|process| own(process, word)).map(|p| processor_time(p.pid)).sum());
+    [server, nodes, processor_time(std::process::id())]
 }
 
 /// From the first creation to the last pod seen Running.
 async fn start(client: &Client, pods: usize) -> Result<Duration> {
     let api: Api<Pod> = Api::default_namespaced(client.clone());
     let version = api.list_metadata(&Default::default()).await?.metadata.resource_version.unwrap_or_default();
-    let ours = WatchParams::default().labels("app=load").timeout(290);
-    let mut events = api.watch(&ours, &version).await.context("cannot watch pods")?.boxed();
+    let ours = WatchParams::default().labels("app=load").fields("status.phase=Running").timeout(290);
+    let mut events = api.watch_metadata(&ours, &version).await.context("cannot watch pods")?.boxed();
     let begin = Instant::now();
     let seen = async {
         let mut running = HashSet::new();
         while let Some(event) = events.next().await {
-            let (WatchEvent::Added(pod) | WatchEvent::Modified(pod)) = event? else { continue };
-            if pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running") {
+            if let WatchEvent::Added(pod) = event? {
                 running.insert(pod.name_any());
             }
             if running.len() == pods {

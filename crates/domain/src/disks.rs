@@ -162,9 +162,9 @@ fn element(
         // The chain ends here by our word: nothing in the image's header may extend it.
         element = element.child(
             Element::new("backingStore")
-                .attr("type", "file")
+                .attr("type", if backing.block { "block" } else { "file" })
                 .child(Element::new("format").attr("type", backing.format.word()))
-                .child(source(&backing.path, false))
+                .child(source(&backing.path, backing.block))
                 .child(Element::new("backingStore")),
         );
     } else {

@@ -88,6 +88,8 @@ pub struct ResolvedDisk {
 pub struct Backing {
     pub path: String,
     pub format: Format,
+    /// `path` is a block device.
+    pub block: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -42,6 +42,8 @@ pub struct LiveDevice {
     pub kind: DeviceKind,
     /// Name in the VMI.
     pub name: String,
+    /// The guest cannot write to it.
+    pub readonly: bool,
     /// `vda`, or the tap.
     pub target: String,
     /// Interfaces only.

@@ -4,6 +4,7 @@
 //!   VMI + Environment --to_xml--> domain XML --libvirt--> live XML --LiveDomain::read--> facts
 //! ```
 
+mod capabilities;
 mod clock;
 mod cpu;
 mod devices;
@@ -15,16 +16,21 @@ mod interfaces;
 mod live;
 mod machine;
 mod memory;
+mod migratable;
+mod migration;
 mod topology;
 mod xml;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 
+pub use capabilities::NodeCapabilities;
 pub use environment::{
     Backing, Environment, FirmwareFiles, Format, Paths, PluggedInterface, ResolvedDisk, ResolvedKernel, Smbios,
 };
 pub use facts::{DeviceKind, GuestFacts, GuestInterface, LiveDevice};
-pub use live::LiveDomain;
+pub use live::{LiveDomain, ReadError};
+pub use migratable::{Host, Migratability, Obstacle, migratability};
+pub use migration::{MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
 use xml::Element;
 
 /// Why a VMI has no domain. The sentence reaches the user in a condition.

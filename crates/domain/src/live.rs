@@ -80,6 +80,7 @@ impl LiveDomain {
                         let alias = attribute(start, "name");
                         device.name = alias.strip_prefix("ua-").unwrap_or(&alias).to_owned();
                     }
+                    "readonly" => device.readonly = true,
                     "link" => device.link = attribute(start, "state"),
                     "driver" => device.queues = attribute(start, "queues").parse().unwrap_or(device.queues),
                     _ => {}
@@ -106,10 +107,10 @@ impl LiveDomain {
     }
 }
 
-fn name(start: &BytesStart<'_>) -> String {
+pub(crate) fn name(start: &BytesStart<'_>) -> String {
     start.name().as_ref().to_owned()
 }
 
-fn attribute(start: &BytesStart<'_>, name: &str) -> String {
+pub(crate) fn attribute(start: &BytesStart<'_>, name: &str) -> String {
     start.try_get_attribute(name).ok().flatten().map(|attribute| attribute.value.into_owned()).unwrap_or_default()
 }

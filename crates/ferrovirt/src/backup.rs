@@ -65,7 +65,7 @@ fn ensure_cluster(state: &State) -> anyhow::Result<()> {
 
 /// Asks the API server, which alone knows what is in its store while it runs.
 async fn running(state: &State, file: &Path) -> anyhow::Result<Head> {
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     let request = http::Request::get("/backup").body(Vec::new()).context("cannot ask for the objects")?;
     let lines = client.request_stream(request).await.context("the API server does not hand its objects out")?;
     let mut lines = std::pin::pin!(lines.lines());

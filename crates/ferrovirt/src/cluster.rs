@@ -79,14 +79,18 @@ pub(crate) fn write_node_secrets(state: &State, config: &node::Config) -> anyhow
     Ok(())
 }
 
-/// A client of this cluster, whichever context the user of the kubeconfig has made the current one.
-pub(crate) async fn client(path: &Path) -> anyhow::Result<kube::Client> {
+/// A client of this cluster, whichever context the user of the kubeconfig has made the current one. What it writes is
+/// `component`'s, in managed fields and in logs.
+pub(crate) async fn client(path: &Path, component: &str) -> anyhow::Result<kube::Client> {
     const CONTEXT: &str = "ferrovirt";
     let read = Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
     let options = KubeConfigOptions { context: Some(CONTEXT.to_owned()), ..KubeConfigOptions::default() };
-    let config = kube::Config::from_custom_kubeconfig(read, &options)
+    let mut config = kube::Config::from_custom_kubeconfig(read, &options)
         .await
         .with_context(|| format!("cannot use {}", path.display()))?;
+    if let Ok(agent) = http::HeaderValue::from_str(&format!("{component}/{}", env!("CARGO_PKG_VERSION"))) {
+        config.headers.push((http::header::USER_AGENT, agent));
+    }
     kube::Client::try_from(config).context("cannot make a client")
 }
 

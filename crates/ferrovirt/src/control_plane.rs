@@ -83,7 +83,10 @@ async fn run(state: &State) -> anyhow::Result<()> {
         pod_cidrs: pod_ranges(&node),
         drivers: drivers(&server),
     };
-    let controllers = kit::spawn("controllers", kube_controllers::run(server.client(), options, stop.clone()));
+    let controllers = kit::spawn(
+        "controllers",
+        kube_controllers::run(server.client_named("kube-controller-manager"), options, stop.clone()),
+    );
     let _availability = kit::spawn("availability", availability::run(server.clone(), stop.clone()));
     let _route = kit::spawn("service-route", service_route::keep(server.client(), state.clone()));
     let _resolver = kit::spawn("resolver", pass_names_on(node));

@@ -39,7 +39,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
 }
 
 async fn run(state: &State) -> anyhow::Result<()> {
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     let since = Instant::now();
     deploy::apply_manifest(&client, MANIFEST).await?;
     let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), NAMESPACE);

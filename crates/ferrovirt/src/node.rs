@@ -79,8 +79,8 @@ pub(crate) fn agent(_words: Vec<OsString>) -> anyhow::Result<()> {
     terminal::log("info");
     cluster::runtime()?.block_on(async {
         let config = node::Config::load(Path::new(config::IN_NODE))?;
-        let client = cluster::client(Path::new(node::IN_NODE_KUBECONFIG)).await?;
-        let network = cluster::client(Path::new(node::IN_NODE_NETWORK_KUBECONFIG)).await?;
+        let client = cluster::client(Path::new(node::IN_NODE_KUBECONFIG), "kubelet").await?;
+        let network = cluster::client(Path::new(node::IN_NODE_NETWORK_KUBECONFIG), "kube-proxy").await?;
         let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
         node::agent::run(&config, client, network, stop).await.context("the node's agent failed")
     })

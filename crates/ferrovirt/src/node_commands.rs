@@ -70,9 +70,13 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
         Action::List => runtime.block_on(list(&state)),
         Action::Exec { name, command } => exec(&state, name, &command),
         Action::Run { name } => runtime.block_on(node::run(&state, name)),
+        // Power and cables fail whatever else is going on, also several at once.
+        failure @ (Action::Kill { .. } | Action::Cut { .. } | Action::Heal { .. }) => {
+            runtime.block_on(apply(&state, failure))
+        }
         change => {
             state.make()?;
-            let _exclusive = state.exclusive()?;
+            let _turn = state.exclusive_in_turn()?;
             runtime.block_on(apply(&state, change))
         }
     }
@@ -125,7 +129,7 @@ async fn start(state: &State, number: Number) -> anyhow::Result<()> {
     }
     let since = kit::clock::now();
     node::start(state, number).await?;
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     up::wait_for_node(state, &client, number, Some(since)).await?;
     if let Some(pid) = state.node_pid(number)? {
         images::load_into(&images::default_workshop()?, number, pid, &images::Image::ALL)?;
@@ -144,7 +148,7 @@ async fn remove(state: &State, number: Number) -> anyhow::Result<()> {
     down::stop_node(state, number)?;
     host_network::remove_node(&config).await.context("cannot take the node's interface away")?;
     if state.control_plane_pid()?.is_some() {
-        let client = cluster::client(&state.kubeconfig()).await?;
+        let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
         absent(Api::<Node>::all(client.clone()).delete(&config.name, &DeleteParams::default()).await)
             .with_context(|| format!("cannot delete the Node {number}"))?;
         forget_pods(&client, &config.name).await.with_context(|| format!("cannot delete the pods of {number}"))?;
@@ -187,27 +191,31 @@ async fn list(state: &State) -> anyhow::Result<()> {
         Some(_) => registered(state).await.unwrap_or_default(),
         None => Vec::new(),
     };
-    terminal::say(&format!("{:<10} {:<24} {:<14} {}", "NAME", "POWER", "ADDRESS", "READY"));
+    terminal::say(&format!("{:<10} {:<26} {:<14} {}", "NAME", "POWER", "ADDRESS", "READY"));
     for number in state.nodes()? {
         let config = state.node(number)?;
-        let power = state.node_pid(number)?.map_or("off".to_owned(), |pid| format!("on, pid {pid}"));
+        let power = match state.node_pid(number)? {
+            None => "off".to_owned(),
+            Some(pid) if host_network::is_plugged(&config).await.unwrap_or(true) => format!("on, pid {pid}"),
+            Some(pid) => format!("on, pid {pid}, cut off"),
+        };
         let address = config.addresses.first().map(|address| address.addr().to_string()).unwrap_or_default();
         let object = listed.iter().find(|node| node.metadata.name.as_deref() == Some(&config.name));
         let ready = object.map_or("unknown", |node| if up::is_ready(node, None) { "yes" } else { "no" });
-        terminal::say(&format!("{:<10} {power:<24} {address:<14} {ready}", config.name));
+        terminal::say(&format!("{:<10} {power:<26} {address:<14} {ready}", config.name));
     }
     for node in listed.iter().filter(|node| simulated::is_simulated(node)) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
         let address = addresses.into_iter().find(|a| a.type_ == "InternalIP").map_or("", |a| a.address.as_str());
         let ready = if up::is_ready(node, None) { "yes" } else { "no" };
-        terminal::say(&format!("{name:<10} {:<24} {address:<14} {ready}", "simulated"));
+        terminal::say(&format!("{name:<10} {:<26} {address:<14} {ready}", "simulated"));
     }
     Ok(())
 }
 
 async fn registered(state: &State) -> anyhow::Result<Vec<Node>> {
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     Ok(Api::<Node>::all(client).list(&ListParams::default()).await?.items)
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let state = arguments.state.state()?;
     let _lock = sys::lock::acquire(&state.simulated_lock())?.context("the simulated nodes run already")?;
     cluster::runtime()?.block_on(async {
-        let client = cluster::client(&state.kubeconfig()).await?;
+        let client = cluster::client(&state.kubeconfig(), "kubelet").await?;
         let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
         kubelet::simulated::run(client, arguments.count, stop).await.context("the simulated nodes failed")
     })

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
@@ -111,7 +112,7 @@ impl State {
         self.dir.join("simulated-nodes")
     }
 
-    /// Held by `up` and `down` while they work.
+    /// Held while a command changes what the cluster is made of.
     fn command_lock(&self) -> PathBuf {
         self.dir.join("command.lock")
     }
@@ -129,16 +130,30 @@ impl State {
             .with_context(|| format!("cannot set the mode of {}", self.pki().display()))
     }
 
-    /// Keeps other `up` and `down` away until dropped.
+    /// Keeps other commands that change the cluster away until dropped.
     pub(crate) fn exclusive(&self) -> anyhow::Result<lock::Lock> {
         let path = self.command_lock();
         lock::acquire(&path)?.ok_or_else(|| {
             let by = lock::holder(&path).ok().flatten().map(|pid| format!(" (pid {pid})")).unwrap_or_default();
             advise(
-                anyhow::anyhow!("another `ferrovirt up` or `down` is at work{by}"),
+                anyhow::anyhow!("another command that changes the cluster is at work{by}"),
                 "wait for it, or end it with Ctrl-C",
             )
         })
+    }
+
+    /// Like [`State::exclusive`], but waits for its turn: nodes may be added and removed by several hands.
+    pub(crate) fn exclusive_in_turn(&self) -> anyhow::Result<lock::Lock> {
+        let deadline = Instant::now() + TURN;
+        loop {
+            if let Some(turn) = lock::acquire(&self.command_lock())? {
+                return Ok(turn);
+            }
+            if Instant::now() > deadline {
+                return self.exclusive();
+            }
+            sys::process::pause(Duration::from_millis(20));
+        }
     }
 
     /// The pid of the running control plane.
@@ -146,6 +161,9 @@ impl State {
         Ok(lock::holder(&self.control_plane_lock())?)
     }
 }
+
+/// Longer than commands take, but for `node stop`, which waits for as long as pods are granted.
+const TURN: Duration = Duration::from_secs(60);
 
 /// Refuses to go on without root.
 pub(crate) fn need_root() -> anyhow::Result<()> {

@@ -80,7 +80,7 @@ pub(crate) fn virtualization(verdict: &Verdict) -> String {
 }
 
 async fn api(state: &State, nodes: &[Number]) -> anyhow::Result<String> {
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     let version = client.apiserver_version().await?.git_version;
     let known = Api::<Node>::all(client.clone()).list(&kube::api::ListParams::default()).await?.items;
     let pods = Api::<Pod>::all(client).list_metadata(&kube::api::ListParams::default()).await?.items.len();

@@ -95,7 +95,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     numbers.dedup();
     let starts = start_cluster(state, &numbers, &mut steps).await?;
     let since = Instant::now();
-    let client = cluster::client(&state.kubeconfig()).await?;
+    let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     wait_for_api(state, &client).await?;
     if steps.changed {
         steps.done("API server answers", since);
@@ -284,6 +284,10 @@ pub(crate) async fn wait_for_node(
     let name = number.to_string();
     let nodes: Api<Node> = Api::all(client.clone());
     let deadline = Instant::now() + PATIENCE;
+    if state.node_pid(number)?.is_some() && !host_network::is_plugged(&state.node(number)?).await? {
+        let hint = format!("`ferrovirt node heal {number}` connects it again");
+        return Err(advise(anyhow::anyhow!("node {number} is cut off the network"), hint));
+    }
     loop {
         let found = nodes.get_opt(&name).await.context("cannot ask for the node")?;
         // What is known of the node may be a moment older than its start, so the kubelet itself must answer as well.

@@ -67,8 +67,8 @@ const LAUNCHER_PACKAGES: [&str; 14] = [
 
 /// Links of the multicall binary.
 const COMPONENTS: [&str; 4] = ["virt-operator", "virt-api", "virt-controller", "virt-handler"];
-/// Links of the launcher: programs that ask it.
-const ASKING: [&str; 2] = ["virt-probe", "virt-freezer"];
+/// Links of the launcher: programs that ask it, and one that asks libvirt what the node can do.
+const ASKING: [&str; 3] = ["virt-probe", "virt-freezer", "virt-node-capabilities"];
 
 /// Applets that make `kubectl exec` useful.
 const APPLETS: [&str; 16] =

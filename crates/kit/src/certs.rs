@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use time::OffsetDateTime;
@@ -128,6 +128,22 @@ impl Authority {
     pub fn issue(&self, leaf: &Leaf, now: Timestamp, lifetime: Duration) -> Result<Pair, Error> {
         let make = |source| Error::Make { subject: leaf.name.clone(), source };
         let key = KeyPair::generate().map_err(make)?;
+        let certificate = self.sign(&key, leaf, now, lifetime)?;
+        Ok(Pair { certificate, key: key.serialize_pem() })
+    }
+
+    /// A leaf for the key of a signing request. Of the request only the key is taken: who its holder is, `leaf` says.
+    ///
+    /// # Errors
+    /// When the request is not one, or a name is not one.
+    pub fn answer(&self, request: &str, leaf: &Leaf, now: Timestamp, lifetime: Duration) -> Result<String, Error> {
+        let read = |source: rcgen::Error| Error::Read { what: "signing request", source: source.into() };
+        let request = CertificateSigningRequestParams::from_pem(request).map_err(read)?;
+        self.sign(&request.public_key, leaf, now, lifetime)
+    }
+
+    fn sign(&self, key: &impl PublicKeyData, leaf: &Leaf, now: Timestamp, lifetime: Duration) -> Result<String, Error> {
+        let make = |source| Error::Make { subject: leaf.name.clone(), source };
         let mut params = CertificateParams::default();
         validity(&mut params, &leaf.name, now, lifetime)?;
         params.distinguished_name = Default::default();
@@ -143,9 +159,22 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let certificate = params.signed_by(&key, &self.issuer).map_err(make)?;
-        Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+        Ok(params.signed_by(key, &self.issuer).map_err(make)?.pem())
     }
+}
+
+/// A new key and a signing request for it, both in PEM. Whoever signs says who the holder is; the name is for readers.
+///
+/// # Errors
+/// When no key can be made.
+pub fn request(name: &str) -> Result<(String, String), Error> {
+    let make = |source| Error::Make { subject: name.to_owned(), source };
+    let key = KeyPair::generate().map_err(make)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = Default::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let request = params.serialize_request(&key).map_err(make)?.pem().map_err(make)?;
+    Ok((key.serialize_pem(), request))
 }
 
 fn validity(params: &mut CertificateParams, name: &str, now: Timestamp, lifetime: Duration) -> Result<(), Error> {
@@ -253,6 +282,23 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(identity(&der), Some(expect));
+    }
+
+    #[test]
+    fn a_request_is_answered_with_the_names_of_the_signer() {
+        let authority = Authority::generate("test", start(), HOUR * 48).unwrap();
+        let (key, request) = request("anybody").unwrap();
+        let leaf =
+            Leaf { name: "h".into(), role: "virt-handler".into(), node: Some("n1".into()), ..Default::default() };
+        let certificate = authority.answer(&request, &leaf, start(), HOUR).unwrap();
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let found = identity(&der).unwrap();
+        assert_eq!(
+            (found.name.as_str(), found.role.as_str(), found.node.as_deref()),
+            ("h", "virt-handler", Some("n1"))
+        );
+        crate::tls::Material::new().set(&Pair { certificate, key }).unwrap();
+        assert!(authority.answer("not a request", &leaf, start(), HOUR).is_err());
     }
 
     #[test]

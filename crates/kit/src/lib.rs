@@ -13,6 +13,7 @@ pub mod events;
 pub mod health;
 pub mod lease;
 pub mod metrics;
+pub mod peer;
 pub mod queue;
 pub mod server;
 pub mod shutdown;

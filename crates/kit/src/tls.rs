@@ -20,6 +20,7 @@ use rustls::{
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     sign::CertifiedKey,
+    version::TLS13,
 };
 
 use crate::{Chain, Task, certs};
@@ -285,6 +286,38 @@ pub fn client(
     let verifier = RoleVerifier { trust, role: role.to_owned(), node: node.map(str::to_owned), provider: provider() };
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
+        .map_err(Error::Rustls)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(material);
+    Ok(Arc::new(config))
+}
+
+/// The accepting end of streams between processes that are both ours: TLS 1.3, and no protocol to agree on.
+///
+/// # Errors
+/// When the provider lacks TLS 1.3.
+pub(crate) fn stream_server(material: Arc<Material>, clients: Clients) -> Result<Arc<ServerConfig>, Error> {
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(Error::Rustls)?
+        .with_client_cert_verifier(Arc::new(ClientVerifier { clients, provider: provider() }))
+        .with_cert_resolver(material);
+    Ok(Arc::new(config))
+}
+
+/// The connecting end of such a stream. The node in the certificate is for the caller to check.
+///
+/// # Errors
+/// When the provider lacks TLS 1.3.
+pub(crate) fn stream_client(
+    material: Arc<Material>,
+    trust: Arc<Trust>,
+    role: &str,
+) -> Result<Arc<ClientConfig>, Error> {
+    let verifier = RoleVerifier { trust, role: role.to_owned(), node: None, provider: provider() };
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
         .map_err(Error::Rustls)?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))

@@ -22,6 +22,7 @@ pub(crate) mod amount;
 pub mod cel;
 pub(crate) mod configuration;
 pub mod limits;
+mod node_audience;
 pub mod node_restriction;
 pub mod plugins;
 pub mod pod_security;
@@ -196,7 +197,7 @@ impl Admission {
             crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;
         }
         plugins::priority_classes(&*self.view, attributes)?;
-        node_restriction::check(&*self.view, attributes)?;
+        node_restriction::check(&*self.view, &self.authorizer, attributes)?;
         service_account::validate(&*self.view, attributes)?;
         guard::check(&self.authorizer, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;

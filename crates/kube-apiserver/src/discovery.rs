@@ -254,6 +254,7 @@ mod tests {
                 aggregated("subresources.kubevirt.io", "v1alpha3"),
                 aggregated("subresources.kubevirt.io", "v1"),
             ],
+            unserved: Vec::new(),
         }
     }
 

@@ -4,6 +4,9 @@
 //! strategic merge ─┐                        ┌─ managed::update (who owns what after any write)
 //! server-side apply┴─> the object's new value ┴─ apply::apply
 //! ```
+//!
+//! Who wrote in another version of the API than the one written in now is dealt with in [`versions`] and
+//! [`apply::across`].
 
 pub mod apply;
 mod check;
@@ -13,3 +16,4 @@ mod lastapplied;
 pub mod managed;
 pub mod strategic;
 pub mod typed;
+pub mod versions;

@@ -170,6 +170,8 @@ pub struct Aggregated {
 pub struct Registry {
     /// All served versions, built-ins first.
     pub resources: Vec<Arc<Resource>>,
+    /// Versions of definitions that are served no more, or not yet: owners may have written in them.
+    pub unserved: Vec<Arc<Resource>>,
     /// Delegated group versions.
     pub aggregated: Vec<Aggregated>,
 }
@@ -178,6 +180,11 @@ impl Registry {
     /// The resource at `group/version/plural`.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|r| r.plural == plural && r.version == version && r.group == group)
+    }
+    /// The same, also of a version that is not served.
+    pub fn find_declared(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        let declared = self.resources.iter().chain(&self.unserved);
+        declared.into_iter().find(|r| r.plural == plural && r.version == version && r.group == group)
     }
     /// The resource of a kind, any version when `version` is empty.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {

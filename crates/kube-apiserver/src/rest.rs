@@ -18,7 +18,7 @@ mod respond;
 pub mod selector;
 mod specification;
 mod subresource;
-mod watching;
+pub(crate) mod watching;
 mod write;
 
 use std::sync::{Arc, Mutex, PoisonError};

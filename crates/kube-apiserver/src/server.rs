@@ -16,6 +16,7 @@ use crate::error::ApiError;
 use crate::metrics::Requests;
 use crate::registry::{Registry, Resource};
 use crate::request::{RequestInfo, User};
+use crate::rest::watching::lines::Lines;
 use crate::store::{Object, OpenError, Store};
 use crate::{crd, rest};
 
@@ -59,6 +60,7 @@ struct Inner {
     edges: Edges,
     openapi: crate::openapi::Cache,
     requests: Requests,
+    lines: Lines,
     closing: watch::Sender<bool>,
     /// Told when the registry has changed.
     registered: watch::Sender<()>,
@@ -92,6 +94,7 @@ impl ApiServer {
                 edges,
                 openapi: crate::openapi::Cache::default(),
                 requests: Requests::default(),
+                lines: Lines::default(),
                 closing: watch::Sender::new(false),
                 registered: watch::Sender::new(()),
                 services: Arc::default(),
@@ -121,6 +124,16 @@ impl ApiServer {
     /// A client in this process, as administrator.
     pub fn client(&self) -> kube::Client {
         self.client_as(User::admin())
+    }
+
+    /// The same for a component, whose name what it writes bears.
+    pub fn client_named(&self, component: &'static str) -> kube::Client {
+        let agent = http::HeaderValue::from_static(component);
+        let named = axum::middleware::map_request(move |mut request: Request| {
+            request.headers_mut().entry(http::header::USER_AGENT).or_insert_with(|| agent.clone());
+            std::future::ready(request)
+        });
+        kube::Client::new(self.router().layer(named).layer(axum::Extension(User::admin())), "default")
     }
 
     /// A client in this process, as `user`: authorization and admission apply.
@@ -167,6 +180,10 @@ impl ApiServer {
         self.inner.closing.subscribe()
     }
 
+    /// Lines of watches that several are told.
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.inner.lines
+    }
     /// Changes when other resources are served than before.
     pub(crate) fn registered(&self) -> watch::Receiver<()> {
         self.inner.registered.subscribe()

@@ -1,13 +1,14 @@
 //! The garbage collector: objects go when their owners are gone, in all served resources, CRDs included.
 //!
 //! ```text
-//!  discovery --> one metadata watch per resource --> graph of owners --> queue of uids --> live check --> delete / patch
+//!  discovery --> one watch per resource --> graph of owners --> queue of uids --> live check --> delete / patch
 //! ```
 //!
 //! Guarantee: an object is deleted only after the API server itself said that each of its owners is gone (or waits for
 //! it), and only with its uid as precondition.
 
 mod graph;
+mod owned;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::core::DynamicObject;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -28,8 +29,7 @@ use crate::error::{During, Error, Result, gone_is_none};
 use crate::queue::{Queue, Wake};
 use crate::resources::{Served, discover};
 use graph::{Graph, Node, Owner, Verdict};
-
-type Metadata = PartialObjectMeta<DynamicObject>;
+use owned::Owned;
 
 struct Collector {
     ctx: Context,
@@ -123,7 +123,7 @@ impl Collector {
     }
 
     async fn follow(self: Arc<Self>, served: Arc<Served>, listed: watch::Sender<bool>) {
-        let api: Api<Metadata> = served.within(&self.ctx.client, "");
+        let api: Api<Owned> = served.within(&self.ctx.client, "");
         let announces = matches!(served.api.plural.as_str(), "customresourcedefinitions" | "apiservices");
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
         let mut relist: Option<std::collections::HashSet<String>> = None;
@@ -169,7 +169,7 @@ impl Collector {
         }
     }
 
-    fn observed(&self, served: &Arc<Served>, object: &Metadata, settled: bool) {
+    fn observed(&self, served: &Arc<Served>, object: &Owned, settled: bool) {
         let affected = self.graph().set(served, &object.metadata);
         let known = |uid: &String| {
             let graph = self.graph();
@@ -250,7 +250,7 @@ impl Collector {
         if served.namespaced && node.namespace.is_empty() {
             return Ok(Owner::Solid);
         }
-        let api: Api<Metadata> = served.within(&self.ctx.client, &node.namespace);
+        let api: Api<Owned> = served.within(&self.ctx.client, &node.namespace);
         let owner = api.get_opt(&reference.name).await.during("read owner", about())?;
         Ok(match owner {
             Some(owner) if owner.uid().as_deref() == Some(reference.uid.as_str()) => {
@@ -288,8 +288,8 @@ impl Collector {
     }
 
     /// Changes the metadata of an object as it is now.
-    async fn rewrite(&self, node: &Node, change: impl Fn(&Metadata) -> Option<serde_json::Value>) -> Result<()> {
-        let api: Api<Metadata> = node.served.within(&self.ctx.client, &node.namespace);
+    async fn rewrite(&self, node: &Node, change: impl Fn(&Owned) -> Option<serde_json::Value>) -> Result<()> {
+        let api: Api<Owned> = node.served.within(&self.ctx.client, &node.namespace);
         let Some(object) = api.get_opt(&node.name).await.during("read", describe(node))? else { return Ok(()) };
         let Some(mut metadata) = change(&object) else { return Ok(()) };
         metadata["uid"] = json!(object.uid());

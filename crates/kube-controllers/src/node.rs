@@ -120,7 +120,8 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
     } else {
         wake = Wake::After(GRACE.saturating_sub(silence));
     }
-    if plan::state(&node, "Ready") != "True" {
+    // An agent that speaks says itself how its pods are, also before it has said how the node is.
+    if silence >= GRACE && plan::state(&node, "Ready") != "True" {
         mark_pods_not_ready(ctx, &name).await?;
     }
     let (evict, again) = {
@@ -134,6 +135,8 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
         };
     }
     if let Some(taints) = plan::taints(&node, evict, &now) {
+        // A node without taints has no list of them.
+        let taints = (!taints.is_empty()).then_some(taints);
         let change = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"taints": taints}});
         patch(ctx, &name, "taint node", &change).await?;
     }

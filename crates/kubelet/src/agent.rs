@@ -111,7 +111,8 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let collection = crate::collection::run(context.clone(), pods_known, shutdown.clone());
     let pods = async {
         // Pods that start at once want the Services in their environment.
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready()).await;
+        let services = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready());
+        let _ = tokio::join!(services, context.runtime.initialized());
         pods::run(context.clone(), known, shutdown.clone()).await?;
         done.cancel();
         Ok(())

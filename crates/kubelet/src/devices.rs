@@ -36,6 +36,8 @@ struct State {
     plugins: BTreeMap<String, Plugin>,
     /// By pod and container.
     given: HashMap<(String, String), Given>,
+    /// What plugins said about it: a container that starts again is not asked for again, also while its plugin is away.
+    answers: HashMap<(String, String), BTreeMap<String, Vec<plugin::ContainerAllocateResponse>>>,
     /// Resources that plugins have ever registered: without its plugin, nothing of them can be given.
     of_plugins: BTreeSet<String>,
     /// Resources that somebody wrote into the node's capacity: they are counted, and there is nothing to give.
@@ -47,6 +49,9 @@ const REGISTERED: &str = "registered-resources.json";
 
 /// Devices by resource.
 type Given = BTreeMap<String, Vec<String>>;
+
+/// Devices, and what a container needs to use them.
+type Answered = (Vec<String>, Vec<plugin::ContainerAllocateResponse>);
 
 struct Plugin {
     client: Client,
@@ -127,7 +132,9 @@ impl Devices {
 
     /// Takes back what a pod had.
     pub(crate) fn release(&self, uid: &str) {
-        self.state().given.retain(|(pod, _), _| pod != uid);
+        let mut state = self.state();
+        state.given.retain(|(pod, _), _| pod != uid);
+        state.answers.retain(|(pod, _), _| pod != uid);
     }
 
     /// Remembers what a container of an earlier life was given.
@@ -148,15 +155,15 @@ impl Devices {
         let mut allocation = Allocation { record: "{}".into(), ..Default::default() };
         let mut given = Given::new();
         for (resource, amount) in wanted.iter().filter(|(resource, _)| !self.is_only_counted(resource)) {
-            let (mut client, options, ids) = self.reserve(uid, container, resource, *amount)?;
-            let request = plugin::ContainerAllocateRequest { devices_ids: ids.clone() };
-            let reply = client.allocate(plugin::AllocateRequest { container_requests: vec![request] }).await;
-            let reply = reply.map_err(Error::runtime("allocate devices"))?.into_inner();
-            if options.pre_start_required {
+            let (ids, answers) = match self.kept(uid, container, resource, *amount) {
+                Some(kept) => kept,
+                None => self.ask(uid, container, resource, *amount).await?,
+            };
+            if let Some(mut client) = self.prepares(resource) {
                 let request = plugin::PreStartContainerRequest { devices_ids: ids.clone() };
                 client.pre_start_container(request).await.map_err(Error::runtime("prepare devices"))?;
             }
-            for answer in reply.container_responses {
+            for answer in answers {
                 add(&mut allocation, answer);
             }
             given.insert(resource.clone(), ids);
@@ -165,13 +172,35 @@ impl Devices {
         Ok(allocation)
     }
 
-    fn reserve(
-        &self,
-        uid: &str,
-        container: &str,
-        resource: &str,
-        amount: usize,
-    ) -> Result<(Client, plugin::DevicePluginOptions, Vec<String>)> {
+    /// What the container was given of the resource before, if it is as much as it wants.
+    fn kept(&self, uid: &str, container: &str, resource: &str, amount: usize) -> Option<Answered> {
+        let (state, key) = (self.state(), (uid.to_owned(), container.to_owned()));
+        let ids = state.given.get(&key)?.get(resource).filter(|ids| ids.len() == amount)?;
+        Some((ids.clone(), state.answers.get(&key)?.get(resource)?.clone()))
+    }
+
+    /// Chooses devices, and asks their plugin what the container needs for them.
+    async fn ask(&self, uid: &str, container: &str, resource: &str, amount: usize) -> Result<Answered> {
+        let (mut client, ids) = self.reserve(uid, container, resource, amount)?;
+        let request = plugin::ContainerAllocateRequest { devices_ids: ids.clone() };
+        let reply = client.allocate(plugin::AllocateRequest { container_requests: vec![request] }).await;
+        let answers = reply.map_err(Error::runtime("allocate devices"))?.into_inner().container_responses;
+        let key = (uid.to_owned(), container.to_owned());
+        self.state().answers.entry(key).or_default().insert(resource.to_owned(), answers.clone());
+        Ok((ids, answers))
+    }
+
+    /// The plugin, if it wants to be told of each start.
+    fn prepares(&self, resource: &str) -> Option<Client> {
+        let state = self.state();
+        state
+            .plugins
+            .get(resource)
+            .filter(|plugin| plugin.options.pre_start_required)
+            .map(|plugin| plugin.client.clone())
+    }
+
+    fn reserve(&self, uid: &str, container: &str, resource: &str, amount: usize) -> Result<(Client, Vec<String>)> {
         let mut state = self.state();
         let key = (uid.to_owned(), container.to_owned());
         let taken: BTreeSet<String> = state
@@ -186,9 +215,9 @@ impl Devices {
         };
         let ids = choose(&found.devices, &taken, &had, amount)
             .ok_or_else(|| Error::Invalid(format!("not enough free devices of {resource}: {amount} requested")))?;
-        let (client, options) = (found.client.clone(), found.options);
+        let client = found.client.clone();
         state.given.entry(key).or_default().insert(resource.to_owned(), ids.clone());
-        Ok((client, options, ids))
+        Ok((client, ids))
     }
 
     /// Serves registrations until `shutdown`. A fresh socket tells plugins to register again.
@@ -338,21 +367,4 @@ fn add(allocation: &mut Allocation, answer: plugin::ContainerAllocateResponse) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn choosing() {
-        let devices = BTreeMap::from([("a".into(), true), ("b".into(), false), ("c".into(), true), ("d".into(), true)]);
-        let taken = BTreeSet::from(["a".to_owned()]);
-        let check = |had: &[&str], amount, expect: Option<&[&str]>| {
-            let had: Vec<String> = had.iter().map(|id| (*id).to_owned()).collect();
-            let own = |list: &[&str]| list.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
-            assert_eq!(choose(&devices, &taken, &had, amount), expect.map(own));
-        };
-        check(&[], 2, Some(&["c", "d"]));
-        check(&["d"], 2, Some(&["d", "c"]));
-        check(&["b"], 1, Some(&["c"]));
-        check(&[], 3, None);
-    }
-}
+mod tests;

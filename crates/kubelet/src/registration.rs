@@ -11,7 +11,10 @@ use k8s_openapi::{
             NodeStatus, NodeSystemInfo,
         },
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{OwnerReference, Time},
+    },
 };
 use kube::{
     Api,
@@ -383,44 +386,68 @@ async fn images(context: &Context) -> Option<Vec<ContainerImage>> {
     Some(list.collect())
 }
 
+/// What goes with the Node object names it as its owner.
+pub(crate) async fn owner(context: &Context) -> Result<OwnerReference> {
+    let api: Api<Node> = Api::all(context.client.clone());
+    let node = api.get(&context.config.node_name).await.map_err(Error::api("get node"))?;
+    Ok(owned_by(&context.config.node_name, node.metadata.uid))
+}
+
+/// The Node of that name as an owner.
+pub(crate) fn owned_by(node: &str, uid: Option<String>) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        name: node.to_owned(),
+        uid: uid.unwrap_or_default(),
+        ..Default::default()
+    }
+}
+
 async fn keep_lease(context: &Context) {
     let api: Api<Lease> = Api::namespaced(context.client.clone(), LEASE_NAMESPACE);
-    let name = context.config.node_name.clone();
+    let name = &context.config.node_name;
     let mut exists = false;
     loop {
-        let now = kit::clock::micro_time();
         let written = if exists {
-            let patch = json!({"spec": {"renewTime": now}});
-            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+            let patch = json!({"spec": {"renewTime": kit::clock::micro_time()}});
+            api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(Error::api("renew lease"))
         } else {
-            let spec = LeaseSpec {
-                holder_identity: Some(name.clone()),
-                lease_duration_seconds: Some(LEASE_SECONDS),
-                renew_time: Some(now.clone()),
-                ..Default::default()
-            };
-            let metadata = ObjectMeta { name: Some(name.clone()), ..Default::default() };
-            let lease = Lease { metadata, spec: Some(spec) };
-            match api.create(&PostParams::default(), &lease).await {
-                Err(kube::Error::Api(status)) if status.code == 409 => {
-                    let patch = json!({"spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}});
-                    api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
-                }
-                other => other.map(drop),
-            }
+            make_lease(context, &api).await
         };
         let pause = match written {
-            Ok(()) => {
+            Ok(_) => {
                 exists = true;
                 BEAT
             }
             Err(error) => {
-                exists = exists && !matches!(&error, kube::Error::Api(status) if status.code == 404);
+                exists = exists && !error.is_not_found();
                 tracing::debug!(error = %kit::Chain(&error), "the node's lease was not renewed");
                 RETRY
             }
         };
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Makes the lease, which goes with the node, or takes over the one that is there.
+async fn make_lease(context: &Context, api: &Api<Lease>) -> Result<Lease> {
+    let name = &context.config.node_name;
+    let owner = owner(context).await?;
+    let spec = LeaseSpec {
+        holder_identity: Some(name.clone()),
+        lease_duration_seconds: Some(LEASE_SECONDS),
+        renew_time: Some(kit::clock::micro_time()),
+        ..Default::default()
+    };
+    let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
+    let lease = Lease { metadata, spec: Some(spec) };
+    match api.create(&PostParams::default(), &lease).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            let patch = json!({"metadata": {"ownerReferences": lease.metadata.owner_references}, "spec": lease.spec});
+            api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(Error::api("take over lease"))
+        }
+        other => other.map_err(Error::api("create lease")),
     }
 }
 

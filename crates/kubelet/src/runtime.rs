@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use rpc::{
@@ -24,6 +25,10 @@ use crate::error::{Error, Result};
 
 /// Messages with a thousand containers are larger than tonic's default of 4 MiB.
 const MESSAGE_LIMIT: usize = 64 << 20;
+
+/// How long containerd's CRI services are waited for, and how often they are asked.
+const INITIALIZATION: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Labels and annotations of sandboxes and containers, named as upstream so that crictl and others understand them.
 pub(crate) mod label {
@@ -63,6 +68,19 @@ impl Runtime {
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).map_err(fail)?;
         let channel = endpoint.connect().await.map_err(fail)?;
         Ok(Runtime { channel, owners: Arc::default() })
+    }
+
+    /// Returns when the CRI services answer: containerd listens a moment before they do, and pods that were refused meanwhile
+    /// would wait for their next turn. After a while each pod may rather say itself what is wrong.
+    pub(crate) async fn initialized(&self) {
+        let deadline = tokio::time::Instant::now() + INITIALIZATION;
+        while let Err(status) = self.cri().version(cri::VersionRequest { version: "v1".into() }).await {
+            if tokio::time::Instant::now() > deadline {
+                tracing::warn!(error = status.message(), "containerd does not answer as it should");
+                return;
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
     }
 
     pub(crate) fn cri(&self) -> RuntimeServiceClient<Channel> {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kit::queue::{Next, Queue};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, Preconditions};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -209,12 +209,13 @@ impl Agents {
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
         let Some(place) = self.nodes.get(&name) else { return Ok(Next::Wait) };
         let Some(address) = self.assign(&pod, place) else { return Ok(Next::Retry) };
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.0);
         match pod::step(&pod, place.address, address, kit::clock::now()) {
             pod::Step::Wait => Ok(Next::Wait),
             pod::Step::After(delay) => Ok(Next::After(delay)),
             pod::Step::Write(status) => {
                 let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
+                // The watch brings the pod; of the answer only the metadata is read.
+                let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.client.clone(), &key.0);
                 match api.patch_status(&key.1, &PatchParams::default(), &Patch::Strategic(patch)).await {
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Next::Wait),
                     other => other.map(|_| Next::Wait).map_err(Error::api("write pod status")),
@@ -223,6 +224,7 @@ impl Agents {
             pod::Step::Delete => {
                 let this = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
                 let now = DeleteParams::default().grace_period(0).preconditions(this);
+                let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.0);
                 match api.delete(&key.1, &now).await {
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Next::Wait),
                     other => other.map(|_| Next::Wait).map_err(Error::api("delete pod")),

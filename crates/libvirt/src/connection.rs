@@ -86,6 +86,17 @@ impl Connection {
         self.call(CALL, procedure, arguments, Reader::text)
     }
 
+    /// The `<cpu>` of `xml` with every feature it has spelled out, as far as KVM or translation can provide it.
+    pub fn expand_cpu(&self, kvm: bool, xml: &str) -> Result<String> {
+        const CALL: &str = "reading the features of a processor";
+        const EXPAND_FEATURES: u32 = 1;
+        let xml = checked("the processor's XML", xml)?;
+        let defaults = Writer::default().optional(None).optional(None).optional(None);
+        let of = defaults.optional(Some(if kvm { "kvm" } else { "qemu" }));
+        let arguments = of.u32(1).text(xml).u32(EXPAND_FEATURES);
+        self.call(CALL, remote::CONNECT_BASELINE_HYPERVISOR_CPU, arguments, Reader::text)
+    }
+
     /// Makes a domain known without starting it.
     pub fn define(&self, xml: &str) -> Result<Domain> {
         let xml = checked("the domain XML", xml)?;

@@ -11,7 +11,7 @@ use crate::{Parameter, Result, State, screenshot};
 const LIVE: u32 = 1;
 
 pub struct Domain {
-    connection: Connection,
+    pub(crate) connection: Connection,
     name: DomainName,
 }
 
@@ -251,17 +251,17 @@ impl Domain {
     }
 
     /// What every call about a domain begins with.
-    fn arguments(&self) -> Writer {
+    pub(crate) fn arguments(&self) -> Writer {
         self.name.write(Writer::default())
     }
 
-    fn flagged(&self, call: &'static str, procedure: u32, flags: u32) -> Result<()> {
+    pub(crate) fn flagged(&self, call: &'static str, procedure: u32, flags: u32) -> Result<()> {
         self.connection.call(call, procedure, self.arguments().u32(flags), nothing)
     }
 }
 
 /// Of an answer only the fact is of interest.
 #[expect(clippy::unnecessary_wraps, reason = "the shape of a decoder")]
-fn nothing(_: &mut Reader) -> std::result::Result<(), Malformed> {
+pub(crate) fn nothing(_: &mut Reader) -> std::result::Result<(), Malformed> {
     Ok(())
 }

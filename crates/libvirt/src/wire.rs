@@ -21,6 +21,8 @@ pub(crate) mod remote {
     pub(crate) const CONNECT_GET_LIB_VERSION: u32 = 157;
     pub(crate) const DOMAIN_ATTACH_DEVICE_FLAGS: u32 = 160;
     pub(crate) const DOMAIN_DETACH_DEVICE_FLAGS: u32 = 161;
+    pub(crate) const DOMAIN_ABORT_JOB: u32 = 164;
+    pub(crate) const DOMAIN_MIGRATE_SET_MAX_DOWNTIME: u32 = 166;
     pub(crate) const DOMAIN_GET_BLOCK_INFO: u32 = 194;
     pub(crate) const DOMAIN_CREATE_WITH_FLAGS: u32 = 196;
     pub(crate) const DOMAIN_SET_VCPUS_FLAGS: u32 = 199;
@@ -30,6 +32,8 @@ pub(crate) mod remote {
     pub(crate) const DOMAIN_DESTROY_FLAGS: u32 = 234;
     pub(crate) const DOMAIN_RESET: u32 = 245;
     pub(crate) const DOMAIN_SHUTDOWN_FLAGS: u32 = 258;
+    pub(crate) const DOMAIN_GET_JOB_STATS: u32 = 298;
+    pub(crate) const DOMAIN_MIGRATE_PERFORM3_PARAMS: u32 = 305;
     pub(crate) const CONNECT_DOMAIN_EVENT_CALLBACK_REGISTER_ANY: u32 = 316;
     pub(crate) const DOMAIN_FSFREEZE: u32 = 335;
     pub(crate) const DOMAIN_FSTHAW: u32 = 336;
@@ -38,6 +42,8 @@ pub(crate) mod remote {
     pub(crate) const CONNECT_GET_ALL_DOMAIN_STATS: u32 = 344;
     pub(crate) const DOMAIN_DEFINE_XML_FLAGS: u32 = 350;
     pub(crate) const DOMAIN_INTERFACE_ADDRESSES: u32 = 353;
+    pub(crate) const DOMAIN_MIGRATE_START_POST_COPY: u32 = 364;
+    pub(crate) const CONNECT_BASELINE_HYPERVISOR_CPU: u32 = 394;
     pub(crate) const DOMAIN_AGENT_SET_RESPONSE_TIMEOUT: u32 = 413;
 }
 
@@ -77,7 +83,7 @@ pub(crate) fn error(from: &mut Reader) -> Result<(i32, String), Malformed> {
 pub(crate) fn parameter(from: &mut Reader) -> Result<Parameter, Malformed> {
     let name = from.text()?;
     let value = match from.i32()? {
-        1 => Value::Signed(from.i32()?.into()),
+        1 => Value::Integer(from.i32()?),
         2 => Value::Unsigned(from.u32()?.into()),
         3 => Value::Signed(from.i64()?),
         4 => Value::Unsigned(from.u64()?),
@@ -87,6 +93,21 @@ pub(crate) fn parameter(from: &mut Reader) -> Result<Parameter, Malformed> {
         other => return Err(Malformed::UnknownType(other)),
     };
     Ok(Parameter { name, value })
+}
+
+pub(crate) fn write_parameters(to: Writer, parameters: &[Parameter]) -> Writer {
+    let count = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
+    parameters.iter().fold(to.u32(count), |to, Parameter { name, value }| {
+        let to = to.text(name);
+        match value {
+            Value::Integer(value) => to.i32(1).i32(*value),
+            Value::Signed(value) => to.i32(3).i64(*value),
+            Value::Unsigned(value) => to.i32(4).u64(*value),
+            Value::Float(value) => to.i32(5).u64(value.to_bits()),
+            Value::Boolean(value) => to.i32(6).i32((*value).into()),
+            Value::Text(value) => to.i32(7).text(value),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -110,7 +131,7 @@ mod tests {
             let value = parameter(&mut Reader::new(bytes)).map(|parameter| parameter.value);
             assert_eq!(value, expected);
         };
-        check(b"\0\0\0\x01\xff\xff\xff\xfe", Ok(Value::Signed(-2)));
+        check(b"\0\0\0\x01\xff\xff\xff\xfe", Ok(Value::Integer(-2)));
         check(b"\0\0\0\x02\xff\xff\xff\xff", Ok(Value::Unsigned(u32::MAX.into())));
         check(b"\0\0\0\x04\0\0\0\x01\0\0\0\0", Ok(Value::Unsigned(1 << 32)));
         check(b"\0\0\0\x05\x3f\xe0\0\0\0\0\0\0", Ok(Value::Float(0.5)));
@@ -128,6 +149,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn parameters_are_read_as_they_were_written(integer: i32, signed: i64, unsigned: u64, text in ".{0,9}") {
+            let values = [Value::Integer(integer), Value::Signed(signed), Value::Unsigned(unsigned), Value::Text(text),
+                          Value::Boolean(true), Value::Float(0.5)];
+            let parameters = values.map(|value| Parameter { name: "n".to_owned(), value });
+            let bytes = write_parameters(Writer::default(), &parameters).into_bytes();
+            prop_assert_eq!(Reader::new(bytes).list(parameter), Ok(parameters.to_vec()));
+        }
+
         #[test]
         fn no_bytes_make_a_reader_panic(bytes: Vec<u8>) {
             let _ = DomainName::read(&mut Reader::new(bytes.as_slice()));

@@ -26,6 +26,11 @@ impl Writer {
         self
     }
 
+    pub(crate) fn u64(mut self, value: u64) -> Self {
+        self.0.extend(value.to_be_bytes());
+        self
+    }
+
     pub(crate) fn i64(mut self, value: i64) -> Self {
         self.0.extend(value.to_be_bytes());
         self

@@ -1,5 +1,6 @@
 //! Networking without Kubernetes: links, addresses and routes over netlink, nftables, the list of connections.
 
+pub mod announce;
 pub mod conntrack;
 pub mod dhcp4;
 pub mod dhcp6;

@@ -167,14 +167,20 @@ impl Netlink {
         Ok(self.find(name).await?.is_some())
     }
 
-    /// Makes a bridge, or takes the one that is there, and brings it up.
+    /// Makes a bridge, or takes the one that is there, and brings it up. It keeps its hardware address whatever ports come
+    /// and go.
     pub async fn ensure_bridge(&self, name: &str) -> Result<Link> {
         if self.find(name).await?.is_none() {
             let request = self.handle.link().add(LinkBridge::new(name).up().build());
             request.execute().await.map_err(refused(format!("create bridge {name}")))?;
         }
         self.set_up(name).await?;
-        self.get(name).await
+        let bridge = self.get(name).await?;
+        // Unless it was set, the address is the lowest one of the ports: a new port changes it, and who has just learnt the
+        // old one sends into the void until he asks again, seconds later.
+        let own = LinkMessageBuilder::<LinkUnspec>::new().address(bridge.mac.clone());
+        self.change(name, "keep the hardware address of", own).await?;
+        Ok(bridge)
     }
 
     /// Makes a pair of virtual interfaces: `name` here, `peer` in the network namespace `netns`.
@@ -365,6 +371,22 @@ mod tests {
         use sys::namespace::{Namespace, current_netns, unshare};
         let made = std::thread::spawn(|| unshare(&[Namespace::Net]).and_then(|()| current_netns())).join().ok()?;
         made.ok()
+    }
+
+    #[tokio::test]
+    async fn a_bridge_keeps_its_hardware_address() {
+        let (Some(one), Some(two)) = (fresh_netns(), fresh_netns()) else { return };
+        let here = Netlink::open_in(one.as_fd()).unwrap();
+        let bridge = here.ensure_bridge("br0").await.unwrap();
+        // Below any address that was drawn at random, which has the bit for those that are not a vendor's.
+        for (port, mac) in [("low", [0, 0, 0, 0, 0, 2]), ("lower", [0, 0, 0, 0, 0, 1])] {
+            here.add_veth(port, &format!("{port}-end"), two.as_fd()).await.unwrap();
+            here.set_mac(port, mac).await.unwrap();
+            here.set_bridge(port, "br0").await.unwrap();
+        }
+        assert_eq!(here.get("br0").await.unwrap().mac, bridge.mac);
+        here.remove_link("lower").await.unwrap();
+        assert_eq!(here.ensure_bridge("br0").await.unwrap().mac, bridge.mac);
     }
 
     #[tokio::test]

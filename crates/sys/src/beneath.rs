@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
 
-use crate::{Result, at};
+use crate::{Result, at, call};
 
 /// A directory that paths are opened beneath. Whatever those behind the paths do, rename or link while it happens,
 /// the opened file lies in this directory and no symbolic or magic link was followed on the way.
@@ -34,16 +34,38 @@ impl Dir {
         self.openat(path.as_ref(), OFlags::RDONLY | OFlags::NONBLOCK).map(std::fs::File::from)
     }
 
+    /// A file beneath this directory, for reading and writing; a device, pipe or socket does not block the open.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<std::fs::File> {
+        self.openat(path.as_ref(), OFlags::RDWR | OFlags::NONBLOCK).map(std::fs::File::from)
+    }
+
     /// A reference to whatever lies at `path`, usable as `/proc/self/fd/N` for the calls that know only paths.
     pub fn reference(&self, path: impl AsRef<Path>) -> Result<OwnedFd> {
         self.openat(path.as_ref(), OFlags::PATH)
     }
 
+    /// Makes a regular file beneath this directory, for reading and writing. One that is there already is an error, and
+    /// so is a link.
+    pub fn create(&self, path: impl AsRef<Path>, mode: u32) -> Result<std::fs::File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        self.open_with(path.as_ref(), flags, Mode::from_raw_mode(mode)).map(std::fs::File::from)
+    }
+
+    /// Bytes that somebody without privilege may still write to the file system of this directory.
+    pub fn free_bytes(&self) -> Result<u64> {
+        let found = rustix::fs::fstatvfs(&self.fd).map_err(call("read the free space of a directory"))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     /// Opens with explicit flags; `CLOEXEC` is added.
     pub fn openat(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        self.open_with(path, flags, Mode::empty())
+    }
+
+    fn open_with(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         // The kernel gives up with EAGAIN when a rename races with the check; the answer is to ask again.
         for _ in 0..32 {
-            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC, Mode::empty(), RESOLVE) {
+            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC, mode, RESOLVE) {
                 Err(rustix::io::Errno::AGAIN) => {}
                 other => return other.map_err(at("open beneath its directory", path)),
             }
@@ -60,6 +82,12 @@ impl Dir {
         std::os::unix::net::UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd()))
             .map_err(at("connect to", path))
     }
+}
+
+/// Gives the file behind `reference` to the user and the group with the number `owner`. No path is resolved again.
+pub fn give(reference: impl AsFd, owner: u32) -> Result<()> {
+    let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    rustix::fs::chownat(reference, "", Some(user), Some(group), AtFlags::EMPTY_PATH).map_err(call("change an owner"))
 }
 
 impl AsFd for Dir {
@@ -97,6 +125,23 @@ mod tests {
         for path in ["../secret", "/etc/passwd", "up", "link/file", "magic", "sub/../../secret"] {
             assert!(beneath.read(path).is_err(), "{path} was opened");
         }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn files_are_made_only_where_nothing_is() {
+        let dir = scene();
+        let beneath = Dir::open(&dir.join("in")).unwrap();
+        beneath.create("sub/new", 0o640).unwrap().write_all(b"x").unwrap();
+        assert_eq!(std::fs::read(dir.join("in/sub/new")).unwrap(), b"x");
+        symlink("../nothing", dir.join("in/dangling")).unwrap();
+        for path in ["sub/file", "up", "dangling", "../beside", "link/new"] {
+            assert!(beneath.create(path, 0o640).is_err(), "{path} was made");
+        }
+        assert!(!dir.join("nothing").exists() && !dir.join("beside").exists());
+        assert!(beneath.free_bytes().unwrap() > 0);
+        let own = rustix::process::geteuid().as_raw();
+        give(beneath.reference("sub/new").unwrap(), own).unwrap();
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -15,6 +15,7 @@ pub mod lock;
 pub mod loop_device;
 pub mod mount;
 pub mod namespace;
+pub mod packet;
 pub mod peer;
 pub mod process;
 pub mod signal;

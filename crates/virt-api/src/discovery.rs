@@ -4,8 +4,15 @@ use serde_json::{Value, json};
 
 use crate::path::{GROUP, VERSIONS};
 
-const MACHINE: &[(&str, &str)] =
-    &[("start", "update"), ("stop", "update"), ("restart", "update"), ("expand-spec", "get"), ("portforward", "get")];
+const MACHINE: &[(&str, &str)] = &[
+    ("start", "update"),
+    ("stop", "update"),
+    ("restart", "update"),
+    ("migrate", "update"),
+    ("evacuate/cancel", "update"),
+    ("expand-spec", "get"),
+    ("portforward", "get"),
+];
 
 const INSTANCE: &[(&str, &str)] = &[
     ("console", "get"),
@@ -18,6 +25,7 @@ const INSTANCE: &[(&str, &str)] = &[
     ("reset", "update"),
     ("freeze", "update"),
     ("unfreeze", "update"),
+    ("evacuate/cancel", "update"),
     ("guestosinfo", "get"),
     ("userlist", "get"),
     ("filesystemlist", "get"),

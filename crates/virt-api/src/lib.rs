@@ -9,15 +9,21 @@ pub mod auth;
 mod cluster;
 pub mod defaults;
 pub mod discovery;
+mod eviction;
+mod migration;
 pub mod path;
 mod status;
 mod subresource;
 pub mod validate;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration};
-use axum::{Json, Router, extract::DefaultBodyLimit, routing::any, routing::get};
+use axum::{
+    Json, Router,
+    extract::DefaultBodyLimit,
+    routing::{any, get, post},
+};
 use defaults::Defaults;
 use kit::{
     Task, admission, clock,
@@ -80,8 +86,21 @@ pub async fn run(args: Args) -> Result<(), Error> {
         tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, args.port)).await.map_err(setup("listen"))?;
     let server = Server::start(client, &args.namespace, material.clone(), trust, front.clone()).await?;
     let config = tls::server(material, Some(tls::Clients::Optional(front))).map_err(setup("configure TLS"))?;
-    serve(listener, config, server, stop).await;
+    let gone = CancellationToken::new();
+    let _leaving = kit::spawn("leaving", leave(server.ready.clone(), stop, gone.clone()));
+    serve(listener, config, server, gone).await;
     Ok(())
+}
+
+/// How long this replica goes on serving after it was told to end: until then a request may still be sent to it, and one
+/// that meets nobody fails what it was about, such as the drain of this very node.
+const LINGER: Duration = Duration::from_secs(3);
+
+async fn leave(ready: Ready, stop: CancellationToken, gone: CancellationToken) {
+    stop.cancelled().await;
+    ready.set(false);
+    tokio::time::sleep(LINGER).await;
+    gone.cancel();
 }
 
 async fn serve(
@@ -97,7 +116,6 @@ async fn serve(
 /// Everything behind the listener.
 pub struct Server {
     context: Arc<Context>,
-    kubevirts: Store<KubeVirt>,
     ready: Ready,
     _tasks: Vec<Task<()>>,
 }
@@ -127,8 +145,8 @@ impl Server {
         kubevirts.synced().await;
         let ready = Ready::default();
         ready.set(true);
-        let context = Arc::new(Context { client, gate, tls, namespace: namespace.to_owned() });
-        Ok(Server { context, kubevirts, ready, _tasks: vec![vouching, watch] })
+        let context = Arc::new(Context { client, gate, tls, namespace: namespace.to_owned(), kubevirts });
+        Ok(Server { context, ready, _tasks: vec![vouching, watch] })
     }
 
     /// Webhooks, discovery, subresources and health.
@@ -141,7 +159,15 @@ impl Server {
             .route("/apis/subresources.kubevirt.io/v1/healthz", get(|| async { "ok" }))
             .route("/apis/subresources.kubevirt.io/{*rest}", any(subresource::serve))
             .with_state(self.context.clone());
-        webhooks(&self.kubevirts, &self.context.namespace)
+        let migrations = Router::new()
+            .route("/migration-validate-create", post(migration::validate))
+            .with_state(self.context.clone());
+        let guard = eviction::Guard { client: self.context.client.clone(), kubevirts: self.context.kubevirts.clone() };
+        let evictions =
+            Router::new().route("/pod-eviction-validate", post(eviction::review)).with_state(Arc::new(guard));
+        webhooks(&self.context.kubevirts, &self.context.namespace)
+            .merge(migrations)
+            .merge(evictions)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
             .merge(health::router(self.ready.clone()))
@@ -160,7 +186,7 @@ fn configuration(kubevirts: &Store<KubeVirt>) -> KubeVirtConfiguration {
 
 type Check = fn(&admission::Request, &Rules) -> admission::Verdict;
 
-/// The admission webhooks under `kubevirts`' configuration.
+/// The admission webhooks under `kubevirts`' configuration, but for the one that looks at the cluster.
 pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let mut router = Router::new();
     let held = kubevirts.clone();
@@ -172,11 +198,14 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
         let now = clock::seconds(clock::now()).to_string();
         defaults::mutate_instance(request, &Defaults::of(&configuration(&held)), &now)
     });
-    let validators: [(&str, Check); 4] = [
+    router = admission::route(router, "/migration-mutate-create", validate::migration::mutate);
+    let validators: [(&str, Check); 6] = [
         ("/virtualmachines-validate", validate::vm),
         ("/virtualmachineinstances-validate-create", validate::vmi_create),
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
+        ("/migration-validate-update", |request, _| validate::migration::update(request)),
+        ("/migration-policy-validate-create", |request, _| validate::migration::policy(request)),
     ];
     for (path, check) in validators {
         let (held, namespace) = (kubevirts.clone(), namespace.to_owned());

@@ -71,6 +71,7 @@ impl From<kube::Error> for Refusal {
             kube::Error::Api(status) => {
                 let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 let reason = match code {
+                    StatusCode::BAD_REQUEST => "BadRequest",
                     StatusCode::NOT_FOUND => "NotFound",
                     StatusCode::CONFLICT => "Conflict",
                     StatusCode::FORBIDDEN => "Forbidden",

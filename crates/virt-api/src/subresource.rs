@@ -2,12 +2,14 @@
 
 mod guest;
 mod lifecycle;
+mod migrate;
 mod node;
 mod options;
 mod portforward;
 
 use std::sync::Arc;
 
+use api::kubevirt::v1::KubeVirt;
 use axum::{
     Json,
     body::Bytes,
@@ -15,7 +17,7 @@ use axum::{
     http::Method,
     response::{IntoResponse, Response},
 };
-use kit::server::Peer;
+use kit::{server::Peer, store::Store};
 use kube::Client;
 use rustls::ClientConfig;
 use serde_json::json;
@@ -40,6 +42,8 @@ pub(crate) struct Context {
     pub(crate) tls: Arc<ClientConfig>,
     /// Namespace of the components.
     pub(crate) namespace: String,
+    /// The KubeVirt object.
+    pub(crate) kubevirts: Store<KubeVirt>,
 }
 
 /// Everything below `/apis/subresources.kubevirt.io/VERSION/`.
@@ -104,6 +108,11 @@ async fn dispatch(
         ("virtualmachines", "start") if put => lifecycle::start(context, object, &body(request).await?).await,
         ("virtualmachines", "stop") if put => lifecycle::stop(context, object, &body(request).await?).await,
         ("virtualmachines", "restart") if put => lifecycle::restart(context, object, &body(request).await?).await,
+        ("virtualmachines", "migrate") if put => migrate::migrate(context, object, &body(request).await?).await,
+        (_, "evacuate/cancel") if put => {
+            let configuration = crate::configuration(&context.kubevirts);
+            migrate::evacuate_cancel(context, &configuration, object, &body(request).await?).await
+        }
         ("virtualmachines", "expand-spec") if get => {
             let vm = cluster::vm(&context.client, &object.namespace, &object.name).await?;
             expand(json!(vm))
@@ -127,7 +136,6 @@ fn unknown(subresource: &str) -> Refusal {
         "addvolume" | "removevolume" => {
             "volumes cannot be plugged into a running guest in this version: change spec.template of the VM and restart it"
         }
-        "migrate" | "evacuate/cancel" => "live migration is not part of this version: stop and start the VM to move it",
         "memorydump" | "removememorydump" | "backup" | "redefine-checkpoint" => {
             "memory dumps and backups are not part of this version"
         }

@@ -2,8 +2,10 @@
 
 mod access;
 mod devices;
+mod eviction;
 mod hardware;
 mod machine;
+pub mod migration;
 mod names;
 mod networks;
 mod resources;
@@ -11,7 +13,10 @@ mod strict;
 mod unserved;
 mod volumes;
 
-use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec};
+use api::kubevirt::{
+    v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec},
+    words,
+};
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
 
@@ -22,6 +27,8 @@ pub struct Rules {
     bridge_on_pod_network: bool,
     /// Users that are our own components.
     components: Vec<String>,
+    /// Of guests that name none.
+    eviction_strategy: String,
 }
 
 impl Rules {
@@ -36,6 +43,7 @@ impl Rules {
         Rules {
             machines,
             bridge_on_pod_network: network.and_then(|n| n.permit_bridge_interface_on_pod_network).unwrap_or(true),
+            eviction_strategy: configuration.eviction_strategy.clone().unwrap_or_default(),
             components: ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"].map(account).to_vec(),
         }
     }
@@ -97,7 +105,7 @@ pub fn vm(request: &Request, rules: &Rules) -> Verdict {
         return Verdict::Invalid(wrong);
     }
     let kept = |cause: Cause| format!("{} (the VM is kept as it is, and refused when it starts)", cause.message);
-    Verdict::Allow { warnings: unserved.into_iter().map(kept).chain(machine::remarks(&vm)).collect() }
+    Verdict::Allow { warnings: unserved.into_iter().map(kept).chain(machine::remarks(&vm, rules)).collect() }
 }
 
 /// `/virtualmachineinstances-validate-create`.
@@ -111,7 +119,9 @@ pub fn vmi_create(request: &Request, rules: &Rules) -> Verdict {
     if !causes.is_empty() {
         return Verdict::Invalid(causes);
     }
-    Verdict::Allow { warnings: unserved::remarks("spec", &vmi.spec) }
+    let mut warnings = unserved::remarks("spec", &vmi.spec);
+    warnings.extend(eviction::remarks("spec", Some(&vmi.metadata), &vmi.spec, rules));
+    Verdict::Allow { warnings }
 }
 
 /// `/virtualmachineinstances-validate-update`: only our components change a running guest's spec.
@@ -155,7 +165,14 @@ fn reserved(new: &Value, old: &Value, request: &Request, rules: &Rules) -> Vec<C
     if rules.components.contains(&request.user_info.username) {
         return Vec::new();
     }
-    const OURS: [&str; 3] = ["kubevirt.io/created-by", "kubevirt.io/nodeName", "kubevirt.io/migrationJobUID"];
+    const OURS: [&str; 6] = [
+        words::label::CREATED_BY,
+        words::label::MIGRATION_JOB,
+        words::label::NODE_NAME,
+        words::label::MIGRATION_TARGET_NODE,
+        words::label::SCHEDULABLE,
+        words::label::INSTALL_STRATEGY,
+    ];
     let label = |object: &Value, key: &str| {
         let found = object.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(|all| all.get(key));
         found.and_then(Value::as_str).map(str::to_owned)

@@ -1,12 +1,24 @@
 //! What the controllers share: the client, the stores, the queues.
 
-use std::sync::Arc;
-
-use api::kubevirt::{
-    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance},
-    words::{device, label},
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+
+use api::{
+    kubevirt::{
+        v1::{
+            KubeVirt, KubeVirtStatus, VMIMConfigurationOptions, VirtualMachine, VirtualMachineInstance,
+            VirtualMachineInstanceMigration,
+        },
+        words::{device, label},
+    },
+    migrations::v1alpha1::MigrationPolicy,
+};
+use k8s_openapi::api::{
+    core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolumeClaim, Pod, PodSpec},
+    policy::v1::PodDisruptionBudget,
+};
 use kit::{
     events::Recorder,
     queue::Queue,
@@ -14,7 +26,13 @@ use kit::{
 };
 use kube::{Client, Resource, ResourceExt};
 
-use crate::settings::Settings;
+use crate::{
+    migration::{configuration, metrics::Ages, plan},
+    node::{loss::Lost, pulse::Pulse},
+    settings::Settings,
+    vmi::claims::{self, Claims},
+    workload_update::LastBatch,
+};
 
 /// Shared by every worker; cheap to clone.
 #[derive(Clone)]
@@ -36,16 +54,42 @@ pub struct Inner {
     pub vmis: Store<VirtualMachineInstance>,
     /// Launcher pods.
     pub pods: Store<Pod>,
+    /// Claims that disks may lie on.
+    pub claims: Store<PersistentVolumeClaim>,
     /// Nodes that virt-handler has labelled.
     pub nodes: Store<Node>,
     /// The KubeVirt object.
     pub kubevirts: Store<KubeVirt>,
+    /// Migrations.
+    pub migrations: Store<VirtualMachineInstanceMigration>,
+    /// What administrators say about migrations of some guests.
+    pub policies: Store<MigrationPolicy>,
+    /// How long migrations took to enter their phases.
+    pub migration_ages: Ages,
+    /// Held while it is decided whether a migration starts.
+    pub starting: tokio::sync::Mutex<()>,
+    /// Budgets of launcher pods.
+    pub budgets: Store<PodDisruptionBudget>,
     /// Names of VMs to look at.
     pub vm_queue: Queue<Key>,
     /// Names of VMIs to look at.
     pub vmi_queue: Queue<Key>,
     /// Names of nodes to look at.
     pub node_queue: Queue<Key>,
+    /// Names of migrations to look at.
+    pub migration_queue: Queue<Key>,
+    /// Names of VMIs whose budget to look at.
+    pub budget_queue: Queue<Key>,
+    /// Names of nodes that may have to be emptied.
+    pub evacuation_queue: Queue<Key>,
+    /// Names of KubeVirt objects whose guests to look at.
+    pub update_queue: Queue<Key>,
+    /// When guests were last ended for a new launcher.
+    pub last_batch: LastBatch,
+    /// Whose leases are renewed.
+    pub(crate) pulse: Mutex<Pulse>,
+    /// Nodes that do not answer.
+    pub(crate) lost: Mutex<BTreeMap<String, Lost>>,
 }
 
 impl std::ops::Deref for Context {
@@ -62,6 +106,54 @@ impl Inner {
         Settings::of(self.kubevirts.list().first(), &self.launcher_image)
     }
 
+    /// Has every migration that waits for its turn look again.
+    pub(crate) fn wake_waiting(&self) {
+        for migration in self.migrations.by_word(UNFINISHED) {
+            if !plan::is_running(&migration) {
+                self.migration_queue.add(Key::of(&migration));
+            }
+        }
+    }
+
+    /// What holds for migrations that no policy is about.
+    pub fn migration_configuration(&self) -> VMIMConfigurationOptions {
+        configuration::of_cluster(self.kubevirts.list().first())
+    }
+
+    /// Whose leases are renewed.
+    pub(crate) fn pulse(&self) -> MutexGuard<'_, Pulse> {
+        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost_nodes(&self) -> MutexGuard<'_, BTreeMap<String, Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of `node` when it is lost.
+    pub(crate) fn lost(&self, node: &str) -> Option<Lost> {
+        self.lost_nodes().get(node).cloned()
+    }
+
+    /// Remembers whether `node` is lost; true when that is news.
+    pub(crate) fn set_lost(&self, node: &str, lost: Option<&Lost>) -> bool {
+        let mut nodes = self.lost_nodes();
+        let before = match lost {
+            Some(lost) => nodes.insert(node.to_owned(), lost.clone()),
+            None => nodes.remove(node),
+        };
+        before.as_ref() != lost
+    }
+
+    /// The claims that `vmi` names and that exist.
+    pub fn claims_of(&self, vmi: &VirtualMachineInstance) -> Claims {
+        let namespace = vmi.namespace().unwrap_or_default();
+        let found = claims::of(vmi).filter_map(|used| {
+            let claim = self.claims.get(&Key::new(namespace.as_str(), used.claim))?;
+            Some((used.claim.to_owned(), claim))
+        });
+        found.collect()
+    }
+
     /// True when guests run without KVM: because the administrator wants it, or because no node offers it.
     pub fn emulation(&self, settings: &Settings) -> bool {
         if settings.use_emulation {
@@ -69,6 +161,12 @@ impl Inner {
         }
         let nodes = self.nodes.list();
         !nodes.is_empty() && !nodes.iter().any(offers_kvm)
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
 
@@ -87,39 +185,112 @@ pub(crate) fn node_word(node: &str) -> String {
     format!("node:{node}")
 }
 
-/// Index words of a launcher pod.
-pub(crate) fn pod_words(pod: &Pod) -> Vec<String> {
-    pod.labels().get(label::CREATED_BY).map(|uid| vec![owner_word(uid)]).unwrap_or_default()
+/// The word under which a pod is found by the migration it was made for, and that migration by its UID.
+pub(crate) fn job_word(uid: &str) -> String {
+    format!("job:{uid}")
 }
 
-/// Index words of a VMI: its UID, its node, and the VM that owns it.
+/// The word of every migration that is not over.
+pub(crate) const UNFINISHED: &str = "unfinished";
+
+/// The word under which a migration is found by its VMI.
+pub(crate) fn migration_word(vmi: &Key) -> String {
+    format!("moves:{vmi}")
+}
+
+/// The VMI that `migration` moves.
+pub(crate) fn moved(migration: &VirtualMachineInstanceMigration) -> Key {
+    Key::new(migration.namespace().unwrap_or_default(), migration.spec.vmi_name.clone().unwrap_or_default())
+}
+
+/// The word under which VMIs are found by a claim of theirs.
+pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
+    format!("claim:{namespace}/{claim}")
+}
+
+/// Index words of a disruption budget: the VMI that owns it, if one does.
+pub(crate) fn budget_words(budget: &PodDisruptionBudget) -> Vec<String> {
+    let ours = budget.owner_references().iter().find(|owner| owner.kind == "VirtualMachineInstance");
+    ours.map(|owner| vec![owner_word(&owner.uid)]).unwrap_or_default()
+}
+
+/// Index words of a launcher pod.
+pub(crate) fn pod_words(pod: &Pod) -> Vec<String> {
+    let labels = pod.labels();
+    let owner = labels.get(label::CREATED_BY).map(|uid| owner_word(uid));
+    owner.into_iter().chain(labels.get(label::MIGRATION_JOB).map(|uid| job_word(uid))).collect()
+}
+
+/// Index words of a migration: its UID, its guest, and whether it is over.
+pub(crate) fn migration_words(migration: &VirtualMachineInstanceMigration) -> Vec<String> {
+    let mut words = vec![job_word(&migration.uid().unwrap_or_default()), migration_word(&moved(migration))];
+    if !plan::is_final(migration) {
+        words.push(UNFINISHED.to_owned());
+    }
+    words
+}
+
+/// Index words of a VMI: its UID, its node, and its claims.
 pub(crate) fn vmi_words(vmi: &VirtualMachineInstance) -> Vec<String> {
     let mut words = vec![owner_word(&vmi.uid().unwrap_or_default())];
     if let Some(node) = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).filter(|n| !n.is_empty()) {
         words.push(node_word(node));
     }
+    let namespace = vmi.namespace().unwrap_or_default();
+    words.extend(claims::of(vmi).map(|used| claim_word(&namespace, used.claim)));
     words
 }
 
 /// Drops from a launcher pod everything these controllers never read; most of a pod is its spec.
 pub(crate) fn trim_pod(pod: &mut Pod) {
     if let Some(spec) = pod.spec.take() {
-        pod.spec = Some(k8s_openapi::api::core::v1::PodSpec {
+        let launcher = spec.containers.into_iter().find(|container| container.name == "compute");
+        let launcher = launcher.map(|c| Container { name: c.name, image: c.image, ..Default::default() });
+        // A guest that was moved here goes on with the processor it was started with: only its pods remember which.
+        let selector = spec
+            .node_selector
+            .map(|all| all.into_iter().filter(|(key, _)| key.contains(".node.kubevirt.io/")).collect());
+        pod.spec = Some(PodSpec {
             node_name: spec.node_name,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            containers: launcher.into_iter().collect(),
+            node_selector: selector.filter(|left: &BTreeMap<_, _>| !left.is_empty()),
             ..Default::default()
         });
     }
     pod.metadata.annotations = None;
     if let Some(labels) = &mut pod.metadata.labels {
-        labels.retain(|key, _| key == label::CREATED_BY);
+        labels.retain(|key, _| key == label::CREATED_BY || key == label::MIGRATION_JOB);
     }
     pod.metadata.generate_name = None;
 }
 
-/// Drops from a node everything but its labels, its heartbeat, its readiness and what it offers.
+/// Drops from a disruption budget all but what its owner is and how many pods it keeps.
+pub(crate) fn trim_budget(budget: &mut PodDisruptionBudget) {
+    budget.status = None;
+    budget.metadata.annotations = None;
+}
+
+/// Drops from the KubeVirt object's status all but whether it is deployed and how many guests are outdated.
+pub(crate) fn trim_kubevirt(kubevirt: &mut KubeVirt) {
+    kubevirt.status = kubevirt.status.take().map(|status| {
+        Box::new(KubeVirtStatus {
+            phase: status.phase,
+            observed_deployment_id: status.observed_deployment_id,
+            target_deployment_id: status.target_deployment_id,
+            outdated_virtual_machine_instance_workloads: status.outdated_virtual_machine_instance_workloads,
+            ..Default::default()
+        })
+    });
+}
+
+/// Drops from a node everything but its labels, its taints, its heartbeat, its readiness and what it offers.
 pub(crate) fn trim_node(node: &mut Node) {
-    node.spec = None;
+    node.spec = node
+        .spec
+        .take()
+        .and_then(|spec| spec.taints)
+        .map(|taints| NodeSpec { taints: Some(taints), ..Default::default() });
     if let Some(status) = node.status.take() {
         node.status = Some(k8s_openapi::api::core::v1::NodeStatus {
             allocatable: status.allocatable.map(|all| all.into_iter().filter(|(k, _)| k == device::KVM).collect()),

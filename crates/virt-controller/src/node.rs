@@ -1,23 +1,35 @@
-//! Nodes whose virt-handler is silent: no new guests, and the guests that were there are given up once their pods are.
+//! Nodes that do not answer: no new guests, and the guests that were there are given up as far as their disks allow.
 //!
-//! A guest is never given up on a guess: only when its pod is gone, or on its way out on a node that is not ready.
+//! ```text
+//!  leases --> pulse (who is heard) --+
+//!                                    +--> lost? --> context.lost --> the machines on the node (vmi::lost)
+//!  nodes: Ready, taints -------------+
+//!         heartbeat of virt-handler ----> schedulable?
+//! ```
+//! A node whose virt-handler alone is silent takes no new guests; its guests run on, and those whose pods have gone as well
+//! have ended.
 
+pub mod fence;
+pub mod loss;
 pub mod plan;
+pub mod pulse;
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::label};
+use api::kubevirt::words::label;
 use k8s_openapi::api::core::v1::Node;
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
-use plan::Verdict;
+use loss::{Lost, NODE_UNRESPONSIVE};
+use pulse::Sound;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::{
-    context::{Context, node_word, owner_word},
+    context::{Context, node_word, owner_word, pod_words, reference},
     error::Error,
-    patch, vmi,
+    vmi,
 };
 
 /// Looks at one node.
@@ -32,45 +44,83 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let verdict = match context.nodes.get(key) {
-        Some(node) => plan::verdict(&node, clock::now()),
-        None => Verdict { silent: true, dead: true, unschedulable: false, again: None },
+    let Some(node) = context.nodes.get(key) else {
+        context.set_lost(&key.name, None);
+        return abandoned(context, &key.name).await.map(|()| Next::Wait);
     };
-    if verdict.unschedulable {
+    let now = Instant::now();
+    let (sound, renews) = {
+        let pulse = context.pulse();
+        (pulse.sound(&key.name, now), pulse.renews(&key.name, now))
+    };
+    // All nodes are looked at only where one is suspected.
+    let lost = plan::lost(&node, sound, renews).filter(|lost| lost.word || has_company(context, &key.name, now));
+    let changed = context.set_lost(&key.name, lost.as_ref());
+    if changed {
+        announce(context, &node, lost.as_ref());
+    }
+    let verdict = plan::verdict(&node, clock::now());
+    // The way back is virt-handler's, with its next heartbeat: a node that is back without it takes no guests.
+    if verdict.schedulable && (lost.is_some() || verdict.silent) {
         let api: Api<Node> = Api::all(context.client.clone());
         let patch = json!({ "metadata": { "labels": { (label::SCHEDULABLE): "false" } } });
         let written = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
         written.map_err(Error::api("patch", "node", "", &key.name))?;
     }
-    if verdict.silent && verdict.dead {
-        for vmi in context.vmis.by_word(&node_word(&key.name)) {
-            give_up(context, &key.name, &vmi).await?;
+    if changed {
+        for key in machines(context, &key.name) {
+            context.vmi_queue.add(key);
         }
     }
-    Ok(verdict.again.map_or(Next::Wait, Next::After))
+    if verdict.silent && verdict.dead {
+        abandoned(context, &key.name).await?;
+    }
+    let again = match sound {
+        Sound::Heard(left) => left,
+        Sound::Unknown(wait) => wait,
+        Sound::Silent => pulse::GAP,
+    };
+    Ok(Next::After(verdict.again.map_or(again, |other| other.min(again))))
 }
 
-async fn give_up(context: &Context, node: &str, vmi: &VirtualMachineInstance) -> Result<(), Error> {
-    if vmi::plan::is_final(vmi) {
-        return Ok(());
+/// Another node is well, and heard.
+fn has_company(context: &Context, name: &str, now: Instant) -> bool {
+    let others = context.nodes.list();
+    let pulse = context.pulse();
+    let well =
+        |node: &Node| plan::ready(node) == "True" && matches!(pulse.sound(&node.name_any(), now), Sound::Heard(_));
+    others.iter().any(|node| node.name_any() != name && well(node))
+}
+
+fn announce(context: &Context, node: &Node, lost: Option<&Lost>) {
+    let name = node.name_any();
+    match lost {
+        Some(Lost { word }) => {
+            tracing::warn!(node = name, word, "the node does not answer");
+            let said = "virt-handler is not responsive, marking node as unresponsive";
+            context.recorder.warning(&reference(node), NODE_UNRESPONSIVE, said);
+        }
+        None => tracing::info!(node = name, "the node answers"),
     }
-    let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
-    if pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_none()) {
-        return Ok(());
+}
+
+/// The machines on `node`, also those that are just being started there.
+fn machines(context: &Context, node: &str) -> Vec<Key> {
+    let mut out = context.vmis.keys_by_word(&node_word(node));
+    let pods = context.pods.list();
+    let there = pods.iter().filter(|pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node));
+    out.extend(there.flat_map(pod_words).flat_map(|word| context.vmis.keys_by_word(&word)));
+    out
+}
+
+/// Machines of a node that is gone, or silent for long, have ended once their pods have.
+async fn abandoned(context: &Context, node: &str) -> Result<(), Error> {
+    for vmi in context.vmis.by_word(&node_word(node)) {
+        let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
+        let ended = pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
+        if ended && !vmi::plan::is_final(&vmi) {
+            vmi::lost::give_up(context, &vmi, node).await?;
+        }
     }
-    let old = vmi.status.as_deref().cloned().unwrap_or_default();
-    let plan = vmi::plan::Plan {
-        phase: Some(api::kubevirt::words::phase::FAILED),
-        reason: Some(format!("node {node} is not ready and its virt-handler is silent")),
-        ..Default::default()
-    };
-    let settings = context.settings();
-    let emulation = context.emulation(&settings);
-    let wanted = vmi::status::status(vmi, None, &plan, &settings, emulation, clock::seconds(clock::now()));
-    let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
-    let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
-    let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
-    let patch = patch::status(vmi.metadata.resource_version.as_deref(), &changed);
-    let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    written.map(|_| ()).map_err(Error::api("patch", "virtualmachineinstance", &namespace, &name))
+    Ok(())
 }

@@ -3,31 +3,29 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The top-level fields of `new` that differ from `old`, and null for those that are gone; none when nothing differs.
+/// The fields of `new` that differ from `old`, at any depth, and null for those that are gone; none when nothing differs.
+/// Lists are sent whole.
 pub fn changed<T: Serialize>(old: &T, new: &T) -> Option<Value> {
-    let (Ok(Value::Object(old)), Ok(Value::Object(new))) = (serde_json::to_value(old), serde_json::to_value(new))
-    else {
-        return None;
-    };
-    let mut patch = Map::new();
-    for (key, value) in &new {
-        match (old.get(key), value) {
-            (Some(before), after) if before == after => {}
-            // Inside of a map the patch merges, so what vanished must be said.
+    match (serde_json::to_value(old), serde_json::to_value(new)) {
+        (Ok(Value::Object(old)), Ok(Value::Object(new))) => fields(&old, new),
+        _ => None,
+    }
+}
+
+fn fields(old: &Map<String, Value>, new: Map<String, Value>) -> Option<Value> {
+    let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let mut patch: Map<String, Value> = gone.collect();
+    for (key, value) in new {
+        match (old.get(&key), value) {
+            (Some(before), after) if *before == after => {}
+            // Inside of a map the patch merges, so what vanished there must be said, too.
             (Some(Value::Object(before)), Value::Object(after)) => {
-                let mut inner = after.clone();
-                for gone in before.keys().filter(|key| !after.contains_key(*key)) {
-                    inner.insert(gone.clone(), Value::Null);
-                }
-                patch.insert(key.clone(), Value::Object(inner));
+                patch.extend(fields(before, after).map(|inner| (key, inner)));
             }
-            _ => {
-                patch.insert(key.clone(), value.clone());
+            (_, after) => {
+                patch.insert(key, after);
             }
         }
-    }
-    for gone in old.keys().filter(|key| !new.contains_key(*key)) {
-        patch.insert(gone.clone(), Value::Null);
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
@@ -47,5 +45,7 @@ mod tests {
         assert_eq!(changed(&old, &old), None);
         let new = json!({ "a": 1, "b": { "x": 3 }, "c": [1, 2] });
         assert_eq!(changed(&old, &new), Some(json!({ "b": { "x": 3, "y": null }, "c": [1, 2], "d": null })));
+        let (deep, deeper) = (json!({ "a": { "b": { "c": 1 }, "d": 2 } }), json!({ "a": { "b": {}, "d": 2 } }));
+        assert_eq!(changed(&deep, &deeper), Some(json!({ "a": { "b": { "c": null } } })));
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use api::{kubevirt::v1::KubeVirt, quantity::Amount};
+use api::{
+    kubevirt::{v1::KubeVirt, words::eviction_strategy},
+    quantity::Amount,
+};
 
 /// Choices of the cluster's administrator.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +26,14 @@ pub struct Settings {
     pub node_selectors: BTreeMap<String, String>,
     /// Runtime class of launcher pods.
     pub runtime_class: Option<String>,
+    /// What becomes of a guest whose pod is evicted, where the guest does not say.
+    pub eviction_strategy: String,
+    /// Migrations at once in the cluster.
+    pub parallel_migrations: usize,
+    /// Migrations at once away from one node.
+    pub parallel_outbound_migrations: usize,
+    /// A taint of this key, with the effect NoSchedule, empties a node.
+    pub drain_taint_key: String,
     /// Percent-encoded feature gates switched on.
     pub feature_gates: Vec<String>,
 }
@@ -32,6 +43,11 @@ impl Settings {
     pub fn of(kubevirt: Option<&KubeVirt>, launcher_image: &str) -> Self {
         let configuration = kubevirt.and_then(|kv| kv.spec.configuration.clone()).unwrap_or_default();
         let developer = configuration.developer_configuration.unwrap_or_default();
+        let migrations = configuration.migrations.unwrap_or_default();
+        let count = |given: Option<i64>, default: usize| given.and_then(|n| usize::try_from(n).ok()).unwrap_or(default);
+        let word = |given: Option<String>, default: &str| {
+            given.filter(|word| !word.is_empty()).unwrap_or_else(|| default.to_owned())
+        };
         let ratio = configuration.additional_guest_memory_overhead_ratio.as_deref().and_then(|r| r.parse::<f64>().ok());
         Settings {
             launcher_image: launcher_image.to_owned(),
@@ -45,6 +61,10 @@ impl Settings {
             overhead_percent: ratio.filter(|r| *r >= 1.0 && *r < 100.0).map_or(100, |r| (r * 100.0).ceil() as i64),
             node_selectors: developer.node_selectors,
             runtime_class: configuration.default_runtime_class.filter(|class| !class.is_empty()),
+            eviction_strategy: word(configuration.eviction_strategy, eviction_strategy::NONE),
+            parallel_migrations: count(migrations.parallel_migrations_per_cluster, 5),
+            parallel_outbound_migrations: count(migrations.parallel_outbound_migrations_per_node, 2),
+            drain_taint_key: word(migrations.node_drain_taint_key, "kubevirt.io/drain"),
             feature_gates: developer.feature_gates,
         }
     }

@@ -1,16 +1,21 @@
 //! VirtualMachineInstance -> launcher pod, up to the hand-over to virt-handler; and the way back when it is deleted.
 
+pub mod active;
 mod brief;
+pub mod claims;
+pub(crate) mod lost;
 pub mod plan;
 pub mod pod;
 pub mod resources;
 pub mod status;
 
+use std::time::Duration;
+
 use api::kubevirt::{
     v1::VirtualMachineInstance,
     words::{finalizer, label, phase},
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -19,14 +24,18 @@ use kube::{
 use plan::{Plan, Step};
 use serde_json::json;
 
+use crate::node::loss::Fate;
 use crate::{
     context::{self, Context, owner_word, pod_words, reference, vmi_words},
     error::Error,
-    patch,
+    migration, patch,
 };
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
 pub const UNPAUSED_GATE: &str = "kubevirt.io/virtual-machine-unpaused";
+
+/// Between two looks at the volumes of a machine on a lost node.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 fn pod_slack() -> i64 {
     30
@@ -51,16 +60,38 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let Some(vmi) = context.vmis.get(key) else { return Ok(Next::Wait) };
     let uid = vmi.uid().unwrap_or_default();
     let mut pods = context.pods.by_word(&owner_word(&uid));
+    // A guest that runs on another node already is not lost with the one it left.
+    let lost = lost::node(context, &vmi, &pods).filter(|_| !active::arrived(&vmi, &pods));
+    let mut cut_off = None;
+    if let Some((node, lost)) = &lost {
+        match lost::decide(context, &vmi, &pods, node, lost).await? {
+            Fate::Leave => {}
+            Fate::Wait(why) => cut_off = Some(why),
+            Fate::GiveUp if !plan::is_final(&vmi) => {
+                // The watch brings the failed machine back here, without this pod.
+                lost::give_up(context, &vmi, node).await?;
+                lost::forget_pods(context, key, &mut pods, node).await?;
+                return Ok(Next::Wait);
+            }
+            Fate::GiveUp => lost::forget_pods(context, key, &mut pods, node).await?,
+        }
+    }
     let settings = context.settings();
     let emulation = context.emulation(&settings);
     let now = clock::seconds(clock::now());
     let mut plan = plan::plan(&vmi, &pods, clock::now());
+    let claims = context.claims_of(&vmi);
+    let missing = claims::missing(&vmi, &claims).filter(|_| plan.steps.contains(&Step::CreatePod));
+    if missing.is_some() {
+        plan.steps.retain(|step| *step != Step::CreatePod);
+        plan.phase = (plan::phase_of(&vmi) == phase::UNSET).then_some(phase::PENDING);
+    }
 
     let mut creation_error = None;
     let mut steps = std::mem::take(&mut plan.steps);
     if let Some(at) = steps.iter().position(|step| *step == Step::CreatePod) {
         steps.remove(at);
-        match create_pod(context, &vmi, &settings, emulation).await {
+        match create_pod(context, &vmi, &claims, &settings, emulation).await {
             Ok(pod) => {
                 pods.push(pod);
                 plan = plan::plan(&vmi, &pods, clock::now());
@@ -81,8 +112,26 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             Step::CreatePod | Step::Release => {}
         }
     }
-    let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).or_else(|| pods.first());
+    if plan.phase == Some(phase::SCHEDULED) && !claims::bound(&vmi, &claims) {
+        // The pod was faster than the watch: the claims' sizes, which the node needs, are on their way.
+        plan.phase = Some(phase::SCHEDULING).filter(|phase| *phase != plan::phase_of(&vmi));
+    }
+    let pod = active::active(&vmi, &pods);
     let mut wanted = status::status(&vmi, pod, &plan, &settings, emulation, now);
+    status::pods(&mut wanted, &vmi, &pods);
+    if plan::is_ours(&vmi) {
+        wanted.volume_status = claims::statuses(&vmi, &claims, &wanted.volume_status);
+    }
+    if let Some(message) = &cut_off {
+        status::cut_off(&mut wanted, message, now);
+        // Nobody tells when a volume is detached.
+        plan.again = Some(LOOK_AGAIN);
+    }
+    if let Some(message) = &missing
+        && status::claim_missing(&mut wanted, message, now)
+    {
+        context.recorder.warning(&reference(&vmi), status::NO_CLAIM, message.clone());
+    }
     if let Some(error) = &creation_error {
         status::creation_failed(&mut wanted, &Chain(error).to_string(), now);
     }
@@ -96,33 +145,49 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if let Some(error) = creation_error {
         return Err(error);
     }
+    if let Some(vmi) = context.vmis.get(key) {
+        migration::sweep(context, &vmi, &pods).await?;
+    }
     Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
 }
 
 async fn create_pod(
     context: &Context,
     vmi: &VirtualMachineInstance,
+    claims: &claims::Claims,
     settings: &crate::settings::Settings,
     emulation: bool,
 ) -> Result<Pod, Error> {
     let namespace = vmi.namespace().unwrap_or_default();
-    let pod = pod::render(vmi, settings, emulation).map_err(Error::Render)?;
+    let pod = pod::render(vmi, claims, settings, emulation).map_err(Error::Render)?;
+    let message = format!("Created virtual machine pod {}", pod.name_any());
+    stored(context, &pod, &namespace, &reference(vmi), (&reference(vmi), message)).await
+}
+
+/// Creates a launcher `pod`, or takes the one that is there under its name, and knows it from then on. `success` is who is
+/// told of it, and what; `guest` is told of a failure.
+pub(crate) async fn stored(
+    context: &Context,
+    pod: &Pod,
+    namespace: &str,
+    guest: &ObjectReference,
+    success: (&ObjectReference, String),
+) -> Result<Pod, Error> {
     let name = pod.name_any();
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    let mut created = match api.create(&PostParams::default(), &pod).await {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let mut created = match api.create(&PostParams::default(), pod).await {
         Ok(created) => {
-            let message = format!("Created virtual machine pod {name}");
-            context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
+            context.recorder.normal(success.0, "SuccessfulCreate", success.1);
             created
         }
         // Made by an earlier look whose result the watch has not brought yet.
         Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-            api.get(&name).await.map_err(Error::api("read", "pod", &namespace, &name))?
+            api.get(&name).await.map_err(Error::api("read", "pod", namespace, &name))?
         }
         Err(error) => {
-            let error = Error::api("create", "pod", &namespace, &name)(error);
+            let error = Error::api("create", "pod", namespace, &name)(error);
             let message = format!("Error creating pod: {}", Chain(&error));
-            context.recorder.warning(&reference(vmi), "FailedCreate", message);
+            context.recorder.warning(guest, "FailedCreate", message);
             return Err(error);
         }
     };

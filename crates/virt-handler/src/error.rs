@@ -35,6 +35,9 @@ pub enum Error {
     /// The launcher refused or failed a request.
     #[error("{0}")]
     Launcher(String),
+    /// The virt-handler of another node was not reached.
+    #[error("the other node does not answer")]
+    Way(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A network interface could not be plugged.
     #[error("cannot plug interface {interface}: {what}")]
     Plug {
@@ -45,6 +48,18 @@ pub enum Error {
         /// Cause.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// A disk on a claim cannot be used as it is.
+    #[error("{0}")]
+    Disk(String),
+    /// A disk on a claim could not be made ready.
+    #[error("volume {volume}: its disk cannot be made ready")]
+    Volume {
+        /// The volume's name.
+        volume: String,
+        /// Cause.
+        #[source]
+        source: sys::Error,
     },
     /// The API server refused a read.
     #[error("cannot read {what}")]
@@ -87,6 +102,11 @@ impl Error {
     ) -> impl FnOnce(E) -> Self + use<E> {
         let pod = pod.to_owned();
         move |source| Self::NoLauncher { pod, source: Box::new(source) }
+    }
+
+    pub(crate) fn disk(volume: &str) -> impl FnOnce(sys::Error) -> Self + use<> {
+        let volume = volume.to_owned();
+        move |source| Self::Volume { volume, source }
     }
 
     pub(crate) fn plug<E: std::error::Error + Send + Sync + 'static>(

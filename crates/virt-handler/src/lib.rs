@@ -14,12 +14,15 @@
 //! Invariants: no path that a user chose reaches a system call here; whoever answers on a pod's socket is checked against
 //! what the kernel says; this process may die and come back at any time without the guests noticing.
 
+mod certificate;
 mod device_plugin;
 mod error;
 mod launcher;
+mod migration;
 mod network;
 mod node;
 mod server;
+mod storage;
 mod vmi;
 
 use std::net::Ipv6Addr;
@@ -28,6 +31,7 @@ use std::sync::Arc;
 
 pub use error::Error;
 use kit::health::{self, Ready};
+use kit::peer::Peers;
 use kit::{metrics, shutdown, tls};
 use prometheus_client::registry::Registry;
 use sys::kvm::Verdict;
@@ -48,9 +52,21 @@ pub struct Args {
     /// What has to outlive this process on the node.
     #[arg(long, default_value = "/var/run/kubevirt")]
     pub state_dir: PathBuf,
+    /// What libvirt told of this node before this process was started.
+    #[arg(long, default_value = "/var/lib/kubevirt-node-labeller/capabilities.json")]
+    pub capabilities: PathBuf,
     /// Port that virt-api connects to.
     #[arg(long, default_value_t = 8186)]
     pub console_port: u16,
+    /// Port that the virt-handlers of other nodes send guests to.
+    #[arg(long, default_value_t = 8187)]
+    pub migration_port: u16,
+    /// This pod's address.
+    #[arg(long, env = "POD_IP")]
+    pub pod_ip: String,
+    /// This pod's namespace.
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub pod_namespace: String,
     /// Port for health and metrics.
     #[arg(long, default_value_t = 8443)]
     pub port: u16,
@@ -82,9 +98,20 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let _reload =
         tls::load(files, material.clone(), trust.clone()).await.map_err(Error::setup("load the certificate"))?;
 
+    let own = tls::Material::new();
+    let _own = kit::spawn("certificate", certificate::keep(client.clone(), args.node_name.clone(), own.clone()));
     let records = args.state_dir.join("network");
-    let context =
-        vmi::Context(Arc::new(vmi::Inner::new(client.clone(), args.node_name.clone(), args.pods_dir, records, no_kvm)));
+    let road = migration::Road {
+        peers: Peers::new("virt-handler", own.clone(), trust.clone()),
+        address: args.pod_ip,
+        port: args.migration_port,
+        namespace: args.pod_namespace,
+        client: client.clone(),
+    };
+    let capabilities = node::capabilities(&args.capabilities);
+    let host_model = Some(capabilities.host_model.clone()).filter(|model| !model.is_empty());
+    let inner = vmi::Inner::new(args.node_name.clone(), args.pods_dir, records, no_kvm, host_model, road);
+    let context = vmi::Context(Arc::new(inner));
     let ready = Ready::default();
     let public = tls::server(material.clone(), None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;
@@ -97,14 +124,16 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let consoles = server::router(context.clone());
     let _consoles = kit::spawn("consoles", kit::server::serve_tls(listener, private, consoles, stop.clone()));
 
+    let listener = listen(args.migration_port).await?;
+    let _streams = kit::spawn("streams", migration::target::serve(listener, context.clone(), stop.clone()));
+
     let _plugins = device_plugin::start(device_plugin::kinds(kvm), &args.device_plugins_dir, &stop);
     let _vmis = vmi::start(&context, &stop);
-    context.vmis.synced().await;
+    tokio::join!(context.vmis.synced(), context.arriving.synced());
     ready.set(true);
 
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let labels = node::labels(&sys::kvm::parse_flags(&cpuinfo), node::vendor(&cpuinfo), kvm);
-    node::keep(client, args.node_name, labels, stop).await;
+    let machine = node::Machine { capabilities, kvm, realtime: node::is_realtime() };
+    node::keep(&client, &args.node_name, &machine, &context.recorder, &stop).await;
     Ok(())
 }
 

@@ -11,4 +11,4 @@ mod apply;
 mod observe;
 mod plan;
 
-pub(crate) use apply::{Plugged, forget, plug};
+pub(crate) use apply::{Plugged, announce, forget, plug};

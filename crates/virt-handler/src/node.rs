@@ -1,96 +1,136 @@
 //! What this node says about itself: labels that VMIs select by, and a heartbeat by which virt-controller knows that
 //! virt-handler lives.
 
+mod labels;
+
 use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
 use std::time::Duration;
 
+use api::kubevirt::v1::KubeVirt;
 use api::kubevirt::words::{annotation, label};
-use k8s_openapi::api::core::v1::Node;
+use domain::NodeCapabilities;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use kit::events::Recorder;
 use kit::shutdown::CancellationToken;
+use kit::store::{self, Store, Watch};
 use kit::{Chain, clock};
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
-use serde_json::json;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use labels::Labels;
+pub(crate) use labels::Machine;
 
 /// Half of what virt-controller waits before it gives a node up would do; this leaves room for several lost beats.
 const HEARTBEAT: Duration = Duration::from_secs(60);
+/// After a beat that was not written.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Bytes of what libvirt told of the node (rule R7).
+const LARGEST: u64 = 1 << 20;
 
-/// Machine types of the QEMU in our launcher image.
-const MACHINES: [&str; 5] = ["q35", "pc", "pc-q35-10.0", "pc-i440fx-10.0", "microvm"];
-
-/// Labels of a node with these CPU flags. Pure.
-pub(crate) fn labels(flags: &[String], vendor: &str, kvm: bool) -> BTreeMap<String, String> {
-    let mut out = BTreeMap::from([(label::SCHEDULABLE.to_owned(), "true".to_owned())]);
-    for machine in MACHINES {
-        out.insert(format!("{}{machine}", label::MACHINE_TYPE_PREFIX), "true".to_owned());
-    }
-    let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    for flag in flags.iter().filter(|flag| !flag.is_empty() && flag.len() < 64 && flag.chars().all(name)) {
-        let flag = flag.trim_matches(|c| c == '_' || c == '.' || c == '-');
-        out.insert(format!("{}{flag}", label::CPU_FEATURE_PREFIX), "true".to_owned());
-    }
-    if !vendor.is_empty() {
-        out.insert(format!("cpu-vendor.node.kubevirt.io/{vendor}"), "true".to_owned());
-    }
-    if kvm {
-        // What libvirt can name only as the host's own model is still a model to ask for.
-        out.insert(format!("{}host-passthrough", label::CPU_MODEL_PREFIX), "true".to_owned());
-    }
-    out
-}
-
-/// The `vendor_id` of /proc/cpuinfo as libvirt shortens it.
-pub(crate) fn vendor(cpuinfo: &str) -> &'static str {
-    let id = cpuinfo.lines().find_map(|line| line.strip_prefix("vendor_id")).unwrap_or_default();
-    match id.trim_start_matches([' ', '\t', ':']).trim() {
-        "GenuineIntel" => "Intel",
-        "AuthenticAMD" => "AMD",
-        _ => "",
-    }
-}
-
-/// Labels the node and beats until `stop`; a clean end says that the node takes no more VMIs.
-pub(crate) async fn keep(client: Client, node: String, labels: BTreeMap<String, String>, stop: CancellationToken) {
-    let api: Api<Node> = Api::all(client);
-    let mut first = true;
-    let mut delay = Duration::ZERO;
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = tokio::time::sleep(delay) => {}
+/// What libvirt told of this node; nothing when it was not asked.
+pub(crate) fn capabilities(path: &Path) -> NodeCapabilities {
+    let read = || -> std::io::Result<NodeCapabilities> {
+        let mut text = Vec::new();
+        std::fs::File::open(path)?.take(LARGEST).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    };
+    match read() {
+        Ok(found) if found.trouble.is_empty() => found,
+        Ok(found) => {
+            tracing::warn!(error = found.trouble, "libvirt does not say what this node can do");
+            found
         }
-        // Later beats repeat the one label that virt-controller takes away from a silent node.
-        let said = if first { json!(labels) } else { json!({ label::SCHEDULABLE: "true" }) };
-        let patch =
-            json!({"metadata": {"labels": said, "annotations": {annotation::HEARTBEAT: clock::now().to_string()}}});
-        match api.patch_metadata(&node, &PatchParams::default(), &Patch::Merge(&patch)).await {
-            Ok(_) => (first, delay) = (false, HEARTBEAT),
-            Err(error) => {
-                tracing::info!(node, error = %Chain(&error), "the heartbeat was not written");
-                delay = Duration::from_secs(1);
+        Err(error) => {
+            tracing::warn!(path = %path.display(), error = %Chain(&error), "what this node can do is not known");
+            NodeCapabilities::default()
+        }
+    }
+}
+
+/// Real-time scheduling may take all of a processor here.
+pub(crate) fn is_realtime() -> bool {
+    std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").is_ok_and(|text| text.trim() == "-1")
+}
+
+/// Labels the node and beats until `stop`. Labels follow the administrator's word about obsolete processors at once.
+pub(crate) async fn keep(
+    client: &Client,
+    node: &str,
+    machine: &Machine,
+    recorder: &Recorder,
+    stop: &CancellationToken,
+) {
+    let api: Api<Node> = Api::all(client.clone());
+    let kubevirts: Store<KubeVirt> = Store::default();
+    let changed = std::sync::Arc::new(Notify::new());
+    let wake = changed.clone();
+    let _watch = store::watch(
+        Api::<KubeVirt>::all(client.clone()),
+        Watch { trim: |kubevirt| kubevirt.status = None, ..Watch::default() },
+        kubevirts.clone(),
+        move |_| wake.notify_one(),
+    );
+    kubevirts.synced().await;
+    let mut said: Option<Labels> = None;
+    let mut due = Instant::now();
+    loop {
+        let configuration = kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
+        let wanted = machine.labels(&configuration.map(|all| all.obsolete_cpu_models).unwrap_or_default());
+        let new = said.as_ref() != Some(&wanted);
+        // Most changes of the KubeVirt object are none of the labels' business, and there may be many nodes.
+        if new || Instant::now() >= due {
+            due = Instant::now() + HEARTBEAT;
+            match beat(&api, node, &wanted, new).await {
+                Ok(()) => {
+                    if let Some(model) = wanted.obsolete.as_ref().filter(|_| new) {
+                        let message =
+                            format!("This node has {model} host-model cpu that is included in ObsoleteCPUModels");
+                        recorder.warning(&reference(node), "HostModelIsObsolete", message);
+                    }
+                    said = Some(wanted);
+                }
+                Err(error) => {
+                    tracing::info!(node, error = %Chain(&error), "the heartbeat was not written");
+                    due = Instant::now() + AGAIN;
+                }
             }
         }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = changed.notified() => {}
+            () = tokio::time::sleep_until(due) => {}
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_valid_keys() {
-        let flags = ["vmx", "sse4_1", "", "bad flag", "arch_perfmon"].map(str::to_owned);
-        let labels = labels(&flags, "Intel", true);
-        assert_eq!(labels.get("cpu-feature.node.kubevirt.io/sse4_1").map(String::as_str), Some("true"));
-        assert!(labels.contains_key("machine-type.node.kubevirt.io/q35"));
-        assert!(labels.contains_key("kubevirt.io/schedulable"));
-        assert!(labels.keys().all(|key| !key.contains(' ')));
+/// Writes the heartbeat, and the labels when they are `new`. Later beats repeat the one label that virt-controller takes
+/// away from a silent node.
+async fn beat(api: &Api<Node>, node: &str, wanted: &Labels, new: bool) -> Result<(), kube::Error> {
+    let mut changes = BTreeMap::from([(label::SCHEDULABLE.to_owned(), json!("true"))]);
+    if new {
+        let held = api.get_metadata(node).await?;
+        if !held.annotations().contains_key(annotation::LABELLER_SKIP_NODE) {
+            changes.extend(wanted.changes(held.labels()));
+        }
     }
+    let changes: BTreeMap<String, Value> = changes;
+    let patch = json!({ "metadata": {
+        "labels": changes, "annotations": { annotation::HEARTBEAT: clock::now().to_string() },
+    } });
+    api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
+}
 
-    #[test]
-    fn vendors() {
-        assert_eq!(vendor("processor\t: 0\nvendor_id\t: GenuineIntel\n"), "Intel");
-        assert_eq!(vendor("vendor_id\t: AuthenticAMD"), "AMD");
-        assert_eq!(vendor(""), "");
+fn reference(node: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: Some(node.to_owned()),
+        ..Default::default()
     }
 }

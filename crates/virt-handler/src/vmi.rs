@@ -15,10 +15,12 @@ mod status;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use api::kubevirt::words::label;
 use kit::Task;
+use kit::backoff::Backoff;
 use kit::events::Recorder;
 use kit::queue::Queue;
 use kit::shutdown::CancellationToken;
@@ -26,7 +28,9 @@ use kit::store::{self, Key, Store, Watch};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 
-pub(crate) use execute::Guest;
+use crate::migration::{Arrivals, Road};
+
+pub(crate) use execute::{CALL, Guest, connect, current, difference, plug, prepare_disks, timed, wanted};
 
 /// What every part of this process shares; cheap to clone.
 #[derive(Clone)]
@@ -46,8 +50,16 @@ pub(crate) struct Inner {
     pub records: PathBuf,
     /// Why KVM is not usable on this node, if it is not.
     pub no_kvm: Option<String>,
+    /// The model of this node's processors as libvirt names it; none when it could not tell.
+    pub host_model: Option<String>,
     /// VMIs of this node.
     pub vmis: Store<VirtualMachineInstance>,
+    /// VMIs that are to come here from other nodes.
+    pub arriving: Store<VirtualMachineInstance>,
+    /// Migrations whose streams are taken.
+    pub arrivals: Arrivals,
+    /// The way to other nodes.
+    pub road: Arc<Road>,
     /// Keys to look at.
     pub queue: Queue<Key>,
     guests: Mutex<HashMap<Key, Arc<Guest>>>,
@@ -62,7 +74,15 @@ impl std::ops::Deref for Context {
 
 impl Inner {
     /// A context with nothing in it yet.
-    pub(crate) fn new(client: Client, node: String, pods: PathBuf, records: PathBuf, no_kvm: Option<String>) -> Self {
+    pub(crate) fn new(
+        node: String,
+        pods: PathBuf,
+        records: PathBuf,
+        no_kvm: Option<String>,
+        host_model: Option<String>,
+        road: Road,
+    ) -> Self {
+        let client = road.client.clone();
         Self {
             recorder: Recorder::new(client.clone(), "virt-handler", &node),
             node,
@@ -70,8 +90,12 @@ impl Inner {
             pods,
             records,
             no_kvm,
+            host_model,
             vmis: Store::default(),
-            queue: Queue::default(),
+            arriving: Store::default(),
+            arrivals: Arrivals::default(),
+            road: Arc::new(road),
+            queue: Queue::new(PATIENCE),
             guests: Mutex::default(),
         }
     }
@@ -80,31 +104,46 @@ impl Inner {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The VMI under `key`, if it is this node's or to become so.
+    pub(crate) fn vmi(&self, key: &Key) -> Option<VirtualMachineInstance> {
+        self.vmis.get(key).or_else(|| self.arriving.get(key))
+    }
+
+    /// What is held of a VMI, from now on if nothing is.
+    pub(crate) fn guest_or_new(&self, key: &Key, uid: &str) -> Arc<Guest> {
+        self.guests().entry(key.clone()).or_insert_with(|| Arc::new(Guest::of(uid))).clone()
+    }
+
     /// The guest of a VMI, if it has been taken over.
     pub(crate) fn guest(&self, key: &Key) -> Option<Arc<Guest>> {
         self.guests().get(key).cloned()
     }
 }
 
+/// A guest that waits for the lock of its disk, or for its image, is tried again before anybody wonders.
+const PATIENCE: Backoff = Backoff { base: Duration::from_millis(50), max: Duration::from_secs(5) };
+
 /// Guests are mostly waited for, so many may be looked at at once.
 const WORKERS: usize = 16;
 
 /// Watches and works until `stop`.
 pub(crate) fn start(context: &Context, stop: &CancellationToken) -> Vec<Task<()>> {
-    let selector = format!("{}={}", label::NODE_NAME, context.node);
-    let config = watcher::Config::default().labels(&selector);
-    let queue = context.queue.clone();
-    let watch = store::watch(
-        Api::all(context.client.clone()),
-        Watch { config, trim: |_| {}, index: |_| Vec::new() },
-        context.vmis.clone(),
-        move |change| queue.add(change.key.clone()),
-    );
+    let follow = |label: &str, store: &Store<VirtualMachineInstance>| {
+        let config = watcher::Config::default().labels(&format!("{label}={}", context.node));
+        let queue = context.queue.clone();
+        store::watch(
+            Api::all(context.client.clone()),
+            Watch { config, trim: |_| {}, index: |_| Vec::new() },
+            store.clone(),
+            move |change| queue.add(change.key.clone()),
+        )
+    };
+    let watches = [follow(label::NODE_NAME, &context.vmis), follow(label::MIGRATION_TARGET_NODE, &context.arriving)];
     let working = context.clone();
     let mut tasks = context.queue.run(WORKERS, stop, move |key| {
         let context = working.clone();
         async move { execute::reconcile(&context, &key).await }
     });
-    tasks.push(watch);
+    tasks.extend(watches);
     tasks
 }

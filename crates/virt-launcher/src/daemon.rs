@@ -39,7 +39,8 @@ pub enum Error {
     Connect(#[source] libvirt::Error),
 }
 
-/// Chardevs write their own logs (no virtlogd), and the pod is the only sandbox.
+/// Chardevs write their own logs (no virtlogd), and the pod is the only sandbox. A migration's connection to another daemon
+/// ends when the launcher says so, never because that daemon was silent.
 const QEMU_CONF: &str = "stdio_handler = \"file\"
 cgroup_controllers = []
 namespaces = []
@@ -47,6 +48,7 @@ security_driver = \"none\"
 dynamic_ownership = 0
 remember_owner = 0
 max_core = 0
+keepalive_interval = -1
 ";
 
 /// One client and one domain need few threads.
@@ -61,6 +63,9 @@ admin_max_workers = 1
 keepalive_interval = -1
 log_outputs = \"3:stderr\"
 ";
+
+/// A new UUID with each reading.
+const HOST_UUID: &str = "/proc/sys/kernel/random/uuid";
 
 pub(crate) struct Daemon {
     pid: Pid,
@@ -80,7 +85,11 @@ impl Daemon {
             std::fs::write(&path, text).map(|()| path.clone()).map_err(|source| Error::Configure { path, source })
         };
         write(home.join("libvirt/qemu.conf"), QEMU_CONF)?;
-        let config = write(home.join("libvirt/libvirtd.conf"), LIBVIRTD_CONF)?;
+        // Each launcher is a host of its own: libvirt moves no domain to the host it is on.
+        let host =
+            std::fs::read_to_string(HOST_UUID).map_err(|source| Error::Configure { path: HOST_UUID.into(), source })?;
+        let text = format!("{LIBVIRTD_CONF}host_uuid = \"{}\"\n", host.trim());
+        let config = write(home.join("libvirt/libvirtd.conf"), &text)?;
         let socket = dirs.libvirt_socket();
         let _ = std::fs::remove_file(&socket);
         let receiver = children.subscribe();

@@ -34,6 +34,11 @@ impl Dirs {
         self.run.join("kubevirt/container-disks")
     }
 
+    /// Links to images on claims.
+    pub(crate) fn claimed_disks(&self) -> PathBuf {
+        self.private().join("claimed-disks")
+    }
+
     pub fn launcher_socket(&self) -> PathBuf {
         self.run.join("kubevirt/sockets/launcher-sock")
     }
@@ -47,6 +52,15 @@ impl Dirs {
         self.run.join("libvirt/libvirt-sock")
     }
 
+    /// Where node agents connect that carry a migration out of the pod.
+    pub(crate) fn channels_socket(&self) -> PathBuf {
+        self.run.join("kubevirt/sockets/channels-sock")
+    }
+
+    pub(crate) fn migration_socket(&self, channel: domain::MigrationChannel) -> PathBuf {
+        self.run.join("kubevirt/sockets").join(channel.socket())
+    }
+
     pub(crate) fn create(&self, uid: &str) -> Result<(), Error> {
         let wanted = [
             self.private(),
@@ -54,6 +68,7 @@ impl Dirs {
             self.consoles(uid),
             self.ephemeral(),
             self.container_disks(),
+            self.claimed_disks(),
             self.run.join("kubevirt/sockets"),
             self.run.join("libvirt"),
         ];

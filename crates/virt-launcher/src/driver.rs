@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use domain::{Environment, LiveDomain};
+use domain::{Environment, LiveDomain, MigrationProgress};
 use kit::shutdown::CancellationToken;
-use libvirt::{Connection, Domain, Event};
+use libvirt::{Connection, Domain, Event, PausedReason, State};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
+use crate::migration::{Channels, Leaving};
 use crate::prepare::Prepared;
 use crate::publish::{self, Published, Publisher};
 use crate::request_queue::{Kind, Phase, Queue, Verdict, judge};
 use crate::{Args, Dirs, Error, agent, console_log, words};
 
+mod moving;
 mod start;
 
 /// Requests that wait to be taken.
@@ -41,6 +43,12 @@ pub enum DriverError {
     Vmi(#[source] serde_json::Error),
     #[error("the environment cannot be read")]
     Environment(#[source] serde_json::Error),
+    #[error("the migration's options cannot be read")]
+    Options(#[source] serde_json::Error),
+    #[error("migration {0} has not ended")]
+    Migrating(String),
+    #[error("the sockets of the migration cannot be made")]
+    Channels(#[source] std::io::Error),
     #[error("{0}")]
     Start(String),
     #[error(transparent)]
@@ -56,6 +64,8 @@ type Reply = oneshot::Sender<Result<(), DriverError>>;
 pub(crate) enum Command {
     Sync { vmi: String, environment: String },
     Freeze { seconds: u64 },
+    Expect { vmi: String },
+    Migrate { options: String },
     Plain,
 }
 
@@ -87,6 +97,11 @@ pub struct Driver {
     requests: mpsc::Receiver<Request>,
     events: mpsc::Receiver<Event>,
     facts: (mpsc::Sender<domain::GuestFacts>, mpsc::Receiver<domain::GuestFacts>),
+    channels: Channels,
+    leaving: Option<Leaving>,
+    /// The way broke when half of the guest was on either side.
+    torn: bool,
+    progress: (mpsc::Sender<MigrationProgress>, mpsc::Receiver<MigrationProgress>),
     domain: watch::Sender<Option<Arc<Domain>>>,
     phase: Phase,
     /// Borrowed files, open for as long as QEMU may open them.
@@ -112,12 +127,18 @@ impl Driver {
         let consoles = dirs.consoles(&args.uid);
         let handle = Handle { requests: sender, published, domain: domain_reader, screenshots: consoles.clone() };
         let events = connection.events()?;
+        let failed = |source| Error::Serve { path: dirs.channels_socket(), source };
+        let channels = Channels::start(&dirs).map_err(failed)?;
         let driver = Self {
             name: domain::domain_name(&args.namespace, &args.name),
             emulator: args.emulator.clone(),
             grace: Duration::from_secs(args.grace_period_seconds),
             start_timeout: Duration::from_secs(args.start_timeout_seconds),
             facts: mpsc::channel(1),
+            channels,
+            leaving: None,
+            torn: false,
+            progress: mpsc::channel(4),
             dirs,
             consoles,
             connection,
@@ -160,6 +181,7 @@ impl Driver {
                     self.agent_facts = facts;
                     self.refresh().await;
                 }
+                Some(progress) = self.progress.1.recv() => self.moving(progress).await,
                 _ = tick.tick() => self.look().await,
                 () = at(self.kill_at) => {
                     tracing::warn!(grace = ?self.grace, "the guest did not shut down in time: switching it off");
@@ -225,7 +247,18 @@ impl Driver {
                 self.destroy().await;
                 Ok(())
             }
-            (Kind::Sync | Kind::Freeze, _) => Err(DriverError::Refused("the request is incomplete")),
+            (Kind::Expect, Command::Expect { vmi }) => {
+                self.asked_to_start = true;
+                self.expect(&vmi).await
+            }
+            (Kind::Migrate, Command::Migrate { options }) => self.migrate(&options).await,
+            (Kind::AbortMigration, _) => {
+                self.abort_migration();
+                Ok(())
+            }
+            (Kind::Sync | Kind::Freeze | Kind::Expect | Kind::Migrate, _) => {
+                Err(DriverError::Refused("the request is incomplete"))
+            }
         };
         self.refresh().await;
         outcome
@@ -252,13 +285,8 @@ impl Driver {
     }
 
     async fn start(&mut self, vmi: &str, environment: &str) -> Result<(), start::Failure> {
-        let vmi: VirtualMachineInstance = serde_json::from_str(vmi).map_err(start::Failure::Vmi)?;
+        let vmi = self.read(vmi)?;
         let mut environment: Environment = serde_json::from_str(environment).map_err(start::Failure::Environment)?;
-        self.grace = vmi
-            .spec
-            .termination_grace_period_seconds
-            .and_then(|seconds| u64::try_from(seconds).ok())
-            .map_or(self.grace, Duration::from_secs);
         environment.paths.consoles = self.consoles.display().to_string();
         environment.paths.emulator.clone_from(&self.emulator);
         let (prepared, domain) = start::domain(&vmi, environment, &self.dirs, &self.connection).await?;
@@ -267,6 +295,13 @@ impl Driver {
         self.domain.send_replace(Some(Arc::new(domain)));
         tracing::info!(domain = self.name, borrowed = self.prepared.lent.len(), "the virtual machine runs");
         Ok(())
+    }
+
+    fn read(&mut self, vmi: &str) -> Result<VirtualMachineInstance, start::Failure> {
+        let vmi: VirtualMachineInstance = serde_json::from_str(vmi).map_err(start::Failure::Vmi)?;
+        let grace = vmi.spec.termination_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        self.grace = grace.map_or(self.grace, Duration::from_secs);
+        Ok(vmi)
     }
 
     fn current(&self) -> Option<Arc<Domain>> {
@@ -308,7 +343,7 @@ impl Driver {
     /// Asks the guest to end, and makes sure that it does.
     async fn begin_shutdown(&mut self) {
         match self.phase {
-            Phase::Empty | Phase::Gone => {
+            Phase::Empty | Phase::Expecting | Phase::Gone => {
                 self.publisher.update(|state| {
                     state.status = "Shutoff".to_owned();
                     state.reason = "Destroyed".to_owned();
@@ -318,6 +353,8 @@ impl Driver {
             Phase::ShuttingDown => {}
             Phase::Running | Phase::Paused if self.grace.is_zero() => self.destroy().await,
             Phase::Running | Phase::Paused => {
+                // It is to end, wherever it is.
+                self.abort_migration();
                 if self.phase == Phase::Paused {
                     // A paused guest cannot hear.
                     let _ = self.with_domain(Domain::resume).await;
@@ -398,11 +435,18 @@ impl Driver {
         if let Err(error) = console_log::trim(&log) {
             tracing::warn!(%error, "the serial console's log cannot be kept small");
         }
+        // A guest that came from elsewhere has its devices once their last holder has ended.
+        if let Err(error) = self.prepared.devices.take() {
+            tracing::info!(error = %kit::Chain(&error), "a device is not held yet");
+        }
         self.refresh().await;
     }
 
     /// Reads the domain's state and publishes what changed.
     async fn refresh(&mut self) {
+        if self.phase == Phase::Expecting {
+            self.arrive().await;
+        }
         if self.current().is_none() {
             return;
         }
@@ -423,7 +467,10 @@ impl Driver {
         let (state, xml, mut live, sizes) = match read.await {
             Ok(read) => read,
             Err(DriverError::Libvirt(error)) if error.is_no_domain() => {
-                self.phase = Phase::Gone;
+                // Who sends it away hears how that ended.
+                if self.leaving.is_none() {
+                    self.phase = Phase::Gone;
+                }
                 return;
             }
             Err(error) => {
@@ -431,6 +478,13 @@ impl Driver {
                 return;
             }
         };
+        if self.leaving.is_some() && !state.is_active() {
+            return;
+        }
+        if self.leaving.is_none() && state == State::Paused(PausedReason::PostCopyFailed) {
+            // Its end is an event.
+            return self.end_torn_guest().await;
+        }
         for (device, size) in live.devices.iter_mut().zip(sizes) {
             device.size = size;
         }
@@ -442,7 +496,8 @@ impl Driver {
         let guest = serde_json::to_string(&facts).unwrap_or_default();
         self.publisher.update(|published| {
             words::status(state).clone_into(&mut published.status);
-            words::reason(state).clone_into(&mut published.reason);
+            let torn = self.torn && !state.is_active();
+            if torn { moving::TORN } else { words::reason(state) }.clone_into(&mut published.reason);
             if !xml.is_empty() {
                 published.guest = guest;
                 published.domain_xml = xml;

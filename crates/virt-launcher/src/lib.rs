@@ -18,6 +18,8 @@ mod dirs;
 mod driver;
 mod exec;
 mod inside;
+mod migration;
+mod node_capabilities;
 mod prepare;
 mod publish;
 mod reaper;
@@ -35,6 +37,7 @@ pub use args::Args;
 pub use dirs::Dirs;
 pub use driver::{Driver, DriverError, Handle};
 pub use inside::{FreezerArgs, InsideError, ProbeArgs, freezer, probe};
+pub use node_capabilities::{CapabilitiesArgs, node_capabilities};
 
 /// Why the launcher ends with a failure.
 #[derive(Debug, thiserror::Error)]

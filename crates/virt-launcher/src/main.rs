@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     let outcome = match Path::new(&called).file_name().and_then(OsStr::to_str) {
         Some("virt-probe") => ask("virt-probe", virt_launcher::probe),
         Some("virt-freezer") => ask("virt-freezer", virt_launcher::freezer),
+        Some("virt-node-capabilities") => ask("virt-node-capabilities", virt_launcher::node_capabilities),
         _ => launch(),
     };
     match outcome {

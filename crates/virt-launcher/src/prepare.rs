@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::BufWriter;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use api::kubevirt::v1::{VirtualMachineInstance, Volume};
@@ -11,13 +11,15 @@ use api::quantity::Amount;
 use disk::iso::Files;
 use disk::qcow2::{self, BackingFile};
 use domain::{Backing, Format, ResolvedDisk, ResolvedKernel};
-use rustix::fs::OFlags;
 
 use crate::cloud_init::{self, Secret, Seed};
 use crate::dirs::Dirs;
 
+mod claim;
 mod lent;
 
+pub(crate) use claim::Exclusive;
+use claim::{Access, Claimed};
 use lent::Lent;
 
 /// Why a volume cannot become a disk.
@@ -47,6 +49,11 @@ pub(crate) enum Error {
     Capacity { volume: String, capacity: String },
     #[error("{0}")]
     CloudInit(#[from] cloud_init::Error),
+    /// Another guest writes the disk.
+    #[error(
+        "volume {volume}: its disk is in use by another virtual machine; it is tried again until that one has ended"
+    )]
+    InUse { volume: String },
     #[error("volume {volume}: this kind of volume is not supported")]
     Unsupported { volume: String },
 }
@@ -56,7 +63,7 @@ impl Error {
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Refused { source, .. } => source.is_final(),
-            Self::NotLent { .. } | Self::Write { .. } | Self::Read { .. } => false,
+            Self::NotLent { .. } | Self::Write { .. } | Self::Read { .. } | Self::InUse { .. } => false,
             Self::Unusable { .. } | Self::Capacity { .. } | Self::CloudInit(_) | Self::Unsupported { .. } => true,
         }
     }
@@ -68,6 +75,8 @@ pub(crate) struct Prepared {
     pub(crate) disks: BTreeMap<String, ResolvedDisk>,
     pub(crate) kernel: Option<ResolvedKernel>,
     pub(crate) lent: Vec<Lent>,
+    /// Devices that are to be held while the guest writes them.
+    pub(crate) devices: Exclusive,
 }
 
 pub(crate) async fn prepare(vmi: &VirtualMachineInstance, dirs: &Dirs) -> Result<Prepared, Error> {
@@ -83,6 +92,8 @@ pub(crate) async fn prepare(vmi: &VirtualMachineInstance, dirs: &Dirs) -> Result
             let resolved = overlay(dirs, &volume.name, &lent)?;
             prepared.lent.push(lent);
             resolved
+        } else if is_claim(volume) {
+            claimed(vmi, volume, dirs, &mut prepared)?
         } else {
             resolve(vmi, volume, dirs)?
         };
@@ -90,6 +101,53 @@ pub(crate) async fn prepare(vmi: &VirtualMachineInstance, dirs: &Dirs) -> Result
     }
     prepared.kernel = kernel(vmi, dirs, &mut prepared.lent).await?;
     Ok(prepared)
+}
+
+fn is_claim(volume: &Volume) -> bool {
+    volume.persistent_volume_claim.is_some() || volume.data_volume.is_some() || volume.ephemeral.is_some()
+}
+
+/// The disk on a claim, or the layer that takes the writes to it.
+fn claimed(
+    vmi: &VirtualMachineInstance,
+    volume: &Volume,
+    dirs: &Dirs,
+    prepared: &mut Prepared,
+) -> Result<ResolvedDisk, Error> {
+    let name = &volume.name;
+    let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == *name);
+    let read_only = volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true));
+    let access = Access {
+        writable: !read_only && volume.ephemeral.is_none(),
+        shareable: disk.is_some_and(|disk| disk.shareable == Some(true)),
+    };
+    let (resolved, size) = match claim::open(dirs, name, access)? {
+        Claimed::Image(lent, resolved) => {
+            let size = lent.size;
+            prepared.lent.push(lent);
+            (resolved, size)
+        }
+        Claimed::Device(path, resolved) => {
+            let size = if volume.ephemeral.is_some() { device_size(name, &path)? } else { 0 };
+            if access.writable && !access.shareable {
+                prepared.devices.want(name, path);
+            }
+            (resolved, size)
+        }
+    };
+    if volume.ephemeral.is_none() {
+        return Ok(resolved);
+    }
+    let path = dirs.ephemeral().join("disk-data").join(name).join("disk.qcow2");
+    let backing = BackingFile { path: &resolved.path, format: resolved.format.word() };
+    write(name, &path, |out| qcow2::create(out, size, Some(backing)))?;
+    let backing = Some(Backing { path: resolved.path, format: resolved.format, block: resolved.block });
+    Ok(ResolvedDisk { backing, ..ephemeral(&path, Format::Qcow2) })
+}
+
+fn device_size(volume: &str, path: &Path) -> Result<u64, Error> {
+    let failed = |source| Error::Read { volume: volume.to_owned(), path: path.to_owned(), source };
+    File::open(path).and_then(|mut device| std::io::Seek::seek(&mut device, std::io::SeekFrom::End(0))).map_err(failed)
 }
 
 fn not_lent(volume: &str, message: &str) -> Error {
@@ -134,7 +192,7 @@ fn overlay(dirs: &Dirs, name: &str, lent: &Lent) -> Result<ResolvedDisk, Error> 
     Ok(ResolvedDisk {
         path: path.display().to_string(),
         format: Format::Qcow2,
-        backing: Some(Backing { path: base, format }),
+        backing: Some(Backing { path: base, format, block: false }),
         ephemeral: true,
         ..ResolvedDisk::default()
     })
@@ -184,10 +242,6 @@ fn resolve(vmi: &VirtualMachineInstance, volume: &Volume, dirs: &Dirs) -> Result
         let files = read_files(name, Path::new("/var/run/secrets/kubernetes.io/serviceaccount"), true)?;
         return seed_disk(dirs, name, "config-data", "cfgdata", &files);
     }
-    if volume.persistent_volume_claim.is_some() || volume.data_volume.is_some() || volume.host_disk.is_some() {
-        let file = volume.host_disk.as_ref().and_then(|host| Path::new(&host.path).file_name());
-        return mounted_disk(name, &private, file.map(Path::new));
-    }
     Err(Error::Unsupported { volume: name.clone() })
 }
 
@@ -199,25 +253,6 @@ fn seed_disk(dirs: &Dirs, name: &str, directory: &str, label: &str, files: &File
     let path = dirs.ephemeral().join(directory).join(format!("{name}.iso"));
     write(name, &path, |out| disk::iso::write(out, label, files).map(drop))?;
     Ok(ephemeral(&path, Format::Raw))
-}
-
-/// A claim: a block device under /dev, or a raw image on a mounted file system.
-fn mounted_disk(name: &str, private: &Path, file: Option<&Path>) -> Result<ResolvedDisk, Error> {
-    let device = Path::new("/dev").join(name);
-    let block = fs::metadata(&device).is_ok_and(|found| found.file_type().is_block_device());
-    let path =
-        if block { device } else { private.join("vmi-disks").join(name).join(file.unwrap_or(Path::new("disk.img"))) };
-    let failed = |source| Error::Read { volume: name.to_owned(), path: path.clone(), source };
-    let found = fs::metadata(&path).map_err(failed)?;
-    let direct = File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(&path).is_ok();
-    let allocated = std::os::unix::fs::MetadataExt::blocks(&found) * 512;
-    Ok(ResolvedDisk {
-        path: path.display().to_string(),
-        block,
-        direct_io: direct,
-        preallocated: !block && found.len() > 0 && allocated >= found.len(),
-        ..ResolvedDisk::default()
-    })
 }
 
 /// Files of a mounted secret or config map: what kubelet links to, without its bookkeeping.

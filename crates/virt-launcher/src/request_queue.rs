@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   Empty --Sync--> Running <--Pause/Unpause--> Paused
-//!                      |  Shutdown                 |
-//!                      v                           v
-//!                  ShuttingDown ----guest off---> Gone <--Kill-- (any)
+//!     |              ^ |  Shutdown                 |
+//!   Expect           | v                           v
+//!     v            arrival  ShuttingDown --guest off, or moved away--> Gone <--Kill-- (any)
+//!   Expecting -------+
 //! ```
 
 use std::collections::VecDeque;
@@ -14,6 +15,8 @@ use std::collections::VecDeque;
 pub(crate) enum Phase {
     #[default]
     Empty,
+    /// Another launcher is to send the domain.
+    Expecting,
     Running,
     Paused,
     ShuttingDown,
@@ -31,6 +34,9 @@ pub(crate) enum Kind {
     Kill,
     Freeze,
     Unfreeze,
+    Expect,
+    Migrate,
+    AbortMigration,
 }
 
 /// What becomes of a request.
@@ -46,7 +52,12 @@ pub(crate) fn judge(phase: Phase, kind: Kind) -> Verdict {
     use Verdict::{Done, Refuse, Run};
     match (kind, phase) {
         (Kind::Sync, Phase::Gone | Phase::ShuttingDown) => Done,
+        (Kind::Sync, Phase::Expecting) => Refuse("the virtual machine is still on its way here"),
         (Kind::Sync, _) => Run,
+
+        (Kind::Expect, Phase::Empty) => Run,
+        (Kind::Expect, Phase::Expecting | Phase::Running | Phase::Paused) => Done,
+        (Kind::AbortMigration, _) => Run,
 
         (Kind::Kill | Kind::Shutdown, Phase::Gone) => Done,
         // Without a domain, ending means that none will start.
@@ -54,11 +65,14 @@ pub(crate) fn judge(phase: Phase, kind: Kind) -> Verdict {
         (Kind::Shutdown, Phase::ShuttingDown) => Done,
         (Kind::Shutdown, _) => Run,
 
+        (_, Phase::Expecting) => Refuse("the virtual machine is still on its way here"),
         (_, Phase::Empty) => Refuse("the virtual machine has not started yet"),
         (_, Phase::Gone) => Refuse("the virtual machine is no longer running"),
 
         (Kind::Pause, Phase::Paused) | (Kind::Unpause, Phase::Running) => Done,
-        (Kind::Pause | Kind::Freeze, Phase::ShuttingDown) => Refuse("the virtual machine is shutting down"),
+        (Kind::Pause | Kind::Freeze | Kind::Migrate | Kind::Expect, Phase::ShuttingDown) => {
+            Refuse("the virtual machine is shutting down")
+        }
         (Kind::SoftReboot | Kind::Freeze, Phase::Paused) => Refuse("the virtual machine is paused"),
         (Kind::SoftReboot, Phase::ShuttingDown) => Refuse("the virtual machine is shutting down"),
         _ => Run,
@@ -128,6 +142,21 @@ mod tests {
         check(Kind::Unpause, Phase::Paused, Verdict::Run);
         check(Kind::Pause, Phase::Empty, Verdict::Refuse("the virtual machine has not started yet"));
         check(Kind::SoftReboot, Phase::Paused, Verdict::Refuse("the virtual machine is paused"));
+    }
+
+    #[test]
+    fn a_domain_on_its_way_is_left_alone() {
+        check(Kind::Expect, Phase::Empty, Verdict::Run);
+        check(Kind::Expect, Phase::Expecting, Verdict::Done);
+        check(Kind::Expect, Phase::Running, Verdict::Done);
+        check(Kind::Expect, Phase::Gone, Verdict::Refuse("the virtual machine is no longer running"));
+        check(Kind::Kill, Phase::Expecting, Verdict::Run);
+        check(Kind::AbortMigration, Phase::Empty, Verdict::Run);
+        check(Kind::Migrate, Phase::Paused, Verdict::Run);
+        for kind in [Kind::Sync, Kind::Pause, Kind::Migrate] {
+            check(kind, Phase::Expecting, Verdict::Refuse("the virtual machine is still on its way here"));
+        }
+        check(Kind::Migrate, Phase::ShuttingDown, Verdict::Refuse("the virtual machine is shutting down"));
     }
 
     #[test]

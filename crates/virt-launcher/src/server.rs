@@ -16,8 +16,8 @@ use futures::{Stream, StreamExt as _};
 use libvirt::Domain;
 use rpc::launcher::launcher_server::{Launcher, LauncherServer};
 use rpc::launcher::{
-    Blob, DomainState, Empty, ExecReply, ExecRequest, FreezeRequest, GuestPingRequest, Json, ScreenshotRequest,
-    SyncRequest,
+    Blob, DomainState, Empty, ExecReply, ExecRequest, ExpectRequest, FreezeRequest, GuestPingRequest, Json,
+    MigrateRequest, ScreenshotRequest, SyncRequest,
 };
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
@@ -68,7 +68,11 @@ fn status(error: &DriverError) -> Status {
     let sentence = kit::Chain(error).to_string();
     match error {
         DriverError::Refused(_) | DriverError::NoAgent | DriverError::Start(_) => Status::failed_precondition(sentence),
-        DriverError::Vmi(_) | DriverError::Environment(_) => Status::invalid_argument(sentence),
+        DriverError::Migrating(_) => Status::failed_precondition(sentence),
+        DriverError::Channels(_) => Status::internal(sentence),
+        DriverError::Vmi(_) | DriverError::Environment(_) | DriverError::Options(_) => {
+            Status::invalid_argument(sentence)
+        }
         DriverError::Libvirt(_) => Status::internal(sentence),
         DriverError::Ending => Status::unavailable(sentence),
     }
@@ -229,6 +233,7 @@ impl Launcher for Service {
             .into_iter()
             .map(|parameter| {
                 let value = match parameter.value {
+                    libvirt::Value::Integer(value) => value.into(),
                     libvirt::Value::Signed(value) => value.into(),
                     libvirt::Value::Unsigned(value) => value.into(),
                     libvirt::Value::Float(value) => value.into(),
@@ -248,5 +253,17 @@ impl Launcher for Service {
 
     async fn unfreeze(&self, _: Request<Empty>) -> Answer<Empty> {
         self.ask(Kind::Unfreeze, Command::Plain).await
+    }
+
+    async fn expect(&self, request: Request<ExpectRequest>) -> Answer<Empty> {
+        self.ask(Kind::Expect, Command::Expect { vmi: request.into_inner().vmi }).await
+    }
+
+    async fn migrate(&self, request: Request<MigrateRequest>) -> Answer<Empty> {
+        self.ask(Kind::Migrate, Command::Migrate { options: request.into_inner().options }).await
+    }
+
+    async fn abort_migration(&self, _: Request<Empty>) -> Answer<Empty> {
+        self.ask(Kind::AbortMigration, Command::Plain).await
     }
 }

@@ -32,7 +32,7 @@ use crate::{
     certificates, customize,
     error::Error,
     manifests::{self, Input, Placement, crds},
-    remove,
+    remove, rollout,
     status::{self, Seen, Version},
 };
 
@@ -99,10 +99,13 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     hold.await?;
     let version = version(context, &kubevirt);
     let progress = Seen { created: false, ..seen(context, key) };
-    if kubevirt.status.as_ref().and_then(|status| status.phase.as_ref()).is_none() {
+    // Whoever waits for an update to be over must see that it has begun.
+    let status = kubevirt.status.as_ref();
+    let begins = status.is_none_or(|status| status.target_deployment_id.as_ref() != Some(&version.deployment_id));
+    if begins || status.is_some_and(|status| status.phase.is_none()) {
         write(context, &kubevirt, status::status(&kubevirt, &progress, &version, now)).await?;
     }
-    let applied = install(context, &kubevirt).await;
+    let applied = install(context, &kubevirt, &version).await;
     let mut seen = seen(context, key);
     let next = match &applied {
         Ok(next) => {
@@ -140,14 +143,14 @@ fn seen(context: &Context, key: &Key) -> Seen {
     }
 }
 
-async fn install(context: &Context, kubevirt: &KubeVirt) -> Result<Next, Error> {
+async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> Result<Next, Error> {
     let namespace = kubevirt.namespace().unwrap_or_default();
     let held = certificates::read(&context.client, &namespace).await?;
     let wanted = certificates::plan(&namespace, &held, certificates::lifetimes(&kubevirt.spec), clock::now())?;
     if let Err(error) = context.material.set(&wanted.own) {
         tracing::warn!(error = %Chain(&error), "own certificate not used");
     }
-    let input = input(context, kubevirt, wanted.bundle.clone()).await?;
+    let input = input(context, kubevirt, version, wanted.bundle.clone()).await?;
     let mut applied = context.applied.lock().await;
     // Pods mount certificates and start from accounts: what they need goes first, or they wait for a retry.
     let mut all = manifests::render(&input);
@@ -172,7 +175,7 @@ async fn install(context: &Context, kubevirt: &KubeVirt) -> Result<Next, Error> 
         context.schemas.store(true, Ordering::Release);
         Ok(())
     };
-    let mut late = rest;
+    let mut late = rollout::now(rest, &seen(context, &Key::of(kubevirt)), &version.deployment_id);
     late.extend(others);
     let (schemas, workloads) = tokio::join!(schemas, apply::all(&context.client, &mut fixed, &late));
     *applied = fixed;
@@ -193,7 +196,7 @@ async fn installed(client: &Client) -> bool {
     })
 }
 
-async fn input(context: &Context, kubevirt: &KubeVirt, ca_bundle: String) -> Result<Input, Error> {
+async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bundle: String) -> Result<Input, Error> {
     let spec = &kubevirt.spec;
     let infra = spec.infra.clone().unwrap_or_default();
     let replicas = match infra.replicas {
@@ -218,6 +221,7 @@ async fn input(context: &Context, kubevirt: &KubeVirt, ca_bundle: String) -> Res
         infra: placement(spec.infra.as_ref()),
         workloads: placement(spec.workloads.as_ref()),
         ca_bundle,
+        deployment_id: version.deployment_id.clone(),
         version: context.images.version.clone(),
     })
 }
@@ -250,7 +254,8 @@ fn version(context: &Context, kubevirt: &KubeVirt) -> Version {
     let spec = &kubevirt.spec;
     let component = image(&context.images.component, spec.image_registry.as_deref(), spec.image_tag.as_deref());
     let registry = component.rsplit_once('/').map(|(registry, _)| registry.to_owned()).unwrap_or_default();
-    let config = json!([component, spec.image_pull_policy, context.images.version]).to_string();
+    let launcher = image(&context.images.launcher, spec.image_registry.as_deref(), spec.image_tag.as_deref());
+    let config = json!([component, launcher, spec.image_pull_policy, context.images.version]).to_string();
     let deployment_id = Sha256::digest(config.as_bytes()).iter().take(20).map(|byte| format!("{byte:02x}")).collect();
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",

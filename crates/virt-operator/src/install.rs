@@ -108,6 +108,16 @@ fn rights() -> Vec<Value> {
             ],
             APPLY,
         ),
+        rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch"]),
+        rule(
+            "certificates.k8s.io",
+            &["certificatesigningrequests/approval", "certificatesigningrequests/status"],
+            &["patch", "update"],
+        ),
+        json!({
+            "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["approve", "sign"],
+            "resourceNames": [api::kubevirt::words::SIGNER],
+        }),
         json!({
             "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["bind"],
             "resourceNames": ["system:auth-delegator"],

@@ -12,6 +12,8 @@ pub mod error;
 pub mod install;
 pub mod manifests;
 mod remove;
+mod rollout;
+mod signing;
 pub mod status;
 pub mod webhook;
 
@@ -125,7 +127,12 @@ impl Operator {
             context.kubevirts.synced().await;
             context.deployments.synced().await;
             context.daemon_sets.synced().await;
-            for worker in queue.run(1, &stop, move |key| deploy::reconcile(context.clone(), key)) {
+            let requests = Queue::default();
+            let (_watch, store) = signing::watch(&context, &requests);
+            let signer = context.clone();
+            let mut workers = requests.run(1, &stop, move |key| signing::reconcile(signer.clone(), store.clone(), key));
+            workers.extend(queue.run(1, &stop, move |key| deploy::reconcile(context.clone(), key)));
+            for worker in workers {
                 if let Err(error) = worker.await {
                     tracing::error!(%error, "a worker ended");
                 }

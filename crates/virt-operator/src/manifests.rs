@@ -34,6 +34,8 @@ pub struct Input {
     pub ca_bundle: String,
     /// Version, as labels say it.
     pub version: String,
+    /// Names the configuration: workloads carry it, so that what is seen of them is known to be of this one.
+    pub deployment_id: String,
 }
 
 /// Node selector, affinity and tolerations.

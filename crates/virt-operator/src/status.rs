@@ -3,12 +3,12 @@
 use api::kubevirt::{
     conditions,
     v1::{GenerationStatus, KubeVirt, KubeVirtCondition, KubeVirtStatus},
-    words::{kubevirt_condition as condition, kubevirt_phase as phase},
+    words::{kubevirt_condition as condition, kubevirt_phase as phase, label},
 };
 use jiff::Timestamp;
 use k8s_openapi::{
     api::apps::v1::{DaemonSet, Deployment},
-    apimachinery::pkg::apis::meta::v1::Time,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 
 /// What was seen of the components.
@@ -37,12 +37,15 @@ pub struct Version {
     pub architecture: String,
 }
 
-/// Names of the components that are not ready yet.
-pub fn waiting(seen: &Seen) -> Vec<String> {
+/// Names of the components that are not ready yet as `deployment_id` has them.
+pub fn waiting(seen: &Seen, deployment_id: &str) -> Vec<String> {
     let mut out = Vec::new();
     for name in crate::manifests::workloads::DEPLOYMENTS {
         let found = seen.deployments.iter().find(|d| d.metadata.name.as_deref() == Some(name));
         let ready = found.is_some_and(|deployment| {
+            if !is_of(&deployment.metadata, deployment_id) {
+                return false;
+            }
             let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
             let status = deployment.status.clone().unwrap_or_default();
             status.observed_generation >= deployment.metadata.generation
@@ -53,7 +56,8 @@ pub fn waiting(seen: &Seen) -> Vec<String> {
             out.push(name.to_owned());
         }
     }
-    let ready = seen.daemon_set.as_ref().is_some_and(|set| {
+    let set = seen.daemon_set.as_ref().filter(|set| is_of(&set.metadata, deployment_id));
+    let ready = set.is_some_and(|set| {
         let status = set.status.clone().unwrap_or_default();
         status.observed_generation >= set.metadata.generation
             && status.desired_number_scheduled > 0
@@ -66,15 +70,27 @@ pub fn waiting(seen: &Seen) -> Vec<String> {
     out
 }
 
+/// The workload as it was seen is the one that this configuration applied, and not its forerunner.
+fn is_of(metadata: &ObjectMeta, deployment_id: &str) -> bool {
+    let annotations = metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(label::INSTALL_STRATEGY)).is_some_and(|id| id == deployment_id)
+}
+
 /// The status `kubevirt` should have while it is installed.
 pub fn status(kubevirt: &KubeVirt, seen: &Seen, version: &Version, now: Timestamp) -> KubeVirtStatus {
     let mut status = kubevirt.status.as_deref().cloned().unwrap_or_default();
-    let waiting = waiting(seen);
+    let waiting = waiting(seen, &version.deployment_id);
     let deployed = seen.created && waiting.is_empty();
     let before = status.phase.clone().unwrap_or_default();
     // Once deployed, a component that restarts degrades the product; it does not undo the deployment.
     let settled = before == phase::DEPLOYED && status.observed_deployment_id.as_ref() == Some(&version.deployment_id);
-    status.phase = Some(if deployed || settled { phase::DEPLOYED } else { phase::DEPLOYING }.to_owned());
+    // What was deployed before goes on working while its components are exchanged.
+    let updating = before == phase::DEPLOYED && !deployed && !settled;
+    let from = (
+        status.observed_kube_virt_version.clone().unwrap_or_default(),
+        status.observed_kube_virt_registry.clone().unwrap_or_default(),
+    );
+    status.phase = Some(if deployed || settled || updating { phase::DEPLOYED } else { phase::DEPLOYING }.to_owned());
 
     status.operator_version = Some(version.version.clone());
     status.target_kube_virt_registry = Some(version.registry.clone());
@@ -110,6 +126,14 @@ pub fn status(kubevirt: &KubeVirt, seen: &Seen, version: &Version, now: Timestam
         set(condition::AVAILABLE, api_ready, "ComponentsNotReady", &missing);
         set(condition::PROGRESSING, false, "ComponentsNotReady", &missing);
         set(condition::DEGRADED, true, "ComponentsNotReady", &missing);
+    } else if updating {
+        let message = format!(
+            "Transitioning from previous version {} with registry {} to target version {} using registry {}: {missing}",
+            from.0, from.1, version.version, version.registry
+        );
+        set(condition::AVAILABLE, true, "UpdateInProgress", &message);
+        set(condition::PROGRESSING, true, "UpdateInProgress", &message);
+        set(condition::DEGRADED, true, "UpdateInProgress", &message);
     } else {
         set(condition::AVAILABLE, false, "DeploymentInProgress", &deploying);
         set(condition::PROGRESSING, true, "DeploymentInProgress", &deploying);
@@ -142,7 +166,7 @@ pub fn duplicate(kubevirt: &KubeVirt, now: Timestamp) -> KubeVirtStatus {
 }
 
 fn generations(seen: &Seen) -> Vec<GenerationStatus> {
-    let one = |resource: &str, metadata: &kube::core::ObjectMeta| GenerationStatus {
+    let one = |resource: &str, metadata: &ObjectMeta| GenerationStatus {
         group: "apps".to_owned(),
         resource: resource.to_owned(),
         namespace: metadata.namespace.clone(),
@@ -165,16 +189,17 @@ mod tests {
     use super::*;
 
     fn seen(available: i32) -> Seen {
+        let ours = json!({ (label::INSTALL_STRATEGY): "id" });
         let deployment = |name: &str| {
             let status = json!({ "observedGeneration": 1, "updatedReplicas": 1, "availableReplicas": available });
             let object = json!({
-                "metadata": { "name": name, "generation": 1 },
+                "metadata": { "name": name, "generation": 1, "annotations": ours },
                 "spec": { "replicas": 1, "selector": {}, "template": {} }, "status": status,
             });
             serde_json::from_value(object).unwrap()
         };
         let set = json!({
-            "metadata": { "name": "virt-handler", "generation": 1 },
+            "metadata": { "name": "virt-handler", "generation": 1, "annotations": ours },
             "status": { "observedGeneration": 1, "currentNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": 1,
                 "desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberAvailable": 1 },
         });
@@ -188,7 +213,12 @@ mod tests {
 
     #[track_caller]
     fn check(kubevirt: &KubeVirt, seen: &Seen, phase: &str, conditions: [(&str, &str); 3]) -> KubeVirt {
-        let version = Version { deployment_id: "id".into(), ..Default::default() };
+        check_for("id", kubevirt, seen, phase, conditions)
+    }
+
+    #[track_caller]
+    fn check_for(id: &str, kubevirt: &KubeVirt, seen: &Seen, phase: &str, conditions: [(&str, &str); 3]) -> KubeVirt {
+        let version = Version { deployment_id: id.into(), ..Default::default() };
         let status = status(kubevirt, seen, &version, Timestamp::UNIX_EPOCH);
         assert_eq!(status.phase.as_deref(), Some(phase));
         for (kind, value) in conditions {
@@ -207,5 +237,17 @@ mod tests {
         let deployed = check(&deploying, &seen(1), "Deployed", fine);
         let degraded = [("Available", "False"), ("Progressing", "False"), ("Degraded", "True")];
         check(&deployed, &seen(0), "Deployed", degraded);
+    }
+
+    #[test]
+    fn what_was_deployed_is_available_while_it_is_exchanged() {
+        let fine = [("Available", "True"), ("Progressing", "False"), ("Degraded", "False")];
+        let deployed = check(&KubeVirt::default(), &seen(1), "Deployed", fine);
+        // The components as they still are: ready, and of the build before.
+        let moving = [("Available", "True"), ("Progressing", "True"), ("Degraded", "True")];
+        let updating = check_for("next", &deployed, &seen(1), "Deployed", moving);
+        let status = updating.status.unwrap();
+        assert_eq!(status.observed_deployment_id.as_deref(), Some("id"));
+        assert_eq!(status.target_deployment_id.as_deref(), Some("next"));
     }
 }

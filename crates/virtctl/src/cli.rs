@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Console(commands::console::Args),
     /// Print the manifest of a new object.
     Create(commands::create::Args),
+    /// Have a virtual machine stay on the node it is being moved away from.
+    EvacuateCancel(commands::evacuate_cancel::Args),
     /// Say why a virtual machine is not running, and what to do about it.
     Explain(commands::explain::Args),
     /// Expose a virtual machine's ports as a Service.
@@ -31,6 +33,10 @@ pub(crate) enum Command {
     Fslist(commands::guest::Args),
     /// Show what the guest says of its operating system.
     Guestosinfo(commands::guest::Args),
+    /// Move a running virtual machine to another node.
+    Migrate(commands::migrate::Args),
+    /// Cancel the migration of a virtual machine.
+    MigrateCancel(commands::migrate_cancel::Args),
     /// Pause a virtual machine.
     Pause(commands::pause::Args),
     /// Forward local ports to a virtual machine.

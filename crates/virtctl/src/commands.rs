@@ -4,9 +4,12 @@ pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod create_vm;
+pub(crate) mod evacuate_cancel;
 pub(crate) mod explain;
 pub(crate) mod expose;
 pub(crate) mod guest;
+pub(crate) mod migrate;
+pub(crate) mod migrate_cancel;
 pub(crate) mod pause;
 pub(crate) mod port_forward;
 mod request;
@@ -31,10 +34,13 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Completion(args) => completion::run(&args),
         Command::Console(args) => Box::pin(console::run(globals, args)).await,
         Command::Create(args) => create::run(globals, args),
+        Command::EvacuateCancel(args) => evacuate_cancel::run(globals, args).await,
         Command::Explain(args) => explain::run(globals, args).await,
         Command::Expose(args) => expose::run(globals, args).await,
         Command::Fslist(args) => guest::run(globals, args, "filesystemlist").await,
         Command::Guestosinfo(args) => guest::run(globals, args, "guestosinfo").await,
+        Command::Migrate(args) => Box::pin(migrate::run(globals, args)).await,
+        Command::MigrateCancel(args) => migrate_cancel::run(globals, args).await,
         Command::Pause(args) => pause::run(globals, args, "pause").await,
         Command::PortForward(args) => port_forward::run(globals, args).await,
         Command::Reset(args) => reset::run(globals, args, "reset", "reset").await,

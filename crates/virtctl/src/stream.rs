@@ -85,8 +85,14 @@ pub(crate) fn payload(message: Message) -> Option<Bytes> {
     }
 }
 
-/// Copies both ways until the far side closes, or has been silent for a while after the near side ended.
-pub(crate) async fn splice<S, R, W>(socket: WebSocketStream<S>, mut reader: R, mut writer: W) -> io::Result<()>
+/// Whether a stream was closed because the machine goes on on another node: opened again, it leads there.
+pub(crate) fn says_moved(farewell: &str) -> bool {
+    farewell.contains("moved to another node")
+}
+
+/// Copies both ways until the far side closes, or has been silent for a while after the near side ended. Returns what the
+/// far side said as it closed.
+pub(crate) async fn splice<S, R, W>(socket: WebSocketStream<S>, mut reader: R, mut writer: W) -> io::Result<String>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + Unpin,
@@ -97,6 +103,7 @@ where
     let mut alive = interval(ALIVE);
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reading = true;
+    let mut farewell = String::new();
     let mut deadline = Instant::now();
     loop {
         tokio::select! {
@@ -111,7 +118,11 @@ where
                 }
             },
             message = source.next() => match message {
-                None | Some(Ok(Message::Close(_)) | Err(WsError::ConnectionClosed)) => break,
+                Some(Ok(Message::Close(frame))) => {
+                    farewell = frame.map(|frame| frame.reason.to_string()).unwrap_or_default();
+                    break;
+                }
+                None | Some(Err(WsError::ConnectionClosed)) => break,
                 Some(Err(error)) => return Err(lost(&error)),
                 Some(Ok(message)) => if let Some(bytes) = payload(message) {
                     deadline = Instant::now() + LINGER;
@@ -124,7 +135,8 @@ where
         }
     }
     let _ = sink.close().await;
-    writer.shutdown().await
+    writer.shutdown().await?;
+    Ok(farewell)
 }
 
 #[cfg(test)]

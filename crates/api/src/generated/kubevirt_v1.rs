@@ -690,6 +690,19 @@ pub struct EphemeralVolumeSource {
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
+pub struct EvacuateCancelOptions {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    #[serde(default, deserialize_with = "crate::wire::or_default", skip_serializing_if = "Vec::is_empty")]
+    pub dry_run: Vec<String>,
+    #[serde(default, deserialize_with = "crate::wire::or_default")]
+    pub evacuation_node_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ExperimentalMigrationOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,

@@ -2,7 +2,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::v1::{KubeVirtCondition, VirtualMachineCondition, VirtualMachineInstanceCondition};
+use super::v1::{
+    KubeVirtCondition, VirtualMachineCondition, VirtualMachineInstanceCondition,
+    VirtualMachineInstanceMigrationCondition,
+};
 
 /// What the conditions of all kinds have in common.
 pub trait Condition: Default {
@@ -38,7 +41,12 @@ macro_rules! conditions {
     )*};
 }
 
-conditions!(KubeVirtCondition, VirtualMachineCondition, VirtualMachineInstanceCondition);
+conditions!(
+    KubeVirtCondition,
+    VirtualMachineCondition,
+    VirtualMachineInstanceCondition,
+    VirtualMachineInstanceMigrationCondition
+);
 
 /// Sets the condition of type `kind`, adding it where there is none. The transition time moves only when the status does
 /// (API conventions, "typical status properties").

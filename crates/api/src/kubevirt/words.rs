@@ -25,11 +25,28 @@ pub mod label {
     pub const CPU_MODEL_PREFIX: &str = "cpu-model.node.kubevirt.io/";
     pub const MACHINE_TYPE_PREFIX: &str = "machine-type.node.kubevirt.io/";
     pub const HOST_MODEL_CPU_PREFIX: &str = "host-model-cpu.node.kubevirt.io/";
+    /// Ours as KubeVirt's: on a node, a model that a guest moved here may have been started with.
+    pub const CPU_MODEL_MIGRATION_PREFIX: &str = "cpu-model-migration.node.kubevirt.io/";
+    pub const CPU_VENDOR_PREFIX: &str = "cpu-vendor.node.kubevirt.io/";
+    pub const CPU_TIMER_PREFIX: &str = "cpu-timer.node.kubevirt.io/";
+    pub const HYPERV_PREFIX: &str = "hyperv.node.kubevirt.io/";
+    pub const HOST_MODEL_FEATURES_PREFIX: &str = "host-model-required-features.node.kubevirt.io/";
+    pub const OBSOLETE_HOST_MODEL: &str = "node-labeller.kubevirt.io/obsolete-host-model";
+    pub const REALTIME: &str = "kubevirt.io/realtime";
+    pub const SEV: &str = "kubevirt.io/sev";
+    pub const SEV_ES: &str = "kubevirt.io/sev-es";
+    /// On a PodDisruptionBudget: the migration during which it protects both pods.
+    pub const MIGRATION_NAME: &str = "kubevirt.io/migrationName";
+    /// On a VMI whose launcher is of another build than new ones.
+    pub const OUTDATED_LAUNCHER: &str = "kubevirt.io/outdatedLauncherImage";
     pub const INSTALL_STRATEGY: &str = "kubevirt.io/install-strategy-identifier";
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     pub const COMPONENT: &str = "app.kubernetes.io/component";
     pub const VERSION: &str = "app.kubernetes.io/version";
 }
+
+/// Ours: signs the certificates by which virt-handlers know each other's nodes.
+pub const SIGNER: &str = "ferrovirt.io/virt-handler";
 
 /// Annotation keys.
 pub mod annotation {
@@ -40,16 +57,34 @@ pub mod annotation {
     pub const PCI_TOPOLOGY_VERSION: &str = "kubevirt.io/pci-topology-version";
     pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
     pub const MIGRATION_TRANSPORT_UNIX: &str = "kubevirt.io/migrationTransportUnix";
+    /// Ours: how far a migration is, as `domain::MigrationProgress`.
+    pub const MIGRATION_PROGRESS: &str = "ferrovirt.io/migration-progress";
     pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
     pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
     pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";
     pub const KEEP_LAUNCHER_ALIVE: &str = "kubevirt.io/keep-launcher-alive-after-failure";
     pub const PLACE_PCI_DEVICES_ON_ROOT: &str = "kubevirt.io/placePCIDevicesOnRootComplex";
     pub const FREE_PAGE_REPORTING_DISABLED: &str = "kubevirt.io/free-page-reporting-disabled";
+    /// On a VMI: its bridged guest may be moved, though the pod's address changes.
+    pub const ALLOW_POD_BRIDGE_MIGRATION: &str = "kubevirt.io/allow-pod-bridge-network-live-migration";
+    /// On a migration: the node that is being emptied.
+    pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
+    /// On a migration: it brings a guest to the newest launcher.
+    pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration";
+    /// On a node whose labels somebody else keeps.
+    pub const LABELLER_SKIP_NODE: &str = "node-labeller.kubevirt.io/skip-node";
+    /// On a pod that is being evicted by other means than its end.
+    pub const EVICTION_IN_PROGRESS: &str = "descheduler.alpha.kubernetes.io/eviction-in-progress";
     pub const NON_ROOT: &str = "kubevirt.io/nonroot";
     pub const OS: &str = "vm.kubevirt.io/os";
     pub const INSTALL_STRATEGY_VERSION: &str = "kubevirt.io/install-strategy-version";
     pub const GENERATION: &str = "kubevirt.io/generation";
+    /// On a migration's target pod: the migration's name.
+    pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
+    /// On a migration: seconds its target pod may be unschedulable.
+    pub const MIGRATION_UNSCHEDULABLE_TIMEOUT: &str = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds";
+    /// On a migration: seconds its target pod may be pending.
+    pub const MIGRATION_PENDING_TIMEOUT: &str = "kubevirt.io/migrationPendingPodTimeoutSeconds";
 }
 
 /// Finalizers.
@@ -73,6 +108,39 @@ pub mod phase {
     pub const FAILED: &str = "Failed";
     pub const WAITING_FOR_SYNC: &str = "WaitingForSync";
     pub const UNKNOWN: &str = "Unknown";
+}
+
+/// `status.phase` of a VirtualMachineInstanceMigration, in their order.
+pub mod migration_phase {
+    pub const UNSET: &str = "";
+    pub const PENDING: &str = "Pending";
+    pub const SCHEDULING: &str = "Scheduling";
+    pub const SCHEDULED: &str = "Scheduled";
+    pub const PREPARING_TARGET: &str = "PreparingTarget";
+    pub const TARGET_READY: &str = "TargetReady";
+    pub const RUNNING: &str = "Running";
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const FAILED: &str = "Failed";
+}
+
+/// Condition types of a VirtualMachineInstanceMigration.
+pub mod migration_condition {
+    pub const ABORT_REQUESTED: &str = "migrationAbortRequested";
+    pub const REJECTED_BY_QUOTA: &str = "migrationRejectedByResourceQuota";
+}
+
+/// `spec.priority` of a VirtualMachineInstanceMigration, the most urgent first.
+pub mod migration_priority {
+    pub const SYSTEM_CRITICAL: &str = "system-critical";
+    pub const USER_TRIGGERED: &str = "user-triggered";
+    pub const SYSTEM_MAINTENANCE: &str = "system-maintenance";
+}
+
+/// `status.migrationState.abortStatus` of a VirtualMachineInstance.
+pub mod abort_status {
+    pub const ABORTING: &str = "Aborting";
+    pub const SUCCEEDED: &str = "Succeeded";
+    pub const FAILED: &str = "Failed";
 }
 
 /// Condition types of VirtualMachineInstance and VirtualMachine.
@@ -113,6 +181,14 @@ pub mod kubevirt_phase {
     pub const DEPLOYED: &str = "Deployed";
     pub const DELETING: &str = "Deleting";
     pub const DELETED: &str = "Deleted";
+}
+
+/// `spec.evictionStrategy` of a VirtualMachineInstance.
+pub mod eviction_strategy {
+    pub const NONE: &str = "None";
+    pub const LIVE_MIGRATE: &str = "LiveMigrate";
+    pub const LIVE_MIGRATE_IF_POSSIBLE: &str = "LiveMigrateIfPossible";
+    pub const EXTERNAL: &str = "External";
 }
 
 /// `status.printableStatus` of a VirtualMachine.

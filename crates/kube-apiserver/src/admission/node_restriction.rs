@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Attributes, Operation};
+use super::{Attributes, Operation, node_audience};
+use crate::authz::Authorizer;
 use crate::authz::node::{claim_names, config_map_names, node_of, secret_names};
 use crate::authz::view::{View, items, text};
 use crate::certificates::guard::common_name;
@@ -32,7 +33,7 @@ const KUBELET_LABELS: [&str; 11] = [
 ///
 /// # Errors
 /// 403 saying what the node may not do.
-pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
+pub fn check(view: &dyn View, authorizer: &Authorizer, attributes: &Attributes) -> Result<(), ApiError> {
     let Some(node) = node_of(&attributes.user) else { return Ok(()) };
     let resource = &attributes.resource;
     let subresource = attributes.info.subresource.as_str();
@@ -52,7 +53,7 @@ pub fn check(view: &dyn View, attributes: &Attributes) -> Result<(), ApiError> {
             on_own_node(pod.as_deref(), node, "evict")
         }
         ("", "persistentvolumeclaims", "status") => claim_status(attributes, node),
-        ("", "serviceaccounts", "token") => return token(view, attributes, node),
+        ("", "serviceaccounts", "token") => return token(view, authorizer, attributes, node),
         ("coordination.k8s.io", "leases", _) => {
             if attributes.namespace == LEASES && name(attributes) == node {
                 Ok(())
@@ -208,8 +209,8 @@ fn signing(attributes: &Attributes) -> Result<(), String> {
     Ok(())
 }
 
-/// A node gets tokens for the pods it runs, each bound to its pod.
-fn token(view: &dyn View, attributes: &Attributes, node: &str) -> Result<(), ApiError> {
+/// A node gets tokens for the pods it runs, each bound to its pod and for those it is to be shown to.
+fn token(view: &dyn View, authorizer: &Authorizer, attributes: &Attributes, node: &str) -> Result<(), ApiError> {
     let resource = &attributes.resource;
     let refuse = |why: &str| Err(ApiError::forbidden(&resource.group, &resource.plural, &attributes.name, why));
     let request = attributes.object.as_ref().unwrap_or(&Value::Null);
@@ -229,7 +230,7 @@ fn token(view: &dyn View, attributes: &Attributes, node: &str) -> Result<(), Api
             "the UID in the bound object reference ({uid}) does not match the UID in record ({})",
             text(&pod, "/metadata/uid")
         )),
-        Some(_) => Ok(()),
+        Some(pod) => node_audience::check(view, authorizer, attributes, &pod).or_else(|why| refuse(&why)),
     }
 }
 

@@ -100,9 +100,13 @@ pub(super) async fn check(view: &dyn View, turns: &Turns, attributes: &Attribute
     if attributes.namespace.is_empty() {
         return Ok(None);
     }
-    let added = added(attributes);
-    let Some(object) = attributes.object.as_ref().filter(|_| !added.is_empty()) else { return Ok(None) };
+    // Most namespaces have none, and then nothing needs to be counted.
     let quotas = view.list("", "resourcequotas", &attributes.namespace);
+    let Some(object) = attributes.object.as_ref().filter(|_| !quotas.is_empty()) else { return Ok(None) };
+    let added = added(attributes);
+    if added.is_empty() {
+        return Ok(None);
+    }
     let bounded = |quota: &Arc<Value>| {
         scope::covers(quota, &attributes.resource, object) && bounds(quota).keys().any(|name| concerns(name, &added))
     };

@@ -111,7 +111,8 @@ fn shape(resource: &Resource, object: &mut Value) {
     defaults::apply(&resource.schema, object);
 }
 
-async fn convert(
+/// Objects of any versions of `resource` in `wanted` (`group/version`), as the webhook gives them.
+pub(crate) async fn convert(
     view: &dyn View,
     resource: &Resource,
     mut objects: Vec<Value>,

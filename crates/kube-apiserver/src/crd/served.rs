@@ -18,27 +18,31 @@ pub(crate) fn registry(store: &Store, before: &Registry) -> Registry {
     if resources.is_empty() {
         resources = builtin::resources().into_iter().map(Arc::new).collect();
     }
+    let mut unserved: Vec<Arc<Resource>> = Vec::new();
     for object in store.list(super::STORAGE, None).objects {
-        let unchanged: Vec<_> = before
-            .resources
-            .iter()
-            .filter(|r| r.crd.as_deref() == Some(&object.key.name) && r.crd_revision == object.revision)
-            .cloned()
-            .collect();
-        if unchanged.is_empty() {
-            resources.extend(definition(&object.value(), object.revision).into_iter().map(Arc::new));
+        let unchanged = |list: &[Arc<Resource>]| -> Vec<Arc<Resource>> {
+            let same = |r: &Resource| r.crd.as_deref() == Some(&object.key.name) && r.crd_revision == object.revision;
+            list.iter().filter(|r| same(r)).cloned().collect()
+        };
+        let known = (unchanged(&before.resources), unchanged(&before.unserved));
+        if known.0.is_empty() && known.1.is_empty() {
+            for (served, resource) in definition(&object.value(), object.revision) {
+                let list = if served { &mut resources } else { &mut unserved };
+                list.push(Arc::new(resource));
+            }
         } else {
-            resources.extend(unchanged);
+            resources.extend(known.0);
+            unserved.extend(known.1);
         }
     }
     let services = store.list("apiservices.apiregistration.k8s.io", None);
     let mut aggregated: Vec<Aggregated> = services.objects.iter().filter_map(|o| delegated(&o.value())).collect();
     aggregated.retain(|a| !resources.iter().any(|r| r.group == a.group && r.version == a.version && r.crd.is_none()));
-    Registry { resources, aggregated }
+    Registry { resources, unserved, aggregated }
 }
 
-/// The served versions of one definition.
-fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
+/// The versions of one definition, each with whether it is served.
+fn definition(crd: &Value, revision: u64) -> Vec<(bool, Resource)> {
     let spec = &crd["spec"];
     let established = crd["status"]["conditions"]
         .as_array()
@@ -99,7 +103,7 @@ fn definition(crd: &Value, revision: u64) -> Vec<Resource> {
                 .collect(),
         }
     };
-    versions.iter().filter(|version| version["served"] == true).map(resource).collect()
+    versions.iter().map(|version| (version["served"] == true, resource(version))).collect()
 }
 
 /// The warning of a deprecated version, its own or the usual one.

@@ -13,7 +13,7 @@ fn registry() -> Arc<Registry> {
     custom.crd = Some("widgets.example.com".into());
     custom.schema = Arc::new(Schema { properties: [("metadata".to_owned(), metadata)].into(), ..Schema::default() });
     resources.push(Arc::new(custom));
-    Arc::new(Registry { resources, aggregated: Vec::new() })
+    Arc::new(Registry { resources, ..Registry::default() })
 }
 
 /// Every `$ref` below `node` names something in `defined`.
@@ -91,7 +91,7 @@ fn the_hash_follows_the_registry() {
     let mut changed = (**resources.last().unwrap()).clone();
     changed.schema = Arc::new(Schema { description: "changed".into(), ..Schema::default() });
     *resources.last_mut().unwrap() = Arc::new(changed);
-    let second = Arc::new(Registry { resources, aggregated: Vec::new() });
+    let second = Arc::new(Registry { resources, ..Registry::default() });
     assert_ne!(cache.hash(&second, "example.com", "v1").unwrap(), before);
     assert_eq!(cache.hash(&second, "apps", "v1"), cache.hash(&first, "apps", "v1"));
 }
@@ -126,7 +126,7 @@ fn gauge() -> Arc<Registry> {
         "few": {"type": "string", "x-kubernetes-validations": rule}}}}});
     custom.schema = Arc::new(crate::schema::parse::custom_resource(Some(&schema), false));
     *resources.last_mut().unwrap() = Arc::new(custom);
-    Arc::new(Registry { resources, aggregated: Vec::new() })
+    Arc::new(Registry { resources, ..Registry::default() })
 }
 
 #[test]

@@ -5,143 +5,161 @@
 //! applied ─┘             └── clashes with other owners ──> 409, or with force they lose the fields
 //! ```
 
-use jiff::Timestamp;
+pub mod across;
+
 use serde_json::Value;
 
 use super::check;
 use super::fieldset::Set;
 use super::lastapplied;
-use super::managed::{self, Entry};
+use super::managed::{self, Entry, Writer};
 use super::typed::{Node, clashes, collect, overlay, remove, retain_present};
+use super::versions::Elsewhere;
 use crate::error::{ApiError, Cause};
 use crate::schema::Schema;
 
 /// Owner of what an object held before anybody applied it, when no owners were recorded.
 const BEFORE_FIRST: &str = "before-first-apply";
 
-/// The object after `manager` applied `applied` to it.
+/// The object after `writer` applied `applied` to it, where all owners speak the version of the writer.
 ///
 /// The caller has removed from `applied` what the endpoint does not write (`status` on the main resource). An apply that
 /// changes nothing returns the live object as it is, managed fields and their times included.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the identity of a writer is several words, and the call sites have them apart"
-)]
 pub fn apply(
     schema: &Schema,
     live: Option<&Value>,
     applied: &Value,
-    manager: &str,
+    writer: Writer<'_>,
     force: bool,
-    api_version: &str,
-    subresource: &str,
-    now: Timestamp,
 ) -> Result<Value, ApiError> {
-    let root = Node::root(schema);
-    if !applied["metadata"]["managedFields"].is_null() {
-        return Err(ApiError::bad_request("metadata.managedFields must be nil"));
-    }
-    if let Some(why) = check::refusal(root, applied) {
-        let (name, namespace) = (&applied["metadata"]["name"], &applied["metadata"]["namespace"]);
-        return Err(ApiError::bad_request(format!(
-            "failed to create typed patch object ({}/{}; {api_version}, Kind={}): {why}",
-            namespace.as_str().unwrap_or_default(),
-            name.as_str().unwrap_or_default(),
-            applied["kind"].as_str().unwrap_or_default()
-        )));
-    }
-
-    let mut merged = live.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-    overlay(root, &mut merged, applied);
-    let mut wanted = collect(root, applied);
-    retain_present(&mut wanted, root, &merged);
-
-    let mut entries = live.map(managed::entries).unwrap_or_default();
-    if let Some(live) = live.filter(|_| entries.is_empty()) {
-        entries.push(Entry {
-            manager: BEFORE_FIRST.to_owned(),
-            operation: "Update".to_owned(),
-            api_version: api_version.to_owned(),
-            time: managed::stamp(now),
-            subresource: String::new(),
-            set: collect(root, live),
-        });
-    }
-    let mine = entries.iter().position(|e| e.is(manager, "Apply", api_version, subresource));
-    let last = mine.map(|at| entries.remove(at));
-    let before = entries.clone();
-
-    if let Some(last) = &last {
-        drop_forgotten(root, &mut merged, &last.set, &wanted, &entries);
-    }
-    let inherited = if force { Set::default() } else { lastapplied::inherited(root, live, manager) };
-    resolve(root, live, &merged, &wanted, &mut entries, force, &inherited)?;
-    lastapplied::remember(&mut merged, applied, manager);
-    for entry in &mut entries {
-        retain_present(&mut entry.set, root, &merged);
-    }
-
-    let unchanged = last.as_ref().is_some_and(|last| last.set == wanted && last.api_version == api_version)
-        && before == entries
-        && live.is_some_and(|live| *live == merged);
-    if let (true, Some(live)) = (unchanged, live) {
-        return Ok(live.clone());
-    }
-    entries.push(Entry {
-        manager: manager.to_owned(),
-        operation: "Apply".to_owned(),
-        api_version: api_version.to_owned(),
-        time: managed::stamp(now),
-        subresource: subresource.to_owned(),
-        set: wanted,
-    });
-    managed::store(&mut merged, entries);
-    Ok(merged)
+    let mut draft = Draft::new(schema, live, applied, writer)?;
+    draft.forget();
+    draft.finish(force, &Elsewhere::default())
 }
 
-/// Removes what this applier asked for last time and no longer does, and nobody else owns.
-fn drop_forgotten(root: Node<'_>, merged: &mut Value, last: &Set, wanted: &Set, others: &[Entry]) {
-    let mut gone = last.clone();
-    gone.subtract(wanted);
-    if gone.is_empty() {
-        return;
-    }
-    let mut kept = wanted.clone();
-    others.iter().for_each(|other| kept.union(&other.set));
-    remove(root, merged, &gone, &kept);
+/// An apply under way.
+struct Draft<'a> {
+    root: Node<'a>,
+    live: Option<&'a Value>,
+    applied: &'a Value,
+    writer: Writer<'a>,
+    /// The object with what is applied laid over it.
+    merged: Value,
+    /// The fields that are applied.
+    wanted: Set,
+    /// The owners but the applier.
+    others: Vec<Entry>,
+    /// What the applier applied last.
+    last: Option<Entry>,
 }
 
-/// Finds the fields others own and this apply changes: an error unless all of them are `inherited`, and with force theirs
-/// no longer.
-fn resolve(
-    root: Node<'_>,
-    live: Option<&Value>,
-    merged: &Value,
-    wanted: &Set,
-    entries: &mut [Entry],
-    force: bool,
-    inherited: &Set,
-) -> Result<(), ApiError> {
-    let mut taken: Vec<(usize, Set)> = Vec::new();
-    let mut conflicts: Vec<(String, Vec<String>)> = Vec::new();
-    for (at, entry) in entries.iter().enumerate() {
-        let clash = clashes(root, live, merged, &entry.set, wanted);
-        let mut refused = clash.clone();
-        refused.subtract(inherited);
-        if !refused.is_empty() {
-            conflicts.push((introduce(entry), refused.paths()));
+impl<'a> Draft<'a> {
+    fn new(
+        schema: &'a Schema,
+        live: Option<&'a Value>,
+        applied: &'a Value,
+        writer: Writer<'a>,
+    ) -> Result<Self, ApiError> {
+        let root = Node::root(schema);
+        if !applied["metadata"]["managedFields"].is_null() {
+            return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
-        if !clash.is_empty() {
-            taken.push((at, clash));
+        if let Some(why) = check::refusal(root, applied) {
+            let (name, namespace) = (&applied["metadata"]["name"], &applied["metadata"]["namespace"]);
+            return Err(ApiError::bad_request(format!(
+                "failed to create typed patch object ({}/{}; {}, Kind={}): {why}",
+                namespace.as_str().unwrap_or_default(),
+                name.as_str().unwrap_or_default(),
+                writer.api_version,
+                applied["kind"].as_str().unwrap_or_default()
+            )));
         }
+        let mut merged = live.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+        overlay(root, &mut merged, applied);
+        let mut wanted = collect(root, applied);
+        retain_present(&mut wanted, root, &merged);
+
+        let mut others = live.map(managed::entries).unwrap_or_default();
+        if let Some(live) = live.filter(|_| others.is_empty()) {
+            let before = Writer { manager: BEFORE_FIRST, subresource: "", ..writer };
+            others.push(before.entry("Update", collect(root, live)));
+        }
+        let mine = others.iter().position(|entry| entry.is_of(&writer, "Apply"));
+        let last = mine.map(|at| others.remove(at));
+        Ok(Self { root, live, applied, writer, merged, wanted, others, last })
     }
-    if !force && !conflicts.is_empty() {
-        return Err(conflict(&conflicts));
+
+    /// Removes what this applier asked for last time and no longer does, and nobody else owns.
+    fn forget(&mut self) {
+        let Some(last) = &self.last else { return };
+        let mut gone = last.set.clone();
+        gone.subtract(&self.wanted);
+        if gone.is_empty() {
+            return;
+        }
+        let mut kept = self.wanted.clone();
+        self.others.iter().for_each(|other| kept.union(&other.set));
+        remove(self.root, &mut self.merged, &gone, &kept);
     }
-    for (at, clash) in taken {
-        entries[at].set.subtract(&clash);
+
+    /// The object with its owners, if they agree.
+    fn finish(mut self, force: bool, elsewhere: &Elsewhere) -> Result<Value, ApiError> {
+        let before = self.others.clone();
+        let inherited =
+            if force { Set::default() } else { lastapplied::inherited(self.root, self.live, self.writer.manager) };
+        self.resolve(force, &inherited, elsewhere)?;
+        lastapplied::remember(&mut self.merged, self.applied, self.writer.manager);
+        for entry in &mut self.others {
+            match elsewhere.of(&entry.api_version) {
+                Some(Ok(shown)) => retain_present(&mut entry.set, shown.root(), &shown.after),
+                Some(Err(_)) => {}
+                None => retain_present(&mut entry.set, self.root, &self.merged),
+            }
+        }
+        let last = self.last.as_ref();
+        let unchanged = last.is_some_and(|last| last.set == self.wanted && last.api_version == self.writer.api_version)
+            && before == self.others
+            && self.live.is_some_and(|live| *live == self.merged);
+        if let (true, Some(live)) = (unchanged, self.live) {
+            return Ok(live.clone());
+        }
+        let mut entries = self.others;
+        entries.push(self.writer.entry("Apply", self.wanted));
+        managed::store(&mut self.merged, entries);
+        Ok(self.merged)
     }
-    Ok(())
+
+    /// Finds the fields others own and this apply changes: an error unless all of them are `inherited`, and with force
+    /// theirs no longer.
+    fn resolve(&mut self, force: bool, inherited: &Set, elsewhere: &Elsewhere) -> Result<(), ApiError> {
+        let mut taken: Vec<(usize, Set)> = Vec::new();
+        let mut conflicts: Vec<(String, Vec<String>)> = Vec::new();
+        for (at, entry) in self.others.iter().enumerate() {
+            let clash = match elsewhere.of(&entry.api_version) {
+                Some(Ok(shown)) => {
+                    let all = collect(shown.root(), &shown.after);
+                    clashes(shown.root(), shown.before.as_ref(), &shown.after, &entry.set, &all)
+                }
+                Some(Err(_)) => Set::default(),
+                None => clashes(self.root, self.live, &self.merged, &entry.set, &self.wanted),
+            };
+            let mut refused = clash.clone();
+            refused.subtract(inherited);
+            if !refused.is_empty() {
+                conflicts.push((introduce(entry), refused.paths()));
+            }
+            if !clash.is_empty() {
+                taken.push((at, clash));
+            }
+        }
+        if !force && !conflicts.is_empty() {
+            return Err(conflict(&conflicts));
+        }
+        for (at, clash) in taken {
+            self.others[at].set.subtract(&clash);
+        }
+        Ok(())
+    }
 }
 
 fn introduce(entry: &Entry) -> String {

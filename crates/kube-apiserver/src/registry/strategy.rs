@@ -2,6 +2,7 @@
 
 mod data;
 mod immutable;
+mod label_selector;
 mod limit_range;
 mod network_policy;
 mod pod;
@@ -192,6 +193,10 @@ pub(crate) fn validate(
         ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, old, causes),
         _ => {}
+    }
+    // What is stored stays what it is until its spec changes.
+    if old.is_none_or(|old| old["spec"] != object["spec"]) {
+        label_selector::validate(resource, object, causes);
     }
     if let Some(old) = old {
         immutable::check(resource, old, object, subresource, causes);

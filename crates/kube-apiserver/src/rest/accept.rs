@@ -5,7 +5,7 @@ use http::HeaderMap;
 use crate::error::ApiError;
 
 /// Shape of the answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Shape {
     #[default]
     Object,

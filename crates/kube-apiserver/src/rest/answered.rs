@@ -50,6 +50,6 @@ fn token(call: &Call, document: &Value) -> Result<Value, ApiError> {
         options: json!({}),
         dry_run: call.dry_run(),
     };
-    crate::admission::node_restriction::check(&**call.server.store(), &attributes)?;
+    crate::admission::node_restriction::check(&**call.server.store(), call.server.authorizer(), &attributes)?;
     call.server.edges().authenticator.tokens.request(&call.info, document)
 }

@@ -93,6 +93,7 @@ pub(super) fn stamp_update(resource: &Resource, old: &Value, new: &mut Value, co
         "namespace",
     ] {
         match old["metadata"].get(field) {
+            Some(value) if new["metadata"].get(field) == Some(value) => {}
             Some(value) => new["metadata"][field] = value.clone(),
             None => {
                 if let Some(map) = new["metadata"].as_object_mut() {

@@ -118,12 +118,7 @@ impl ListOptions {
     pub(super) fn parse(query: &Query, watch: bool) -> Result<Self, ApiError> {
         let initial = query.maybe_flag("sendInitialEvents")?;
         check_match(query, watch, initial.is_some())?;
-        let revision = match query.get("resourceVersion") {
-            "" => None,
-            text => Some(text.parse().map_err(|_| {
-                ApiError::bad_request(format!("invalid resource version {text:?}: expected a whole number"))
-            })?),
-        };
+        let revision = revision(query)?;
         let limit = usize::try_from(query.number("limit")?.unwrap_or(0)).unwrap_or(usize::MAX);
         let exact = match query.get("resourceVersionMatch") {
             "" => limit > 0 && revision.is_some_and(|revision| revision > 0),
@@ -139,6 +134,13 @@ impl ListOptions {
             timeout: query.number("timeoutSeconds")?.filter(|s| *s > 0).map(Duration::from_secs),
         })
     }
+}
+
+/// The revision a read names.
+pub(super) fn revision(query: &Query) -> Result<Option<u64>, ApiError> {
+    let text = query.get("resourceVersion");
+    let wrong = |_| ApiError::bad_request(format!("invalid resource version {text:?}: expected a whole number"));
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(wrong) }
 }
 
 /// Refuses combinations that contradict one another.

@@ -1,11 +1,16 @@
 //! Who is writing, for `metadata.managedFields`, and the apply patch.
 
+use std::sync::Arc;
+
 use http::header;
 use serde_json::{Value, json};
 
 use super::{Call, decode};
 use crate::error::ApiError;
+use crate::patch::managed::Writer;
+use crate::patch::versions::{Elsewhere, Form, Versions};
 use crate::patch::{apply, managed};
+use crate::registry::Registry;
 
 pub(super) const APPLY: &str = "application/apply-patch+yaml";
 
@@ -26,31 +31,71 @@ pub(super) fn name(call: &Call) -> String {
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// `new` with the ownership of what this request changed.
-pub(super) fn record(call: &Call, old: Option<&Value>, new: Value, subresource: &str) -> Value {
-    if applies(call) {
+fn writer<'a>(name: &'a str, api_version: &'a str, subresource: &'a str) -> Writer<'a> {
+    Writer { manager: name, api_version, subresource, now: jiff::Timestamp::now() }
+}
+
+/// `new` with the ownership of what this request changed. Who sends a Binding writes no field of the pod: that it has a node
+/// is the server's doing.
+pub(super) async fn record(call: &Call, old: Option<&Value>, new: Value, subresource: &str) -> Value {
+    if applies(call) || subresource == "binding" {
         return new;
     }
-    let resource = &call.resource;
-    let (name, version) = (name(call), resource.api_version());
-    managed::update(&resource.schema, old, new, &name, "Update", &version, subresource, jiff::Timestamp::now())
+    let (name, version) = (name(call), call.resource.api_version());
+    let writer = writer(&name, &version, subresource);
+    let others = managed::versions(old, &new, &writer);
+    let elsewhere = if others.is_empty() {
+        Elsewhere::default()
+    } else {
+        Elsewhere::look(&Siblings::of(call), others, old, &new).await
+    };
+    if let Some(error) = elsewhere.failure() {
+        tracing::warn!(%error, resource = %call.resource.plural, name = %call.info.name, "owners of another version keep their fields");
+    }
+    managed::update(&call.resource.schema, old, new, &writer, &elsewhere)
 }
 
 /// The object after the apply; `live` is None when it does not exist yet.
-pub(super) fn merge(call: &Call, live: Option<&Value>, wanted: &Value, subresource: &str) -> Result<Value, ApiError> {
-    let resource = &call.resource;
+pub(super) async fn merge(
+    call: &Call,
+    live: Option<&Value>,
+    wanted: &Value,
+    subresource: &str,
+) -> Result<Value, ApiError> {
     let wanted = written(call, wanted, subresource);
     let force = call.query.flag("force")?;
-    apply::apply(
-        &resource.schema,
-        live,
-        &wanted,
-        &name(call),
-        force,
-        &resource.api_version(),
-        subresource,
-        jiff::Timestamp::now(),
-    )
+    let (name, version) = (name(call), call.resource.api_version());
+    let writer = writer(&name, &version, subresource);
+    apply::across::apply(&call.resource.schema, live, &wanted, writer, force, &Siblings::of(call)).await
+}
+
+/// The versions of the resource of a request.
+struct Siblings<'a> {
+    call: &'a Call,
+    registry: Arc<Registry>,
+}
+
+impl<'a> Siblings<'a> {
+    fn of(call: &'a Call) -> Self {
+        Self { call, registry: call.server.registry() }
+    }
+}
+
+impl Versions for Siblings<'_> {
+    fn form(&self, api_version: &str) -> Form {
+        let resource = &self.call.resource;
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        match self.registry.find_declared(group, version, &resource.plural) {
+            None => Form::Gone,
+            Some(sibling) if resource.conversion_webhook.is_some() => Form::Other(sibling.schema.clone()),
+            Some(_) => Form::Alike,
+        }
+    }
+
+    async fn convert(&self, objects: Vec<Value>, api_version: &str) -> Result<Vec<Value>, ApiError> {
+        let server = &self.call.server;
+        crate::crd::convert::convert(&**server.store(), &self.call.resource, objects, api_version).await
+    }
 }
 
 /// The part of an applied object which this endpoint writes; the rest is nobody's wish.

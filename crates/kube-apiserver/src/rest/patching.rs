@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::write::{Edit, change, insert, shape, shape_sent};
+use super::write::{Edit, Produce, change_by, insert, shape, shape_sent};
 use super::{Call, decode, meta, owners, respond};
 use crate::error::{ApiError, Cause};
 use crate::patch::{json, strategic};
@@ -27,14 +27,25 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
     {
         return respond::written(call, StatusCode::CREATED, created).await;
     }
-    let stored = change(call, &edit, |current| {
-        let mut new = match &patch {
-            Patch::Apply(wanted) => owners::merge(call, Some(current), wanted, subresource)?,
-            patch => patch.apply(call, current)?,
-        };
+    let stored = change_by(call, &edit, Patching { call, patch, duplicates, subresource }).await?;
+    respond::written(call, StatusCode::OK, stored).await
+}
+
+/// A patch of an object, or of the part of it a subresource writes.
+struct Patching<'a> {
+    call: &'a Call,
+    patch: Patch,
+    duplicates: Vec<String>,
+    subresource: &'static str,
+}
+
+impl Produce for Patching<'_> {
+    async fn produce(&self, current: &Value) -> Result<Value, ApiError> {
+        let call = self.call;
+        let mut new = self.patch.apply(call, current, self.subresource).await?;
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         bounded(call, &new)?;
-        let refused = shape(call, &mut new, duplicates.clone())?;
+        let refused = shape(call, Some(current), &mut new, self.duplicates.clone())?;
         if !refused.is_empty() {
             let message = format!(
                 "Invalid value: {}: strict decoding error: {}",
@@ -49,9 +60,7 @@ pub(super) async fn patch_part(call: &Call, body: Body, subresource: &'static st
             ));
         }
         Ok(new)
-    })
-    .await?;
-    respond::written(call, StatusCode::OK, stored).await
+    }
 }
 
 /// Counts what is written to it.
@@ -97,7 +106,7 @@ async fn create(call: &Call, wanted: &Value) -> Result<Option<respond::Written>,
     // Who may patch may not thereby create.
     let create = crate::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
     call.server.authorize(&call.user, &create)?;
-    let mut new = owners::merge(call, None, wanted, "")?;
+    let mut new = owners::merge(call, None, wanted, "").await?;
     shape_sent(call, &mut new, Vec::new())?;
     match insert(call, new).await {
         Err(error) if error.reason == "AlreadyExists" => Ok(None),
@@ -167,7 +176,8 @@ fn object(value: Value) -> Result<Value, ApiError> {
 }
 
 impl Patch {
-    pub(super) fn apply(&self, call: &Call, current: &Value) -> Result<Value, ApiError> {
+    /// The object after the patch; an apply says which part of it is written.
+    pub(super) async fn apply(&self, call: &Call, current: &Value, subresource: &str) -> Result<Value, ApiError> {
         match self {
             Self::Json(patch) => json::apply(current, patch),
             Self::Merge(patch) => {
@@ -176,7 +186,7 @@ impl Patch {
                 Ok(new)
             }
             Self::Strategic(patch) => strategic::merge(&call.resource.schema, current, patch),
-            Self::Apply(wanted) => owners::merge(call, Some(current), wanted, ""),
+            Self::Apply(wanted) => owners::merge(call, Some(current), wanted, subresource).await,
         }
     }
 }

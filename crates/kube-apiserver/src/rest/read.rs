@@ -10,11 +10,15 @@ use super::accept::Shape;
 use super::options::ListOptions;
 use super::page::Token;
 use super::selector::{Fields, Labels};
-use super::{Call, respond};
+use super::{Call, options, respond};
 use crate::error::{ApiError, Cause};
 use crate::store::{Object, Snapshot};
 
 pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
+    let current = call.server.store().revision();
+    if let Some(asked) = options::revision(&call.query)?.filter(|asked| *asked > current) {
+        return Err(too_large(asked, current));
+    }
     let stored = fetch(call)?;
     if call.accept.shape == Shape::Object && !call.accept.yaml {
         return Ok(respond::json_bytes(StatusCode::OK, respond::stored_bytes(call, stored).await?));

@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::write::{Edit, change};
+use super::write::{Edit, Produce, change, change_by};
 use super::{Call, decode, meta, not_allowed, patching, read, respond};
 use crate::error::ApiError;
 use crate::registry::ScalePaths;
@@ -101,19 +101,32 @@ async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, 
         let text = format!("the applied object is {version} {kind}: this takes an autoscaling/v1 Scale");
         return Err(ApiError::bad_request(text));
     }
-    let invalid = |message: String| {
-        let cause = crate::error::Cause { reason: "FieldValueInvalid".into(), message, field: "spec.replicas".into() };
-        ApiError::invalid("autoscaling", "Scale", &call.info.name, vec![cause])
-    };
-    let stored = change(call, &Edit::part("scale", "UpdateOptions"), |current| {
-        if let patching::Patch::Apply(wanted) = &patch {
+    let scaling = Scaling { call, patch: &patch, paths };
+    let stored = change_by(call, &Edit::part("scale", "UpdateOptions"), scaling).await?;
+    respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored.tree(call).await?))
+}
+
+/// A patch of the Scale an object is seen as.
+struct Scaling<'a> {
+    call: &'a Call,
+    patch: &'a patching::Patch,
+    paths: &'a ScalePaths,
+}
+
+impl Produce for Scaling<'_> {
+    async fn produce(&self, current: &Value) -> Result<Value, ApiError> {
+        let Self { call, patch, paths } = self;
+        if let patching::Patch::Apply(wanted) = patch {
             let wanted = scaled(call, paths, wanted);
-            return super::owners::merge(call, Some(current), &wanted, "scale");
+            return super::owners::merge(call, Some(current), &wanted, "scale").await;
         }
-        let scale = patch.apply(call, &scale_of(call, paths, current))?;
+        let scale = patch.apply(call, &scale_of(call, paths, current), "scale").await?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            return Err(invalid(format!("Invalid value: {replicas}: must be greater than or equal to 0")));
+            let message = format!("Invalid value: {replicas}: must be greater than or equal to 0");
+            let cause =
+                crate::error::Cause { reason: "FieldValueInvalid".into(), message, field: "spec.replicas".into() };
+            return Err(ApiError::invalid("autoscaling", "Scale", &call.info.name, vec![cause]));
         }
         let mut new = current.clone();
         new["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
@@ -123,9 +136,7 @@ async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, 
         }
         *node = replicas.into();
         Ok(new)
-    })
-    .await?;
-    respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored.tree(call).await?))
+    }
 }
 
 /// What an applied Scale wishes of the object it scales: one field, which the applier then owns there.

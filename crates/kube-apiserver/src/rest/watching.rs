@@ -1,6 +1,9 @@
 //! watch: a stream of JSON events, one a line.
 //!
 //! An event is serialized once, by the write it tells of: its line is handed to all watchers that see the stored version.
+//! Those who want something else of it share what is made for the first of them ([`lines`]).
+
+pub(crate) mod lines;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use self::lines::Telling;
 use super::accept::Shape;
 use super::options::ListOptions;
 use super::read::{Filter, too_large};
@@ -126,7 +130,7 @@ impl Feed {
             return None;
         }
         loop {
-            if let Some(line) = self.shared() {
+            if let Some(line) = self.shared().await {
                 return Some(line);
             }
             self.backlog(&mut out).await;
@@ -195,18 +199,60 @@ impl Feed {
     }
 
     /// The next event as the bytes all watchers share, where it is worth a chunk of its own.
-    fn shared(&mut self) -> Option<Bytes> {
-        if self.shape != Shape::Object || !self.initial.as_slice().is_empty() || self.initial_end {
+    async fn shared(&mut self) -> Option<Bytes> {
+        if !self.initial.as_slice().is_empty() || self.initial_end {
             return None;
         }
-        let event = self.pending.front()?;
-        let (kind, object) = self.seen(event)?;
-        if self.pending.len() > 1 && object.json.len() < LONG || !self.resource.serves_bytes(object) {
+        let event = self.pending.front()?.clone();
+        let (kind, object) = self.seen(&event)?;
+        if self.pending.len() > 1 && object.json.len() < LONG {
             return None;
         }
-        let line = object.line(kind)?;
+        let line = if self.shows_stored(object) { object.line(kind)? } else { self.made(kind, object).await };
         self.pending.pop_front();
         Some(line)
+    }
+
+    /// Whether this watcher is shown the stored bytes.
+    fn shows_stored(&self, object: &Object) -> bool {
+        self.shape == Shape::Object && self.resource.serves_bytes(object)
+    }
+
+    /// The line of an event that is not shown as it is stored.
+    async fn made(&mut self, kind: EventKind, object: &Arc<Object>) -> Bytes {
+        let table = self.shape == Shape::Table;
+        let telling = Telling {
+            resource: self.resource.clone(),
+            revision: object.revision,
+            kind,
+            shape: self.shape,
+            include: self.include.clone(),
+            header: table && !self.header_sent,
+            second: if table { jiff::Timestamp::now().as_second() } else { 0 },
+        };
+        let header = telling.header;
+        let make = async || {
+            let mut line = Vec::new();
+            match self.bytes(object) {
+                Some(bytes) => write_line(&mut line, kind.line_head(), &bytes),
+                None => {
+                    let value = self.server.in_version(&self.resource, object).await?;
+                    self.write(&mut line, kind, value, header);
+                }
+            }
+            Ok(line.into())
+        };
+        match self.server.lines().line(telling, make).await {
+            Ok(line) => {
+                self.header_sent |= table;
+                line
+            }
+            Err(error) => {
+                let mut line = Vec::new();
+                error_line(&mut line, &error);
+                line.into()
+            }
+        }
     }
 
     /// Takes over what a definition says by now; false when it serves this version no more, and when the definition itself
@@ -244,7 +290,8 @@ impl Feed {
             if let Some(bytes) = ready {
                 write_line(out, EventKind::Added.line_head(), &bytes);
             } else if let Some(value) = converted.next() {
-                self.write(out, EventKind::Added, value);
+                self.write(out, EventKind::Added, value, !self.header_sent);
+                self.header_sent = true;
             }
         }
     }
@@ -260,17 +307,16 @@ impl Feed {
     }
 
     async fn line(&mut self, out: &mut Vec<u8>, kind: EventKind, object: &Arc<Object>) {
-        if let Some(bytes) = self.bytes(object) {
-            write_line(out, kind.line_head(), &bytes);
-            return;
-        }
-        match self.server.in_version(&self.resource, object).await {
-            Ok(value) => self.write(out, kind, value),
-            Err(error) => error_line(out, &error),
+        if self.shows_stored(object) {
+            write_line(out, kind.line_head(), &object.json);
+        } else {
+            let line = self.made(kind, object).await;
+            out.extend_from_slice(&line);
         }
     }
 
-    fn write(&mut self, out: &mut Vec<u8>, kind: EventKind, value: Value) {
+    /// Writes the line of an object in the version of the watch; a Table begins with its columns if `header` is set.
+    fn write(&self, out: &mut Vec<u8>, kind: EventKind, value: Value, header: bool) {
         let shaped = match self.shape {
             Shape::Object => value,
             Shape::Metadata => respond::partial(&value, "PartialObjectMetadata"),
@@ -278,10 +324,9 @@ impl Feed {
                 let revision = value["metadata"]["resourceVersion"].clone();
                 let mut table = respond::render(&self.resource, &[value], &self.include);
                 table["metadata"] = json!({"resourceVersion": revision});
-                if self.header_sent {
+                if !header {
                     table["columnDefinitions"] = Value::Null;
                 }
-                self.header_sent = true;
                 table
             }
         };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::admit::{self, Operation, Write};
 use super::decode;
@@ -45,20 +45,37 @@ impl Call {
     }
 }
 
-/// Drops what the schema does not know, says so as asked, and sets defaults. `strict` refusals name every field.
-pub(super) fn shape(call: &Call, object: &mut Value, mut duplicates: Vec<String>) -> Result<Vec<String>, ApiError> {
+/// Drops what the schema does not know, says so as asked, and sets defaults. `strict` refusals name every field. Where
+/// `object` was made of `before`, which is stored, what they share has its shape already.
+pub(super) fn shape(
+    call: &Call,
+    before: Option<&Value>,
+    object: &mut Value,
+    mut duplicates: Vec<String>,
+) -> Result<Vec<String>, ApiError> {
     let schema = &call.resource.schema;
-    if call.resource.crd.is_none() {
-        prune::nulls(object);
-    } else {
+    let custom = call.resource.crd.is_some();
+    // A definition may have changed since its object was stored.
+    let mut shared = before.filter(|_| !custom).map(|before| set_aside(before, object)).unwrap_or_default();
+    let status_alone =
+        !shared.is_empty() && object.as_object().is_some_and(|map| map.keys().all(|key| key == "status"));
+    if custom {
         if let Some(metadata) = object.get_mut("metadata") {
             prune::nulls(metadata);
         }
         prune::unset(schema, object);
+    } else {
+        prune::nulls(object);
     }
     let unknown = prune::unknown(schema, object);
     schema::defaults::apply(schema, object);
-    strategy::defaults(&call.resource, object);
+    if let Some(map) = object.as_object_mut() {
+        map.append(&mut shared);
+    }
+    // What a kind defaults beyond its schema is what it wishes for, never what is observed.
+    if !status_alone {
+        strategy::defaults(&call.resource, object);
+    }
     for text in &mut duplicates {
         *text = format!("duplicate field {text:?}");
     }
@@ -78,6 +95,14 @@ pub(super) fn shape(call: &Call, object: &mut Value, mut duplicates: Vec<String>
     }
 }
 
+/// Takes out of `object` the fields that are the same in `before`.
+fn set_aside(before: &Value, object: &mut Value) -> Map<String, Value> {
+    let Some(map) = object.as_object_mut() else { return Map::new() };
+    let same = map.iter().filter(|(field, value)| before.get(field.as_str()) == Some(*value));
+    let same: Vec<String> = same.map(|(field, _)| field.clone()).collect();
+    same.iter().filter_map(|field| map.remove_entry(field)).collect()
+}
+
 /// `shape` for a whole object sent by a client, which may also hold values of the wrong type.
 pub(super) fn shape_sent(call: &Call, object: &mut Value, duplicates: Vec<String>) -> Result<(), ApiError> {
     let Resource { kind, version, schema, .. } = &*call.resource;
@@ -92,7 +117,7 @@ pub(super) fn shape_sent(call: &Call, object: &mut Value, duplicates: Vec<String
     if let Some(why) = mismatch {
         return Err(undecodable(&why));
     }
-    let refused = shape(call, object, duplicates)?;
+    let refused = shape(call, None, object, duplicates)?;
     if refused.is_empty() {
         return Ok(());
     }
@@ -140,6 +165,8 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
     {
         map.remove("status");
     }
+    // A creator owns what he sent and its defaults; what admission and the kind's own rules add is nobody's.
+    object = owners::record(call, None, object, "").await;
     let name = meta::text(&object, "name").to_owned();
     let write = Write { operation: Operation::Create, name: &name, old: None, options: "CreateOptions" };
     admit::mutate(call, &write, &mut object).await?;
@@ -152,9 +179,9 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
     }
     let reservation = strategy::allocate(&call.server, resource, None, &mut object).await?;
     if call.dry_run() {
-        return Ok(Written::Tree(owners::record(call, None, object, "")));
+        return Ok(Written::Tree(object));
     }
-    let stored = call.server.to_storage(resource, owners::record(call, None, object, "")).await?;
+    let stored = call.server.to_storage(resource, object).await?;
     let stored = call.server.store().create(call.key(&name), stored).await;
     drop(reservation);
     if let Some(turn) = turn.filter(|_| stored.is_ok()) {
@@ -168,10 +195,21 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
 /// Metadata, schema and strategy validation together, so that one answer names every bad field.
 pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresource: &str) -> Result<(), ApiError> {
     let mut causes = Vec::new();
-    schema::validate::check(&call.resource.schema, object, &mut causes);
-    if let Some(old) = old.filter(|_| call.resource.crd.is_some()) {
-        // What was stored already may stay, though the definition has become stricter since.
-        causes.retain(|cause| !schema::rules::unchanged(&call.resource.schema, old, object, &cause.field));
+    let schema = &call.resource.schema;
+    match old {
+        // What is stored of a built-in kind was valid; only what changed can make it invalid.
+        Some(old) if call.resource.crd.is_none() => schema::validate::check_changes(schema, old, object, &mut causes),
+        Some(old) => {
+            schema::validate::check(schema, object, &mut causes);
+            // What was stored already may stay, though the definition has become stricter since.
+            causes.retain(|cause| {
+                // That an item is there twice is said of the item and is about its list.
+                let list = cause.field.rsplit_once('[').filter(|_| cause.reason == "FieldValueDuplicate");
+                let field = list.map_or(cause.field.as_str(), |(list, _)| list);
+                !schema::rules::unchanged(schema, old, object, field)
+            });
+        }
+        None => schema::validate::check(schema, object, &mut causes),
     }
     meta::check(&call.resource, object, &mut causes);
     if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
@@ -224,13 +262,32 @@ impl Edit {
     }
 }
 
-/// Reads the object, lets `produce` make the new one, and stores that; again when another writer was faster, unless the
-/// new object names the revision it was made from.
+/// Makes the new object of an update of the one there is.
+pub(super) trait Produce: Sync {
+    fn produce(&self, current: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send;
+}
+
+/// A change that is found without waiting for anything.
+struct AtOnce<F>(F);
+
+impl<F: Fn(&Value) -> Result<Value, ApiError> + Sync> Produce for AtOnce<F> {
+    fn produce(&self, current: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send {
+        std::future::ready(self.0(current))
+    }
+}
+
+/// [`change_by`] for a change that is found without waiting for anything.
 pub(super) async fn change(
     call: &Call,
     edit: &Edit,
     produce: impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync,
 ) -> Result<Written, ApiError> {
+    change_by(call, edit, AtOnce(produce)).await
+}
+
+/// Reads the object, lets `produce` make the new one, and stores that; again when another writer was faster, unless the
+/// new object names the revision it was made from.
+pub(super) async fn change_by(call: &Call, edit: &Edit, produce: impl Produce) -> Result<Written, ApiError> {
     for _ in 0..TRIES {
         let stored = super::read::fetch(call)?;
         match Box::pin(change_once(call, edit, &stored, &produce)).await {
@@ -257,12 +314,12 @@ async fn change_once(
     call: &Call,
     edit: &Edit,
     stored: &Arc<Object>,
-    produce: &(impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync),
+    produce: &impl Produce,
 ) -> Result<Written, Refused> {
     let resource = &call.resource;
     let name = &call.info.name;
     let old = Arc::new(respond::tree(call, stored).await?);
-    let mut new = produce(&old)?;
+    let mut new = produce.produce(&old).await?;
     // What an apply found out about owners; parts carried over from the old object would bring its owners back.
     let managed = owners::applies(call).then(|| new["metadata"]["managedFields"].clone());
     let said = meta::text(&new, "resourceVersion");
@@ -291,7 +348,7 @@ async fn change_once(
     if let Some(managed) = managed {
         new["metadata"]["managedFields"] = managed;
     }
-    new = owners::record(call, Some(&old), new, edit.subresource);
+    new = owners::record(call, Some(&old), new, edit.subresource).await;
     if call.dry_run() {
         return Ok(Written::Tree(new));
     }

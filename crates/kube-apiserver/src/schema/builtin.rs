@@ -89,10 +89,18 @@ fn resource(entry: &Value) -> Option<Resource> {
         columns: entry["columns"].as_array().into_iter().flatten().filter_map(column).collect(),
         crd: None,
         crd_revision: 0,
-        deprecation: String::new(),
+        deprecation: deprecation(text("group").as_str(), text("plural").as_str()),
         conversion_webhook: None,
         selectable_fields: words(&entry["fields"]),
     })
+}
+
+/// What Kubernetes 1.33 warns of who still uses a kind.
+fn deprecation(group: &str, plural: &str) -> String {
+    match (group, plural) {
+        ("", "endpoints") => "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned(),
+        _ => String::new(),
+    }
 }
 
 fn column(entry: &Value) -> Option<Column> {

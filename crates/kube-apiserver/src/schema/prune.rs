@@ -1,6 +1,6 @@
 //! Fields a schema does not know: found, named and dropped.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ fn walk(schema: &Schema, value: &mut Value, path: &mut String, found: &mut Vec<U
             }
             let length = path.len();
             for (index, item) in items.iter_mut().enumerate() {
-                path.push_str(&format!("[{index}]"));
+                let _ = write!(path, "[{index}]");
                 walk(of, item, path, found);
                 path.truncate(length);
             }

@@ -1,6 +1,7 @@
 //! Validation against a structural schema, with Kubernetes' words and one cause for each bad field.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use regex::Regex;
@@ -15,6 +16,17 @@ const REPORTED: usize = 100;
 /// Adds a cause for everything in `object` the schema forbids.
 pub fn check(schema: &Schema, object: &Value, causes: &mut Vec<Cause>) {
     Walk { causes, path: String::new() }.node(schema, object);
+}
+
+/// The same for the fields of `object` that differ from those of `before`. For shipped types, whose root has fields and no
+/// rules of its own.
+pub fn check_changes(schema: &Schema, before: &Value, object: &Value, causes: &mut Vec<Cause>) {
+    let Value::Object(map) = object else { return check(schema, object, causes) };
+    for (field, value) in map.iter().filter(|(field, value)| before.get(field.as_str()) != Some(*value)) {
+        if let Some(of) = schema.properties.get(field).or(schema.additional.as_ref()) {
+            Walk { causes: &mut *causes, path: field.clone() }.node(of, value);
+        }
+    }
 }
 
 struct Walk<'a> {
@@ -167,7 +179,7 @@ impl Walk<'_> {
         let length = self.path.len();
         if let Some(of) = &schema.items {
             for (index, item) in items.iter().enumerate() {
-                self.path.push_str(&format!("[{index}]"));
+                let _ = write!(self.path, "[{index}]");
                 self.node(of, item);
                 self.path.truncate(length);
                 if self.full() {

@@ -9,7 +9,7 @@ use super::bucket::Bucket;
 use super::{Gone, Object};
 
 /// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// Created.
     Added,

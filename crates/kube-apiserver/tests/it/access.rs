@@ -186,6 +186,48 @@ async fn a_node_writes_what_is_its_own() {
 }
 
 #[tokio::test]
+async fn a_node_gets_tokens_for_whom_its_pods_show_them_to() {
+    let server = super::server().await;
+    let admin = server.client();
+    let pods: Api<Pod> = Api::default_namespaced(admin.clone());
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "serviceAccountName": "default",
+        "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "i"}], "volumes": [
+            {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}},
+            {"name": "s", "csi": {"driver": "secrets.example.com"}}]}});
+    let uid = create(&pods, pod).await.unwrap().metadata.uid;
+    let driver =
+        json!({"metadata": {"name": "secrets.example.com"}, "spec": {"tokenRequests": [{"audience": "store"}]}});
+    let request = |path: &str, body: Value| {
+        let body = body.to_string().into_bytes();
+        http::Request::post(path).header("content-type", "application/json").body(body).unwrap()
+    };
+    let n1 = server.client_as(node("n1"));
+    let ask = async |audiences: Value| {
+        let body = json!({"spec": {"audiences": audiences, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": uid}}});
+        n1.request::<Value>(request("/api/v1/namespaces/default/serviceaccounts/default/token", body)).await
+    };
+    ask(json!(["vault"])).await.unwrap();
+    let why = "serviceaccounts \"default\" is forbidden: error validating audience \"store\": csidriver.storage.k8s.io \"secrets.example.com\" not found";
+    refused(ask(json!(["store"])).await, 403, why);
+    admin.request::<Value>(request("/apis/storage.k8s.io/v1/csidrivers", driver)).await.unwrap();
+    ask(json!(["store"])).await.unwrap();
+    refused(ask(json!(["vault", "store"])).await, 403, "node may only request 0 or 1 audiences");
+    let why = "serviceaccounts \"default\" is forbidden: audience \"other\" not found in pod spec volume, system:node:n1 is not authorized to request tokens for this audience";
+    refused(ask(json!(["other"])).await, 403, why);
+    refused(ask(json!([])).await, 403, "audience \"\" not found in pod spec volume");
+    // The administrator may give nodes more.
+    let rule = json!({"verbs": ["request-serviceaccounts-token-audience"], "apiGroups": [""], "resources": ["other"]});
+    let roles: Api<ClusterRole> = Api::all(admin.clone());
+    create(&roles, json!({"metadata": {"name": "audiences"}, "rules": [rule]})).await.unwrap();
+    let bindings: Api<ClusterRoleBinding> = Api::all(admin.clone());
+    let binding = json!({"metadata": {"name": "audiences"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "audiences"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:node:n1"}]});
+    create(&bindings, binding).await.unwrap();
+    ask(json!(["other"])).await.unwrap();
+}
+
+#[tokio::test]
 async fn writers_at_once_never_pass_a_quota() {
     let server = super::server().await;
     let quotas: Api<ResourceQuota> = Api::default_namespaced(server.client());

@@ -111,3 +111,24 @@ async fn a_value_of_the_wrong_type_is_refused_at_decoding() {
     assert_eq!(status.code, 422);
     assert!(status.message.ends_with(r#"strict decoding error: duplicate field "data.k""#), "{}", status.message);
 }
+
+#[tokio::test]
+async fn a_creator_owns_what_he_sent_and_not_what_the_server_adds() {
+    use k8s_openapi::api::core::v1::Pod;
+    let pods: Api<Pod> = Api::default_namespaced(server().await.client());
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let created = pods.create(&Default::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    assert_eq!(created.spec.as_ref().unwrap().tolerations.as_ref().map(Vec::len), Some(2), "admission adds them");
+    let [entry] = created.managed_fields() else { panic!("{:?}", created.managed_fields()) };
+    let fields = &entry.fields_v1.as_ref().unwrap().0;
+    assert!(fields["f:spec"]["f:restartPolicy"].is_object(), "a default is his: {fields}");
+    assert!(fields["f:spec"].get("f:tolerations").is_none() && fields.get("f:status").is_none(), "{fields}");
+
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"name": "n"}});
+    let bound: serde_json::Value =
+        pods.create_subresource("binding", "p", &Default::default(), &binding).await.unwrap();
+    assert_eq!(bound["status"], "Success");
+    let bound = pods.get("p").await.unwrap();
+    assert_eq!(bound.spec.as_ref().unwrap().node_name.as_deref(), Some("n"));
+    assert_eq!(bound.managed_fields(), created.managed_fields());
+}

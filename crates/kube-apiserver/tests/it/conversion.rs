@@ -56,7 +56,7 @@ fn definition(port: u16, ca: &str) -> CustomResourceDefinition {
     let version = |name: &str, field: &str, storage: bool| {
         json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {"type": "object",
             "properties": {"spec": {"type": "object", "properties": {field: {"type": "integer"},
-                "mode": {"type": "string", "default": name}}}}}}})
+                "mode": {"type": "string", "default": name}, "note": {"type": "string"}}}}}}})
     };
     serde_json::from_value(json!({"metadata": {"name": "parts.example.com"},
         "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "parts", "kind": "Part"},
@@ -78,7 +78,7 @@ async fn grow(Json(review): Json<Value>) -> Json<Value> {
     Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-struct Parts {
+pub(super) struct Parts {
     client: Client,
     calls: Arc<AtomicUsize>,
     hooks: (u16, String),
@@ -86,7 +86,7 @@ struct Parts {
 }
 
 impl Parts {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let running = CancellationToken::new();
         let calls = Arc::new(AtomicUsize::new(0));
         let router =
@@ -98,7 +98,16 @@ impl Parts {
         Self { client, calls, hooks: (port, ca), _running: running.drop_guard() }
     }
 
-    fn version(&self, version: &str) -> Api<DynamicObject> {
+    /// Reviews the webhook has had.
+    pub(super) fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    pub(super) fn version(&self, version: &str) -> Api<DynamicObject> {
         let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("example.com", version, "Part"), "parts");
         Api::default_namespaced_with(self.client.clone(), &kind)
     }

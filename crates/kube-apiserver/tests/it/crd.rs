@@ -229,6 +229,23 @@ async fn change_definition(
 }
 
 #[tokio::test]
+async fn an_item_of_a_map_list_comes_once() {
+    let client = with_gadgets().await;
+    let ports = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port"],
+        "items": {"type": "object", "required": ["port"], "properties": {"port": {"type": "integer"}}}});
+    let change = |definition: &mut Value| {
+        let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        schema["properties"]["spec"]["properties"]["ports"] = ports;
+    };
+    change_definition(&client, change).await.unwrap();
+    let api = gadgets(&client, "v1");
+    api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "ports": [{"port": 80}]}))).await.unwrap();
+    let twice = Patch::Merge(json!({"spec": {"ports": [{"port": 80}, {"port": 80}]}}));
+    let got = message(api.patch("g", &PatchParams::default(), &twice).await);
+    assert!(got.contains("spec.ports[1]: Duplicate value: {\"port\":80}"), "{got}");
+}
+
+#[tokio::test]
 async fn old_objects_are_read_as_the_definition_says_now() {
     let client = with_gadgets().await;
     let api = gadgets(&client, "v1");

@@ -91,6 +91,12 @@ async fn a_revision_is_shown_exactly_or_at_least() {
         assert!(ahead.message.starts_with("Too large resource version: 999999, current: "), "{}", ahead.message);
     }
     assert_eq!(get(&client, "resourceVersion=abc").await.unwrap_err().code, 400);
+    let one = |query: &str| Request::get(format!("{MAPS}/later?resourceVersion={query}")).body(Vec::new()).unwrap();
+    client.request::<Value>(one(&then)).await.unwrap();
+    match client.request::<Value>(one("999999")).await {
+        Err(Error::Api(status)) => assert_eq!((status.code, status.reason.as_str()), (504, "Timeout")),
+        other => panic!("expected a refusal, got {other:?}"),
+    }
 }
 
 #[tokio::test]

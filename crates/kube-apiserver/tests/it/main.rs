@@ -25,6 +25,7 @@ mod served;
 mod storage;
 mod store;
 mod streams;
+mod versions;
 mod watch;
 mod webhooks;
 

@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use kube_apiserver::error::ApiError;
 use kube_apiserver::patch::apply::apply;
 use kube_apiserver::patch::fieldset::Set;
+use kube_apiserver::patch::managed::Writer;
+use kube_apiserver::patch::versions::Elsewhere;
 use kube_apiserver::patch::{json, managed, strategic};
 use kube_apiserver::schema::{Schema, builtin};
 use proptest::prelude::*;
@@ -169,14 +171,18 @@ fn identified(mut object: Value) -> Value {
     object
 }
 
+fn writer(manager: &str) -> Writer<'_> {
+    Writer { manager, api_version: "apps/v1", subresource: "", now: Timestamp::UNIX_EPOCH }
+}
+
 fn applied(live: Option<&Value>, manager: &str, force: bool, wish: &Value) -> Result<Value, ApiError> {
-    apply(&schema(), live, &identified(wish.clone()), manager, force, "apps/v1", "", Timestamp::UNIX_EPOCH)
+    apply(&schema(), live, &identified(wish.clone()), writer(manager), force)
 }
 
 fn updated(live: &Value, manager: &str, wish: &Value) -> Value {
     let mut after = live.clone();
     json_patch::merge(&mut after, wish);
-    managed::update(&schema(), Some(live), after, manager, "Update", "apps/v1", "", Timestamp::UNIX_EPOCH)
+    managed::update(&schema(), Some(live), after, &writer(manager), &Elsewhere::default())
 }
 
 fn owned(object: &Value, manager: &str) -> Vec<String> {

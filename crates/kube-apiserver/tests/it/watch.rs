@@ -62,7 +62,12 @@ async fn selectors_turn_changes_into_arrivals_and_departures() {
 
 /// The chunks of a watch of pods, as bytes.
 async fn chunks(server: &ApiServer, query: &str) -> BodyDataStream {
+    chunks_as(server, query, "application/json").await
+}
+
+async fn chunks_as(server: &ApiServer, query: &str, accept: &str) -> BodyDataStream {
     let request = http::Request::get(format!("/api/v1/namespaces/default/pods?watch=true&resourceVersion={query}"));
+    let request = request.header("accept", accept);
     let router = server.router().layer(axum::Extension(User::admin()));
     let answer = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     assert_eq!(answer.status(), 200);
@@ -104,6 +109,41 @@ async fn watchers_are_handed_the_same_bytes() {
             );
         }
     }
+}
+
+#[tokio::test]
+async fn rows_and_metadata_are_made_once_for_all_watchers() {
+    let server = server().await;
+    let api: Api<Pod> = Api::default_namespaced(server.client());
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "a"}]}});
+    let begin = server.store().revision().to_string();
+    let mut watchers = Vec::new();
+    for shape in ["Table", "PartialObjectMetadata"] {
+        let accept = format!("application/json;as={shape};g=meta.k8s.io;v=v1");
+        for query in [begin.clone(), begin.clone(), format!("{begin}&includeObject=None")] {
+            watchers.push(chunks_as(&server, &query, &accept).await);
+        }
+    }
+    api.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let mut shared = 0;
+    for round in 0..5 {
+        let mut lines = Vec::new();
+        for watcher in &mut watchers {
+            lines.push(watcher.next().await.unwrap().unwrap());
+        }
+        let event = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap();
+        let (row, bare, metadata) = (event(&lines[0]), event(&lines[2]), event(&lines[3]));
+        assert_eq!(row["object"]["columnDefinitions"].is_array(), round == 0, "columns are told once");
+        assert_eq!(row["object"]["rows"][0]["object"]["metadata"]["name"], "p");
+        assert_eq!(bare["object"]["rows"][0]["object"], json!(null));
+        assert_eq!(metadata["object"]["metadata"]["name"], "p");
+        shared += usize::from(lines[0].as_ptr() == lines[1].as_ptr());
+        assert_eq!(lines[3].as_ptr(), lines[4].as_ptr());
+        let patch = json!({"metadata": {"labels": {"round": round.to_string()}}});
+        api.patch("p", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+    // Ages are told to the second, which may pass between two watchers.
+    assert!(shared >= 3, "{shared} of 5 rows were shared");
 }
 
 #[tokio::test]

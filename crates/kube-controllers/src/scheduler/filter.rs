@@ -15,6 +15,7 @@ use crate::{placement, pod};
 
 /// The pod with everything read off it once for all nodes.
 pub(crate) struct Wanted<'a> {
+    key: Key,
     pub(crate) pod: &'a Pod,
     pub(crate) spec: &'a PodSpec,
     pub(crate) priority: i32,
@@ -28,6 +29,7 @@ pub(crate) struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     pub(crate) fn new(pod: &'a Pod, spec: &'a PodSpec, volumes: PodVolumes) -> Self {
         Self {
+            key: Key::of(pod),
             pod,
             spec,
             priority: priority(pod),
@@ -75,11 +77,10 @@ pub(crate) fn refusal(
     node: &Node,
     place: &Place,
 ) -> Option<Refusal> {
-    let own = Key::of(wanted.pod);
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let waiting = cluster.nominated.get(name).into_iter().flatten();
-    let ahead: Vec<_> =
-        waiting.filter(|(key, other)| **key != own && other.priority() >= wanted.priority).map(|(_, r)| r).collect();
+    let ahead = waiting.filter(|(key, other)| **key != wanted.key && other.priority() >= wanted.priority);
+    let ahead: Vec<_> = ahead.map(|(_, resident)| resident).collect();
     if !ahead.is_empty() {
         let (mut place, mut peers) = (place.clone(), peers.clone());
         for resident in ahead {

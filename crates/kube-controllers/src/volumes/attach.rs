@@ -299,6 +299,7 @@ impl Controller {
         }
         let mut list: Vec<_> = foreign.map(|v| json!(v)).collect();
         list.extend(now.iter().map(|name| json!({"name": name, "devicePath": ""})));
+        let list = (!list.is_empty()).then_some(list);
         let change =
             json!({"metadata": {"resourceVersion": node.resource_version()}, "status": {"volumesAttached": list}});
         write::merge_status::<Node>(&self.ctx, "write attached volumes of node", name, &change).await?;

@@ -2,12 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use k8s_openapi::{
-    api::{
-        core::v1::Node,
-        storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources},
-    },
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
+use k8s_openapi::api::{
+    core::v1::Node,
+    storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources},
 };
 use kit::backoff::Backoff;
 use kube::{
@@ -20,6 +17,7 @@ use super::Driver;
 use crate::{
     context::Context,
     error::{Error, Result},
+    registration,
 };
 
 /// Driver to node id, as JSON.
@@ -109,7 +107,7 @@ async fn change(context: &Context, edit: impl Fn(&mut Vec<CSINodeDriver>)) -> Re
                 edit(&mut drivers);
                 let metadata = ObjectMeta {
                     name: Some(name.clone()),
-                    owner_references: Some(vec![owner(context).await?]),
+                    owner_references: Some(vec![registration::owner(context).await?]),
                     ..Default::default()
                 };
                 api.create(&PostParams::default(), &CSINode { metadata, spec: CSINodeSpec { drivers } }).await
@@ -123,19 +121,6 @@ async fn change(context: &Context, edit: impl Fn(&mut Vec<CSINodeDriver>)) -> Re
         tokio::time::sleep(RETRY.delay(attempt)).await;
     }
     last.map_or(Ok(()), |error| Err(Error::api("write csinode")(error)))
-}
-
-/// The object goes with the node.
-async fn owner(context: &Context) -> Result<OwnerReference> {
-    let api: Api<Node> = Api::all(context.client.clone());
-    let node = api.get(&context.config.node_name).await.map_err(Error::api("get node"))?;
-    Ok(OwnerReference {
-        api_version: "v1".into(),
-        kind: "Node".into(),
-        name: context.config.node_name.clone(),
-        uid: node.metadata.uid.unwrap_or_default(),
-        ..Default::default()
-    })
 }
 
 fn put(drivers: &mut Vec<CSINodeDriver>, driver: &Driver) {

@@ -76,6 +76,16 @@ impl Config {
         name
     }
 
+    /// The hardware address of the node's interface.
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        mac_of(&self.addresses)
+    }
+
+    /// The hardware address of the bridge.
+    pub fn bridge_mac(&self) -> Option<[u8; 6]> {
+        mac_of(&self.gateways)
+    }
+
     /// The node's cgroup on the host, relative to each hierarchy. Nodes of different directories have different ones,
     /// whatever their names.
     pub fn cgroup(&self) -> PathBuf {
@@ -100,6 +110,17 @@ impl Config {
     pub fn path(&self) -> PathBuf {
         self.dir.join("config.json")
     }
+}
+
+/// A hardware address that belongs to an interface's address. Were it another after each start, or for a bridge with each
+/// port that comes and goes, neighbours would go on sending to the old one for several seconds.
+fn mac_of(addresses: &[IpNet]) -> Option<[u8; 6]> {
+    let v4 = addresses.iter().find_map(|address| match address.addr() {
+        IpAddr::V4(v4) => Some(v4.octets()),
+        IpAddr::V6(_) => None,
+    })?;
+    // Administered locally, for one receiver.
+    Some([0x02, 0x42, v4[0], v4[1], v4[2], v4[3]])
 }
 
 /// The cgroup that holds the nodes of this machine.
@@ -202,6 +223,8 @@ mod tests {
         let config = example();
         assert_eq!(config.host_link(), "fv-node1");
         assert_eq!(Config { name: "a-very-long-name".into(), ..config.clone() }.host_link().len(), 15);
+        assert_eq!(config.mac(), Some([0x02, 0x42, 10, 88, 0, 11]));
+        assert_eq!(config.bridge_mac(), Some([0x02, 0x42, 10, 88, 0, 1]));
         let other = Config { dir: "/elsewhere".into(), ..config.clone() };
         assert!(config.cgroup().starts_with(CGROUP) && config.cgroup() != other.cgroup());
         let v4 = config.without_ipv6();

@@ -47,6 +47,9 @@ pub async fn set_up(config: &Config, saved: &Path) -> Result<()> {
     }
     host.ensure_bridge(&config.bridge).await?;
     host.set_mtu(&config.bridge, config.mtu).await?;
+    if let Some(mac) = config.bridge_mac() {
+        host.set_mac(&config.bridge, mac).await?;
+    }
     for address in &config.gateways {
         host.ensure_address(&config.bridge, *address).await?;
     }

@@ -61,6 +61,9 @@ async fn connect(config: &Config, netns: &OwnedFd) -> Result<()> {
         node.ensure_address("lo", (*address).into()).await?;
     }
     node.set_mtu("eth0", config.mtu).await?;
+    if let Some(mac) = config.mac() {
+        node.set_mac("eth0", mac).await?;
+    }
     for address in &config.addresses {
         node.ensure_address("eth0", *address).await?;
     }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Agents, BEAT};
 use crate::error::{Error, Result};
+use crate::registration;
 
 /// The label by which simulated nodes are known, with the value [`SIMULATED`].
 pub const LABEL: &str = "node.kubernetes.io/instance-type";
@@ -116,8 +117,18 @@ impl Agents {
                 let patched = api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
                 patched.map(drop).map_err(Error::api("write node status"))
             }
-            other => other.map(drop).map_err(Error::api("create node")),
+            other => {
+                let node = other.map_err(Error::api("create node"))?;
+                let owner = registration::owned_by(name, node.metadata.uid);
+                let patch = json!({"metadata": {"ownerReferences": [owner]}});
+                let patched = self.leases().patch_metadata(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+                patched.map(drop).map_err(Error::api("own lease"))
+            }
         }
+    }
+
+    fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), "kube-node-lease")
     }
 
     pub(super) async fn follow_nodes(self: Arc<Self>) {
@@ -155,7 +166,7 @@ impl Agents {
     }
 
     async fn renew(&self, name: &str) -> Result<()> {
-        let api: Api<Lease> = Api::namespaced(self.client.clone(), "kube-node-lease");
+        let api = self.leases();
         let now = kit::clock::micro_time();
         let patch = json!({"spec": {"renewTime": now}});
         match api.patch_metadata(name, &PatchParams::default(), &Patch::Merge(patch)).await {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use kube_apiserver::ApiServer;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -65,7 +66,12 @@ async fn nodes_and_their_pods() {
     until(&nodes, "simulated1", is_ready).await;
     let uid = nodes.get("simulated3").await.unwrap().metadata.uid;
     nodes.delete("simulated3", &DeleteParams::default()).await.unwrap();
-    until(&nodes, "simulated3", |node| is_ready(node) && node.is_some_and(|node| node.metadata.uid != uid)).await;
+    let back = |node: Option<&Node>| is_ready(node) && node.is_some_and(|node| node.metadata.uid != uid);
+    let back = until(&nodes, "simulated3", back).await.unwrap().metadata.uid;
+    // Its lease goes with it.
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    let owner = |lease: Option<&Lease>| lease.and_then(|lease| Some(lease.owner_references().first()?.uid.clone()));
+    until(&leases, "simulated3", |lease| owner(lease) == back).await;
     stop.cancel();
     agents.await.unwrap().unwrap();
     // Fewer of them: the others go, with what is on them.

@@ -30,6 +30,10 @@ impl Daemon {
         let mut command = Command::new("libvirtd");
         // No system bus: nothing of this machine is asked.
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null()).stderr(Stdio::null());
+        // Two daemons of one machine are two hosts to each other: else neither would move a domain to the other.
+        let config = dir.path().join("libvirtd.conf");
+        std::fs::write(&config, format!("host_uuid = \"{}\"\n", uuid(&dir))).unwrap();
+        command.arg("-f").arg(config);
         let dirs = ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"]
             .map(|variable| (variable, below(variable)));
         for (variable, path) in &dirs {
@@ -64,6 +68,13 @@ impl Daemon {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
+}
+
+/// One of this daemon's own, out of its directory's name.
+fn uuid(dir: &tempfile::TempDir) -> String {
+    let digits: String =
+        dir.path().as_os_str().as_encoded_bytes().iter().rev().take(6).map(|b| format!("{b:02x}")).collect();
+    format!("6a0b5f6e-0d0a-4c6b-9f64-{digits}")
 }
 
 impl Drop for Daemon {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod daemon;
+mod migration;
 mod qemu;
 mod silent;
 

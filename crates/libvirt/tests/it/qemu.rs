@@ -20,7 +20,10 @@ async fn the_monitor_and_the_agent_are_asked() {
     let connection = daemon.open("qemu:///session");
     let mut events = connection.events().unwrap();
     assert!(connection.hypervisor_version().unwrap().starts_with("10."));
-    assert!(connection.capabilities(Capability::Domain { kvm: false }).unwrap().contains("<domain>qemu</domain>"));
+    let capabilities = connection.capabilities(Capability::Domain { kvm: false }).unwrap();
+    assert!(capabilities.contains("<domain>qemu</domain>"));
+    let expanded = connection.expand_cpu(false, "<cpu><model>qemu64</model></cpu>").unwrap();
+    assert!(expanded.contains("<feature policy='require' name='sse2'/>"), "{expanded}");
     let vnc = daemon.socket().with_file_name("vnc");
     let domain = connection.define(&XML.replace("SOCKET", &vnc.display().to_string())).unwrap();
     domain.start_paused().unwrap();

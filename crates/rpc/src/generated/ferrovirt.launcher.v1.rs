@@ -43,6 +43,18 @@ pub struct GuestPingRequest {
     pub timeout_seconds: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExpectRequest {
+    /// The VirtualMachineInstance as JSON.
+    #[prost(string, tag = "1")]
+    pub vmi: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MigrateRequest {
+    /// Serialized `domain::MigrationOptions`.
+    #[prost(string, tag = "1")]
+    pub options: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncRequest {
     /// The VirtualMachineInstance as JSON.
     #[prost(string, tag = "1")]
@@ -80,6 +92,9 @@ pub struct DomainState {
     /// True when sync_error is final: the same VMI will never start (a disk that is not an image, a backing file, …).
     #[prost(bool, tag = "9")]
     pub terminal: bool,
+    /// The migration away from here that runs or that ended last, serialized `domain::MigrationProgress`; empty before any.
+    #[prost(string, tag = "10")]
+    pub migration: ::prost::alloc::string::String,
 }
 /// Generated client implementations.
 pub mod launcher_client {
@@ -540,6 +555,74 @@ pub mod launcher_client {
                 .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Unfreeze"));
             self.inner.unary(req, path, codec).await
         }
+        /// Target of a migration: make ready what the domain will need, and wait for another launcher to send it. Idempotent.
+        pub async fn expect(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExpectRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ferrovirt.launcher.v1.Launcher/Expect",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Expect"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Source of a migration: begin to send the domain. Returns at once; the state stream tells the rest. Idempotent by UID.
+        pub async fn migrate(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MigrateRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ferrovirt.launcher.v1.Launcher/Migrate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Migrate"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// End the migration that runs; the guest stays. Without one, nothing happens.
+        pub async fn abort_migration(
+            &mut self,
+            request: impl tonic::IntoRequest<super::Empty>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ferrovirt.launcher.v1.Launcher/AbortMigration",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "AbortMigration"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -632,6 +715,21 @@ pub mod launcher_server {
             request: tonic::Request<super::FreezeRequest>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
         async fn unfreeze(
+            &self,
+            request: tonic::Request<super::Empty>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// Target of a migration: make ready what the domain will need, and wait for another launcher to send it. Idempotent.
+        async fn expect(
+            &self,
+            request: tonic::Request<super::ExpectRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// Source of a migration: begin to send the domain. Returns at once; the state stream tells the rest. Idempotent by UID.
+        async fn migrate(
+            &self,
+            request: tonic::Request<super::MigrateRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// End the migration that runs; the guest stays. Without one, nothing happens.
+        async fn abort_migration(
             &self,
             request: tonic::Request<super::Empty>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
@@ -1433,6 +1531,135 @@ pub mod launcher_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UnfreezeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ferrovirt.launcher.v1.Launcher/Expect" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExpectSvc<T: Launcher>(pub Arc<T>);
+                    impl<T: Launcher> tonic::server::UnaryService<super::ExpectRequest>
+                    for ExpectSvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExpectRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Launcher>::expect(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExpectSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ferrovirt.launcher.v1.Launcher/Migrate" => {
+                    #[allow(non_camel_case_types)]
+                    struct MigrateSvc<T: Launcher>(pub Arc<T>);
+                    impl<T: Launcher> tonic::server::UnaryService<super::MigrateRequest>
+                    for MigrateSvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MigrateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Launcher>::migrate(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MigrateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ferrovirt.launcher.v1.Launcher/AbortMigration" => {
+                    #[allow(non_camel_case_types)]
+                    struct AbortMigrationSvc<T: Launcher>(pub Arc<T>);
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
+                    for AbortMigrationSvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::Empty>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Launcher>::abort_migration(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AbortMigrationSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,6 +1,6 @@
 //! The bodies of requests: read whole before anything is done, so that what was only to be tried is never done for real.
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::status::Refusal;
 
@@ -17,20 +17,31 @@ pub(super) struct Options {
     dry_run: Option<Vec<String>>,
 }
 
+/// The options in `body`; nothing asks for nothing.
+pub(super) fn read<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| Refusal::bad_request(format!("Can not unmarshal Request body: {error}")))
+}
+
+/// True when nothing is to be changed.
+pub(super) fn is_dry_run(words: &[String]) -> Result<bool, Refusal> {
+    match words.iter().find(|word| *word != "All") {
+        Some(word) => {
+            Err(Refusal::bad_request(format!("dryRun: Unsupported value: {word:?}: supported values: \"All\"")))
+        }
+        None => Ok(!words.is_empty()),
+    }
+}
+
 impl Options {
     /// What `body` asks for; nothing asks for nothing.
     pub(super) fn of(body: &[u8]) -> Result<Options, Refusal> {
-        if body.iter().all(u8::is_ascii_whitespace) {
-            return Ok(Options::default());
-        }
-        let options: Options = serde_json::from_slice(body)
-            .map_err(|error| Refusal::bad_request(format!("Can not unmarshal Request body: {error}")))?;
-        match options.dry_run.iter().flatten().find(|word| *word != "All") {
-            Some(word) => {
-                Err(Refusal::bad_request(format!("dryRun: Unsupported value: {word:?}: supported values: \"All\"")))
-            }
-            None => Ok(options),
-        }
+        let options: Options = read(body)?;
+        is_dry_run(options.dry_run.as_deref().unwrap_or_default())?;
+        Ok(options)
     }
 
     /// True when nothing is to be changed.

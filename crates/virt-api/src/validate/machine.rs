@@ -3,7 +3,7 @@
 use api::kubevirt::{v1::VirtualMachine, words::run_strategy};
 use kit::admission::Cause;
 
-use super::{REQUIRED, Rules, instance_spec, invalid, required, unserved};
+use super::{REQUIRED, Rules, eviction, instance_spec, invalid, required, unserved};
 
 const STRATEGIES: [&str; 6] = [
     run_strategy::HALTED,
@@ -58,9 +58,13 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
 }
 
 /// What the user should know of a VM that is as good as it stands.
-pub(super) fn remarks(vm: &VirtualMachine) -> Vec<String> {
+pub(super) fn remarks(vm: &VirtualMachine, rules: &Rules) -> Vec<String> {
     let spec = vm.spec.template.spec.as_ref();
     let mut remarks = spec.map(|spec| unserved::remarks("spec.template.spec", spec)).unwrap_or_default();
+    if let Some(spec) = spec {
+        let metadata = vm.spec.template.metadata.as_ref();
+        remarks.extend(eviction::remarks("spec.template.spec", metadata, spec, rules));
+    }
     if vm.spec.update_volumes_strategy.as_deref() == Some("Migration") {
         remarks.push(
             "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect when the \

@@ -98,6 +98,31 @@ fn unknown_fields() {
 }
 
 #[test]
+fn an_eviction_strategy_that_cannot_be_followed_is_said() {
+    let warned = |strategy: &str, binding: &str, cluster: &str| {
+        let mut spec = good();
+        let template = &mut spec["template"]["spec"];
+        template["evictionStrategy"] = if strategy.is_empty() { Value::Null } else { json!(strategy) };
+        template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", (binding): {} }]);
+        let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
+        let configuration = serde_json::from_value(json!({ "evictionStrategy": cluster })).unwrap();
+        let rules = Rules::of(&configuration, "kubevirt");
+        match vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules) {
+            Verdict::Allow { warnings } => warnings,
+            other => panic!("{other:?}"),
+        }
+    };
+    let said = warned("LiveMigrate", "bridge", "None");
+    assert_eq!(said.len(), 1, "{said:?}");
+    let why = "spec.template.spec.evictionStrategy LiveMigrate keeps the pod from being evicted, but the guest cannot be \
+               moved (InterfaceNotLiveMigratable: ";
+    assert!(said[0].starts_with(why), "{said:?}");
+    assert_eq!(warned("", "bridge", "LiveMigrate"), said);
+    assert_eq!(warned("LiveMigrate", "masquerade", "None"), Vec::<String>::new());
+    assert_eq!(warned("LiveMigrateIfPossible", "bridge", "LiveMigrate"), Vec::<String>::new());
+}
+
+#[test]
 fn run_strategies() {
     check("/runStrategy", Value::Null, &[("spec.running", "One of Running or RunStrategy must be specified")]);
     check(
@@ -180,6 +205,16 @@ fn disks_and_volumes() {
              \"root\" names one volume",
         )],
     );
+    check(
+        &format!("{SPEC}/volumes/0"),
+        json!({ "name": "root", "ephemeral": { "persistentVolumeClaim": { "claimName": "" } } }),
+        &[(
+            "spec.template.spec.volumes[0].ephemeral.persistentVolumeClaim.claimName",
+            "spec.template.spec.volumes[0].ephemeral.persistentVolumeClaim.claimName is a required field: \
+             name the claim that holds the disk",
+        )],
+    );
+    check(&format!("{SPEC}/volumes/0"), json!({ "name": "root", "dataVolume": { "name": "claim" } }), &[]);
     check(
         &format!("{SPEC}/volumes/0/emptyDisk"),
         json!({ "capacity": "1Gi" }),

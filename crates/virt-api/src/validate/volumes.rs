@@ -17,7 +17,7 @@ use super::{invalid, names, required, unserved};
 const CLOUD_INIT: usize = 2048;
 
 /// Sources that this version can use.
-pub(super) const SOURCES: [&str; 11] = [
+pub(super) const SOURCES: [&str; 12] = [
     "cloudInitConfigDrive",
     "cloudInitNoCloud",
     "configMap",
@@ -25,6 +25,7 @@ pub(super) const SOURCES: [&str; 11] = [
     "dataVolume",
     "downwardAPI",
     "emptyDisk",
+    "ephemeral",
     "persistentVolumeClaim",
     "secret",
     "serviceAccount",
@@ -108,6 +109,19 @@ fn source(field: &str, volume: &Volume, causes: &mut Vec<Cause>) {
             let place = format!("{field}.containerDisk.path");
             absolute(&place, path, causes);
         }
+    }
+    let claim =
+        volume.persistent_volume_claim.as_ref().map(|claim| ("persistentVolumeClaim.claimName", &claim.claim_name));
+    let disk = volume.data_volume.as_ref().map(|disk| ("dataVolume.name", &disk.name));
+    let none = String::new();
+    let below = volume.ephemeral.as_ref().map(|ephemeral| {
+        let claim = ephemeral.persistent_volume_claim.as_ref();
+        ("ephemeral.persistentVolumeClaim.claimName", claim.map_or(&none, |claim| &claim.claim_name))
+    });
+    if let Some((place, _)) = claim.or(disk).or(below).filter(|(_, name)| name.is_empty()) {
+        let place = format!("{field}.{place}");
+        causes
+            .push(required(place.clone(), format!("{place} is a required field: name the claim that holds the disk")));
     }
     if let Some(disk) = &volume.empty_disk {
         let place = format!("{field}.emptyDisk.capacity");

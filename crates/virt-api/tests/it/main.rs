@@ -1,12 +1,15 @@
 //! Subresources over the real API server: who may, and what is written.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
+mod eviction;
+
 use std::{path::Path, sync::Arc, time::Duration};
 
-use api::kubevirt::v1::VirtualMachine;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use axum::{Router, body::Body, http::Request};
 use k8s_openapi::{
-    api::core::v1::ConfigMap, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::core::v1::{ConfigMap, Node},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kit::{
     certs::{Authority, Leaf},
@@ -16,7 +19,7 @@ use kit::{
 };
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use kube_apiserver::ApiServer;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
@@ -35,7 +38,7 @@ async fn setup() -> Setup {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for name in ["virtualmachines", "virtualmachineinstances", "kubevirts"] {
+    for name in ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/crds/{name}.kubevirt.io.yaml"));
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         crds.create(&PostParams::default(), &crd).await.unwrap();
@@ -63,6 +66,10 @@ async fn setup() -> Setup {
 
 impl Setup {
     async fn call(&self, method: &str, path: &str, user: &str, groups: &[&str]) -> (u16, Value) {
+        self.send(method, path, Body::empty(), user, groups).await
+    }
+
+    async fn send(&self, method: &str, path: &str, body: Body, user: &str, groups: &[&str]) -> (u16, Value) {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("/apis/subresources.kubevirt.io/v1{path}"))
@@ -71,7 +78,7 @@ impl Setup {
         for group in groups {
             request = request.header("x-remote-group", *group);
         }
-        let response = self.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let response = self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap();
         let code = response.status().as_u16();
         let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
         (code, serde_json::from_slice(&bytes).unwrap_or_default())
@@ -105,6 +112,105 @@ async fn start_and_stop() {
     assert_eq!((code, body["message"].as_str()), (404, Some("virtualmachine.kubevirt.io \"none\" not found")));
 }
 
+/// A VM and its instance, which runs on node1.
+async fn running(setup: &Setup) -> Api<VirtualMachineInstance> {
+    let template = json!({ "spec": { "domain": { "devices": {} } } });
+    let vm = json!({ "metadata": { "name": "vm" }, "spec": { "runStrategy": "Always", "template": template } });
+    let vms: Api<VirtualMachine> = Api::namespaced(setup.client.clone(), "default");
+    vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
+    let status = json!({ "phase": "Running", "nodeName": "node1" });
+    let vmi = json!({ "metadata": { "name": "vm" }, "spec": template["spec"], "status": status });
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(setup.client.clone(), "default");
+    vmis.create(&PostParams::default(), &serde_json::from_value(vmi).unwrap()).await.unwrap();
+    vmis
+}
+
+#[tokio::test]
+async fn a_running_machine_is_migrated() {
+    let setup = setup().await;
+    let vmis = running(&setup).await;
+    let path = "/namespaces/default/virtualmachines/vm/migrate";
+    let migrations: Api<VirtualMachineInstanceMigration> = Api::namespaced(setup.client.clone(), "default");
+    let all = async || migrations.list(&ListParams::default()).await.unwrap().items;
+    let (code, _) = setup.call("PUT", path, "eve", &["system:authenticated"]).await;
+    assert_eq!(code, 403);
+    let (code, _) = setup.send("PUT", path, Body::from(r#"{"dryRun":["All"]}"#), "admin", ADMIN).await;
+    assert_eq!((code, all().await.len()), (202, 0));
+    let chosen = Body::from(r#"{"addedNodeSelector":{"kubernetes.io/hostname":"node2"}}"#);
+    let (code, body) = setup.send("PUT", path, chosen, "admin", ADMIN).await;
+    let found = all().await;
+    assert_eq!((code, found.len()), (202, 1), "{body}");
+    assert_eq!(body["details"]["name"].as_str(), found[0].metadata.name.as_deref());
+    assert!(found[0].metadata.name.as_ref().unwrap().starts_with("kubevirt-migrate-vm-"));
+    let spec = &found[0].spec;
+    assert_eq!((spec.vmi_name.as_deref(), spec.priority.as_deref()), (Some("vm"), Some("user-triggered")));
+    assert_eq!(spec.added_node_selector["kubernetes.io/hostname"], "node2");
+
+    let pending = Patch::Merge(json!({ "status": { "phase": "Scheduled" } }));
+    vmis.patch("vm", &PatchParams::default(), &pending).await.unwrap();
+    let (code, body) = setup.call("PUT", path, "admin", ADMIN).await;
+    let expect = "Operation cannot be fulfilled on virtualmachine.kubevirt.io \"vm\": VM is not running";
+    assert_eq!((code, body["message"].as_str()), (409, Some(expect)));
+    vmis.delete("vm", &DeleteParams::default()).await.unwrap();
+    let (code, _) = setup.call("PUT", path, "admin", ADMIN).await;
+    assert_eq!(code, 404);
+}
+
+#[tokio::test]
+async fn an_evacuation_is_cancelled() {
+    let setup = setup().await;
+    let vmis = running(&setup).await;
+    let leaving = async || vmis.get("vm").await.unwrap().status.unwrap().evacuation_node_name;
+    for resource in ["virtualmachines", "virtualmachineinstances"] {
+        let path = format!("/namespaces/default/{resource}/vm/evacuate/cancel");
+        let leave = Patch::Merge(json!({ "status": { "evacuationNodeName": "node1" } }));
+        vmis.patch("vm", &PatchParams::default(), &leave).await.unwrap();
+        let other = Body::from(r#"{"evacuationNodeName":"node2"}"#);
+        let (code, body) = setup.send("PUT", &path, other, "admin", ADMIN).await;
+        assert_eq!((code, leaving().await.as_deref()), (409, Some("node1")), "{body}");
+        let (code, body) =
+            setup.send("PUT", &path, Body::from(r#"{"evacuationNodeName":"node1"}"#), "admin", ADMIN).await;
+        assert_eq!((code, leaving().await), (200, None), "{body}");
+        // Once more is as good.
+        let (code, _) = setup.call("PUT", &path, "admin", ADMIN).await;
+        assert_eq!(code, 200);
+    }
+    let node = json!({ "metadata": { "name": "node1" }, "spec": { "taints": [
+        { "key": "kubevirt.io/drain", "effect": "NoSchedule" },
+    ] } });
+    let nodes: Api<Node> = Api::all(setup.client.clone());
+    nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    let leave = Patch::Merge(json!({ "status": { "evacuationNodeName": "node1" } }));
+    vmis.patch("vm", &PatchParams::default(), &leave).await.unwrap();
+    let path = "/namespaces/default/virtualmachineinstances/vm/evacuate/cancel";
+    let (code, body) = setup.call("PUT", path, "admin", ADMIN).await;
+    let expect = "Node \"node1\" has NodeDrainTaintKey \"kubevirt.io/drain:NoSchedule\"";
+    assert_eq!((code, body["message"].as_str()), (400, Some(expect)));
+}
+
+#[tokio::test]
+async fn a_migration_is_judged_by_its_guest() {
+    let setup = setup().await;
+    running(&setup).await;
+    let ask = async |guest: &str| {
+        let object = json!({ "metadata": { "name": "m" }, "spec": { "vmiName": guest } });
+        let request = json!({ "uid": "1", "operation": "CREATE", "namespace": "default", "object": object });
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request });
+        let request = Request::post("/migration-validate-create").body(Body::from(review.to_string())).unwrap();
+        let response = setup.router.clone().oneshot(request).await.unwrap();
+        let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let answer: Value = serde_json::from_slice(&bytes).unwrap();
+        answer["response"]["status"]["message"].as_str().map(str::to_owned)
+    };
+    assert_eq!(ask("vm").await, None);
+    assert_eq!(ask("none").await.as_deref(), Some("the VMI \"default/none\" does not exist"));
+    let labels = json!({ "kubevirt.io/vmi-name": "vm" });
+    let other = json!({ "metadata": { "name": "other", "labels": labels }, "spec": { "vmiName": "vm" } });
+    let migrations: Api<VirtualMachineInstanceMigration> = Api::namespaced(setup.client.clone(), "default");
+    migrations.create(&PostParams::default(), &serde_json::from_value(other).unwrap()).await.unwrap();
+    assert!(ask("vm").await.unwrap().starts_with("in-flight migration detected. Active migration job ("));
+}
+
 #[tokio::test]
 async fn only_the_api_server_is_heard() {
     let mut setup = setup().await;
@@ -118,10 +224,10 @@ async fn only_the_api_server_is_heard() {
 #[tokio::test]
 async fn what_is_absent_is_said_plainly() {
     let setup = setup().await;
-    let path = "/namespaces/default/virtualmachines/vm/migrate";
+    let path = "/namespaces/default/virtualmachines/vm/memorydump";
     let (code, body) = setup.call("PUT", path, "admin", ADMIN).await;
     assert_eq!((code, body["reason"].as_str()), (405, Some("MethodNotAllowed")));
-    assert!(body["message"].as_str().unwrap().contains("stop and start the VM to move it"));
+    assert!(body["message"].as_str().unwrap().contains("not part of this version"));
     let (code, body) = setup.call("GET", "/version", "admin", ADMIN).await;
     assert_eq!(code, 200);
     assert_eq!(body["gitVersion"], format!("v{}", env!("CARGO_PKG_VERSION")));

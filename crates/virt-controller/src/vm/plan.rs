@@ -19,6 +19,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::backoff::Backoff;
 
+use crate::node::loss::NODE_UNRESPONSIVE;
+
 /// Start, in `status.stateChangeRequests`.
 pub const START: &str = "Start";
 /// Stop, in `status.stateChangeRequests`.
@@ -208,6 +210,10 @@ fn failure(
     if well || ran_for(vmi, now).is_some_and(|ran| ran >= STABLE) {
         return None;
     }
+    // It did not crash: its node was lost. Elsewhere it is started at once.
+    if vmi.status.as_ref().and_then(|status| status.reason.as_deref()) == Some(NODE_UNRESPONSIVE) {
+        return held;
+    }
     let uid = vmi.metadata.uid.clone();
     let counted = held.as_ref().is_some_and(|failure| failure.last_failed_vmiuid == uid);
     let stopped = vmi.metadata.deletion_timestamp.is_some();
@@ -357,6 +363,15 @@ mod tests {
         ] } });
         let typed: VirtualMachine = serde_json::from_value(vm).unwrap();
         assert_eq!(plan(&typed, Some(&serde_json::from_value(stable).unwrap()), now).failure, None);
+    }
+
+    #[test]
+    fn a_guest_lost_with_its_node_has_not_crashed() {
+        let vm = json!({ "metadata": { "finalizers": [finalizer::VM] }, "spec": { "runStrategy": "Always", "template": {} } });
+        let lost = json!({ "metadata": { "uid": "u" }, "status": { "phase": "Failed", "reason": NODE_UNRESPONSIVE } });
+        let vm = serde_json::from_value(vm).unwrap();
+        let plan = plan(&vm, Some(&serde_json::from_value(lost).unwrap()), NOW.parse().unwrap());
+        assert_eq!((plan.steps, plan.failure), (vec![Step::Stop], None));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::{Plan, STOP, strategy};
+use crate::migration::state;
+use crate::node::loss::NODE_UNRESPONSIVE;
 use crate::vmi::plan::{is_final, phase_of};
 
 /// Conditions that the machine has of its own: those of the instance do not replace them.
@@ -132,12 +134,11 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
     if !is_final(vmi) && (vmi.metadata.deletion_timestamp.is_some() || stopping) {
         return printable::STOPPING;
     }
-    let migrating = vmi
-        .status
-        .as_ref()
-        .and_then(|status| status.migration_state.as_ref())
-        .is_some_and(|state| !state.completed.unwrap_or(false) && !state.failed.unwrap_or(false));
+    let migrating = state::of(vmi).is_some_and(|state| state::started(state) && !state::over(state));
     if phase_of(vmi) == phase::RUNNING {
+        if let Some((_, NODE_UNRESPONSIVE)) = find(vmi, condition::READY) {
+            return printable::UNKNOWN;
+        }
         if migrating {
             return printable::MIGRATING;
         }
@@ -196,12 +197,23 @@ mod tests {
         check(vmi("Pending", json!([])), &none, "Starting", false);
         check(vmi("Running", json!([{ "type": "Ready", "status": "True" }])), &none, "Running", true);
         check(vmi("Running", json!([{ "type": "Paused", "status": "True" }])), &none, "Paused", false);
+        let moving = |state: Value| {
+            let mut vmi = vmi("Running", json!([{ "type": "Ready", "status": "True" }])).unwrap();
+            vmi["status"]["migrationState"] = state;
+            Some(vmi)
+        };
+        check(moving(json!({ "migrationUid": "m" })), &none, "Running", true);
+        let started = "2026-01-01T00:00:00Z";
+        check(moving(json!({ "startTimestamp": started })), &none, "Migrating", true);
+        check(moving(json!({ "startTimestamp": started, "completed": true })), &none, "Running", true);
         let trouble = |kind: &str, reason: &str| {
             vmi("Scheduling", json!([{ "type": kind, "status": "False", "reason": reason }]))
         };
         check(trouble("PodScheduled", "Unschedulable"), &none, "ErrorUnschedulable", false);
         check(trouble("Synchronized", "ErrImagePull"), &none, "ErrImagePull", false);
         check(trouble("Synchronized", "ImagePullBackOff"), &none, "ImagePullBackOff", false);
+        let lost = json!([{ "type": "Ready", "status": "False", "reason": "NodeUnresponsive" }]);
+        check(vmi("Running", lost), &none, "Unknown", false);
         check(vmi("Succeeded", json!([])), &none, "Stopped", false);
         let crashed = Plan {
             failure: Some(api::kubevirt::v1::VirtualMachineStartFailure {

@@ -15,8 +15,13 @@ use api::kubevirt::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
+use super::active::{active, arrived, successor};
+
 /// After its pod ended, a VMI is given this long to be reported ended by virt-handler, who knows how the guest ended.
-const REPORT: SignedDuration = SignedDuration::from_secs(10);
+pub(crate) const REPORT: SignedDuration = SignedDuration::from_secs(10);
+
+/// A pod that a guest is being moved out of may end this long before it is known whether the guest was moved.
+const MOVING: SignedDuration = SignedDuration::from_secs(60);
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +64,11 @@ pub fn is_final(vmi: &VirtualMachineInstance) -> bool {
     matches!(phase_of(vmi), phase::SUCCEEDED | phase::FAILED)
 }
 
+/// True until the VMI is handed to its node: then this controller writes all of its status.
+pub fn is_ours(vmi: &VirtualMachineInstance) -> bool {
+    matches!(phase_of(vmi), phase::UNSET | phase::PENDING | phase::SCHEDULING)
+}
+
 /// The VMI's phase; empty when unset.
 pub fn phase_of(vmi: &VirtualMachineInstance) -> &str {
     vmi.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
@@ -70,16 +80,18 @@ pub fn plan(vmi: &VirtualMachineInstance, pods: &[Pod], now: Timestamp) -> Plan 
         return deleting(vmi, pods);
     }
     if is_final(vmi) {
-        return finished(pods, now);
+        return finished(vmi, pods, now);
     }
-    let pod = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).or_else(|| pods.first());
+    let pod = active(vmi, pods);
     match (phase_of(vmi), pod) {
         (phase::UNSET | phase::PENDING, None) => Plan { steps: vec![Step::CreatePod], ..Default::default() },
         (phase::WAITING_FOR_SYNC, _) => Plan::default(),
         (phase::UNSET | phase::PENDING | phase::SCHEDULING, Some(pod)) => starting(vmi, pod),
         (phase::SCHEDULING, None) => failed("the launcher pod was deleted before the guest was started"),
+        // The guest had left before the pod went.
+        (_, None) if arrived(vmi, pods) => Plan::default(),
         (_, None) => failed("the launcher pod is gone"),
-        (_, Some(pod)) => running(vmi, pod, now),
+        (_, Some(pod)) => running(vmi, pod, pods, now),
     }
 }
 
@@ -114,9 +126,17 @@ fn shorter(pod: &Pod, vmi_grace: Option<i64>) -> Option<i64> {
     (asked < own).then(|| if asked == 0 { 1 } else { asked.saturating_add(super::pod_slack()).min(own) })
 }
 
-fn finished(pods: &[Pod], now: Timestamp) -> Plan {
+fn finished(vmi: &VirtualMachineInstance, pods: &[Pod], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
+    let active = active(vmi, pods).and_then(|pod| pod.metadata.name.as_deref());
     for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        // A pod that waits for a guest waits in vain.
+        if pod.metadata.name.as_deref() != active {
+            plan.steps.push(Step::DeletePod { name: pod.metadata.name.clone().unwrap_or_default(), grace: None });
+        }
+    }
+    let held = pods.iter().filter(|pod| pod.metadata.name.as_deref() == active);
+    for pod in held.filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
         // The guest has ended but containers that served its disks may not have noticed.
         let Some(ended) = compute_ended(pod).filter(|_| !ended(pod)) else { continue };
         let wait = SignedDuration::from_secs(5) - now.duration_since(ended);
@@ -144,7 +164,7 @@ fn starting(vmi: &VirtualMachineInstance, pod: &Pod) -> Plan {
     plan
 }
 
-fn running(vmi: &VirtualMachineInstance, pod: &Pod, now: Timestamp) -> Plan {
+fn running(vmi: &VirtualMachineInstance, pod: &Pod, pods: &[Pod], now: Timestamp) -> Plan {
     if phase_of(vmi) == phase::SCHEDULED
         && let Some(reason) = broken_disk(pod)
     {
@@ -154,13 +174,20 @@ fn running(vmi: &VirtualMachineInstance, pod: &Pod, now: Timestamp) -> Plan {
         return Plan { steps: gate(vmi, pod), ..Default::default() };
     };
     let waited = now.duration_since(at);
-    if waited >= REPORT {
-        return failed("the launcher ended without a word about the guest");
+    let (patience, why) = match successor(vmi, pods) {
+        // The launcher ends because its guest has left.
+        Some(_) if arrived(vmi, pods) => return Plan::default(),
+        Some(_) => (MOVING, "the launcher ended during a migration, and the guest did not appear on the target"),
+        None => (REPORT, "the launcher ended without a word about the guest"),
+    };
+    if waited >= patience {
+        return failed(why);
     }
-    Plan { again: Duration::try_from(REPORT - waited).ok(), ..Default::default() }
+    Plan { again: Duration::try_from(patience - waited).ok(), ..Default::default() }
 }
 
-fn ended(pod: &Pod) -> bool {
+/// The pod has run to its end.
+pub(crate) fn ended(pod: &Pod) -> bool {
     matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
@@ -175,13 +202,13 @@ fn compute(pod: &Pod) -> Option<&ContainerStatus> {
 }
 
 /// The launcher runs, and so does every container that lends it a disk. Readiness is the guest's and comes later.
-fn stands(pod: &Pod) -> bool {
+pub(crate) fn stands(pod: &Pod) -> bool {
     let runs = |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     compute(pod).is_some_and(runs) && statuses.into_iter().flatten().all(runs)
 }
 
-fn compute_ended(pod: &Pod) -> Option<Timestamp> {
+pub(crate) fn compute_ended(pod: &Pod) -> Option<Timestamp> {
     let ended = compute(pod)?.state.as_ref()?.terminated.as_ref()?;
     Some(ended.finished_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0))
 }
@@ -338,6 +365,71 @@ mod tests {
         let silent = pod(ended_at("2026-01-01T00:00:40Z", 0));
         check(in_phase(phase::RUNNING), &[silent], failed("the launcher ended without a word about the guest"));
         check(in_phase(phase::RUNNING), &[], failed("the launcher pod is gone"));
+    }
+
+    /// A guest on node n, in pod p, on its way to pod b on node m.
+    fn moving(state: Value) -> Value {
+        let mut whole = json!({ "startTimestamp": NOW, "sourcePod": "p", "targetNode": "m", "targetPod": "b" });
+        json_merge(&mut whole, state);
+        json!({ "status": { "phase": phase::RUNNING, "nodeName": "n", "migrationState": whole } })
+    }
+
+    fn target(state: Value) -> Value {
+        let mut pod = pod(state);
+        pod["metadata"] = json!({ "name": "b", "labels": { "kubevirt.io/migrationJobUID": "job" } });
+        pod["spec"]["nodeName"] = json!("m");
+        pod["status"]["conditions"] = json!([]);
+        pod
+    }
+
+    #[test]
+    fn a_guest_on_its_way_is_judged_by_the_pod_it_is_in() {
+        let (here, there) = (pod(json!({ "running": {} })), target(json!({ "running": {} })));
+        // The target's pod says nothing about the guest, not even whether it is ready.
+        check(moving(json!({})), &[there.clone(), here.clone()], Plan::default());
+        check(moving(json!({})), &[here, target(ended_at(NOW, 1))], Plan::default());
+        let mut arrived = moving(json!({ "completed": true }));
+        arrived["status"]["nodeName"] = json!("m");
+        let open = Step::Gate { name: "b".into(), open: true };
+        let left = pod(ended_at("2026-01-01T00:00:00Z", 0));
+        let ready = Plan { steps: vec![open], ..Default::default() };
+        check(arrived.clone(), &[left.clone(), there], ready);
+        check(arrived, &[left], failed("the launcher pod is gone"));
+    }
+
+    #[test]
+    fn a_guest_that_left_is_not_a_guest_that_died() {
+        let left = |at: &str| pod(ended_at(at, 0));
+        let (long_ago, just_now) = (left("2026-01-01T00:00:00Z"), left("2026-01-01T00:00:40Z"));
+        let there = target(json!({ "running": {} }));
+        let moved = || moving(json!({ "completed": true }));
+        check(moved(), &[long_ago.clone(), there.clone()], Plan::default());
+        check(moved(), std::slice::from_ref(&there), Plan::default());
+        let ready = moving(json!({ "targetNodeDomainReadyTimestamp": NOW }));
+        check(ready.clone(), &[long_ago.clone(), there.clone()], Plan::default());
+        check(ready, std::slice::from_ref(&there), Plan::default());
+        // As long as nobody has said that it moved, it may yet turn out to have.
+        let again = Some(Duration::from_secs(40));
+        check(moving(json!({})), &[just_now.clone(), there.clone()], Plan { again, ..Default::default() });
+        let lost = "the launcher ended during a migration, and the guest did not appear on the target";
+        check(moving(json!({})), &[long_ago.clone(), there.clone()], failed(lost));
+        check(moving(json!({})), std::slice::from_ref(&there), failed("the launcher pod is gone"));
+        // With no target, or a migration that failed, there is nothing to wait for.
+        let silent = "the launcher ended without a word about the guest";
+        check(moving(json!({})), &[just_now.clone(), target(ended_at(NOW, 1))], failed(silent));
+        check(moving(json!({ "failed": true, "completed": true })), &[just_now, there], failed(silent));
+        check(moved(), &[long_ago, target(ended_at(NOW, 1))], failed(silent));
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_a_guest_that_ended_is_deleted() {
+        let mut ended = moving(json!({}));
+        ended["status"]["phase"] = json!(phase::SUCCEEDED);
+        let delete = Step::DeletePod { name: "b".into(), grace: None };
+        let mut gone = pod(ended_at(NOW, 0));
+        gone["status"]["phase"] = json!("Succeeded");
+        let plan = Plan { steps: vec![delete], ..Default::default() };
+        check(ended, &[gone, target(json!({ "running": {} }))], plan);
     }
 
     #[test]

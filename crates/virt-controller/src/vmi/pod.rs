@@ -8,7 +8,7 @@
 //! ```
 
 mod containers;
-mod placement;
+pub mod placement;
 mod probes;
 mod volumes;
 
@@ -21,6 +21,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::claims::Claims;
 use super::resources;
 use crate::settings::Settings;
 
@@ -36,31 +37,43 @@ pub const GRACE_SECONDS: i64 = 30;
 #[error("the launcher pod cannot be rendered")]
 pub struct RenderError(#[source] serde_json::Error);
 
-/// The pod's name: chosen by the VMI's UID, so that a second creation meets the first instead of doubling it.
-pub fn name(vmi: &VirtualMachineInstance) -> String {
+/// The end of a name that is always the same for a UID.
+pub(crate) fn suffix(uid: &str) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let digest = Sha256::digest(uid.as_bytes());
+    digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
+}
+
+/// The name of the pod that `vmi` is started in: chosen by the VMI's UID, so that a second creation meets the first
+/// instead of doubling it.
+pub fn name(vmi: &VirtualMachineInstance) -> String {
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
-    let suffix: String = Sha256::digest(uid.as_bytes())
-        .iter()
-        .take(5)
-        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
-        .collect();
-    let vmi_name = vmi.metadata.name.as_deref().unwrap_or_default();
+    name_of(vmi.metadata.name.as_deref().unwrap_or_default(), uid)
+}
+
+/// The name of the pod that the object with this UID has made for the VMI called `vmi`.
+pub fn name_of(vmi: &str, uid: &str) -> String {
+    let suffix = suffix(uid);
     // 253 is the longest name of a pod.
     let room = 253 - "virt-launcher--".len() - suffix.len();
-    let short = &vmi_name[..vmi_name.len().min(room)];
+    let short = &vmi[..vmi.len().min(room)];
     format!("virt-launcher-{}-{suffix}", short.trim_end_matches(['-', '.']))
 }
 
-/// The pod that runs `vmi`.
+/// The pod that runs `vmi`, whose claims are `claims`.
 ///
 /// # Errors
 /// When a part of the VMI does not fit into a pod.
-pub fn render(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool) -> Result<Pod, RenderError> {
+pub fn render(
+    vmi: &VirtualMachineInstance,
+    claims: &Claims,
+    settings: &Settings,
+    emulation: bool,
+) -> Result<Pod, RenderError> {
     let spec = &vmi.spec;
     let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
     let grace = spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS);
-    let mounts = volumes::of(vmi);
+    let mounts = volumes::of(vmi, claims);
 
     let mut init_containers = containers::init(settings);
     let mut main = vec![containers::compute(vmi, settings, emulation, &mounts)];
@@ -100,7 +113,7 @@ pub fn render(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool
             "terminationGracePeriodSeconds": grace.saturating_add(SLACK_SECONDS),
             "volumes": mounts.volumes,
             "nodeSelector": placement::node_selector(vmi, settings, emulation),
-            "affinity": spec.affinity,
+            "affinity": placement::affinity(vmi, emulation),
             "tolerations": spec.tolerations,
             "topologySpreadConstraints": spec.topology_spread_constraints,
             "priorityClassName": spec.priority_class_name,
@@ -134,6 +147,8 @@ fn hostname(vmi: &VirtualMachineInstance) -> String {
 fn labels(vmi: &VirtualMachineInstance) -> Value {
     let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
     labels.remove(label::NODE_NAME);
+    labels.remove(label::MIGRATION_TARGET_NODE);
+    labels.remove(label::OUTDATED_LAUNCHER);
     let vmi_name = vmi.metadata.name.clone().unwrap_or_default();
     labels.insert(label::APP.into(), label::APP_VIRT_LAUNCHER.into());
     labels.insert(label::CREATED_BY.into(), vmi.metadata.uid.clone().unwrap_or_default());

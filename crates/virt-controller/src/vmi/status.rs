@@ -3,8 +3,8 @@
 use api::kubevirt::{
     conditions::{remove, set},
     v1::{
-        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstancePhaseTransitionTimestamp,
-        VirtualMachineInstanceStatus,
+        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
+        VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
     },
     words::{condition, phase},
 };
@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{plan::Plan, resources};
+use super::{active, plan::Plan, resources};
 use crate::settings::Settings;
 
 const IMAGE_TROUBLE: [&str; 7] = [
@@ -26,6 +26,9 @@ const IMAGE_TROUBLE: [&str; 7] = [
     "CreateContainerError",
     "RunContainerError",
 ];
+
+/// The reason of Synchronized, and of an event, while a claim does not exist.
+pub const NO_CLAIM: &str = "FailedPvcNotFound";
 
 /// The status `vmi` should have.
 pub fn status(
@@ -54,6 +57,7 @@ pub fn status(
     }
     if let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
         scheduled(&mut status, pod, now);
+        launcher(&mut status, pod);
         if let Some(class) = pod.status.as_ref().and_then(|s| s.qos_class.clone()) {
             status.qos_class = Some(class);
         }
@@ -105,12 +109,40 @@ fn first(
     });
 }
 
+/// The build of the launcher that runs the guest, which is another one after a migration.
+fn launcher(status: &mut VirtualMachineInstanceStatus, pod: &Pod) {
+    let spec = pod.spec.as_ref();
+    let runs = status.phase.as_deref() == Some(phase::RUNNING);
+    let here = spec.and_then(|spec| spec.node_name.as_ref()) == status.node_name.as_ref();
+    let image = spec.and_then(|spec| spec.containers.iter().find(|c| c.name == "compute")?.image.clone());
+    if let Some(image) = image.filter(|_| runs && here) {
+        status.launcher_container_image_version = Some(image);
+    }
+}
+
 fn hand_over(status: &mut VirtualMachineInstanceStatus, pod: Option<&Pod>) {
     let Some(pod) = pod else { return };
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     status.node_name = Some(node.clone());
     status.active_pods = [(uid, node)].into();
+}
+
+/// While the guest lives: the pods it is in or may come to be in. There are two while it is moved.
+pub fn pods(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, pods: &[Pod]) {
+    let lives = matches!(status.phase.as_deref(), Some(phase::SCHEDULED | phase::RUNNING));
+    let settled = vmi.metadata.deletion_timestamp.is_none() && status.node_name == node_of(vmi);
+    if !lives || !settled {
+        return;
+    }
+    let found = active::mapping(vmi, pods);
+    if !found.is_empty() {
+        status.active_pods = found;
+    }
+}
+
+fn node_of(vmi: &VirtualMachineInstance) -> Option<String> {
+    vmi.status.as_ref().and_then(|status| status.node_name.clone())
 }
 
 /// Trouble with the pod's containers, as far as waiting or a person may cure it.
@@ -161,9 +193,26 @@ fn told(vmi: &VirtualMachineInstance, container: &str, message: &str) -> String 
 /// Removes the Synchronized condition when it says what only this controller says.
 fn clear_ours(status: &mut VirtualMachineInstanceStatus) {
     status.conditions.retain(|c| {
-        let ours = c.reason.as_deref().is_some_and(|r| IMAGE_TROUBLE.contains(&r) || r == "FailedCreate");
+        let ours = |reason: &str| IMAGE_TROUBLE.contains(&reason) || reason == "FailedCreate" || reason == NO_CLAIM;
+        let ours = c.reason.as_deref().is_some_and(ours);
         !(c.type_ == condition::SYNCHRONIZED && ours)
     });
+}
+
+/// Says that the node does not answer, and what that means.
+pub fn cut_off(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) {
+    let reason = Some(crate::node::loss::NODE_UNRESPONSIVE);
+    set(&mut status.conditions, condition::READY, "False", reason, Some(message), &Time(now));
+}
+
+/// Says which claim is waited for; true when that is news.
+pub fn claim_missing(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) -> bool {
+    let said = |c: &VirtualMachineInstanceCondition| {
+        c.type_ == condition::SYNCHRONIZED && c.reason.as_deref() == Some(NO_CLAIM)
+    };
+    let news = !status.conditions.iter().any(said);
+    set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(NO_CLAIM), Some(message), &Time(now));
+    news
 }
 
 /// Says that the pod could not be created.

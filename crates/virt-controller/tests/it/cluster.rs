@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, path::Path, time::Duration};
 
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -18,13 +18,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use virt_controller::Running;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) vms: Api<VirtualMachine>,
     pub(crate) vmis: Api<VirtualMachineInstance>,
     pub(crate) pods: Api<Pod>,
+    pub(crate) migrations: Api<VirtualMachineInstanceMigration>,
     _controllers: Running,
     _server: ApiServer,
 }
@@ -33,16 +34,22 @@ pub(crate) async fn start() -> Cluster {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for name in ["virtualmachines", "virtualmachineinstances", "kubevirts"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/crds/{name}.kubevirt.io.yaml"));
+    for name in [
+        "virtualmachines.kubevirt.io",
+        "virtualmachineinstances.kubevirt.io",
+        "virtualmachineinstancemigrations.kubevirt.io",
+        "kubevirts.kubevirt.io",
+        "migrationpolicies.migrations.kubevirt.io",
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/crds/{name}.yaml"));
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         crds.create(&PostParams::default(), &crd).await.unwrap();
     }
+    let nodes: Api<Node> = Api::all(client.clone());
     let node = json!({
-        "metadata": { "name": "node1", "labels": { "kubevirt.io/schedulable": "true" } },
+        "metadata": { "name": "node1", "labels": { "kubevirt.io/schedulable": "true", "kubernetes.io/hostname": "node1" } },
         "status": { "conditions": [{ "type": "Ready", "status": "True" }], "allocatable": { "cpu": "2" } },
     });
-    let nodes: Api<Node> = Api::all(client.clone());
     nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
     let stop = CancellationToken::new();
     let controllers = virt_controller::start(client.clone(), "kubevirt", "launcher:v1", &stop);
@@ -50,6 +57,7 @@ pub(crate) async fn start() -> Cluster {
         vms: Api::namespaced(client.clone(), "default"),
         vmis: Api::namespaced(client.clone(), "default"),
         pods: Api::namespaced(client.clone(), "default"),
+        migrations: Api::namespaced(client.clone(), "default"),
         client,
         _controllers: controllers,
         _server: server,
@@ -119,10 +127,14 @@ impl Cluster {
 
     /// What scheduler and kubelet do: bind the pod and report its containers so.
     pub(crate) async fn run(&self, pod: &Pod, state: Value) {
+        self.run_on("node1", pod, state).await;
+    }
+
+    pub(crate) async fn run_on(&self, node: &str, pod: &Pod, state: Value) {
         let name = pod.metadata.name.as_deref().unwrap();
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
-            "target": { "kind": "Node", "name": "node1" },
+            "target": { "kind": "Node", "name": node },
         });
         let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{name}/binding"))
             .header("content-type", "application/json")

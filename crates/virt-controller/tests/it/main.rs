@@ -2,5 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod cluster;
+mod eviction;
+mod fencing;
+mod interleavings;
 mod lifecycle;
+mod loss;
+mod migration;
+mod storage;
 mod trouble;

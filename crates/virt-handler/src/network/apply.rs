@@ -1,10 +1,13 @@
 //! Making a planned interface in the pod's network namespace. Every step may be repeated.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use domain::PluggedInterface;
+use ipnet::IpNet;
 use kit::Task;
 use net::link::{Netlink, Route};
 use net::{dhcp4, dhcp6, nft, router};
@@ -18,6 +21,10 @@ use crate::launcher::Launcher;
 /// The user QEMU runs as.
 const OWNER: u32 = 107;
 
+/// How often a guest that has moved is announced, and how far apart: a frame may be lost.
+const ANNOUNCEMENTS: u32 = 3;
+const BETWEEN: Duration = Duration::from_millis(500);
+
 /// Interfaces that exist, with the servers that keep them useful: dropping this stops the servers, not the links.
 #[derive(Default)]
 pub(crate) struct Plugged {
@@ -25,6 +32,8 @@ pub(crate) struct Plugged {
     pub interfaces: Vec<PluggedInterface>,
     /// Pod-side facts for the VMI's status: interface name and the pod's addresses, which reach the guest.
     pub addresses: Vec<(String, String, Vec<String>)>,
+    /// What the pod's network is told when the guest has come from another node: link, hardware address, addresses.
+    announced: Vec<(String, [u8; 6], Vec<IpAddr>)>,
     _servers: Vec<Task<()>>,
 }
 
@@ -50,10 +59,31 @@ pub(crate) async fn plug(vmi: &VirtualMachineInstance, launcher: &Launcher, reco
             mtu: link.mtu,
             queues: plan.queues,
         });
+        // The link itself answers for masqueraded guests, others answer with its hardware address.
+        plugged.announced.push((link.name.clone(), link.mac, link.addresses.iter().map(IpNet::addr).collect()));
         let addresses = link.addresses.iter().map(|a| a.addr().to_string()).collect();
         plugged.addresses.push((plan.name, link.name, addresses));
     }
     Ok(plugged)
+}
+
+/// Tells the pod's network, more than once, where the guest's addresses are now.
+pub(crate) async fn announce(plugged: &Plugged, launcher: &Launcher) -> Result<(), Error> {
+    for turn in 0..ANNOUNCEMENTS {
+        if turn > 0 {
+            tokio::time::sleep(BETWEEN).await;
+        }
+        let netns = sys::namespace::open_netns(&launcher.netns()).map_err(Error::no_launcher(&launcher.pod))?;
+        for (link, mac, addresses) in &plugged.announced {
+            let netlink = Netlink::open_in(netns.as_fd()).map_err(Error::plug(link, "enter the pod's network"))?;
+            let index = netlink.get(link).await.map_err(Error::plug(link, "find the pod's link"))?.index;
+            let send = || addresses.iter().try_for_each(|address| net::announce::send(index, *mac, *address));
+            sys::namespace::in_netns(netns.as_fd(), send)
+                .and_then(|sent| sent)
+                .map_err(Error::plug(link, "announce its addresses"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Forgets what a pod's links were.

@@ -5,23 +5,36 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use domain::MigrationOutcome;
 use kit::shutdown::CancellationToken;
+use kit::store::Key;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
 
 use super::{Refusal, Shared, Vmi};
 use crate::launcher::{self, PRIVATE};
+use crate::migration;
+use crate::vmi::Context;
 
 /// Bytes moved at a time, and so the memory of a slow console (rule R7).
 const CHUNK: usize = 32 << 10;
 /// The websocket subprotocol of KubeVirt's streams.
 const PROTOCOL: &str = "plain.kubevirt.io";
+
+const CLOSED: &str = "the guest's console closed";
+/// What `virtctl console` connects again for.
+const MOVED: &str = "the virtual machine moved to another node";
+/// How long the outcome of a migration is waited for, and how often it is looked for.
+const OUTCOME: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Who uses which console.
 #[derive(Default)]
@@ -74,7 +87,7 @@ fn attach(
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Refusal> {
     let launcher = shared.launcher(&vmi)?;
-    let key = kit::store::Key::new(vmi.0.as_str(), vmi.1.as_str());
+    let key = Key::new(vmi.0.as_str(), vmi.1.as_str());
     let uid = shared.context.vmis.get(&key).and_then(|vmi| vmi.metadata.uid).unwrap_or_default();
     let mine = shared.consoles.take((vmi.0, vmi.1, socket), preserve).ok_or_else(|| {
         Refusal(StatusCode::CONFLICT, "somebody is connected and the session is to be preserved".to_owned())
@@ -86,26 +99,46 @@ fn attach(
         .map_err(|e| unavailable(&e))?;
     stream.set_nonblocking(true).map_err(|e| unavailable(&e))?;
     let stream = UnixStream::from_std(stream).map_err(|e| unavailable(&e))?;
-    Ok(upgrade.protocols([PROTOCOL]).max_message_size(1 << 20).on_upgrade(move |websocket| async move {
-        pump(websocket, stream, &mine).await;
+    let context = shared.context.clone();
+    Ok(upgrade.protocols([PROTOCOL]).max_message_size(1 << 20).on_upgrade(move |mut websocket| async move {
+        if let Some(goodbye) = pump(&mut websocket, stream, &mine).await {
+            let reason = if goodbye == CLOSED && has_moved(&context, &key).await { MOVED } else { goodbye };
+            let frame = CloseFrame { code: close_code::NORMAL, reason: reason.into() };
+            let _ = websocket.send(Message::Close(Some(frame))).await;
+        }
         mine.cancel();
     }))
 }
 
-/// Copies both ways until either side ends or somebody takes over.
-async fn pump(mut websocket: WebSocket, stream: UnixStream, mine: &CancellationToken) {
+/// Whether the guest behind a console that has closed goes on elsewhere. How its migration ended is known a moment later.
+async fn has_moved(context: &Context, key: &Key) -> bool {
+    let deadline = Instant::now() + OUTCOME;
+    loop {
+        let Some(vmi) = context.vmis.get(key) else { return true };
+        let Some(guest) = context.guest(key) else { return migration::plan::has_left(&vmi, &context.node) };
+        let outcome = guest.migration().1.and_then(|progress| progress.outcome);
+        if outcome == Some(MigrationOutcome::Moved) || migration::plan::has_left(&vmi, &context.node) {
+            return true;
+        }
+        if !migration::plan::is_leaving(&vmi, &context.node) || outcome.is_some() || Instant::now() >= deadline {
+            return false;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Copies both ways until either side ends or somebody takes over: what there is to say about it to who is still there.
+async fn pump(websocket: &mut WebSocket, stream: UnixStream, mine: &CancellationToken) -> Option<&'static str> {
     let (mut from_guest, mut to_guest) = stream.into_split();
     let mut buffer = vec![0; CHUNK];
-    let goodbye = loop {
+    loop {
         tokio::select! {
-            () = mine.cancelled() => break "another user took the console over",
+            () = mine.cancelled() => return Some("another user took the console over"),
             read = from_guest.read(&mut buffer) => match read {
-                Ok(0) | Err(_) => break "the guest's console closed",
+                Ok(0) | Err(_) => return Some(CLOSED),
                 Ok(length) => {
                     let bytes = bytes::Bytes::copy_from_slice(&buffer[..length]);
-                    if websocket.send(Message::Binary(bytes)).await.is_err() {
-                        return;
-                    }
+                    websocket.send(Message::Binary(bytes)).await.ok()?;
                 }
             },
             message = websocket.recv() => {
@@ -113,16 +146,14 @@ async fn pump(mut websocket: WebSocket, stream: UnixStream, mine: &CancellationT
                     Some(Ok(Message::Binary(bytes))) => bytes,
                     Some(Ok(Message::Text(text))) => text.into(),
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
                 };
                 if to_guest.write_all(&bytes).await.is_err() {
-                    break "the guest's console closed";
+                    return Some(CLOSED);
                 }
             }
         }
-    };
-    let frame = CloseFrame { code: close_code::NORMAL, reason: goodbye.into() };
-    let _ = websocket.send(Message::Close(Some(frame))).await;
+    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration, VirtualMachineInstance};
+use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus};
 use api::kubevirt::words::{annotation, phase};
-use domain::{Environment, GuestFacts};
+use domain::{Environment, GuestFacts, MigrationProgress};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kit::queue::Next;
 use kit::store::Key;
@@ -20,20 +21,26 @@ use super::plan::{self, Known, Step};
 use super::status::{self, Observed};
 use crate::Error;
 use crate::launcher::{self, Launcher};
+use crate::migration::{self, Moving};
 use crate::network::{self, Plugged};
+use crate::storage::{self, Tolerance};
 
 /// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
 /// outlives the process, and a pod that is just starting has none yet.
 const PATIENCE: u32 = 8;
+/// How long the target of a migration has to tell that the domain is there, once the launcher here has gone.
+const WORD_OF_TARGET: SignedDuration = SignedDuration::from_secs(15);
 /// A call that the launcher answers from memory.
-const CALL: Duration = Duration::from_secs(10);
+pub(crate) const CALL: Duration = Duration::from_secs(10);
 /// Defining and starting a domain.
 const SYNC: Duration = Duration::from_secs(120);
 
 /// A VMI that was taken over.
-#[derive(Default)]
 pub(crate) struct Guest {
+    /// Its UID: another machine may take its name.
+    uid: String,
     held: Mutex<Held>,
+    moving: Mutex<Moving>,
 }
 
 #[derive(Default)]
@@ -45,6 +52,7 @@ struct Held {
     shutdown_sent: bool,
     refused: u32,
     gone: bool,
+    gone_since: Option<Timestamp>,
     emulation: Option<String>,
     state: Option<DomainState>,
     trouble: Option<String>,
@@ -56,9 +64,14 @@ struct Held {
 struct Told {
     started: bool,
     trouble: String,
+    stays: String,
 }
 
 impl Guest {
+    pub(crate) fn of(uid: &str) -> Self {
+        Self { uid: uid.to_owned(), held: Mutex::default(), moving: Mutex::default() }
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,6 +79,46 @@ impl Guest {
     /// The launcher, while it is connected.
     pub(crate) fn launcher(&self) -> Option<Launcher> {
         self.held().launcher.clone()
+    }
+
+    /// What it has of a migration.
+    pub(crate) fn moving(&self) -> MutexGuard<'_, Moving> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the pod's network hear where the guest is now.
+    pub(crate) fn announce(&self) {
+        let held = self.held();
+        if let (Some(launcher), Some(plugged)) = (held.launcher.clone(), held.plugged.clone()) {
+            kit::spawn("announce", async move {
+                if let Err(error) = network::announce(&plugged, &launcher).await {
+                    tracing::warn!(error = %Chain(&error), "the guest was not announced");
+                }
+            })
+            .detach();
+        }
+    }
+
+    /// What is to be written of a migration's progress.
+    fn news(&self, vmi: &VirtualMachineInstance) -> Option<String> {
+        let (_, progress, _) = self.migration();
+        self.moving().news(vmi, progress.as_ref()?)
+    }
+
+    /// For the target of a migration: connected, plugged, and the domain is here.
+    pub(crate) fn readiness(&self) -> (bool, bool, bool) {
+        let known = self.known();
+        (known.connected, known.plugged, known.connected && known.domain)
+    }
+
+    /// For the source of a migration: whether the launcher has told anything, what it told last of a migration, and whether
+    /// it has been gone for long.
+    pub(crate) fn migration(&self) -> (bool, Option<MigrationProgress>, bool) {
+        let held = self.held();
+        let text = held.state.as_ref().map(|state| state.migration.as_str()).filter(|text| !text.is_empty());
+        let progress = text.and_then(|text| serde_json::from_str(text).ok());
+        let gone = held.gone_since.is_some_and(|since| clock::now().duration_since(since) >= WORD_OF_TARGET);
+        (held.state.is_some(), progress, gone)
     }
 
     fn known(&self) -> Known {
@@ -89,6 +142,8 @@ impl Guest {
             addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),
             trouble: held.trouble.clone(),
             emulation: held.emulation.clone(),
+            on_its_way: false,
+            host_model: None,
         }
     }
 }
@@ -99,21 +154,26 @@ fn runs(status: &str) -> bool {
 
 /// Brings one VMI forward.
 pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
-    let Some(vmi) = context.vmis.get(key) else {
-        release(context, key);
-        return Next::Wait;
+    let Some(vmi) = context.vmi(key) else {
+        return release(context, key).await;
     };
-    if !plan::concerns(&vmi, &context.node) {
-        release(context, key);
-        return Next::Wait;
+    let arrives = migration::plan::arrives(&vmi, &context.node);
+    let has_left = migration::plan::has_left(&vmi, &context.node);
+    if !arrives && (has_left || !plan::concerns(&vmi, &context.node)) {
+        return release(context, key).await;
     }
     let uid = vmi.uid().unwrap_or_default();
-    let guest = {
-        let mut guests = context.guests();
-        let guest = guests.entry(key.clone()).or_default().clone();
-        drop(guests);
-        guest
-    };
+    let guest = context.guest_or_new(key, &uid);
+    if guest.uid != uid {
+        // The machine of this name was given up while this node was away: its guest ends before the new one begins.
+        return match release(context, key).await {
+            Next::Wait => Next::After(Duration::ZERO),
+            again => again,
+        };
+    }
+    if arrives {
+        return migration::target::reconcile(context, key, &vmi, &guest).await;
+    }
     let plan = plan::plan(&vmi, guest.known(), clock::now());
     let mut retry = false;
     for step in &plan.steps {
@@ -123,23 +183,40 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
             break;
         }
     }
+    if let Err(error) = migration::source::step(context, &vmi, &guest).await {
+        tracing::info!(vmi = %key, uid, error = %Chain(&error), "a step of the migration failed and will be tried again");
+        retry = true;
+    }
     let written = write(context, &vmi, &guest).await;
     if let Err(error) = &written {
         tracing::info!(vmi = %key, uid, error = %Chain(error), "the status was not written");
     }
+    let waits = migration::plan::is_leaving(&vmi, &context.node) && guest.held().gone_since.is_some();
     match (retry || written.is_err(), plan.again) {
         (true, _) => Next::Retry,
+        // Nobody tells when the target's time is over.
+        (false, _) if waits => Next::After(Duration::from_secs(1)),
         (false, Some(after)) => Next::After(after),
         (false, None) => Next::Wait,
     }
 }
 
-/// Lets go of a VMI: what was plugged goes with its pod.
-fn release(context: &Context, key: &Key) {
-    let guest = context.guests().remove(key);
-    if let Some(launcher) = guest.and_then(|guest| guest.launcher()) {
+/// Lets go of a VMI: what was plugged goes with its pod. A guest that still runs although nothing asks for it any more is
+/// ended: it may have been started elsewhere while this node was cut off.
+async fn release(context: &Context, key: &Key) -> Next {
+    let Some(guest) = context.guest(key) else { return Next::Wait };
+    if let Some(launcher) = guest.launcher() {
+        if guest.known().domain && launcher.is_alive() {
+            tracing::warn!(vmi = %key, uid = guest.uid, "nothing asks for this guest any more: it is ended");
+            if let Err(error) = launcher.client.clone().kill(timed(Empty {}, CALL)).await {
+                tracing::warn!(vmi = %key, error = %Chain(&Error::from(error)), "the guest was not ended");
+                return Next::Retry;
+            }
+        }
         network::forget(&context.records, &launcher.pod);
     }
+    context.guests().remove(key);
+    Next::Wait
 }
 
 async fn execute(
@@ -151,12 +228,7 @@ async fn execute(
 ) -> Result<(), Error> {
     match step {
         Step::Connect => connect(context, key, vmi, guest).await,
-        Step::Plug => {
-            let launcher = current(guest, vmi)?;
-            let plugged = network::plug(vmi, &launcher, &context.records).await?;
-            guest.held().plugged = Some(Arc::new(plugged));
-            Ok(())
-        }
+        Step::Plug => plug(context, vmi, guest).await,
         Step::Sync => sync(context, guest, vmi).await,
         Step::Shutdown => {
             let mut client = current(guest, vmi)?.client;
@@ -173,16 +245,30 @@ async fn execute(
     }
 }
 
-fn current(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<Launcher, Error> {
+/// Makes the interfaces of the pod.
+pub(crate) async fn plug(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
+    let launcher = current(guest, vmi)?;
+    let plugged = network::plug(vmi, &launcher, &context.records).await?;
+    guest.held().plugged = Some(Arc::new(plugged));
+    Ok(())
+}
+
+/// The connected launcher.
+pub(crate) fn current(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<Launcher, Error> {
     guest.launcher().ok_or_else(|| Error::NoLauncher {
         pod: vmi.name_any(),
         source: Box::new(std::io::Error::from(std::io::ErrorKind::NotConnected)),
     })
 }
 
-async fn connect(context: &Context, key: &Key, vmi: &VirtualMachineInstance, guest: &Arc<Guest>) -> Result<(), Error> {
-    let pod = pod_uid(vmi, &context.node);
-    let launcher = match launcher::connect(&context.pods, &pod).await {
+/// Finds the launcher and follows what it tells.
+pub(crate) async fn connect(
+    context: &Context,
+    key: &Key,
+    vmi: &VirtualMachineInstance,
+    guest: &Arc<Guest>,
+) -> Result<(), Error> {
+    let launcher = match find(context, vmi).await {
         Ok(launcher) => launcher,
         Err(error) => {
             let mut held = guest.held();
@@ -190,6 +276,9 @@ async fn connect(context: &Context, key: &Key, vmi: &VirtualMachineInstance, gue
             // A launcher that was seen and is dead is gone at once; one never seen gets the benefit of a slow start.
             let running = vmi.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase::RUNNING);
             held.gone |= running && held.refused >= PATIENCE;
+            if held.gone {
+                held.gone_since.get_or_insert_with(clock::now);
+            }
             return if held.gone { Ok(()) } else { Err(error) };
         }
     };
@@ -206,6 +295,9 @@ async fn connect(context: &Context, key: &Key, vmi: &VirtualMachineInstance, gue
         let mut held = guest.held();
         held.launcher = None;
         held.gone = !process.is_alive();
+        if held.gone {
+            held.gone_since = Some(clock::now());
+        }
         drop(held);
         queue.add(key);
     });
@@ -220,6 +312,7 @@ async fn connect(context: &Context, key: &Key, vmi: &VirtualMachineInstance, gue
     held.synced = None;
     held.refused = 0;
     held.gone = false;
+    held.gone_since = None;
     Ok(())
 }
 
@@ -229,12 +322,16 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
     let found = kubevirts.list(&ListParams::default().limit(1)).await;
     let read = |source| Error::Read { what: "the KubeVirt object", source };
     let configuration = found.map_err(read)?.items.into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
+    let configuration = configuration.unwrap_or_default();
+    if !guest.known().domain {
+        prepare_disks(context, vmi, current(guest, vmi)?, Tolerance::of(&configuration)).await?;
+    }
     let environment = {
         let held = guest.held();
         Environment {
             emulation: held.emulation.is_some(),
             interfaces: held.plugged.as_ref().map(|p| p.interfaces.clone()).unwrap_or_default(),
-            ..chosen(vmi, &configuration.unwrap_or_default())
+            ..chosen(vmi, &configuration)
         }
     };
     let encode = |value: serde_json::Result<String>| value.map_err(|e| tonic::Status::internal(e.to_string()));
@@ -246,6 +343,21 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
     let mut held = guest.held();
     held.synced = Some(vmi.metadata.generation.unwrap_or(0));
     held.trouble = None;
+    Ok(())
+}
+
+/// Disks on claims, before the launcher opens them. A volume that hangs holds up nothing but its own guest.
+pub(crate) async fn prepare_disks(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    launcher: Launcher,
+    tolerance: Tolerance,
+) -> Result<(), Error> {
+    let about = vmi.clone();
+    let prepared = tokio::task::spawn_blocking(move || storage::prepare(&about, &launcher, tolerance)).await;
+    for warning in prepared.map_err(|error| Error::Disk(error.to_string()))?? {
+        context.recorder.warning(&reference(vmi), "ToleratedSmallPV", warning);
+    }
     Ok(())
 }
 
@@ -268,15 +380,24 @@ fn chosen(vmi: &VirtualMachineInstance, configuration: &KubeVirtConfiguration) -
     }
 }
 
-fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
+/// A message to a launcher with a time limit.
+pub(crate) fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(limit);
     request
 }
 
-fn pod_uid(vmi: &VirtualMachineInstance, node: &str) -> String {
-    let pods = vmi.status.as_ref().map(|s| s.active_pods.clone()).unwrap_or_default();
-    pods.into_iter().find(|(_, on)| on == node).map(|(uid, _)| uid).unwrap_or_default()
+/// The launcher that answers, among the VMI's pods on this node: one that a migration left may linger beside it.
+async fn find(context: &Context, vmi: &VirtualMachineInstance) -> Result<Launcher, Error> {
+    let pods = vmi.status.as_ref().map(|status| status.active_pods.clone()).unwrap_or_default();
+    let mut failed = Error::PodUid(String::new());
+    for (pod, _) in pods.into_iter().filter(|(_, node)| *node == context.node) {
+        match launcher::connect(&context.pods, &pod).await {
+            Ok(launcher) => return Ok(launcher),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step: Step, error: &Error) {
@@ -298,15 +419,33 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
 
 /// Writes the status if it differs from what the VMI has, against the version it was computed from.
 async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
-    let seen = guest.observed();
-    let wanted = status::status(vmi, &seen, clock::seconds(clock::now()));
+    let mut seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
+    let now = clock::seconds(clock::now());
+    let mut moved = None;
+    if let Some(state) = migration::plan::state(vmi).filter(|state| migration::plan::is_source(state, &context.node)) {
+        let after = migration::status::source(state, &migration::source::known(guest, state), now);
+        let failed = migration::plan::ended(&after) && !migration::plan::succeeded(&after);
+        seen.on_its_way = migration::plan::is_leaving(vmi, &context.node) && !failed;
+        moved = Some(after);
+    }
     let before = vmi.status.as_deref().cloned().unwrap_or_default();
-    if wanted == before {
+    // Of a guest that has left, the last word is that it has: the rest is for the node that it went to.
+    let gone = moved.as_ref().is_some_and(migration::plan::succeeded);
+    let mut wanted = if gone { before.clone() } else { status::status(vmi, &seen, now) };
+    if moved.is_some() {
+        wanted.migration_state = moved.map(Box::new);
+    }
+    let progress = guest.news(vmi);
+    if wanted == before && progress.is_none() {
         return Ok(());
     }
     let failed = |source| Error::Write { what: format!("the status of {}", vmi.name_any()), source };
     let changes = difference(&json!(before), &json!(wanted));
-    let patch = json!({"metadata": {"resourceVersion": vmi.resource_version()}, "status": changes});
+    let mut metadata = json!({ "resourceVersion": vmi.resource_version() });
+    if let Some(progress) = progress {
+        metadata["annotations"] = json!({ annotation::MIGRATION_PROGRESS: progress });
+    }
+    let patch = json!({ "metadata": metadata, "status": changes });
     let api: Api<VirtualMachineInstance> =
         Api::namespaced(context.client.clone(), vmi.namespace().as_deref().unwrap_or_default());
     match api.patch(&vmi.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
@@ -319,8 +458,14 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
     Ok(())
 }
 
+/// The status of a VMI as this node sees its guest now.
+pub(crate) fn wanted(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> VirtualMachineInstanceStatus {
+    let seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
+    status::status(vmi, &seen, clock::seconds(clock::now()))
+}
+
 /// Fields that changed, with null for those that went away.
-fn difference(before: &Value, after: &Value) -> Map<String, Value> {
+pub(crate) fn difference(before: &Value, after: &Value) -> Map<String, Value> {
     let empty = Map::new();
     let (before, after) = (before.as_object().unwrap_or(&empty), after.as_object().unwrap_or(&empty));
     let mut out: Map<String, Value> = after
@@ -337,13 +482,21 @@ fn announce(
     vmi: &VirtualMachineInstance,
     guest: &Guest,
     before: Option<&str>,
-    wanted: &api::kubevirt::v1::VirtualMachineInstanceStatus,
+    wanted: &VirtualMachineInstanceStatus,
 ) {
     let now = wanted.phase.as_deref();
+    let reference = reference(vmi);
+    if let Some(why) = status::stays_though_asked_to_move(vmi, wanted) {
+        let mut held = guest.held();
+        if held.told.stays != why {
+            let message = format!("EvictionStrategy is set but vmi is not migratable; {why}");
+            context.recorder.warning(&reference, "Migrated", message);
+            held.told.stays = why;
+        }
+    }
     if now == before {
         return;
     }
-    let reference = reference(vmi);
     match now {
         Some(phase::RUNNING) => {
             let mut held = guest.held();

@@ -5,9 +5,9 @@ use api::kubevirt::v1::{
     Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
     VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
 };
-use api::kubevirt::words::{condition, phase};
+use api::kubevirt::words::{condition, eviction_strategy, phase};
 use api::quantity::Amount;
-use domain::{DeviceKind, GuestFacts};
+use domain::{DeviceKind, GuestFacts, Host};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rpc::launcher::DomainState;
@@ -30,6 +30,10 @@ pub(crate) struct Observed {
     pub trouble: Option<String>,
     /// Why the guest is emulated, if it is.
     pub emulation: Option<String>,
+    /// A migration from here has begun and not ended: how the launcher ended says nothing yet.
+    pub on_its_way: bool,
+    /// The model of this node's processors as libvirt names it.
+    pub host_model: Option<String>,
 }
 
 /// The status the VMI should have.
@@ -71,6 +75,12 @@ fn next_phase(vmi: &VirtualMachineInstance, seen: &Observed) -> (Option<&'static
     match state.map_or("", |s| s.status.as_str()) {
         "Running" | "Paused" | "Blocked" | "PMSuspended" if !seen.launcher_gone => (Some(phase::RUNNING), None),
         "Shutoff" | "Crashed" => match state.map_or("", |s| s.reason.as_str()) {
+            "PostCopyFailed" => (
+                Some(phase::FAILED),
+                because("the way to the other node broke during post-copy, when the guest's memory was on both nodes"),
+            ),
+            // It goes on elsewhere.
+            "Migrated" => (None, None),
             "Crashed" | "Panicked" => (Some(phase::FAILED), because("the guest crashed")),
             "Failed" => (Some(phase::FAILED), because("QEMU ended with an error; see the log of the launcher pod")),
             // With ACPI the guest was asked first: being destroyed means that it did not answer in its grace period.
@@ -79,7 +89,7 @@ fn next_phase(vmi: &VirtualMachineInstance, seen: &Observed) -> (Option<&'static
             }
             _ => (Some(phase::SUCCEEDED), None),
         },
-        _ if seen.launcher_gone => {
+        _ if seen.launcher_gone && !seen.on_its_way => {
             let was_running = vmi.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase::RUNNING);
             let why = if was_running {
                 "the launcher ended while the guest ran"
@@ -135,13 +145,8 @@ fn conditions(
     }
     // Before the guest was started there is nothing to say about moving it, and one write less.
     if !state.status.is_empty() {
-        match blocks_migration(vmi) {
-            Some((reason, message)) => {
-                set(list, condition::LIVE_MIGRATABLE, "False", Some(reason), Some(&message), &now);
-            }
-            None => set(list, condition::LIVE_MIGRATABLE, "True", None, None, &now),
-        }
-        set(list, condition::STORAGE_LIVE_MIGRATABLE, "True", None, None, &now);
+        migratable(status, vmi, seen, &now);
+        let list = &mut status.conditions;
         match &seen.emulation {
             Some(why) => {
                 let message = format!("the guest is emulated, which is slow: {why}");
@@ -149,9 +154,38 @@ fn conditions(
             }
             None => remove(list, condition::EMULATED),
         }
-        status.migration_method = Some(if copies_disks(vmi) { "BlockMigration" } else { "LiveMigration" }.to_owned());
-        status.migration_transport = Some("Unix".to_owned());
     }
+}
+
+/// Whether the guest can move, by which method, and why.
+fn migratable(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed, now: &Time) {
+    let host = Host {
+        node: status.node_name.as_deref().unwrap_or_default(),
+        emulation: seen.emulation.is_some(),
+        cpu_model: seen.host_model.as_deref(),
+    };
+    let found = domain::migratability(vmi, host);
+    let list = &mut status.conditions;
+    match found.obstacle() {
+        Some(why) => set(list, condition::LIVE_MIGRATABLE, "False", Some(why.reason), Some(&why.message), now),
+        None => set(list, condition::LIVE_MIGRATABLE, "True", None, found.why().as_deref(), now),
+    }
+    match found.storage_obstacle() {
+        Some(why) => set(list, condition::STORAGE_LIVE_MIGRATABLE, "False", Some(why.reason), Some(&why.message), now),
+        None => set(list, condition::STORAGE_LIVE_MIGRATABLE, "True", None, None, now),
+    }
+    status.migration_method = Some(found.method().to_owned());
+    status.migration_transport = Some("Unix".to_owned());
+}
+
+/// Why the guest cannot be moved, though its eviction strategy wants it moved.
+pub(crate) fn stays_though_asked_to_move(
+    vmi: &VirtualMachineInstance,
+    status: &VirtualMachineInstanceStatus,
+) -> Option<String> {
+    let asked = vmi.spec.eviction_strategy.as_deref() == Some(eviction_strategy::LIVE_MIGRATE);
+    let said = status.conditions.iter().find(|known| known.type_ == condition::LIVE_MIGRATABLE)?;
+    (asked && said.status == "False").then(|| said.message.clone().unwrap_or_default())
 }
 
 /// virt-controller, whose condition Ready is, handed the VMI over once its pod was ready, and nothing probes the guest:
@@ -160,28 +194,6 @@ fn conditions(
 fn waits_for_guest_alone(conditions: &[VirtualMachineInstanceCondition], vmi: &VirtualMachineInstance) -> bool {
     let ready = conditions.iter().find(|known| known.type_ == condition::READY);
     vmi.spec.readiness_probe.is_none() && ready.is_some_and(|ready| ready.reason.as_deref() == Some("GuestNotRunning"))
-}
-
-/// Upstream's reason words for what keeps a VMI on its node.
-fn blocks_migration(vmi: &VirtualMachineInstance) -> Option<(&'static str, String)> {
-    let devices = &vmi.spec.domain.devices;
-    if devices.interfaces.iter().any(|interface| interface.bridge.is_some() && is_pod_network(vmi, &interface.name)) {
-        let message = "cannot migrate VMI which does not use masquerade to connect to the pod network";
-        return Some(("InterfaceNotLiveMigratable", message.to_owned()));
-    }
-    if vmi.spec.domain.cpu.as_ref().and_then(|cpu| cpu.model.as_deref()) == Some("host-passthrough") {
-        return Some(("CPUModeLiveMigration", "cannot migrate VMI with CPU mode host-passthrough".to_owned()));
-    }
-    None
-}
-
-fn is_pod_network(vmi: &VirtualMachineInstance, name: &str) -> bool {
-    vmi.spec.networks.iter().any(|network| network.name == name && network.pod.is_some())
-}
-
-/// Disks that exist in this pod alone have to be copied along.
-fn copies_disks(vmi: &VirtualMachineInstance) -> bool {
-    vmi.spec.volumes.iter().any(|v| v.container_disk.is_some() || v.empty_disk.is_some() || v.ephemeral.is_some())
 }
 
 fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed) {
@@ -321,6 +333,10 @@ mod tests {
         check("Running", &Observed { launcher_gone: true, ..Default::default() }, "Failed");
         check("Running", &Observed { launcher_gone: true, ..domain("Running", "") }, "Failed");
         check("Running", &Observed { launcher_gone: true, ..domain("Shutoff", "Shutdown") }, "Succeeded");
+        check("Running", &domain("Shutoff", "PostCopyFailed"), "Failed");
+        check("Running", &domain("Shutoff", "Migrated"), "Running");
+        check("Running", &Observed { launcher_gone: true, ..domain("Shutoff", "Migrated") }, "Running");
+        check("Running", &Observed { launcher_gone: true, on_its_way: true, ..Observed::default() }, "Running");
         let mut terminal = domain("", "");
         terminal.domain = Some(DomainState { terminal: true, sync_error: "not an image".into(), ..Default::default() });
         check("Scheduled", &terminal, "Failed");
@@ -387,6 +403,7 @@ mod tests {
             },
             {
               "lastTransitionTime": "2023-11-14T22:13:20Z",
+              "message": "disk root (changes to a containerDisk) is copied: no other pod has it",
               "status": "True",
               "type": "LiveMigratable"
             },

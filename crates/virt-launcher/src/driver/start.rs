@@ -1,9 +1,10 @@
 //! From a VMI to a domain that runs.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use domain::Environment;
+use domain::{Environment, ResolvedDisk};
 use libvirt::{Connection, Domain};
 
 use crate::Dirs;
@@ -56,7 +57,8 @@ pub(super) async fn domain(
     if let Some(zone) = zone.filter(|zone| !is_zone(Path::new(ZONES), zone)) {
         return Err(Failure::TimeZone(zone.to_owned()));
     }
-    let prepared = prepare::prepare(vmi, dirs).await.map_err(Failure::Prepare)?;
+    let mut prepared = prepare::prepare(vmi, dirs).await.map_err(Failure::Prepare)?;
+    prepared.devices.take().map_err(Failure::Prepare)?;
     environment.disks.clone_from(&prepared.disks);
     environment.kernel.clone_from(&prepared.kernel);
     environment.firmware.nvram = dirs.private().join("libvirt/nvram.fd").display().to_string();
@@ -81,8 +83,20 @@ pub(super) async fn domain(
         }
         Ok(domain)
     });
-    let domain = started.await.map_err(|_| Failure::Ending)?.map_err(Failure::Libvirt)?;
+    let domain = started.await.map_err(|_| Failure::Ending)?.map_err(|error| {
+        locked(&error.to_string(), &prepared.disks)
+            .map(|volume| Failure::Prepare(prepare::Error::InUse { volume: volume.to_owned() }))
+            .unwrap_or(Failure::Libvirt(error))
+    })?;
     Ok((prepared, domain))
+}
+
+/// The volume whose image QEMU could not lock, if that is what `message` says.
+fn locked<'a>(message: &str, disks: &'a BTreeMap<String, ResolvedDisk>) -> Option<&'a str> {
+    let (_, rest) = message.split_once("Failed to get ").filter(|(_, rest)| rest.contains("lock"))?;
+    let (path, _) = rest.split_once("image [")?.1.split_once(']')?;
+    let of = |disk: &ResolvedDisk| disk.path == path || disk.backing.as_ref().is_some_and(|below| below.path == path);
+    disks.iter().find(|(_, disk)| of(disk)).map(|(volume, _)| volume.as_str())
 }
 
 fn is_zone(zones: &Path, name: &str) -> bool {
@@ -93,6 +107,17 @@ fn is_zone(zones: &Path, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_that_is_held_is_told_by_its_volume() {
+        let message = "virDomainCreate: internal error: process exited while connecting to monitor: qemu-system-x86_64: \
+             -blockdev {\"driver\":\"file\"}: Failed to get \"write\" lock\nIs another process using the image [/x/root.img]?";
+        let disk = |path: &str| ResolvedDisk { path: path.to_owned(), ..ResolvedDisk::default() };
+        let disks =
+            BTreeMap::from([("data".to_owned(), disk("/x/data.img")), ("root".to_owned(), disk("/x/root.img"))]);
+        assert_eq!(locked(message, &disks), Some("root"));
+        assert_eq!(locked("virDomainCreate: no memory for image [/x/root.img]", &disks), None);
+    }
 
     #[test]
     fn zones_are_files_below_their_directory() {

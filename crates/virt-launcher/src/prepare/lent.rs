@@ -25,6 +25,18 @@ pub(crate) struct Lent {
     pub(crate) link: PathBuf,
 }
 
+impl Lent {
+    /// Makes the link `name` in `directory`.
+    pub(super) fn new(file: File, directory: &Path, name: &str) -> std::io::Result<Self> {
+        let link = directory.join(name);
+        let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        // A link of an earlier try points to a file that is closed now.
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link)?;
+        Ok(Self { size: file.metadata()?.len(), file, link })
+    }
+}
+
 /// What comes with each file.
 #[derive(serde::Deserialize)]
 struct Answer {
@@ -69,17 +81,11 @@ fn receive(stream: &UnixStream, directory: &Path, volume: &str, count: usize) ->
             return Err(Error::Unusable { volume: volume.to_owned(), message });
         }
         let file = fds.pop().map(File::from).ok_or_else(|| failed(&"no file came with the answer"))?;
-        let found = file.metadata().map_err(|error| failed(&error))?;
-        if !found.is_file() {
+        if !file.metadata().map_err(|error| failed(&error))?.is_file() {
             return Err(failed(&format!("{} is not a regular file", answer.path)));
         }
         let name = if index == 0 { format!("{volume}.img") } else { format!("{volume}-{index}.img") };
-        let link = directory.join(name);
-        let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        // A link of an earlier try points to a file that is closed now.
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(target, &link).map_err(|error| failed(&error))?;
-        out.push(Lent { size: found.len(), file, link });
+        out.push(Lent::new(file, directory, &name).map_err(|error| failed(&error))?);
     }
     Ok(out)
 }

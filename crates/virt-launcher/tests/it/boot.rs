@@ -13,14 +13,23 @@ use crate::support::{PATIENCE, connect, until, watch};
 const GREETING: &str = "ferrovirt guest is up";
 
 /// The launcher and everything it wrote, gone with the test.
-struct Launcher {
-    child: Child,
+pub(crate) struct Launcher {
+    pub(crate) child: Child,
     lenders: Vec<Child>,
     run: tempfile::TempDir,
 }
 
 impl Launcher {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
+        Self::start_at(None)
+    }
+
+    /// In a pod of its own as far as paths go: its directory is seen at `at` as well.
+    pub(crate) fn start_in_pod(at: &Path) -> Self {
+        Self::start_at(Some(at))
+    }
+
+    fn start_at(at: Option<&Path>) -> Self {
         let libvirtd = Path::new("/usr/sbin/libvirtd");
         let emulator = Path::new("/usr/bin/qemu-system-x86_64");
         assert!(
@@ -29,14 +38,19 @@ impl Launcher {
         );
         let run = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(run.path(), Some(uid()), Some(uid())).unwrap();
-        let mut command = Command::new(example("launcher"));
+        let mut command = match at {
+            None => Command::new(example("launcher")),
+            Some(at) => elsewhere(run.path(), at),
+        };
         command.args(["--name", "boot", "--namespace", "test", "--uid", "u1", "--grace-period-seconds", "20"]);
-        command.arg("--run-dir").arg(run.path()).stdin(Stdio::null());
-        as_user(&mut command);
+        command.arg("--run-dir").arg(at.unwrap_or(run.path())).stdin(Stdio::null());
+        if at.is_none() {
+            as_user(&mut command);
+        }
         Self { child: command.spawn().unwrap(), lenders: Vec::new(), run }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.run.path().join(name)
     }
 }
@@ -65,6 +79,16 @@ fn as_user(command: &mut Command) {
     }
 }
 
+/// The launcher in a mount namespace in which `run` is also `at`.
+fn elsewhere(run: &Path, at: &Path) -> Command {
+    let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec setpriv \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation=private", "sh", "-c", script, "sh"]).arg(run).arg(at);
+    command.arg(format!("--reuid={}", uid())).arg(format!("--regid={}", uid())).arg("--clear-groups");
+    command.arg(example("launcher"));
+    command
+}
+
 /// An example, which cargo builds beside this test's own program.
 fn example(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
@@ -72,7 +96,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// A disk whose boot sector prints the greeting on the serial port and waits.
-fn greeting_disk() -> Vec<u8> {
+pub(crate) fn greeting_disk() -> Vec<u8> {
     let mut code: Vec<u8> = vec![
         0x31, 0xc0, // xor ax, ax
         0x8e, 0xd8, // mov ds, ax
@@ -97,7 +121,7 @@ fn greeting_disk() -> Vec<u8> {
     code
 }
 
-fn vmi() -> String {
+pub(crate) fn vmi() -> String {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "boot", "namespace": "test", "uid": "u1"},
@@ -122,7 +146,7 @@ fn vmi() -> String {
 }
 
 /// Lends one file as the container of a containerDisk does, in a process of the launcher's user.
-fn lend(launcher: &mut Launcher, name: &str, content: &[u8]) {
+pub(crate) fn lend(launcher: &mut Launcher, name: &str, content: &[u8]) {
     let file = launcher.path(name);
     std::fs::write(&file, content).unwrap();
     let socket = launcher.path("kubevirt/container-disks").join(format!("{name}.sock"));

@@ -6,4 +6,5 @@ mod boot;
 #[allow(dead_code, reason = "these tests need less of it")]
 mod daemon;
 mod driver;
+mod migration;
 mod support;

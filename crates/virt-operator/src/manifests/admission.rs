@@ -16,8 +16,14 @@ struct Hook {
     name: &'static str,
     path: &'static str,
     operations: &'static [&'static str],
+    group: &'static str,
+    versions: &'static [&'static str],
     resources: &'static [&'static str],
 }
+
+/// What most hooks are about.
+const HOOK: Hook =
+    Hook { name: "", path: "", operations: &[], group: "kubevirt.io", versions: &["v1alpha3", "v1"], resources: &[] };
 
 const VALIDATORS: &[Hook] = &[
     Hook {
@@ -25,24 +31,50 @@ const VALIDATORS: &[Hook] = &[
         path: "/virtualmachineinstances-validate-create",
         operations: &["CREATE"],
         resources: &["virtualmachineinstances"],
+        ..HOOK
     },
     Hook {
         name: "virtualmachineinstances-update-validator.kubevirt.io",
         path: "/virtualmachineinstances-validate-update",
         operations: &["UPDATE"],
         resources: &["virtualmachineinstances"],
+        ..HOOK
     },
     Hook {
         name: "virtualmachine-validator.kubevirt.io",
         path: "/virtualmachines-validate",
         operations: &["CREATE", "UPDATE"],
         resources: &["virtualmachines"],
+        ..HOOK
+    },
+    Hook {
+        name: "migration-create-validator.kubevirt.io",
+        path: "/migration-validate-create",
+        operations: &["CREATE"],
+        resources: &["virtualmachineinstancemigrations"],
+        ..HOOK
+    },
+    Hook {
+        name: "migration-update-validator.kubevirt.io",
+        path: "/migration-validate-update",
+        operations: &["UPDATE"],
+        resources: &["virtualmachineinstancemigrations"],
+        ..HOOK
     },
     Hook {
         name: "kubevirt-crd-status-validator.kubevirt.io",
         path: "/status-validate",
         operations: &["CREATE", "UPDATE"],
         resources: &["virtualmachines/status"],
+        ..HOOK
+    },
+    Hook {
+        name: "migration-policy-validator.kubevirt.io",
+        path: "/migration-policy-validate-create",
+        operations: &["CREATE", "UPDATE"],
+        group: "migrations.kubevirt.io",
+        versions: &["v1alpha1"],
+        resources: &["migrationpolicies"],
     },
 ];
 
@@ -52,12 +84,21 @@ const MUTATORS: &[Hook] = &[
         path: "/virtualmachines-mutate",
         operations: &["CREATE", "UPDATE"],
         resources: &["virtualmachines"],
+        ..HOOK
     },
     Hook {
         name: "virtualmachineinstances-mutator.kubevirt.io",
         path: "/virtualmachineinstances-mutate",
         operations: &["CREATE", "UPDATE"],
         resources: &["virtualmachineinstances"],
+        ..HOOK
+    },
+    Hook {
+        name: "migrations-mutator.kubevirt.io",
+        path: "/migration-mutate-create",
+        operations: &["CREATE"],
+        resources: &["virtualmachineinstancemigrations"],
+        ..HOOK
     },
 ];
 
@@ -67,20 +108,40 @@ const OPERATOR_VALIDATORS: &[Hook] = &[
         path: "/kubevirt-validate-delete",
         operations: &["DELETE"],
         resources: &["kubevirts"],
+        ..HOOK
     },
     Hook {
         name: "kubevirt-update-validator.kubevirt.io",
         path: "/kubevirt-validate-update",
         operations: &["UPDATE"],
         resources: &["kubevirts"],
+        ..HOOK
     },
     Hook {
         name: "kubevirt-create-validator.kubevirt.io",
         path: "/kubevirt-validate-create",
         operations: &["CREATE"],
         resources: &["kubevirts"],
+        ..HOOK
     },
 ];
+
+/// Evictions of launcher pods. Every other eviction in the cluster passes without asking.
+fn evictions(namespace: &str, ca: &str) -> Value {
+    json!({
+        "name": "virt-launcher-eviction-interceptor.kubevirt.io",
+        "admissionReviewVersions": ["v1", "v1beta1"],
+        "clientConfig": {
+            "service": { "namespace": namespace, "name": API_SERVICE, "path": "/pod-eviction-validate", "port": 443 },
+            "caBundle": ca,
+        },
+        "matchConditions": [{ "name": "only-vms", "expression": "request.name.startsWith('virt-launcher')" }],
+        "failurePolicy": "Fail", "matchPolicy": "Equivalent", "sideEffects": "NoneOnDryRun", "timeoutSeconds": 10,
+        "rules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "scope": "*", "operations": ["*"], "resources": ["pods/eviction"],
+        }],
+    })
+}
 
 /// The configurations and the APIServices.
 pub fn render(input: &Input) -> Vec<Value> {
@@ -95,8 +156,10 @@ pub fn render(input: &Input) -> Vec<Value> {
         })
     };
     let validating = "ValidatingWebhookConfiguration";
+    let mut judges = vec![evictions(&input.namespace, &ca)];
+    judges.extend(webhooks(VALIDATORS, API_SERVICE));
     let mut out = vec![
-        configuration(validating, "virt-api-validator", webhooks(VALIDATORS, API_SERVICE)),
+        configuration(validating, "virt-api-validator", judges),
         configuration("MutatingWebhookConfiguration", "virt-api-mutator", webhooks(MUTATORS, API_SERVICE)),
         configuration(validating, "virt-operator-validator", webhooks(OPERATOR_VALIDATORS, OPERATOR_SERVICE)),
     ];
@@ -133,7 +196,7 @@ fn webhook(hook: &Hook, service: &str, namespace: &str, ca: &str) -> Value {
         },
         "failurePolicy": "Fail", "matchPolicy": "Equivalent", "sideEffects": "None", "timeoutSeconds": 10,
         "rules": [{
-            "apiGroups": ["kubevirt.io"], "apiVersions": ["v1alpha3", "v1"], "scope": "*",
+            "apiGroups": [hook.group], "apiVersions": hook.versions, "scope": "*",
             "operations": hook.operations, "resources": hook.resources,
         }],
     })

@@ -2,6 +2,7 @@
 //!
 //! RBAC grants by kind; a stolen token of one node could otherwise rewrite every other node's machines.
 
+use api::kubevirt::words::label;
 use serde_json::{Value, json};
 
 use super::Input;
@@ -19,12 +20,14 @@ pub fn render(input: &Input) -> Vec<Value> {
         &format!("object.metadata.name == {NODE}"),
         "virt-handler may change only the node it runs on",
     ));
-    let theirs = |object: &str| {
+    let labelled = |key: &str| {
         format!(
-            "(has({object}.metadata.labels) && 'kubevirt.io/nodeName' in {object}.metadata.labels && \
-             {object}.metadata.labels['kubevirt.io/nodeName'] == {NODE})"
+            "(has(oldObject.metadata.labels) && '{key}' in oldObject.metadata.labels && \
+             oldObject.metadata.labels['{key}'] == {NODE})"
         )
     };
+    // A machine is of the node it runs on, and of the one virt-controller has it moved to.
+    let theirs = format!("{} || {}", labelled(label::NODE_NAME), labelled(label::MIGRATION_TARGET_NODE));
     out.extend(policy(
         "kubevirt-handler-own-machines",
         &user,
@@ -32,8 +35,8 @@ pub fn render(input: &Input) -> Vec<Value> {
             "apiGroups": ["kubevirt.io"], "apiVersions": ["*"],
             "resources": ["virtualmachineinstances", "virtualmachineinstances/*"], "operations": ["CREATE", "UPDATE"],
         }),
-        &format!("oldObject != null && {}", theirs("oldObject")),
-        "virt-handler may change only the virtual machines of the node it runs on",
+        &format!("oldObject != null && ({theirs})"),
+        "virt-handler may change only the virtual machines of the node it runs on, or those being moved to it",
     ));
     out
 }

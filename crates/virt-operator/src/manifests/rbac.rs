@@ -102,6 +102,7 @@ fn api_cluster() -> Value {
         rule("kubevirt.io", &["virtualmachines/status"], &["patch"]),
         rule("kubevirt.io", &["virtualmachineinstancemigrations"], &["create", "get", "list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),
+        rule("", &["nodes", "pods"], &["get"]),
     ])
 }
 
@@ -112,12 +113,21 @@ fn api_own() -> Value {
 fn controller_cluster() -> Value {
     json!([
         rule("kubevirt.io", &["*"], &["*"]),
+        rule("migrations.kubevirt.io", &["migrationpolicies"], READ),
         rule("", &["pods"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["pods/status"], &["patch"]),
         rule("", &["pods/finalizers"], &["update"]),
+        rule("", &["pods/eviction"], &["create"]),
+        rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["events"], &["create", "patch"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["namespaces"], READ),
+        rule("", &["persistentvolumeclaims"], READ),
+        // Whether a lost node's volumes are free, and whose leases are renewed.
+        rule("", &["persistentvolumes"], &["get"]),
+        rule("storage.k8s.io", &["csidrivers"], &["get"]),
+        rule("storage.k8s.io", &["volumeattachments"], &["list"]),
+        rule("coordination.k8s.io", &["leases"], READ),
         rule("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "delete"]),
     ])
 }
@@ -133,11 +143,13 @@ fn handler_cluster() -> Value {
         rule("kubevirt.io", &["kubevirts"], READ),
         rule("", &["nodes"], &["get", "patch"]),
         rule("", &["events"], &["create", "patch"]),
+        rule("certificates.k8s.io", &["certificatesigningrequests"], &["create", "get"]),
     ])
 }
 
 fn handler_own() -> Value {
-    json!([rule("", &["configmaps"], READ)])
+    // The other nodes' agents, by whose addresses they are known where migrations are not encrypted.
+    json!([rule("", &["configmaps"], READ), rule("", &["pods"], READ)])
 }
 
 /// Every rule this operator grants to others: it must hold them itself.

@@ -1,5 +1,6 @@
 //! virt-api, virt-controller and virt-handler: Services, Deployments and the DaemonSet.
 
+use api::kubevirt::words::label;
 use serde_json::{Value, json};
 
 use super::{Input, Placement, admission};
@@ -10,7 +11,11 @@ pub const PRIORITY_CLASS: &str = "kubevirt-cluster-critical";
 pub const CA_BUNDLE: &str = "kubevirt-ca";
 /// What virt-handler listens on for virt-api.
 pub const CONSOLE_PORT: i64 = 8186;
+/// Where virt-handler takes guests from other nodes.
+pub const MIGRATION_PORT: i64 = 8187;
 const PORT: i64 = 8443;
+/// Where virt-handler finds what libvirt told of its node.
+const CAPABILITIES_DIR: &str = "/var/lib/kubevirt-node-labeller";
 const CA_DIR: &str = "/etc/kubevirt/ca";
 
 /// Names of the Deployments and the DaemonSet, whose readiness is the product's.
@@ -42,7 +47,21 @@ pub fn render(input: &Input) -> Vec<Value> {
         deployment(input, "virt-api", "kubevirt-apiserver", &[]),
         deployment(input, "virt-controller", "kubevirt-controller", &[("LAUNCHER_IMAGE", &input.launcher_image)]),
         daemon_set(input),
+        budget(input, "virt-api"),
+        budget(input, "virt-controller"),
     ]
+}
+
+/// Of several replicas one may be evicted at a time; a single one is in nobody's way.
+fn budget(input: &Input, name: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": { "name": format!("{name}-pdb"), "namespace": input.namespace },
+        "spec": {
+            "minAvailable": input.replicas.saturating_sub(1).max(0),
+            "selector": { "matchLabels": { "kubevirt.io": name } },
+        },
+    })
 }
 
 fn service(input: &Input, name: &str, component: &str, ports: &Value) -> Value {
@@ -109,6 +128,13 @@ fn template_labels(component: &str) -> Value {
     json!({ "kubevirt.io": component, "prometheus.kubevirt.io": "true", "name": component })
 }
 
+fn metadata(input: &Input, name: &str) -> Value {
+    json!({
+        "name": name, "namespace": input.namespace, "labels": { "kubevirt.io": name },
+        "annotations": { (label::INSTALL_STRATEGY): input.deployment_id },
+    })
+}
+
 fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) -> Value {
     let certificates = format!("/etc/{name}/certificates");
     let secret = certificate_secret(name);
@@ -159,7 +185,7 @@ fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) 
     place(&mut pod, &input.infra);
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": { "name": name, "namespace": input.namespace, "labels": { "kubevirt.io": name } },
+        "metadata": metadata(input, name),
         "spec": {
             "replicas": input.replicas,
             "selector": { "matchLabels": { "kubevirt.io": name } },
@@ -201,6 +227,9 @@ fn daemon_set(input: &Input) -> Value {
         volume_mounts.push(mount);
         volumes.push(json!({ "name": volume, "hostPath": { "path": path, "type": kind } }));
     }
+    let capabilities = json!({ "name": "node-labeller", "mountPath": CAPABILITIES_DIR });
+    volume_mounts.push(capabilities.clone());
+    volumes.push(json!({ "name": "node-labeller", "emptyDir": {} }));
     let mut pod = json!({
         "serviceAccountName": "kubevirt-handler",
         "priorityClassName": PRIORITY_CLASS,
@@ -209,6 +238,17 @@ fn daemon_set(input: &Input) -> Value {
         "tolerations": [{ "operator": "Exists" }],
         "imagePullSecrets": input.pull_secrets,
         "terminationGracePeriodSeconds": 10,
+        // What guests can have here is asked of the very libvirt and QEMU that they will have.
+        "initContainers": [{
+            "name": "virt-launcher",
+            "image": input.launcher_image,
+            "imagePullPolicy": input.pull_policy,
+            "command": ["/usr/bin/virt-node-capabilities", "--output", format!("{CAPABILITIES_DIR}/capabilities.json")],
+            "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
+            "securityContext": { "privileged": true, "runAsUser": 0, "runAsNonRoot": false },
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [capabilities],
+        }],
         "containers": [{
             "name": name,
             "image": input.component_image,
@@ -218,6 +258,7 @@ fn daemon_set(input: &Input) -> Value {
             "ports": [
                 { "name": "metrics", "containerPort": PORT, "protocol": "TCP" },
                 { "name": "console", "containerPort": CONSOLE_PORT, "protocol": "TCP" },
+                { "name": "migration", "containerPort": MIGRATION_PORT, "protocol": "TCP" },
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
             "readinessProbe": probe("/readyz", 0, 2, 5),
@@ -231,7 +272,7 @@ fn daemon_set(input: &Input) -> Value {
     place(&mut pod, &input.workloads);
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": { "name": name, "namespace": input.namespace, "labels": { "kubevirt.io": name } },
+        "metadata": metadata(input, name),
         "spec": {
             "selector": { "matchLabels": { "kubevirt.io": name } },
             "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },

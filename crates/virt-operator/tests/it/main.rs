@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod node_agent;
+mod update;
 
 use std::{fmt::Debug, time::Duration};
 
@@ -47,15 +48,24 @@ fn gone<K>(object: Option<&K>) -> bool {
 }
 
 async fn ready(client: &Client) {
+    deployment_ready(client, "virt-api").await;
+    deployment_ready(client, "virt-controller").await;
+    handler_ready(client).await;
+}
+
+/// What the Deployment's controller reports once its pods are exchanged.
+async fn deployment_ready(client: &Client, name: &str) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-    for name in ["virt-api", "virt-controller"] {
-        let found = wait(&deployments, name, "deployed", exists).await.unwrap();
-        let status = json!({ "status": {
-            "observedGeneration": found.metadata.generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
-            "availableReplicas": 1,
-        } });
-        deployments.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
-    }
+    let found = wait(&deployments, name, "deployed", exists).await.unwrap();
+    let status = json!({ "status": {
+        "observedGeneration": found.metadata.generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
+        "availableReplicas": 1,
+    } });
+    deployments.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+/// The same of the DaemonSet.
+async fn handler_ready(client: &Client) {
     let sets: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
     let found = wait(&sets, "virt-handler", "deployed", exists).await.unwrap();
     let status = json!({ "status": {
@@ -65,10 +75,8 @@ async fn ready(client: &Client) {
     sets.patch_status("virt-handler", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
 }
 
-#[tokio::test]
-async fn the_product_is_deployed_and_removed() {
-    let server = ApiServer::in_memory().await.unwrap();
-    let client = server.client();
+/// What has to be there before the operator, and a KubeVirt object.
+async fn cluster(client: &Client) -> Api<KubeVirt> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let own: CustomResourceDefinition = serde_saphyr::from_str(crds::KUBEVIRT).unwrap();
     definitions.create(&PostParams::default(), &own).await.unwrap();
@@ -78,15 +86,25 @@ async fn the_product_is_deployed_and_removed() {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = serde_json::from_value(json!({ "metadata": { "name": "node1" } })).unwrap();
     nodes.create(&PostParams::default(), &node).await.unwrap();
-
-    let images = Images { component: "r/component:v1".into(), launcher: "r/launcher:v1".into(), version: "v1".into() };
-    let stop = CancellationToken::new();
-    let material = Material::new();
-    let _running = Operator::new(client.clone(), images, material.clone()).start(&stop);
-
     let kubevirts: Api<KubeVirt> = Api::namespaced(client.clone(), NAMESPACE);
     let wanted = json!({ "metadata": { "name": "kubevirt", "namespace": NAMESPACE }, "spec": {} });
     kubevirts.create(&PostParams::default(), &serde_json::from_value(wanted).unwrap()).await.unwrap();
+    kubevirts
+}
+
+fn images() -> Images {
+    Images { component: "r/component:v1".into(), launcher: "r/launcher:v1".into(), version: "v1".into() }
+}
+
+#[tokio::test]
+async fn the_product_is_deployed_and_removed() {
+    let server = ApiServer::in_memory().await.unwrap();
+    let client = server.client();
+    let kubevirts = cluster(&client).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let stop = CancellationToken::new();
+    let material = Material::new();
+    let _running = Operator::new(client.clone(), images(), material.clone()).start(&stop);
     ready(&client).await;
     let found = wait(&kubevirts, "kubevirt", "deployed", |kv: Option<&KubeVirt>| {
         let status = kv.and_then(|kv| kv.status.as_ref());

@@ -103,6 +103,26 @@ async fn only_its_own_machines() {
 }
 
 #[tokio::test]
+async fn and_those_being_moved_to_it() {
+    let (server, admin) = cluster().await;
+    let own: Api<VirtualMachineInstance> = Api::namespaced(admin, "default");
+    let write = async |node: &str| {
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(agent(&server, Some(node)), "default");
+        let patch = Patch::Merge(json!({ "status": { "migrationState": { "targetNodeAddress": "10.0.0.1" } } }));
+        code(vmis.patch("on-node1", &PatchParams::default(), &patch).await)
+    };
+    assert_ne!(write("node2").await, 200);
+    let call = |node: Option<&str>| {
+        Patch::Merge(json!({ "metadata": { "labels": { "kubevirt.io/migrationTargetNodeName": node } } }))
+    };
+    own.patch("on-node1", &PatchParams::default(), &call(Some("node2"))).await.unwrap();
+    assert_eq!((write("node1").await, write("node2").await), (200, 200));
+    assert_ne!(write("node3").await, 200);
+    own.patch("on-node1", &PatchParams::default(), &call(None)).await.unwrap();
+    assert_eq!((write("node1").await, write("node2").await == 200), (200, false));
+}
+
+#[tokio::test]
 async fn no_secrets() {
     let (server, _) = cluster().await;
     let secrets: Api<Secret> = Api::all(agent(&server, Some("node1")));

@@ -3,7 +3,7 @@
 //! ```text
 //! wait for Running -> open -> pump -+- Ctrl-], end of input, signal -> leave
 //!        ^                          +- the guest's console closed   -> leave
-//!        +---- connection lost -----+- somebody took it over -> Enter takes it back, else leave
+//!        +- connection lost, moved -+- somebody took it over -> Enter takes it back, else leave
 //! ```
 
 use std::{process::ExitCode, time::Duration};
@@ -56,6 +56,8 @@ enum End {
     InputEnded,
     /// The guest's console is gone, in the server's words.
     Closed(String),
+    /// The machine goes on on another node.
+    Moved,
     /// Somebody else uses the console now.
     TakenOver,
     /// The connection broke.
@@ -86,18 +88,28 @@ struct Session {
 
 impl Session {
     async fn run(&self) -> Outcome {
-        let mut socket = self.open().await?;
+        let mut socket = self.open(true).await?;
         let mut keys = input::standard().map_err(|error| Fault::new("cannot read the keyboard").because(error))?;
+        let mut moved = false;
         loop {
-            eprintln!("Successfully connected to {} console. Press Ctrl+] or Ctrl+5 to exit console.", self.name);
+            if !moved {
+                eprintln!("Successfully connected to {} console. Press Ctrl+] or Ctrl+5 to exit console.", self.name);
+            }
             let raw = Raw::enter(rustix::stdio::stdin())
                 .map_err(|error| Fault::new("cannot prepare the terminal").because(error))?;
             let interactive = raw.is_some();
             let end = pump(&mut socket, &mut keys, tokio::io::stdout()).await;
             drop(raw);
+            moved = end == End::Moved;
+            if moved {
+                // What the guest prints goes on as if nothing had been: a word of ours would stand in the middle of it.
+                socket = self.open(false).await?;
+                continue;
+            }
             eprintln!();
             match end {
                 End::Escaped | End::InputEnded | End::OutputEnded => return Ok(ExitCode::SUCCESS),
+                End::Moved => {}
                 End::Closed(why) => {
                     eprintln!("disconnected: {why}");
                     return Ok(ExitCode::SUCCESS);
@@ -116,16 +128,16 @@ impl Session {
                     tokio::time::sleep(AGAIN).await;
                 }
             }
-            socket = self.open().await?;
+            socket = self.open(true).await?;
         }
     }
 
-    /// Waits until the machine runs, and opens its console.
-    async fn open(&self) -> Result<stream::Socket, Fault> {
+    /// Waits until the machine runs, and opens its console. `tell` says that it waits.
+    async fn open(&self, tell: bool) -> Result<stream::Socket, Fault> {
         let deadline = Instant::now() + self.patience;
         let path = stream::path(Kind::Vmi, &self.namespace, &self.name, "console");
         let what = format!("cannot open the console of {}/{}", self.namespace, self.name);
-        let mut told = false;
+        let mut told = !tell;
         loop {
             let fault = match stream::open(&self.cluster.client, &path, &what).await {
                 Ok(socket) => return Ok(socket),
@@ -189,6 +201,8 @@ fn until_escape(typed: &[u8]) -> (&[u8], bool) {
 fn farewell(reason: &str) -> End {
     if reason.contains("took the console over") {
         End::TakenOver
+    } else if stream::says_moved(reason) {
+        End::Moved
     } else if reason.is_empty() {
         End::Closed("the console was closed".to_owned())
     } else {
@@ -306,6 +320,12 @@ mod tests {
         let (end, got, shown) = session(b"poweroff\r", b"login: ", Some("the guest's console closed")).await;
         assert_eq!(end, End::Closed("the guest's console closed".to_owned()));
         assert_eq!((got.as_slice(), shown.as_slice()), (&b"poweroff\r"[..], &b"login: "[..]));
+    }
+
+    #[tokio::test]
+    async fn the_guest_goes_on_elsewhere() {
+        let (end, _, shown) = session(b"x", b"half a l", Some("the virtual machine moved to another node")).await;
+        assert_eq!((end, shown.as_slice()), (End::Moved, &b"half a l"[..]));
     }
 
     #[tokio::test]

@@ -81,6 +81,17 @@ pub(super) async fn put(
     subresource: &str,
     options: &Value,
 ) -> Result<(), Fault> {
+    send(cluster, kind, (namespace, name), subresource, options).await.map(drop)
+}
+
+/// PUTs `options` to a subresource, for its answer.
+pub(super) async fn send(
+    cluster: &Cluster,
+    kind: Kind,
+    (namespace, name): (&str, &str),
+    subresource: &str,
+    options: &Value,
+) -> Result<String, Fault> {
     let what = format!("cannot {} {} {namespace}/{name}", verb(subresource), kind.short().to_uppercase());
     let body = if options.is_null() { Vec::new() } else { options.to_string().into_bytes() };
     let request = Request::builder()
@@ -89,13 +100,13 @@ pub(super) async fn put(
         .header(header::CONTENT_TYPE, "application/json")
         .body(body)
         .map_err(|error| Fault::usage(what.clone()).because(error))?;
-    let answer = cluster.client.request_text(request).await;
-    answer.map(drop).map_err(|error| Fault::api(what, &error))
+    cluster.client.request_text(request).await.map_err(|error| Fault::api(what, &error))
 }
 
 fn verb(subresource: &str) -> &str {
     match subresource {
         "softreboot" => "reboot",
+        "evacuate/cancel" => "cancel the evacuation of",
         other => other,
     }
 }

@@ -9,7 +9,11 @@ use std::{
 
 use http::Request;
 use kube::client::Body;
-use tokio::{net::TcpListener, process::Command, time::timeout};
+use tokio::{
+    net::TcpListener,
+    process::Command,
+    time::{Instant, sleep, timeout},
+};
 
 use super::request;
 use crate::{
@@ -23,6 +27,8 @@ use crate::{
 
 /// How long a viewer that was started may take to connect.
 const CONNECT: Duration = Duration::from_secs(60);
+/// Between two tries to open the screen of a machine that has moved.
+const AGAIN: Duration = Duration::from_millis(300);
 
 /// Open the screen of a virtual machine instance.
 #[derive(Debug, clap::Args)]
@@ -144,42 +150,70 @@ async fn show(cluster: &Cluster, args: Args) -> Outcome {
         path.push_str("?preserveSession=true");
     }
     let what = format!("cannot open the screen of {namespace}/{name}");
-    let socket = stream::open(&cluster.client, &path, &what).await?;
+    let mut socket = stream::open(&cluster.client, &path, &what).await?;
     let local = SocketAddr::new(args.address, args.port);
     let cannot = |error| Fault::new(format!("cannot listen on {local}")).because(error);
     let listener = TcpListener::bind(local).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     let mut ending = Ending::watch().map_err(|error| Fault::new("cannot watch signals").because(error))?;
-    let serving = async {
-        let accepted = if args.proxy_only {
-            words::say(&serde_json::json!({ "port": address.port() }).to_string())?;
-            listener.accept().await
-        } else {
-            let accepted = timeout(CONNECT, listener.accept()).await;
-            accepted.map_err(|_| Fault::new("no viewer connected").because("a minute passed"))?
+    if args.proxy_only {
+        words::say(&serde_json::json!({ "port": address.port() }).to_string())?;
+    }
+    loop {
+        let serving = async {
+            let accepted = if args.proxy_only {
+                listener.accept().await
+            } else {
+                let accepted = timeout(CONNECT, listener.accept()).await;
+                accepted.map_err(|_| Fault::new("no viewer connected").because("a minute passed"))?
+            };
+            let (mut stream, _) = accepted.map_err(cannot)?;
+            let (reader, writer) = stream.split();
+            let ended = stream::splice(socket, reader, writer).await;
+            ended.map_err(|error| Fault::new("the connection broke").because(error))
         };
-        let (mut stream, _) = accepted.map_err(cannot)?;
-        let (reader, writer) = stream.split();
-        let ended = stream::splice(socket, reader, writer).await;
-        ended.map_err(|error| Fault::new("the connection broke").because(error))
-    };
-    let viewing = async {
-        let Some((viewer, program)) = viewer.filter(|_| !args.proxy_only) else {
-            return std::future::pending().await;
+        let viewing = view(viewer.as_ref().filter(|_| !args.proxy_only), address);
+        let farewell = tokio::select! {
+            served = serving => served?,
+            viewed = viewing => return viewed.map(|()| ExitCode::SUCCESS),
+            code = ending.code() => return Ok(ExitCode::from(code)),
         };
-        let mut command = Command::new(&program);
-        command.args(viewer.arguments(address)).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
-        let cannot = |why: String| Fault::new(format!("cannot run {}", program.display())).because(why);
-        match command.status().await {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(cannot(status.to_string())),
-            Err(error) => Err(cannot(error.to_string())),
+        if !stream::says_moved(&farewell) {
+            return Ok(ExitCode::SUCCESS);
         }
+        // What the viewer has decoded so far is of no use for the screen of another QEMU: it, or another, connects anew.
+        socket = tokio::select! {
+            again = reopen(cluster, &path, &what) => again?,
+            code = ending.code() => return Ok(ExitCode::from(code)),
+        };
+    }
+}
+
+/// Opens the screen on the node that the machine has moved to, which takes a moment to be known.
+async fn reopen(cluster: &Cluster, path: &str, what: &str) -> Result<stream::Socket, Fault> {
+    let deadline = Instant::now() + CONNECT;
+    loop {
+        match stream::open(&cluster.client, path, what).await {
+            Err(fault) if matches!(fault.status, Some(404 | 409 | 500 | 502 | 503)) && Instant::now() < deadline => {
+                sleep(AGAIN).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Runs the viewer, if one is wanted, until its user closes it.
+async fn view(viewer: Option<&(Viewer, PathBuf)>, address: SocketAddr) -> Result<(), Fault> {
+    let Some((viewer, program)) = viewer else {
+        return std::future::pending().await;
     };
-    tokio::select! {
-        served = serving => served.map(|()| ExitCode::SUCCESS),
-        viewed = viewing => viewed.map(|()| ExitCode::SUCCESS),
-        code = ending.code() => Ok(ExitCode::from(code)),
+    let mut command = Command::new(program);
+    command.args(viewer.arguments(address)).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    let cannot = |why: String| Fault::new(format!("cannot run {}", program.display())).because(why);
+    match command.status().await {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(cannot(status.to_string())),
+        Err(error) => Err(cannot(error.to_string())),
     }
 }
 

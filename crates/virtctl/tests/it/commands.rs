@@ -40,6 +40,17 @@ fn mistakes_exit_with_2() {
     error: "pod/demo" names no machine: "pod" is neither vm nor vmi
     hint: write vm/NAME or vmi/NAME, and /NAMESPACE behind it if it is another one
     "#);
+    assert_snapshot!(run(&["migrate", "demo", "--addedNodeSelector=node2"]), @r#"
+    exit 2
+
+    error: --addedNodeSelector: "node2" is not a label
+    hint: write KEY=VALUE, for example kubernetes.io/hostname=node2
+    "#);
+    assert_snapshot!(run(&["evacuate-cancel", "pod", "demo"]), @r#"
+    exit 2
+
+    error: "pod" is neither vm nor vmi nor node
+    "#);
     assert_snapshot!(run(&["launch"]), @r"
     exit 2
 

@@ -6,3 +6,4 @@ mod cluster;
 mod commands;
 mod console;
 mod forward;
+mod migrate;

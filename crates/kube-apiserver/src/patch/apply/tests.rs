@@ -1,10 +1,10 @@
 #![expect(clippy::needless_pass_by_value, reason = "cases read better when they hand their JSON over")]
 
+use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::patch::managed::update;
 use crate::schema::builtin;
 
 fn now() -> Timestamp {
@@ -15,12 +15,20 @@ fn deployment() -> std::sync::Arc<Schema> {
     builtin::schema("apps", "v1", "Deployment").unwrap()
 }
 
+fn writer(manager: &str) -> Writer<'_> {
+    Writer { manager, api_version: "apps/v1", subresource: "", now: now() }
+}
+
+fn update(before: Option<&Value>, after: Value, writer: Writer<'_>) -> Value {
+    managed::update(&deployment(), before, after, &writer, &Elsewhere::default())
+}
+
 fn object(spec: Value) -> Value {
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "default"}, "spec": spec})
 }
 
 fn by(manager: &str, force: bool, live: Option<&Value>, spec: Value) -> Result<Value, ApiError> {
-    apply(&deployment(), live, &object(spec), manager, force, "apps/v1", "", now())
+    apply(&deployment(), live, &object(spec), writer(manager), force)
 }
 
 fn applied(live: Option<&Value>, manager: &str, spec: Value) -> Value {
@@ -30,7 +38,7 @@ fn applied(live: Option<&Value>, manager: &str, spec: Value) -> Value {
 fn edited(live: &Value, manager: &str, edit: impl FnOnce(&mut Value)) -> Value {
     let mut after = live.clone();
     edit(&mut after);
-    update(&deployment(), Some(live), after, manager, "Update", "apps/v1", "", now())
+    update(Some(live), after, writer(manager))
 }
 
 /// `manager: path path …` for each entry, in stored order.
@@ -55,16 +63,8 @@ fn create_owns_what_was_said() {
 #[test]
 fn applying_the_same_again_changes_nothing() {
     let live = applied(None, "a", json!({"replicas": 2}));
-    let again = apply(
-        &deployment(),
-        Some(&live),
-        &object(json!({"replicas": 2})),
-        "a",
-        false,
-        "apps/v1",
-        "",
-        Timestamp::UNIX_EPOCH,
-    );
+    let later = Writer { now: Timestamp::UNIX_EPOCH, ..writer("a") };
+    let again = apply(&deployment(), Some(&live), &object(json!({"replicas": 2})), later, false);
     assert_eq!(again.unwrap(), live);
 }
 
@@ -154,7 +154,7 @@ fn the_status_writer_has_its_own_entry() {
     let live = applied(None, "a", json!({"replicas": 1}));
     let mut after = live.clone();
     after["status"] = json!({"readyReplicas": 1});
-    let after = update(&deployment(), Some(&live), after, "controller", "Update", "apps/v1", "status", now());
+    let after = update(Some(&live), after, Writer { subresource: "status", ..writer("controller") });
     assert_eq!(owners(&after), ["a: .spec.replicas", "controller: .status.readyReplicas"]);
     assert_eq!(after["metadata"]["managedFields"][1]["subresource"], "status");
 }
@@ -164,7 +164,7 @@ fn an_update_without_change_leaves_times_alone() {
     let live = edited(&object(json!({})), "k", |o| o["spec"]["replicas"] = 1.into());
     let mut after = live.clone();
     after["metadata"]["resourceVersion"] = "7".into();
-    let again = update(&deployment(), Some(&live), after, "k", "Update", "apps/v1", "", Timestamp::UNIX_EPOCH);
+    let again = update(Some(&live), after, Writer { now: Timestamp::UNIX_EPOCH, ..writer("k") });
     assert_eq!(again["metadata"]["managedFields"], live["metadata"]["managedFields"]);
 }
 
@@ -180,7 +180,7 @@ fn managed_fields_can_be_forgotten_but_not_applied() {
     let live = applied(None, "a", json!({"replicas": 1}));
     let reset = edited(&live, "k", |o| o["metadata"]["managedFields"] = json!([{}]));
     assert_eq!(owners(&reset), Vec::<String>::new());
-    let error = apply(&deployment(), None, &live, "a", false, "apps/v1", "", now()).unwrap_err();
+    let error = apply(&deployment(), None, &live, writer("a"), false).unwrap_err();
     assert_eq!(error.message, "metadata.managedFields must be nil");
 }
 
@@ -192,7 +192,7 @@ fn client_side(spec: Value) -> Value {
     live["metadata"]["annotations"] = json!({LAST: object(spec.clone()).to_string()});
     let mut after = live.clone();
     after["spec"] = spec;
-    update(&deployment(), None, after, "kubectl-client-side-apply", "Update", "apps/v1", "", now())
+    update(None, after, writer("kubectl-client-side-apply"))
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_writer_of_a_part_says_nothing_of_owners() {
     let mut after = live.clone();
     after["status"] = json!({"readyReplicas": 1});
     after["metadata"]["managedFields"] = json!([{}]);
-    let after = update(&deployment(), Some(&live), after, "controller", "Update", "apps/v1", "status", now());
+    let after = update(Some(&live), after, Writer { subresource: "status", ..writer("controller") });
     assert_eq!(owners(&after), ["a: .spec.replicas", "controller: .status.readyReplicas"]);
 }
 
@@ -268,7 +268,7 @@ fn untyped_objects_have_atomic_lists_and_granular_maps() {
     let schema = Schema { preserve_unknown: true, ..Schema::default() };
     let write = |live: Option<&Value>, spec: Value| {
         let object = json!({"apiVersion": "e/v1", "kind": "E", "metadata": {"name": "e"}, "spec": spec});
-        apply(&schema, live, &object, "a", false, "e/v1", "", now()).unwrap()
+        apply(&schema, live, &object, Writer { api_version: "e/v1", ..writer("a") }, false).unwrap()
     };
     let live = write(None, json!({"a": {"b": 1, "c": [1, 2]}}));
     assert_eq!(owners(&live), ["a: .spec .spec.a .spec.a.b .spec.a.c"]);

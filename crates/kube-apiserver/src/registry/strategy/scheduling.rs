@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{invalid, one_of, required};
+use super::{invalid, label_selector, one_of, required};
 use crate::error::Cause;
 use crate::schema::validate::cause;
 
@@ -133,6 +133,9 @@ fn pod_term(term: &Value, at: &str, causes: &mut Vec<Cause>) {
         needs(&format!("{at}.topologyKey"), "can not be empty", causes);
     }
     let selector = &term["labelSelector"];
+    for field in ["labelSelector", "namespaceSelector"] {
+        label_selector::check(&format!("{at}.{field}"), &term[field], causes);
+    }
     for list in ["matchLabelKeys", "mismatchLabelKeys"] {
         let any = term[list].as_array().is_some_and(|keys| !keys.is_empty());
         if any && selector.is_null() {
@@ -198,6 +201,7 @@ fn spread(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             one_of(&format!("{at}.{policy}"), &constraint[policy], &["Honor", "Ignore"], causes);
         }
+        label_selector::check(&format!("{at}.labelSelector"), &constraint["labelSelector"], causes);
         if constraint["labelSelector"].is_null()
             && constraint["matchLabelKeys"].as_array().is_some_and(|k| !k.is_empty())
         {

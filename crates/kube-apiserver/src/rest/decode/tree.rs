@@ -3,6 +3,8 @@
 //! Guarantees: a tree nests at most [`DEPTH`] levels, so that it can be put into lists, events and reviews and still be read
 //! by parsers that stop at 128; it holds at most [`VALUES`] values, so that a body costs a small multiple of its bytes.
 
+use std::fmt::Write as _;
+
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
@@ -103,7 +105,8 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let mut items = Vec::new();
         let length = reading.path.len();
         loop {
-            reading.path.push_str(&format!("[{}]", items.len()));
+            // Writing to a string does not fail.
+            let _ = write!(reading.path, "[{}]", items.len());
             let item = seq.next_element_seed(Tree(&mut *reading))?;
             reading.path.truncate(length);
             match item {
@@ -124,12 +127,11 @@ impl<'de> Visitor<'de> for Tree<'_> {
                 reading.path.push('.');
             }
             reading.path.push_str(&key);
-            if map.contains_key(&key) && reading.duplicates.len() < NOTED {
+            let value = access.next_value_seed(Tree(&mut *reading))?;
+            if map.insert(key, value).is_some() && reading.duplicates.len() < NOTED {
                 reading.duplicates.push(reading.path.clone());
             }
-            let value = access.next_value_seed(Tree(&mut *reading))?;
             reading.path.truncate(length);
-            map.insert(key, value);
         }
         reading.depth -= 1;
         Ok(Value::Object(map))

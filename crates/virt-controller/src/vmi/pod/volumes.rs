@@ -13,6 +13,8 @@ use std::collections::BTreeSet;
 use api::kubevirt::v1::{VirtualMachineInstance, Volume};
 use serde_json::{Value, json};
 
+use crate::vmi::claims::{self, Claims};
+
 const PRIVATE: &str = "/var/run/kubevirt-private";
 
 /// What the pod mounts.
@@ -36,7 +38,7 @@ impl Mounts {
     }
 }
 
-pub(super) fn of(vmi: &VirtualMachineInstance) -> Mounts {
+pub(super) fn of(vmi: &VirtualMachineInstance, claims: &Claims) -> Mounts {
     let mut out = Mounts::default();
     for (name, path) in [
         ("private", PRIVATE),
@@ -51,7 +53,7 @@ pub(super) fn of(vmi: &VirtualMachineInstance) -> Mounts {
     }
     out.volumes.push(json!({ "name": "virt-bin-share-dir", "emptyDir": {} }));
     for volume in &vmi.spec.volumes {
-        add(&mut out, volume);
+        add(&mut out, volume, claims);
     }
     let mut seen = BTreeSet::new();
     for secret in credentials(vmi) {
@@ -64,20 +66,20 @@ pub(super) fn of(vmi: &VirtualMachineInstance) -> Mounts {
     out
 }
 
-fn add(out: &mut Mounts, volume: &Volume) {
+fn add(out: &mut Mounts, volume: &Volume, claims: &Claims) {
     let name = volume.name.as_str();
-    let claim = volume
-        .persistent_volume_claim
-        .as_ref()
-        .map(|claim| (claim.claim_name.clone(), claim.read_only.unwrap_or(false)))
-        .or_else(|| volume.data_volume.as_ref().map(|dv| (dv.name.clone(), false)))
-        .or_else(|| {
-            let claim = volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
-            Some((claim.claim_name.clone(), true))
-        });
-    if let Some((claim, read_only)) = claim {
-        let source = json!({ "persistentVolumeClaim": { "claimName": claim, "readOnly": read_only } });
-        out.mount(source, name, &format!("{PRIVATE}/vmi-disks/{name}"), read_only);
+    if let Some(used) = claims::of_volume(volume) {
+        let mut source = json!({ "persistentVolumeClaim": { "claimName": used.claim } });
+        if used.read_only {
+            source["persistentVolumeClaim"]["readOnly"] = json!(true);
+        }
+        if claims.get(used.claim).is_some_and(claims::is_block) {
+            source["name"] = json!(name);
+            out.volumes.push(source);
+            out.devices.push(json!({ "name": name, "devicePath": format!("/dev/{name}") }));
+        } else {
+            out.mount(source, name, &format!("{PRIVATE}/vmi-disks/{name}"), used.read_only);
+        }
     }
     if let Some(map) = &volume.config_map {
         let source = json!({ "configMap": { "name": map.name, "optional": map.optional } });

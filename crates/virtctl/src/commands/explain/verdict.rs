@@ -74,6 +74,13 @@ fn running(picture: &Picture) -> Verdict {
         );
     }
     if let Some(ready) = picture.condition(condition::READY).filter(|ready| ready.status == "False") {
+        if ready.reason.as_deref() == Some("NodeUnresponsive") {
+            let message = said(ready.message.as_deref().unwrap_or_default());
+            return Verdict::new(
+                format!("{name} was running on node {node} when that was last heard of: {message}"),
+                format!("kubectl describe node {node}"),
+            );
+        }
         let message = said(ready.message.as_deref().or(ready.reason.as_deref()).unwrap_or_default());
         return Verdict::new(
             format!("{name} runs on node {node} but is not ready: {message}"),

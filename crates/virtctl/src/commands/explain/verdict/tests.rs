@@ -105,6 +105,8 @@ fn it_runs() {
     on["status"]["conditions"] =
         json!([{ "type": "Ready", "status": "False", "message": "readiness probe failed: connection refused" }]);
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo runs on node node1 but is not ready: readiness probe failed: connection refused. Next: `virtctl console demo -n default`");
+    on["status"]["conditions"] = json!([{ "type": "Ready", "status": "False", "reason": "NodeUnresponsive", "message": "node node1 does not answer" }]);
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo was running on node node1 when that was last heard of: node node1 does not answer. Next: `kubectl describe node node1`");
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! The webhook of new migrations: unlike the others it must look at the cluster, for the guest and its other migrations.
+
+use std::sync::Arc;
+
+use api::kubevirt::{identity::instance_id, v1::VirtualMachineInstanceMigration, words::label};
+use axum::{
+    Json,
+    body::Bytes,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use kit::{
+    Chain,
+    admission::{self, Verdict},
+};
+use kube::{Api, Client, api::ListParams};
+
+use crate::{
+    cluster,
+    status::Refusal,
+    subresource::Context,
+    validate::migration::{self, Guest},
+};
+
+/// `/migration-validate-create`.
+pub(crate) async fn validate(State(context): State<Arc<Context>>, body: Bytes) -> Response {
+    let request = match admission::review(&body) {
+        Ok(request) => request,
+        Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
+    };
+    let verdict = match migration::target(&request) {
+        Err(verdict) => verdict,
+        Ok((namespace, name)) => match guest(&context.client, &namespace, &name).await {
+            Ok(guest) => migration::create((&namespace, &name), &guest),
+            Err(refusal) => Verdict::Deny {
+                code: refusal.code.as_u16(),
+                reason: refusal.reason,
+                message: format!("cannot look at VMI {namespace}/{name}: {}", refusal.message),
+            },
+        },
+    };
+    Json(admission::response(&request.uid, verdict)).into_response()
+}
+
+async fn guest(client: &Client, namespace: &str, name: &str) -> Result<Guest, Refusal> {
+    let vmi = cluster::find_vmi(client, namespace, name).await?;
+    let api: Api<VirtualMachineInstanceMigration> = Api::namespaced(client.clone(), namespace);
+    let of_guest = ListParams::default().labels(&format!("{}={}", label::MIGRATION_SELECTOR, instance_id(name)));
+    let migrations = api.list(&of_guest).await.map_err(|error| {
+        tracing::debug!(error = %Chain(&error), "migrations not listed");
+        Refusal::from(error)
+    })?;
+    Ok(Guest { vmi, migrations: migrations.items })
+}

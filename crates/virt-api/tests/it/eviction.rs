@@ -1,0 +1,89 @@
+//! The eviction webhook over the real API server: what it answers, and what it leaves in the VMI.
+
+use api::kubevirt::v1::VirtualMachineInstance;
+use axum::{body::Body, http::Request};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::{Setup, setup};
+
+/// A guest on node1 with this strategy, and the pod it runs in.
+async fn guest(setup: &Setup, strategy: &str) -> Api<VirtualMachineInstance> {
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(setup.client.clone(), "default");
+    let vmi = json!({
+        "metadata": { "name": "vm" },
+        "spec": { "domain": { "devices": {} }, "evictionStrategy": strategy },
+        "status": {
+            "phase": "Running", "nodeName": "node1", "conditions": [{ "type": "LiveMigratable", "status": "True" }],
+        },
+    });
+    vmis.create(&PostParams::default(), &serde_json::from_value(vmi).unwrap()).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(setup.client.clone(), "default");
+    let pod = json!({
+        "metadata": {
+            "name": "virt-launcher-vm-x", "labels": { "kubevirt.io": "virt-launcher" },
+            "annotations": { "kubevirt.io/domain": "vm" },
+        },
+        "spec": { "nodeName": "node1", "containers": [{ "name": "compute", "image": "i" }] },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    vmis
+}
+
+/// Asks for the pod's eviction: allowed, code and message.
+async fn evict(setup: &Setup, pod: &str, options: Value) -> (bool, u64, String) {
+    let review = json!({ "request": {
+        "uid": "1", "operation": "CREATE", "namespace": "default", "name": pod, "subResource": "eviction",
+        "object": { "metadata": { "name": pod }, "deleteOptions": options },
+    } });
+    let request = Request::post("/pod-eviction-validate").body(Body::from(review.to_string())).unwrap();
+    let response = setup.router.clone().oneshot(request).await.unwrap();
+    let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    let answer: Value = serde_json::from_slice(&bytes).unwrap();
+    let status = &answer["response"]["status"];
+    (
+        answer["response"]["allowed"].as_bool().unwrap(),
+        status["code"].as_u64().unwrap_or(0),
+        status["message"].as_str().unwrap_or_default().to_owned(),
+    )
+}
+
+async fn mark(vmis: &Api<VirtualMachineInstance>) -> Option<String> {
+    vmis.get("vm").await.unwrap().status.and_then(|status| status.evacuation_node_name.clone())
+}
+
+const TRIGGERED: &str = "Eviction triggered evacuation of VMI \"default/vm\"";
+
+#[tokio::test]
+async fn an_eviction_sets_the_guest_moving() {
+    let setup = setup().await;
+    let vmis = guest(&setup, "LiveMigrate").await;
+    let launcher = "virt-launcher-vm-x";
+    let dry = json!({ "dryRun": ["All"] });
+    assert_eq!(evict(&setup, launcher, dry).await, (false, 429, TRIGGERED.to_owned()));
+    assert_eq!(mark(&vmis).await, None);
+    assert_eq!(evict(&setup, launcher, json!(null)).await, (false, 429, TRIGGERED.to_owned()));
+    assert_eq!(mark(&vmis).await.as_deref(), Some("node1"));
+    let again = format!("Evacuation in progress: {TRIGGERED}");
+    assert_eq!(evict(&setup, launcher, json!(null)).await, (false, 429, again));
+
+    // The guest has left; its old pod is only in the way of whoever asks.
+    let moved = Patch::Merge(json!({ "status": { "nodeName": "node2" } }));
+    vmis.patch("vm", &PatchParams::default(), &moved).await.unwrap();
+    let target = "Eviction request for target Pod".to_owned();
+    assert_eq!(evict(&setup, launcher, json!(null)).await, (false, 429, target));
+}
+
+#[tokio::test]
+async fn pods_of_nobody_and_guests_that_do_not_care_go() {
+    let setup = setup().await;
+    let vmis = guest(&setup, "None").await;
+    assert!(evict(&setup, "virt-launcher-vm-x", json!(null)).await.0);
+    assert!(evict(&setup, "virt-launcher-of-nobody", json!(null)).await.0);
+    assert_eq!(mark(&vmis).await, None);
+}

@@ -1,0 +1,246 @@
+//! VirtualMachineInstanceMigration -> target pod -> hand-over to the virt-handlers of both nodes -> its end, and what is
+//! left to clear up then.
+//!
+//! Who may start is decided under one lock, on stores that hold what was created under it: limits hold exactly. What is
+//! written to a VMI is written against the version it was computed from, so that this controller and two virt-handlers
+//! never overrule each other.
+
+pub mod configuration;
+mod handover;
+pub mod metrics;
+pub mod plan;
+pub mod policy;
+pub mod queue;
+mod settle;
+pub mod state;
+pub mod status;
+mod steps;
+pub mod target_pod;
+
+use std::cmp::Reverse;
+
+use api::kubevirt::{
+    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
+    words::label,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kit::{Chain, clock, queue::Next, store::Key};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use plan::{Plan, Remark, Step, View};
+use queue::{Turn, Waiting};
+use steps::Subject;
+
+use crate::{
+    context::{Context, UNFINISHED, job_word, migration_word, migration_words, moved, owner_word, reference},
+    error::Error,
+    patch,
+    vmi::active,
+};
+
+/// Finished migrations that are kept for each guest.
+const KEPT: usize = 5;
+
+/// Brings one migration a step further.
+pub async fn reconcile(context: Context, key: Key) -> Next {
+    match Box::pin(sync(&context, &key)).await {
+        Ok(next) => next,
+        Err(error) if error.is_conflict() => {
+            tracing::debug!(migration = %key, error = %Chain(&error), "conflict, again with the newer object");
+            Next::Retry
+        }
+        Err(error) => {
+            tracing::warn!(migration = %key, error = %Chain(&error), "migration not reconciled");
+            Next::Retry
+        }
+    }
+}
+
+async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
+    let Some(migration) = context.migrations.get(key) else { return Ok(Next::Wait) };
+    let waits = matches!(plan::phase_of(&migration), "" | "Pending");
+    // Held until the target pod is in the store, where the next one to ask counts it.
+    let starting = if waits { Some(context.starting.lock().await) } else { None };
+    let guest_key = moved(&migration);
+    let guest = context.vmis.get(&guest_key);
+    let pods = guest.as_ref().map(|guest| pods_of(context, guest)).unwrap_or_default();
+    let siblings = context.migrations.by_word(&migration_word(&guest_key));
+    let now = clock::now();
+    let lost = |node: Option<String>| node.is_some_and(|node| context.lost(&node).is_some());
+    let target = pods.iter().find(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
+    let view = View {
+        migration: &migration,
+        vmi: guest.as_ref(),
+        pods: &pods,
+        source_lost: lost(guest.as_ref().map(|guest| source_node(&migration, guest))),
+        target_lost: lost(target.and_then(|pod| pod.spec.as_ref()?.node_name.clone())),
+        rival: siblings.iter().any(|other| is_rival(&migration, other)),
+        turn: if waits { turn(context, key) } else { Turn::Now },
+        back_off: if waits { queue::back_off(&migration, &siblings, now) } else { None },
+        now,
+    };
+    let plan = plan::plan(&view);
+    let subject = Subject { migration: &migration, guest: guest.clone(), pods: &pods };
+    let done = steps::execute(context, subject, &plan.steps).await;
+    drop(starting);
+    if plan.steps.iter().any(|step| matches!(step, Step::Adopt | Step::Release | Step::Delete)) {
+        return done.map(|_| Next::Wait);
+    }
+    let over_quota = done.as_ref().err().and_then(over_quota);
+    // Steps write the VMI; the status must speak of it as it is now.
+    let guest = context.vmis.get(&guest_key);
+    write_status(context, &migration, guest.as_ref(), &plan, over_quota.as_deref()).await?;
+    remark(context, &migration, guest.as_ref(), &plan);
+    done?;
+    if plan::is_final(&migration) {
+        collect(context, &siblings).await?;
+    }
+    Ok(plan.again.map_or(Next::Wait, Next::After))
+}
+
+/// The launcher pods of `guest`.
+fn pods_of(context: &Context, guest: &VirtualMachineInstance) -> Vec<Pod> {
+    context.pods.by_word(&owner_word(&guest.uid().unwrap_or_default()))
+}
+
+/// True when `other` was there before `migration` and is not over: a guest is moved by one at a time.
+fn is_rival(migration: &Migration, other: &Migration) -> bool {
+    let age = |migration: &Migration| {
+        (!plan::is_running(migration), migration.creation_timestamp().map(|at| at.0), migration.uid())
+    };
+    !plan::is_final(other) && other.uid() != migration.uid() && age(other) < age(migration)
+}
+
+/// Whether it is the turn of the migration under `key`.
+fn turn(context: &Context, key: &Key) -> Turn {
+    let limits = configuration::limits(&context.migration_configuration());
+    let (mut waiting, mut running) = (Vec::new(), Vec::new());
+    let now = clock::now();
+    for migration in context.migrations.by_word(UNFINISHED) {
+        let guest_key = moved(&migration);
+        let Some(guest) = context.vmis.get(&guest_key) else { continue };
+        let pods = pods_of(context, &guest);
+        let source = source_node(&migration, &guest);
+        let started = pods.iter().any(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
+        if plan::is_running(&migration) || started {
+            running.push(source);
+            continue;
+        }
+        let held = migration.metadata.deletion_timestamp.is_some()
+            || !plan::movable(&guest, &pods)
+            || queue::back_off(&migration, &context.migrations.by_word(&migration_word(&guest_key)), now).is_some();
+        if !held {
+            let (own, created) = (Key::of(&migration), migration.creation_timestamp().map(|at| at.0));
+            waiting.push(Waiting { key: own, priority: queue::priority(&migration), created, source });
+        }
+    }
+    queue::turn(key, waiting, &running, limits)
+}
+
+/// The node that `migration` leaves.
+fn source_node(migration: &Migration, guest: &VirtualMachineInstance) -> String {
+    let handed_over = state::ours(guest, migration.metadata.uid.as_deref().unwrap_or_default());
+    let node = handed_over.and_then(|state| state.source_node.clone());
+    node.or_else(|| guest.status.as_ref()?.node_name.clone()).unwrap_or_default()
+}
+
+fn over_quota(error: &Error) -> Option<String> {
+    match error {
+        Error::Api { source, verb: "create", .. } => match &**source {
+            kube::Error::Api(status) if status.message.contains("exceeded quota") => Some(status.message.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+async fn write_status(
+    context: &Context,
+    migration: &Migration,
+    guest: Option<&VirtualMachineInstance>,
+    plan: &Plan,
+    over_quota: Option<&str>,
+) -> Result<(), Error> {
+    let old = migration.status.clone().unwrap_or_default();
+    let wanted = status::status(migration, guest, plan, over_quota, clock::seconds(clock::now()));
+    let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
+    let (namespace, name) = (migration.namespace().unwrap_or_default(), migration.name_any());
+    let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
+    let patch = patch::status(migration.metadata.resource_version.as_deref(), &changed);
+    match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(mut written) => {
+            written.metadata.managed_fields = None;
+            let words = migration_words(&written);
+            context.migrations.put(&written, words);
+            metrics::observe(context, migration, &plan.phases, clock::now());
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("patch", "virtualmachineinstancemigration", &namespace, &name)(error)),
+    }
+}
+
+fn remark(context: &Context, migration: &Migration, guest: Option<&VirtualMachineInstance>, plan: &Plan) {
+    let about = reference(migration);
+    for remark in &plan.remarks {
+        match remark {
+            Remark::Normal(reason, message) => context.recorder.normal(&about, reason, message.clone()),
+            Remark::Warning(reason, message) => context.recorder.warning(&about, reason, message.clone()),
+            Remark::BackOff(message) => {
+                if let Some(guest) = guest {
+                    context.recorder.warning(&reference(guest), "MigrationBackoff", message.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Deletes the eldest of the guest's finished migrations, all but [`KEPT`].
+async fn collect(context: &Context, siblings: &[Migration]) -> Result<(), Error> {
+    let mut over: Vec<&Migration> = siblings
+        .iter()
+        .filter(|migration| plan::is_final(migration) && migration.metadata.deletion_timestamp.is_none())
+        .collect();
+    over.sort_by_key(|migration| Reverse((migration.creation_timestamp().map(|at| at.0), migration.name_any())));
+    for old in over.into_iter().skip(KEPT) {
+        delete(context, old).await?;
+    }
+    Ok(())
+}
+
+async fn delete(context: &Context, migration: &Migration) -> Result<(), Error> {
+    let (namespace, name) = (migration.namespace().unwrap_or_default(), migration.name_any());
+    let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
+    let own = kube::api::Preconditions { uid: migration.uid(), resource_version: None };
+    match api.delete(&name, &DeleteParams { preconditions: Some(own), ..Default::default() }).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("delete", "virtualmachineinstancemigration", &namespace, &name)(error)),
+    }
+}
+
+/// Clears up after migrations of `guest` whose objects went without having been let go: somebody took their finalizer.
+pub(crate) async fn sweep(context: &Context, guest: &VirtualMachineInstance, pods: &[Pod]) -> Result<(), Error> {
+    let active = active::active(guest, pods).and_then(|pod| pod.uid());
+    let mut jobs: Vec<&str> = pods.iter().filter(|pod| pod.uid() != active).filter_map(plan::job).collect();
+    let called = guest.labels().contains_key(label::MIGRATION_TARGET_NODE);
+    let unsettled = state::of(guest).filter(|state| called || !state::over(state));
+    jobs.extend(unsettled.and_then(|state| state.migration_uid.as_deref()));
+    jobs.retain(|uid| context.migrations.keys_by_word(&job_word(uid)).is_empty());
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    // The store may lag behind the pods; this is rare enough to ask.
+    let namespace = guest.namespace().unwrap_or_default();
+    let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
+    let list = api.list_metadata(&ListParams::default()).await;
+    let alive = list.map_err(Error::api("list", "virtualmachineinstancemigrations", &namespace, ""))?.items;
+    for uid in jobs.into_iter().filter(|uid| alive.iter().all(|one| one.metadata.uid.as_deref() != Some(uid))) {
+        let settled = settle::settle(uid, guest, pods);
+        let subject = Subject { migration: &Migration::default(), guest: Some(guest.clone()), pods };
+        steps::execute(context, subject, &settled.steps).await?;
+    }
+    Ok(())
+}

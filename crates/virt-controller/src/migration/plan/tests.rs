@@ -1,0 +1,386 @@
+//! Each state of a migration, and what is done about it.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: &str = "2026-01-01T00:10:00Z";
+const START: &str = "2026-01-01T00:09:00Z";
+
+/// A case: what differs from a migration in its middle.
+struct Case {
+    phase: &'static str,
+    cancelled: bool,
+    vmi: Value,
+    pods: Vec<Value>,
+    source_lost: bool,
+    target_lost: bool,
+    rival: bool,
+    turn: Turn,
+    back_off: Option<Duration>,
+}
+
+fn case(phase: &'static str) -> Case {
+    Case {
+        phase,
+        cancelled: false,
+        vmi: json!({}),
+        pods: vec![source("running")],
+        source_lost: false,
+        target_lost: false,
+        rival: false,
+        turn: Turn::Now,
+        back_off: None,
+    }
+}
+
+impl Case {
+    fn cancelled(mut self) -> Self {
+        self.cancelled = true;
+        self
+    }
+
+    fn vmi(mut self, vmi: Value) -> Self {
+        self.vmi = vmi;
+        self
+    }
+
+    fn state(self, state: Value) -> Self {
+        let mut whole = json!({
+            "migrationUid": "job", "sourceNode": "n1", "sourcePod": "a", "targetNode": "n2", "targetPod": "b",
+        });
+        merge(&mut whole, state);
+        let labels = json!({ "kubevirt.io/migrationTargetNodeName": "n2" });
+        self.vmi(json!({ "metadata": { "labels": labels }, "status": { "migrationState": whole } }))
+    }
+
+    fn on(mut self, node: &str) -> Self {
+        self.vmi["status"]["nodeName"] = json!(node);
+        self
+    }
+
+    fn pods(mut self, pods: &[Value]) -> Self {
+        self.pods = pods.to_vec();
+        self
+    }
+
+    fn plan(&self) -> Plan {
+        let mut migration = json!({
+            "metadata": { "name": "move", "namespace": "ns", "uid": "job", "finalizers": [finalizer::MIGRATION] },
+            "spec": { "vmiName": "vm" }, "status": { "phase": self.phase },
+        });
+        if self.cancelled {
+            migration["metadata"]["deletionTimestamp"] = json!(NOW);
+        }
+        let mut vmi = json!({
+            "metadata": { "name": "vm", "namespace": "ns", "uid": "vmi" },
+            "status": { "phase": "Running", "nodeName": "n1" },
+        });
+        merge(&mut vmi, self.vmi.clone());
+        let vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+        let pods: Vec<Pod> = self.pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
+        plan(&View {
+            migration: &serde_json::from_value(migration).unwrap(),
+            vmi: Some(&vmi),
+            pods: &pods,
+            source_lost: self.source_lost,
+            target_lost: self.target_lost,
+            rival: self.rival,
+            turn: self.turn.clone(),
+            back_off: self.back_off,
+            now: NOW.parse().unwrap(),
+        })
+    }
+
+    /// Phases entered and steps taken.
+    #[track_caller]
+    fn expect(&self, phases: &[&str], steps: &[Step]) -> Plan {
+        let plan = self.plan();
+        assert_eq!((plan.phases.as_slice(), plan.steps.as_slice()), (phases, steps));
+        plan
+    }
+
+    #[track_caller]
+    fn fails(&self, why: &str, steps: &[Step]) {
+        let plan = self.expect(&["Failed"], steps);
+        assert_eq!(plan.remarks, [Remark::Warning("FailedMigration", why.to_owned())]);
+    }
+}
+
+fn merge(to: &mut Value, from: Value) {
+    match (to, from) {
+        (Value::Object(to), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(to.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (to, from) => *to = from,
+    }
+}
+
+fn pod(name: &str, node: &str, state: &str, job: Option<&str>) -> Value {
+    let state = match state {
+        "ended" => json!({ "terminated": { "exitCode": 0, "finishedAt": START } }),
+        other => json!({ (other): {} }),
+    };
+    json!({
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": name, "creationTimestamp": START,
+            "labels": { "kubevirt.io/migrationJobUID": job },
+        },
+        "spec": { "nodeName": node, "containers": [] },
+        "status": { "phase": "Running", "containerStatuses": [
+            { "name": "compute", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state },
+        ] },
+    })
+}
+
+fn source(state: &str) -> Value {
+    let mut pod = pod("a", "n1", state, None);
+    pod["metadata"]["labels"] = json!({});
+    pod
+}
+
+fn target(state: &str) -> Value {
+    pod("b", "n2", state, Some("job"))
+}
+
+fn pending() -> Value {
+    let mut pod = pod("b", "", "waiting", Some("job"));
+    pod["status"] = json!({ "phase": "Pending" });
+    pod
+}
+
+fn delete(name: &str, why: &str) -> Step {
+    Step::DeletePod { name: name.to_owned(), why: format!("migration pod ns/{name} is deleted: {why}") }
+}
+
+fn unwanted() -> Step {
+    delete("b", "the guest was not moved into it")
+}
+
+#[test]
+fn from_nothing_to_running() {
+    case("").expect(&["Pending"], &[Step::CreatePod]);
+    case("Pending").expect(&[], &[Step::CreatePod]);
+    let both = |state: &str| [source("running"), target(state)];
+    case("Pending").pods(&both("waiting")).expect(&["Scheduling"], &[]);
+    case("Pending").pods(&both("running")).expect(&["Scheduling", "Scheduled"], &[Step::HandOver]);
+    case("Scheduled").pods(&both("running")).state(json!({})).expect(&["PreparingTarget"], &[]);
+    let ready = json!({ "targetNodeAddress": "10.0.0.2" });
+    case("PreparingTarget").pods(&both("running")).state(ready).expect(&["TargetReady"], &[]);
+    let started = json!({ "targetNodeAddress": "10.0.0.2", "startTimestamp": START });
+    case("TargetReady").pods(&both("running")).state(started.clone()).expect(&["Running"], &[]);
+    case("Running").pods(&both("running")).state(started).expect(&[], &[]);
+}
+
+#[test]
+fn nothing_starts_out_of_turn() {
+    let waits = |case: Case| case.expect(&[], &[]).again;
+    assert_eq!(waits(Case { turn: Turn::Cluster, ..case("Pending") }), Some(TURN));
+    assert_eq!(waits(Case { turn: Turn::Node, ..case("Pending") }), Some(TURN));
+    let held = Some(Duration::from_secs(40));
+    assert_eq!(waits(Case { back_off: held, ..case("Pending") }), held);
+    assert_eq!(waits(case("Pending").vmi(json!({ "status": { "phase": "Scheduled" } }))), Some(TURN));
+    // What an earlier migration left is cleared up first.
+    assert_eq!(waits(case("Pending").pods(&[source("running"), pod("z", "n3", "running", Some("old"))])), Some(TURN));
+    case("Pending").pods(&[source("running"), pod("z", "n3", "ended", Some("old"))]).expect(&[], &[Step::CreatePod]);
+    let called = json!({ "metadata": { "labels": { "kubevirt.io/migrationTargetNodeName": "n2" } } });
+    assert_eq!(waits(case("Pending").vmi(called)), Some(TURN));
+    assert_eq!(
+        waits(case("Pending").vmi(json!({ "status": { "migrationState": { "migrationUid": "old" } } }))),
+        Some(TURN)
+    );
+}
+
+#[test]
+fn one_guest_one_migration() {
+    let why = "VMI is not eligible for migration because another migration job is in progress.";
+    Case { rival: true, ..case("") }.fails(why, &[]);
+    Case { rival: true, ..case("Pending") }.fails(why, &[]);
+}
+
+#[test]
+fn success_is_a_guest_taken_over() {
+    let moved = json!({ "startTimestamp": START, "completed": true, "endTimestamp": NOW });
+    let both = [source("ended"), target("running")];
+    case("Running").pods(&both).state(moved.clone()).expect(&[], &[]);
+    let end = [delete("a", "the guest was moved out of it"), Step::Unlabel];
+    let plan = case("Running").pods(&both).state(moved.clone()).on("n2").expect(&["Succeeded"], &end);
+    let said = "Source node reported migration succeeded".to_owned();
+    assert_eq!(plan.remarks, [Remark::Normal("SuccessfulMigration", said)]);
+    // However late this is seen.
+    let phases = ["PreparingTarget", "TargetReady", "Running", "Succeeded"];
+    case("Scheduled").pods(&both).state(moved.clone()).on("n2").expect(&phases, &end);
+    // Nor does it matter that somebody would have liked to cancel it.
+    case("Running").cancelled().pods(&both).state(moved.clone()).on("n2").expect(&["Succeeded"], &end);
+    case("Succeeded").pods(&both).state(moved.clone()).on("n2").expect(&[], &end);
+    let settled = json!({ "metadata": { "labels": null }, "status": { "nodeName": "n2" } });
+    let mut done = case("Succeeded").pods(&[target("running")]).state(moved);
+    merge(&mut done.vmi, settled);
+    done.expect(&[], &[Step::Release]);
+}
+
+#[test]
+fn cancelled_before_the_hand_over() {
+    let why = "Migration failed due to being canceled";
+    case("").cancelled().fails(why, &[]);
+    case("Pending").cancelled().fails(why, &[]);
+    case("Scheduling").cancelled().pods(&[source("running"), pending()]).fails(why, &[unwanted()]);
+    case("Scheduled").cancelled().pods(&[source("running"), target("running")]).fails(why, &[unwanted()]);
+    assert!(case("Pending").cancelled().plan().abort_requested);
+}
+
+#[test]
+fn cancelled_after_the_hand_over() {
+    let both = [source("running"), target("running")];
+    let conclude = Step::Conclude { reason: "the migration was canceled" };
+    case("PreparingTarget").cancelled().pods(&both).state(json!({})).expect(&[], &[conclude]);
+    let started = json!({ "startTimestamp": START, "targetNodeAddress": "x" });
+    case("Running").cancelled().pods(&both).state(started).expect(&[], &[Step::Abort]);
+    let asked = json!({ "startTimestamp": START, "targetNodeAddress": "x", "abortRequested": true });
+    case("Running").cancelled().pods(&both).state(asked).expect(&[], &[]);
+    let over = json!({ "startTimestamp": START, "completed": true, "failed": true });
+    let end = [unwanted(), Step::Unlabel];
+    case("Running").cancelled().pods(&both).state(over.clone()).fails("Migration failed due to being canceled", &end);
+    case("Failed").cancelled().pods(&both).state(over.clone()).expect(&[], &end);
+    let mut settled = case("Failed").cancelled().state(over);
+    settled.vmi["metadata"]["labels"] = json!(null);
+    settled.expect(&[], &[Step::Release]);
+}
+
+#[test]
+fn the_source_reports_a_failure() {
+    let failed = json!({ "startTimestamp": START, "completed": true, "failed": true, "failureReason": "no route" });
+    let both = [source("running"), target("running")];
+    let end = [unwanted(), Step::Unlabel];
+    case("Running").pods(&both).state(failed).fails("source node reported migration failed", &end);
+}
+
+#[test]
+fn the_target_dies() {
+    let down = "Migration failed because target pod shutdown during migration";
+    case("Scheduling").pods(&[source("running"), target("ended")]).fails(down, &[unwanted()]);
+    let both = [source("running"), target("ended")];
+    let conclude = Step::Conclude { reason: "Target pod is down" };
+    case("PreparingTarget").pods(&both).state(json!({})).fails(down, std::slice::from_ref(&conclude));
+    case("Failed").pods(&both).state(json!({})).expect(&[], &[conclude]);
+    // Once the source has begun, only the source can tell how it ended.
+    let started = json!({ "startTimestamp": START });
+    case("Running").pods(&both).state(started).fails(down, &[Step::Abort]);
+    let gone = "Migration target pod was removed during active migration.";
+    case("Scheduling").fails(gone, &[]);
+    case("Running").state(json!({ "startTimestamp": START })).fails(gone, &[Step::Abort]);
+}
+
+#[test]
+fn the_targets_node_is_lost() {
+    let both = [source("running"), target("running")];
+    let lost = |case: Case| Case { target_lost: true, ..case };
+    let why = "Migration failed because the target node does not answer";
+    lost(case("Scheduling").pods(&both)).fails(why, &[unwanted()]);
+    let conclude = Step::Conclude { reason: "the migration was given up" };
+    lost(case("PreparingTarget").pods(&both).state(json!({}))).fails(why, &[conclude]);
+    let started = json!({ "startTimestamp": START });
+    lost(case("Running").pods(&both).state(started)).fails(why, &[Step::Abort]);
+    // A guest that is there already is not called back.
+    let ready = json!({ "startTimestamp": START, "targetNodeDomainReadyTimestamp": START });
+    lost(case("Running").pods(&both).state(ready)).expect(&[], &[]);
+}
+
+#[test]
+fn the_source_ends_without_a_word() {
+    let ready = json!({ "startTimestamp": START, "targetNodeDomainReadyTimestamp": START });
+    let finish = [Step::Finish];
+    case("Running").pods(&[source("ended"), target("running")]).state(ready.clone()).expect(&[], &finish);
+    case("Running").pods(&[target("running")]).state(ready.clone()).expect(&[], &finish);
+    case("Running").pods(&[source("running"), target("running")]).state(ready.clone()).expect(&[], &[]);
+    let lost = case("Running").pods(&[source("running"), target("running")]).state(ready.clone());
+    Case { source_lost: true, ..lost }.expect(&[], &finish);
+    let mut recent = source("ended");
+    recent["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = json!("2026-01-01T00:09:57Z");
+    let plan = case("Running").pods(&[recent, target("running")]).state(ready).expect(&[], &[]);
+    assert_eq!(plan.again, Some(Duration::from_secs(7)));
+    let unready = json!({ "startTimestamp": START });
+    case("Running").pods(&[source("ended"), target("running")]).state(unready).expect(&[], &[]);
+}
+
+#[test]
+fn the_guest_ends() {
+    let why = "Migration failed vmi shutdown during migration.";
+    let ended = || json!({ "status": { "phase": "Succeeded" } });
+    case("Pending").vmi(ended()).fails(why, &[]);
+    let both = [source("ended"), target("running")];
+    let mut running = case("Running").pods(&both).state(json!({ "startTimestamp": START }));
+    merge(&mut running.vmi, ended());
+    running.fails(why, &[unwanted()]);
+    case("Scheduling")
+        .pods(&[source("running"), pending()])
+        .vmi(json!({ "metadata": { "deletionTimestamp": NOW } }))
+        .fails(why, &[unwanted()]);
+    // A guest that was moved and ended before anybody looked was moved.
+    let moved = json!({ "startTimestamp": START, "completed": true });
+    let mut ended_there = case("Running").pods(&both).state(moved);
+    merge(&mut ended_there.vmi, ended());
+    ended_there.expect(&["Succeeded"], &[unwanted()]);
+}
+
+#[test]
+fn somebody_else_wrote_the_guest() {
+    let both = [source("running"), target("running")];
+    let cleared = "VMI's migration state was cleared during the active migration.";
+    case("Running").pods(&both).fails(cleared, &[unwanted()]);
+    let other = json!({ "status": { "migrationState": { "migrationUid": "other", "completed": true } } });
+    let taken = "VMI's migration state was taken over by another migration job during active migration.";
+    case("TargetReady").pods(&both).vmi(other).fails(taken, &[unwanted()]);
+}
+
+#[test]
+fn a_target_pod_that_does_not_start() {
+    let both = [source("running"), pending()];
+    let again = case("Scheduling").pods(&both).expect(&[], &[]).again;
+    assert_eq!(again, Some(Duration::from_secs(840)));
+    let mut stuck = pending();
+    let nowhere = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
+    stuck["status"]["conditions"] = nowhere;
+    let plan = case("Scheduling").pods(&[source("running"), stuck.clone()]).expect(&[], &[]);
+    assert_eq!(plan.again, Some(Duration::from_secs(240)));
+    let said = "Migration target pod for VMI [ns/vm] is currently unschedulable.".to_owned();
+    assert_eq!(plan.remarks, [Remark::Warning("migrationTargetPodUnschedulable", said)]);
+    stuck["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
+    let why = "unschedulable pod ns/b timeout period exceeded".to_owned();
+    case("Scheduling").pods(&[source("running"), stuck]).expect(&[], &[Step::DeletePod { name: "b".into(), why }]);
+    let mut slow = pending();
+    slow["metadata"]["creationTimestamp"] = json!("2025-12-31T23:55:00Z");
+    let why = "pending pod ns/b timeout period exceeded".to_owned();
+    case("Scheduling").pods(&[source("running"), slow]).expect(&[], &[Step::DeletePod { name: "b".into(), why }]);
+}
+
+#[test]
+fn a_guest_that_is_gone() {
+    let migration = |held: bool, deleting: bool| {
+        let mut migration = json!({ "metadata": { "name": "move", "uid": "job" }, "spec": { "vmiName": "vm" } });
+        if held {
+            migration["metadata"]["finalizers"] = json!([finalizer::MIGRATION]);
+        }
+        if deleting {
+            migration["metadata"]["deletionTimestamp"] = json!(NOW);
+        }
+        let migration = serde_json::from_value(migration).unwrap();
+        let view = View {
+            migration: &migration,
+            vmi: None,
+            pods: &[],
+            source_lost: false,
+            target_lost: false,
+            rival: false,
+            turn: Turn::Now,
+            back_off: None,
+            now: NOW.parse().unwrap(),
+        };
+        plan(&view).steps
+    };
+    assert_eq!(migration(true, false), [Step::Release, Step::Delete]);
+    assert_eq!(migration(false, false), [Step::Delete]);
+    assert_eq!(migration(true, true), [Step::Release]);
+}

@@ -1,0 +1,56 @@
+//! What a migration says of itself. Pure.
+
+use api::kubevirt::{
+    conditions::{remove, set},
+    v1::{
+        VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+        VirtualMachineInstanceMigrationPhaseTransitionTimestamp as Transition,
+        VirtualMachineInstanceMigrationStatus as Status,
+    },
+    words::{migration_condition as condition, migration_phase as phase},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{
+    plan::{Plan, is_final},
+    state,
+};
+
+/// The status `migration` should have. `over_quota` says why its target pod was refused, when a quota was the reason.
+pub fn status(
+    migration: &Migration,
+    vmi: Option<&VirtualMachineInstance>,
+    plan: &Plan,
+    over_quota: Option<&str>,
+    now: Timestamp,
+) -> Status {
+    let mut status = migration.status.clone().unwrap_or_default();
+    for entered in &plan.phases {
+        status.phase = Some((*entered).to_owned());
+        let times = &mut status.phase_transition_timestamps;
+        if times.iter().all(|time| time.phase.as_deref() != Some(entered)) {
+            let at = Some(Time(now));
+            times.push(Transition { phase: Some((*entered).to_owned()), phase_transition_timestamp: at });
+        }
+    }
+    if plan.abort_requested {
+        set(&mut status.conditions, condition::ABORT_REQUESTED, "True", None, None, &Time(now));
+    }
+    match over_quota {
+        Some(why) => {
+            set(&mut status.conditions, condition::REJECTED_BY_QUOTA, "True", None, Some(why), &Time(now));
+        }
+        None if plan.phases.contains(&phase::SCHEDULING) => {
+            remove(&mut status.conditions, condition::REJECTED_BY_QUOTA);
+        }
+        None => {}
+    }
+    let over = is_final(migration) || matches!(plan.phases.last(), Some(&(phase::SUCCEEDED | phase::FAILED)));
+    let uid = migration.metadata.uid.as_deref().unwrap_or_default();
+    if let Some(own) = vmi.and_then(|vmi| state::ours(vmi, uid)).filter(|_| over) {
+        // The VMI forgets it with its next migration.
+        status.migration_state = Some(Box::new(own.clone()));
+    }
+    status
+}

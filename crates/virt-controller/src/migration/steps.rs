@@ -1,0 +1,266 @@
+//! Doing what a plan says.
+
+use std::collections::BTreeMap;
+
+use api::{
+    kubevirt::{
+        identity::instance_id,
+        v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
+        words::{abort_status, finalizer, label},
+    },
+    migrations::v1alpha1::MigrationPolicy,
+};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kit::{Chain, clock, store::Key};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::{
+    configuration, handover,
+    plan::{Step, job},
+    policy, target_pod,
+};
+use crate::{
+    context::{Context, migration_words, reference, vmi_words},
+    error::Error,
+    patch,
+    vmi::{self, active, pod::placement},
+};
+
+/// What the steps are about.
+pub(super) struct Subject<'a> {
+    /// The migration; of one that is gone, only what is known of it.
+    pub(super) migration: &'a Migration,
+    /// Its guest, as it was last read or written.
+    pub(super) guest: Option<VirtualMachineInstance>,
+    /// The guest's pods.
+    pub(super) pods: &'a [Pod],
+}
+
+/// Does `steps` in order, until one fails.
+pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: &[Step]) -> Result<(), Error> {
+    for step in steps {
+        match step {
+            Step::Adopt => adopt(context, subject.migration).await?,
+            Step::Release => release(context, subject.migration).await?,
+            Step::Delete => super::delete(context, subject.migration).await?,
+            Step::CreatePod => create_pod(context, &subject).await?,
+            Step::DeletePod { name, why } => delete_pod(context, &subject, name, why).await?,
+            Step::HandOver => hand_over(context, &mut subject).await?,
+            Step::Abort => {
+                amend(context, &mut subject, |state, _| state["abortRequested"] = json!(true)).await?;
+            }
+            Step::Conclude { reason } => {
+                amend(context, &mut subject, |state, labels| conclude(state, labels, reason)).await?;
+            }
+            Step::Finish => {
+                amend(context, &mut subject, |state, _| {
+                    state["completed"] = json!(true);
+                    state["endTimestamp"] = json!(clock::time());
+                })
+                .await?;
+            }
+            Step::Unlabel => amend(context, &mut subject, |_, labels| *labels = Value::Null).await?,
+        }
+    }
+    Ok(())
+}
+
+/// No handler had begun: the migration is over before it began, and the target's virt-handler is not called any more.
+fn conclude(state: &mut Value, label: &mut Value, reason: &str) {
+    let now = json!(clock::time());
+    if state["abortRequested"] == true || reason.contains("cancel") {
+        state["abortRequested"] = json!(true);
+        state["abortStatus"] = json!(abort_status::SUCCEEDED);
+    }
+    if state["failureReason"].is_null() {
+        state["failureReason"] = json!(reason);
+    }
+    state["startTimestamp"] = now.clone();
+    state["endTimestamp"] = now;
+    state["completed"] = json!(true);
+    state["failed"] = json!(true);
+    *label = Value::Null;
+}
+
+async fn adopt(context: &Context, migration: &Migration) -> Result<(), Error> {
+    let mut finalizers = migration.finalizers().to_vec();
+    finalizers.push(finalizer::MIGRATION.to_owned());
+    let patch = json!({ "metadata": {
+        "resourceVersion": migration.metadata.resource_version,
+        "finalizers": finalizers,
+        "labels": { (label::MIGRATION_SELECTOR): instance_id(migration.spec.vmi_name.as_deref().unwrap_or_default()) },
+    } });
+    patch_migration(context, migration, patch).await
+}
+
+async fn release(context: &Context, migration: &Migration) -> Result<(), Error> {
+    let kept: Vec<&String> = migration.finalizers().iter().filter(|name| *name != finalizer::MIGRATION).collect();
+    let version = &migration.metadata.resource_version;
+    let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": kept } });
+    patch_migration(context, migration, patch).await
+}
+
+async fn patch_migration(context: &Context, migration: &Migration, patch: Value) -> Result<(), Error> {
+    let (namespace, name) = (migration.namespace().unwrap_or_default(), migration.name_any());
+    let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
+    match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(mut written) => {
+            written.metadata.managed_fields = None;
+            // What was let go while it was deleted is gone, though the answer shows it once more.
+            let gone = written.metadata.deletion_timestamp.is_some() && written.finalizers().is_empty();
+            if !gone {
+                let words = migration_words(&written);
+                context.migrations.put(&written, words);
+            }
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("patch", "virtualmachineinstancemigration", &namespace, &name)(error)),
+    }
+}
+
+async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Error> {
+    let (Some(guest), migration) = (&subject.guest, subject.migration) else { return Ok(()) };
+    let namespace = guest.namespace().unwrap_or_default();
+    let settings = context.settings();
+    let emulation = context.emulation(&settings);
+    let required = required(context, subject, emulation);
+    let claims = context.claims_of(guest);
+    let pod = target_pod::render(migration, guest, &claims, &settings, emulation, &required).map_err(Error::Render)?;
+    let message = format!("Created migration target pod {}", pod.name_any());
+    vmi::stored(context, &pod, &namespace, &reference(guest), (&reference(migration), message)).await.map(drop)
+}
+
+/// Labels that the target's node must have because the guest's processor is what the source's node gave it; and a word to
+/// people when no other node has them.
+fn required(context: &Context, subject: &Subject<'_>, emulation: bool) -> BTreeMap<String, String> {
+    let Some(guest) = &subject.guest else { return BTreeMap::new() };
+    let Some(source) = active::active(guest, subject.pods).and_then(|pod| pod.spec.as_ref()) else {
+        return BTreeMap::new();
+    };
+    let own = source.node_name.clone().unwrap_or_default();
+    let Some(node) = context.nodes.get(&Key::new("", own.clone())) else { return BTreeMap::new() };
+    let selected = source.node_selector.clone().unwrap_or_default();
+    let required = placement::migration_selector(guest, emulation, &selected, &node);
+    if required.is_empty() {
+        return required;
+    }
+    let nodes = context.nodes.list();
+    let others = nodes.iter().filter(|node| node.metadata.name.as_ref() != Some(&own));
+    if let Some(why) = placement::unsuitable(&required, others) {
+        context.recorder.warning(&reference(guest), "NoSuitableNodesForHostModelMigration", why);
+    }
+    required
+}
+
+async fn delete_pod(context: &Context, subject: &Subject<'_>, name: &str, why: &str) -> Result<(), Error> {
+    let Some(guest) = &subject.guest else { return Ok(()) };
+    let namespace = guest.namespace().unwrap_or_default();
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => {
+            // An event of a migration that is gone is one of its guest.
+            let about = match subject.migration.metadata.uid {
+                Some(_) => reference(subject.migration),
+                None => reference(guest),
+            };
+            context.recorder.normal(&about, "SuccessfulDelete", why);
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("delete", "pod", &namespace, name)(error)),
+    }
+}
+
+async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
+    let (Some(guest), migration) = (&subject.guest, subject.migration) else { return Ok(()) };
+    let uid = migration.uid();
+    let target = subject.pods.iter().find(|pod| job(pod) == uid.as_deref());
+    let (Some(source), Some(target)) = (active::active(guest, subject.pods), target) else { return Ok(()) };
+    let (configuration, policy) = configuration_for(context, guest).await?;
+    let old = guest.status.as_deref().cloned().unwrap_or_default();
+    let mut new = old.clone();
+    let state = handover::state(migration, guest, source, target, configuration, policy);
+    let node = state.target_node.clone();
+    new.migration_state = Some(Box::new(state));
+    // The target's virt-handler finds its pod here.
+    new.active_pods = active::mapping(guest, subject.pods);
+    let Some(changed) = patch::changed(&old, &new) else { return Ok(()) };
+    let mut patch = patch::status(guest.metadata.resource_version.as_deref(), &changed);
+    patch["metadata"]["labels"] = json!({ (label::MIGRATION_TARGET_NODE): node });
+    match patch_guest(context, subject, patch).await {
+        Ok(()) => {
+            let message = "Migration target pod is ready for preparation by virt-handler.";
+            context.recorder.normal(&reference(migration), "SuccessfulHandOver", message);
+            Ok(())
+        }
+        Err(error) => {
+            if !error.is_conflict() {
+                let message = format!("Failed to set MigrationStat in VMI status. :{}", Chain(&error));
+                context.recorder.warning(&reference(migration), "FailedHandOver", message);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// What holds for a migration of `guest`, and the policy that had a say in it.
+async fn configuration_for(
+    context: &Context,
+    guest: &VirtualMachineInstance,
+) -> Result<(api::kubevirt::v1::VMIMConfigurationOptions, Option<String>), Error> {
+    let base = context.migration_configuration();
+    let policies: Vec<MigrationPolicy> = context.policies.list();
+    if policies.is_empty() {
+        return Ok((base, None));
+    }
+    let name = guest.namespace().unwrap_or_default();
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let namespace = namespaces.get_metadata(&name).await.map_err(Error::api("read", "namespace", "", &name))?;
+    Ok(match policy::matching(&policies, guest.labels(), namespace.labels()) {
+        Some(policy) => (configuration::with_policy(base, &policy.spec), Some(policy.name_any())),
+        None => (base, None),
+    })
+}
+
+/// Changes the migration state of the guest, and with it the label that calls the target's virt-handler, as they were
+/// when this was decided.
+async fn amend(
+    context: &Context,
+    subject: &mut Subject<'_>,
+    change: impl FnOnce(&mut Value, &mut Value),
+) -> Result<(), Error> {
+    let Some(guest) = &subject.guest else { return Ok(()) };
+    let held = guest.status.as_ref().and_then(|status| status.migration_state.as_deref());
+    let mut state = json!(held);
+    let mut called = json!(guest.labels().get(label::MIGRATION_TARGET_NODE));
+    change(&mut state, &mut called);
+    let mut patch = json!({ "metadata": {
+        "resourceVersion": guest.metadata.resource_version, "labels": { (label::MIGRATION_TARGET_NODE): called },
+    } });
+    if !state.is_null() {
+        patch["status"] = json!({ "migrationState": state });
+    }
+    patch_guest(context, subject, patch).await
+}
+
+async fn patch_guest(context: &Context, subject: &mut Subject<'_>, patch: Value) -> Result<(), Error> {
+    let Some(guest) = &subject.guest else { return Ok(()) };
+    let (namespace, name) = (guest.namespace().unwrap_or_default(), guest.name_any());
+    let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
+    match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(mut written) => {
+            written.metadata.managed_fields = None;
+            let words = vmi_words(&written);
+            context.vmis.put(&written, words);
+            subject.guest = Some(written);
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("patch", "virtualmachineinstance", &namespace, &name)(error)),
+    }
+}

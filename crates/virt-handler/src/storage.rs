@@ -1,0 +1,240 @@
+//! Disks on claims, made ready for the guest's user before the launcher opens them: an image where there is none, and the
+//! user's own where the cluster left it to root.
+//!
+//! A launcher has no privilege: what its volumes' groups do not give it, this node agent does. It reaches the volumes
+//! through the launcher's own mounts, without following a link (rule R3), and touches nothing but regular files and block
+//! devices.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+
+use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance};
+use api::quantity::Amount;
+use sys::beneath::{self, Dir};
+
+use crate::Error;
+use crate::launcher::Launcher;
+
+/// uid and gid of everything in a launcher pod.
+const USER: u32 = 107;
+/// The name of a disk on a claim with a file system.
+const IMAGE: &str = "disk.img";
+/// Where the volumes are mounted, below what the pod specification calls /var/run.
+const MOUNTS: &str = "run/kubevirt-private/vmi-disks";
+/// Images end on a boundary that every file system can read around its page cache.
+const BOUNDARY: u64 = 1 << 20;
+
+/// A disk on a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimedDisk {
+    volume: String,
+    block: bool,
+    writable: bool,
+    /// The claim's size; an image that is not there is made as large.
+    capacity: u64,
+}
+
+/// How much less room than promised a volume may have, as the administrator chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tolerance {
+    percent: u64,
+    reserve: u64,
+}
+
+impl Tolerance {
+    /// KubeVirt's defaults where nothing is chosen.
+    pub(crate) fn of(configuration: &KubeVirtConfiguration) -> Self {
+        let developer = configuration.developer_configuration.as_ref();
+        let percent = developer.and_then(|d| d.pvc_tolerate_less_space_up_to_percent);
+        let reserve = developer.and_then(|d| d.minimum_reserve_pvc_bytes);
+        Self {
+            percent: percent.and_then(|percent| u64::try_from(percent).ok()).unwrap_or(10).min(100),
+            reserve: reserve.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(128 << 10),
+        }
+    }
+}
+
+/// The disks of `vmi` that lie on claims. Pure.
+pub(crate) fn disks(vmi: &VirtualMachineInstance) -> Vec<ClaimedDisk> {
+    let listed = |name: &str| vmi.spec.domain.devices.disks.iter().any(|disk| disk.name == name);
+    let statuses = vmi.status.as_ref().map(|status| status.volume_status.as_slice()).unwrap_or_default();
+    let mut out = Vec::new();
+    for volume in vmi.spec.volumes.iter().filter(|volume| listed(&volume.name)) {
+        let Some(status) = statuses.iter().find(|status| status.name == volume.name) else { continue };
+        let Some(info) = &status.persistent_volume_claim_info else { continue };
+        let read_only = volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true));
+        let capacity = info.capacity.get("storage").and_then(|size| Amount::try_from(size).ok());
+        out.push(ClaimedDisk {
+            volume: volume.name.clone(),
+            block: info.volume_mode.as_deref() == Some("Block"),
+            writable: !read_only && volume.ephemeral.is_none(),
+            capacity: capacity.map_or(0, Amount::bytes),
+        });
+    }
+    out
+}
+
+/// The size of a new image, and whether it is less than promised. Pure.
+fn image_size(disk: &ClaimedDisk, free: u64, tolerance: Tolerance) -> Result<(u64, bool), String> {
+    let available = free.saturating_sub(tolerance.reserve);
+    let align = |size: u64| if size > BOUNDARY { size - size % BOUNDARY } else { size - size % 512 };
+    if disk.capacity <= available {
+        return Ok((align(disk.capacity), false));
+    }
+    if disk.capacity / 100 * (100 - tolerance.percent) > available {
+        return Err(format!(
+            "unable to create {IMAGE} of volume {}, not enough space, demanded size {} B is bigger than available space \
+             {available} B, also after taking {} % toleration into account",
+            disk.volume, disk.capacity, tolerance.percent
+        ));
+    }
+    Ok((align(available), true))
+}
+
+/// Makes the disks of `vmi` ready in the pod of `launcher`. Returns warnings for the user. Blocks as long as the volumes do.
+pub(crate) fn prepare(
+    vmi: &VirtualMachineInstance,
+    launcher: &Launcher,
+    tolerance: Tolerance,
+) -> Result<Vec<String>, Error> {
+    let wanted = disks(vmi);
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let root = launcher.root()?;
+    let mut warnings = Vec::new();
+    for disk in &wanted {
+        warnings.extend(if disk.block { device(&root, disk).map(|()| None)? } else { image(&root, disk, tolerance)? });
+    }
+    Ok(warnings)
+}
+
+/// A device of the pod belongs to the pod's user.
+fn device(root: &Dir, disk: &ClaimedDisk) -> Result<(), Error> {
+    let node = root.reference(format!("dev/{}", disk.volume)).map_err(Error::disk(&disk.volume))?;
+    own(node, disk, |found| found.is_block_device())
+}
+
+/// A file system has the image, and the image belongs to the pod's user.
+fn image(root: &Dir, disk: &ClaimedDisk, tolerance: Tolerance) -> Result<Option<String>, Error> {
+    let failed = || Error::disk(&disk.volume);
+    // In most images /var/run is a link, and none is followed here.
+    let path = format!("{MOUNTS}/{}", disk.volume);
+    let dir = root.dir(&path).or_else(|_| root.dir(format!("var/{path}"))).map_err(failed())?;
+    if !disk.writable {
+        return dir.reference(IMAGE).map(|_| None).map_err(failed());
+    }
+    match dir.create(IMAGE, 0o660) {
+        Ok(_new) => {}
+        Err(error) if error.io_kind() == Some(std::io::ErrorKind::AlreadyExists) => {}
+        Err(error) => return Err(failed()(error)),
+    }
+    let found = dir.reference(IMAGE).map_err(failed())?;
+    own(found, disk, |found| found.is_file())?;
+    // One without a size was made a moment ago, here or before a power cut.
+    let file = dir.write(IMAGE).map_err(failed())?;
+    let io = |op: &'static str| move |source| failed()(sys::Error::Call { op, source });
+    if file.metadata().map_err(io("look at it"))?.len() > 0 {
+        return Ok(None);
+    }
+    let free = dir.free_bytes().map_err(failed())?;
+    let (size, less) = image_size(disk, free, tolerance).map_err(Error::Disk)?;
+    file.set_len(size).map_err(io("set its size"))?;
+    Ok(less.then(|| {
+        format!(
+            "PV size too small: expected {} B, found {size} B. Using it anyway, it is within {} % toleration",
+            disk.capacity, tolerance.percent
+        )
+    }))
+}
+
+fn own(found: OwnedFd, disk: &ClaimedDisk, fits: fn(&std::fs::FileType) -> bool) -> Result<(), Error> {
+    let found = File::from(found);
+    let facts = found.metadata();
+    let facts = facts.map_err(|source| Error::disk(&disk.volume)(sys::Error::Call { op: "look at it", source }))?;
+    // A second name of the file may lie where the guest has no business.
+    if !fits(&facts.file_type()) || (facts.is_file() && facts.nlink() > 1) {
+        let what = if disk.block { "a block device" } else { "a regular file with one name" };
+        return Err(Error::Disk(format!("volume {}: its disk is not {what}", disk.volume)));
+    }
+    if facts.uid() == USER {
+        return Ok(());
+    }
+    beneath::give(&found, USER).map_err(Error::disk(&disk.volume))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const MI: u64 = 1 << 20;
+
+    fn disk(capacity: u64) -> ClaimedDisk {
+        ClaimedDisk { volume: "root".into(), block: false, writable: true, capacity }
+    }
+
+    #[track_caller]
+    fn check(capacity: u64, free: u64, expect: Option<(u64, bool)>) {
+        let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
+        assert_eq!(image_size(&disk(capacity), free, tolerance).ok(), expect);
+    }
+
+    #[test]
+    fn an_image_is_as_large_as_its_claim_or_a_little_less() {
+        check(100 * MI, 1 << 40, Some((100 * MI, false)));
+        check(100 * MI + 700, 1 << 40, Some((100 * MI, false)));
+        check(100 * MI, 95 * MI, Some((94 * MI, true)));
+        check(100 * MI, 80 * MI, None);
+        check(1024, 1 << 20, Some((1024, false)));
+    }
+
+    #[test]
+    fn disks_on_claims_and_no_others() {
+        let info = json!({ "capacity": { "storage": "1Gi" }, "volumeMode": "Filesystem" });
+        let device = json!({ "capacity": { "storage": "1Gi" }, "volumeMode": "Block" });
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "spec": {
+                "domain": { "devices": { "disks": [{ "name": "a" }, { "name": "b" }, { "name": "c" }, { "name": "d" }] } },
+                "volumes": [
+                    { "name": "a", "persistentVolumeClaim": { "claimName": "x" } },
+                    { "name": "b", "dataVolume": { "name": "y" } },
+                    { "name": "c", "ephemeral": { "persistentVolumeClaim": { "claimName": "x" } } },
+                    { "name": "d", "emptyDisk": { "capacity": "1Gi" } },
+                    { "name": "unused", "persistentVolumeClaim": { "claimName": "x" } },
+                ],
+            },
+            "status": { "volumeStatus": [
+                { "name": "a", "target": "", "persistentVolumeClaimInfo": info },
+                { "name": "b", "target": "", "persistentVolumeClaimInfo": device },
+                { "name": "c", "target": "", "persistentVolumeClaimInfo": info },
+                { "name": "unused", "target": "", "persistentVolumeClaimInfo": info },
+            ] },
+        }))
+        .unwrap();
+        let found: Vec<_> = disks(&vmi).into_iter().map(|d| (d.volume, d.block, d.writable, d.capacity)).collect();
+        let gi = 1 << 30;
+        assert_eq!(
+            found,
+            [("a".into(), false, true, gi), ("b".into(), true, true, gi), ("c".into(), false, false, gi)]
+        );
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_not_given_away() {
+        let dir = std::env::temp_dir().join(format!("storage-{}", std::process::id()));
+        let volume = dir.join(MOUNTS).join("root");
+        std::fs::create_dir_all(&volume).unwrap();
+        let root = Dir::open(&dir).unwrap();
+        let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
+        std::fs::write(dir.join("secret"), "s").unwrap();
+        std::os::unix::fs::symlink("../../../../secret", volume.join(IMAGE)).unwrap();
+        assert!(image(&root, &disk(MI), tolerance).is_err());
+        std::fs::remove_file(volume.join(IMAGE)).unwrap();
+        std::fs::hard_link(dir.join("secret"), volume.join(IMAGE)).unwrap();
+        assert!(image(&root, &disk(MI), tolerance).is_err());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,236 @@
+//! Sending the domain away: one job, watched until it has ended.
+
+mod channels;
+mod watchdog;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{LiveDomain, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
+use kit::Task;
+use kit::shutdown::CancellationToken;
+use libvirt::{Domain, Job, Migration, PausedReason, State};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::Dirs;
+use crate::prepare::Prepared;
+pub(crate) use channels::Channels;
+use channels::Word;
+use watchdog::{Verdict, Watchdog};
+
+const LOOK: Duration = Duration::from_millis(400);
+const MIB: u64 = 1 << 20;
+
+/// A migration that has not ended.
+pub(crate) struct Leaving {
+    pub(crate) uid: String,
+    abort: CancellationToken,
+    _task: Task<()>,
+}
+
+impl Leaving {
+    /// Begins. Every change is sent to `report`, the last with an outcome.
+    pub(crate) fn start(
+        domain: Arc<Domain>,
+        options: MigrationOptions,
+        migration: Migration,
+        mut open: Open,
+        report: mpsc::Sender<MigrationProgress>,
+    ) -> Self {
+        let (uid, abort) = (options.uid.clone(), CancellationToken::new());
+        let stop = abort.clone();
+        let task = kit::spawn("migration", async move {
+            let last = send(&domain, &options, migration, &mut open, &stop, &report).await;
+            drop(open);
+            // Without a reader the launcher is ending.
+            let _ = report.send(last).await;
+        });
+        Self { uid, abort, _task: task }
+    }
+
+    pub(crate) fn abort(&self) {
+        self.abort.cancel();
+    }
+}
+
+pub(crate) use channels::Open;
+
+/// What libvirt is asked for.
+pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepared, live: &LiveDomain) -> Migration {
+    let unix = |channel| format!("unix:{}", dirs.migration_socket(channel).display());
+    let copied = |device: &&domain::LiveDevice| {
+        device.kind == domain::DeviceKind::Disk
+            && prepared.disks.get(&device.name).is_some_and(|disk| disk.ephemeral && !disk.readonly)
+            && !device.readonly
+    };
+    let copied_disks: Vec<_> = live.devices.iter().filter(copied).map(|device| device.target.clone()).collect();
+    Migration {
+        to: format!("qemu+unix:///session?socket={}", dirs.migration_socket(MigrationChannel::Libvirt).display()),
+        memory_uri: unix(MigrationChannel::Memory),
+        disks_uri: (!copied_disks.is_empty()).then(|| unix(MigrationChannel::Disks)),
+        copied_disks,
+        xml: None,
+        bandwidth: options.bandwidth.div_ceil(MIB),
+        parallel: 0,
+        auto_converge: options.auto_converge,
+        post_copy: options.post_copy,
+        paused: false,
+        trust_disks: options.trust_disks,
+    }
+}
+
+async fn send(
+    domain: &Arc<Domain>,
+    options: &MigrationOptions,
+    migration: Migration,
+    open: &mut Open,
+    abort: &CancellationToken,
+    report: &mpsc::Sender<MigrationProgress>,
+) -> MigrationProgress {
+    let begin = Instant::now();
+    let mut progress = MigrationProgress { uid: options.uid.clone(), ..MigrationProgress::default() };
+    // Whoever watches learns that it has begun.
+    let _ = report.send(progress.clone()).await;
+    let moving = domain.clone();
+    let mut done = tokio::task::spawn_blocking(move || moving.migrate(&migration));
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watchdog = Watchdog::default();
+    let (mut ended_because, mut limited) = (None, options.max_downtime == 0);
+    let outcome = loop {
+        tokio::select! {
+            ended = &mut done => break match ended {
+                Ok(Ok(())) => MigrationOutcome::Moved,
+                Ok(Err(_)) if ended_because.is_some() => ended_because.take().unwrap_or(MigrationOutcome::Aborted),
+                Ok(Err(error)) => MigrationOutcome::Failed(kit::Chain(&error).to_string()),
+                Err(_) => MigrationOutcome::Failed("the launcher is ending".to_owned()),
+            },
+            word = open.word() => {
+                if let Some(outcome) = heard(domain, word, open, &mut progress).await {
+                    ended_because = Some(outcome);
+                }
+                let _ = report.send(progress.clone()).await;
+            }
+            () = abort.cancelled(), if ended_because.is_none() => {
+                // There may be no job yet, so it is asked again with each look.
+                ended_because = Some(MigrationOutcome::Aborted);
+                let _ = call(domain, Domain::abort_job).await;
+            }
+            _ = look.tick() => {
+                let Some(job) = call(domain, Domain::job).await.ok().flatten() else { continue };
+                if ended_because.is_some() {
+                    let _ = call(domain, Domain::abort_job).await;
+                    continue;
+                }
+                if !limited {
+                    let milliseconds = options.max_downtime;
+                    limited = call(domain, move |domain| domain.set_max_downtime(milliseconds)).await.is_ok();
+                }
+                read(&mut progress, &job, begin.elapsed());
+                let verdict = watchdog.judge(options, &job, begin.elapsed());
+                if let Some(why) = act(domain, verdict, &mut watchdog, &mut progress).await {
+                    ended_because = Some(MigrationOutcome::Failed(why));
+                }
+                let _ = report.send(progress.clone()).await;
+            }
+        }
+    };
+    progress.elapsed = milliseconds(begin.elapsed());
+    progress.uncertain = false;
+    if outcome == MigrationOutcome::Moved {
+        (progress.processed, progress.remaining) = (progress.total, 0);
+    }
+    tracing::info!(?outcome, elapsed = progress.elapsed, "the migration has ended");
+    progress.outcome = Some(outcome);
+    progress
+}
+
+/// What follows from what the node agent tells; how the migration ends by it, if it does.
+async fn heard(
+    domain: &Arc<Domain>,
+    word: Word,
+    open: &Open,
+    progress: &mut MigrationProgress,
+) -> Option<MigrationOutcome> {
+    match word {
+        Word::Lost if may_run_there(domain).await => {
+            tracing::warn!(
+                "the way to the target broke while the guest was handed over: it waits to hear where it runs"
+            );
+            progress.uncertain = true;
+        }
+        Word::Lost | Word::Stays => {
+            progress.uncertain = false;
+            open.cut();
+        }
+        Word::Moved => {
+            tracing::info!("the guest runs on the target: what is left of it here is ended");
+            progress.uncertain = false;
+            let _ = call(domain, Domain::destroy).await;
+            open.cut();
+            return Some(MigrationOutcome::Moved);
+        }
+    }
+    None
+}
+
+/// Whether the target may have been told to run the guest: only once it stands still here, and what was not told before the
+/// way broke never will be.
+async fn may_run_there(domain: &Arc<Domain>) -> bool {
+    let state = call(domain, Domain::state).await;
+    matches!(state, Ok(State::Paused(PausedReason::Migration | PausedReason::PostCopy | PausedReason::PostCopyFailed)))
+}
+
+/// Carries out what the watchdog says; why the migration is being ended, if it is.
+async fn act(
+    domain: &Arc<Domain>,
+    verdict: Verdict,
+    watchdog: &mut Watchdog,
+    progress: &mut MigrationProgress,
+) -> Option<String> {
+    let (mode, done) = match verdict {
+        Verdict::Go => return None,
+        Verdict::Abort(why) => {
+            let _ = call(domain, Domain::abort_job).await;
+            return Some(why);
+        }
+        Verdict::PostCopy => (MigrationMode::PostCopy, call(domain, Domain::start_post_copy).await),
+        Verdict::Pause => (MigrationMode::Paused, call(domain, Domain::suspend).await),
+    };
+    match done {
+        Ok(()) => {
+            tracing::info!(?mode, "the migration takes too long: the guest is helped over");
+            watchdog.assisted = true;
+            progress.mode = mode;
+        }
+        // The next look tries again.
+        Err(error) => tracing::warn!(error, ?mode, "the guest cannot be helped over"),
+    }
+    None
+}
+
+fn read(progress: &mut MigrationProgress, job: &Job, elapsed: Duration) {
+    progress.elapsed = milliseconds(elapsed);
+    progress.total = job.memory_total.saturating_add(job.disk_total);
+    progress.processed = job.memory_processed.saturating_add(job.disk_processed);
+    progress.remaining = job.memory_remaining.saturating_add(job.disk_remaining);
+    progress.rate = job.memory_rate;
+    progress.dirty_rate = job.dirty_rate;
+    progress.expected_downtime = job.downtime;
+    progress.throttle = job.throttle;
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A blocking call beside the one that migrates.
+async fn call<T: Send + 'static>(
+    domain: &Arc<Domain>,
+    call: impl FnOnce(&Domain) -> libvirt::Result<T> + Send + 'static,
+) -> Result<T, String> {
+    let domain = domain.clone();
+    let joined = tokio::task::spawn_blocking(move || call(&domain)).await;
+    joined.map_err(|error| error.to_string())?.map_err(|error| kit::Chain(&error).to_string())
+}

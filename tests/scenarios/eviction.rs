@@ -1,0 +1,262 @@
+//! Machines whose pod somebody wants gone, and machines under components that are exchanged.
+
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use e2e::machine::{self, condition, holds, phase, uid};
+use e2e::{Namespace, image, until};
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+
+use crate::shared::with_guest;
+use crate::survival::{life, unharmed};
+use crate::trial;
+use crate::two_nodes::{self, FIRST, SECOND};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("nodes_say_which_processors_guests_can_have", nodes_say_which_processors_guests_can_have),
+        trial("an_evicted_machine_starts_again", an_evicted_machine_starts_again),
+        trial("a_machine_that_cannot_be_moved_is_not_evicted", a_machine_that_cannot_be_moved_is_not_evicted),
+        trial("an_eviction_of_external_concern_is_marked", an_eviction_of_external_concern_is_marked),
+        trial("a_drain_moves_every_machine", a_drain_moves_every_machine),
+        trial("guests_move_to_a_new_launcher", guests_move_to_a_new_launcher),
+        trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back),
+    ]
+}
+
+const NAME: &str = "guest";
+
+/// A machine that runs, with this eviction strategy: its instance and the name of its pod.
+fn running(space: &Namespace, strategy: &str, binding: &str) -> Result<(Value, String)> {
+    let mut vm = machine::on_kernel(NAME, "Always");
+    machine::spec(&mut vm)["evictionStrategy"] = json!(strategy);
+    let interface = json!([{ "name": "default", (binding): {} }]);
+    machine::domain(&mut vm)["devices"]["interfaces"] = interface;
+    space.apply(&vm)?;
+    let judged = |vmi: &Value| phase(vmi) == "Running" && !condition(vmi, "LiveMigratable").is_null();
+    let vmi = space.wait("vmi", NAME, "ran", judged)?;
+    let pod = machine::pod_uid(&vmi).to_owned();
+    let pods = space.list("pods", &format!("kubevirt.io/created-by={}", uid(&vmi)))?;
+    let found = pods.iter().find(|found| uid(found) == pod).context("the instance has no pod")?;
+    Ok((vmi, found["metadata"]["name"].as_str().unwrap_or_default().to_owned()))
+}
+
+/// Asks for a pod's eviction as `kubectl drain` does.
+fn evict(space: &Namespace, pod: &str) -> Result<Output> {
+    let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": pod } });
+    let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", space.name());
+    space.feed(&["create", "--raw", &path, "-f", "-"], eviction.to_string().as_bytes())
+}
+
+fn refused(space: &Namespace, pod: &str) -> Result<String> {
+    let output = evict(space, pod)?;
+    ensure!(!output.status.success(), "pod {pod} was evicted");
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn nodes_say_which_processors_guests_can_have() -> Result<()> {
+    let labels = || -> Result<Value> {
+        let text = Namespace::kubectl_in("default", &["get", "node", "node1", "-o", "json"])?;
+        let node: Value = serde_json::from_str(&text).context("kubectl's JSON")?;
+        Ok(node["metadata"]["labels"].clone())
+    };
+    let found = labels()?;
+    let has = |labels: &Value, prefix: &str| -> Option<String> {
+        let all = labels.as_object()?;
+        all.keys().find_map(|key| key.strip_prefix(prefix).map(str::to_owned))
+    };
+    for prefix in ["cpu-model", "cpu-feature", "cpu-vendor", "cpu-model-migration", "host-model-required-features"] {
+        ensure!(has(&found, &format!("{prefix}.node.kubevirt.io/")).is_some(), "no {prefix}: {found}");
+    }
+    ensure!(found["machine-type.node.kubevirt.io/q35"] == "true", "{found}");
+    let host = has(&found, "host-model-cpu.node.kubevirt.io/").context("no model of the host")?;
+    ensure!(found[format!("cpu-model-migration.node.kubevirt.io/{host}")] == "true", "{found}");
+
+    // The administrator gives that model up, and takes it back.
+    let obsolete = |models: Value| {
+        let patch = json!({ "spec": { "configuration": { "obsoleteCPUModels": models } } }).to_string();
+        Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+    };
+    let marked = |wanted: bool| {
+        until("the label of an obsolete model to follow", || {
+            let marked = labels()?["node-labeller.kubevirt.io/obsolete-host-model"] == "true";
+            Ok((marked == wanted).then_some(()))
+        })
+    };
+    obsolete(json!({ host.as_str(): true }))?;
+    let gone = marked(true);
+    obsolete(Value::Null)?;
+    gone?;
+    marked(false)
+}
+
+fn an_evicted_machine_starts_again() -> Result<()> {
+    let space = Namespace::new("evicted")?;
+    let (before, pod) = running(&space, "None", "masquerade")?;
+    let output = evict(&space, &pod)?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    space.wait("vmi", NAME, "started again", |vmi| phase(vmi) == "Running" && uid(vmi) != uid(&before))?;
+    Ok(())
+}
+
+fn a_machine_that_cannot_be_moved_is_not_evicted() -> Result<()> {
+    let space = Namespace::new("stays")?;
+    let (vmi, pod) = running(&space, "LiveMigrate", "bridge")?;
+    let said = condition(&vmi, "LiveMigratable");
+    ensure!(said["status"] == "False" && said["reason"] == "InterfaceNotLiveMigratable", "{said}");
+    let event = space.event("VirtualMachineInstance", NAME, "Migrated")?;
+    ensure!(event.starts_with("EvictionStrategy is set but vmi is not migratable; "), "{event}");
+    let complaint = refused(&space, &pod)?;
+    let why = format!("VMI {NAME} is configured with an eviction strategy but is not live-migratable");
+    ensure!(complaint.contains(&why), "{complaint}");
+    let budgets = || space.list("poddisruptionbudgets", "");
+    until("a budget", || Ok((budgets()?.len() == 1).then_some(())))?;
+    space.kubectl(&["delete", "vm", NAME, "--timeout=120s"])?;
+    until("the budget to go", || Ok(budgets()?.is_empty().then_some(())))
+}
+
+fn an_eviction_of_external_concern_is_marked() -> Result<()> {
+    let space = Namespace::new("external")?;
+    let (vmi, pod) = running(&space, "External", "masquerade")?;
+    let complaint = refused(&space, &pod)?;
+    let triggered = format!("Eviction triggered evacuation of VMI \"{}/{NAME}\"", space.name());
+    ensure!(complaint.contains(&triggered), "{complaint}");
+    let marked = space.get("vmi", NAME)?;
+    ensure!(marked["status"]["evacuationNodeName"] == vmi["status"]["nodeName"], "{}", marked["status"]);
+    let complaint = refused(&space, &pod)?;
+    ensure!(complaint.contains("Evacuation in progress: "), "{complaint}");
+    ensure!(space.get("pod", &pod)?["metadata"]["deletionTimestamp"].is_null(), "the pod was told to end");
+    Ok(())
+}
+
+/// Waits until the components are of `tag` and the product says that it is done.
+fn updated(tag: &str) -> Result<()> {
+    until(&format!("the components to be of {tag}"), || {
+        let json = |words: &[&str]| -> Result<Value> {
+            serde_json::from_str(&Namespace::kubectl_in("kubevirt", words)?).context("kubectl's JSON")
+        };
+        let kubevirt = json(&["get", "kubevirt", "kubevirt", "-o", "json"])?;
+        let status = &kubevirt["status"];
+        ensure!(holds(&kubevirt, "Available"), "not available: {status}");
+        let settled = status["observedDeploymentID"] == status["targetDeploymentID"]
+            && status["observedGeneration"] == kubevirt["metadata"]["generation"];
+        let pods =
+            json(&["get", "pods", "-l", "kubevirt.io in (virt-api, virt-controller, virt-handler)", "-o", "json"])?;
+        let all = pods["items"].as_array().cloned().unwrap_or_default();
+        let new = |pod: &Value| {
+            let image = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
+            image.ends_with(&format!(":{tag}")) && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        Ok((settled && all.iter().all(new)).then_some(()))
+    })
+}
+
+const BUILD: &str = "v0.1.0";
+
+/// Another build, as far as anybody can tell: the same images by another tag, on every node.
+fn next_build() -> Result<()> {
+    for image in ["component", "launcher"] {
+        image::tag(&format!("ferrovirt.local/{image}:{BUILD}"), &format!("ferrovirt.local/{image}:next"))?;
+    }
+    Ok(())
+}
+
+/// Asks for the build of a tag, and for outdated guests to be dealt with by `methods`.
+fn to(tag: &Value, methods: &Value) -> Result<String> {
+    let strategy = json!({ "workloadUpdateMethods": methods });
+    let patch = json!({ "spec": { "imageTag": tag, "workloadUpdateStrategy": strategy } }).to_string();
+    Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+}
+
+fn guests_move_to_a_new_launcher() -> Result<()> {
+    two_nodes::ready()?;
+    next_build()?;
+    let space = Namespace::new("update")?;
+    let (before, _) = running(&space, "None", "masquerade")?;
+    let runs = |tag: &str| {
+        let image = format!("ferrovirt.local/launcher:{tag}");
+        space.wait("vmi", NAME, "ran in the other launcher", |vmi| {
+            phase(vmi) == "Running" && vmi["status"]["launcherContainerImageVersion"] == image
+        })
+    };
+    to(&json!("next"), &json!(["LiveMigrate"]))?;
+    let forth = updated("next").and_then(|()| runs("next"));
+    to(&Value::Null, &json!(["LiveMigrate"]))?;
+    let back = updated(BUILD).and_then(|()| runs(BUILD));
+    to(&Value::Null, &Value::Null)?;
+    for after in [forth?, back?] {
+        ensure!(uid(&after) == uid(&before), "the guest was started anew");
+    }
+    Ok(())
+}
+
+fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
+    with_guest(|guest| {
+        let before = life(guest)?;
+        next_build()?;
+        let outdated = |wanted: bool| {
+            until("the guest's launcher to be known as old or new", || {
+                let labels = guest.vmi()?["metadata"]["labels"].clone();
+                let path = "jsonpath={.status.outdatedVirtualMachineInstanceWorkloads}";
+                let count = Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "kubevirt", "-o", path])?;
+                let known = labels["kubevirt.io/outdatedLauncherImage"].is_string() == wanted;
+                Ok((known && (!wanted || count.trim() != "0")).then_some(()))
+            })
+        };
+        to(&json!("next"), &Value::Null)?;
+        let forth = updated("next").and_then(|()| outdated(true)).and_then(|()| unharmed(guest, &before));
+        to(&Value::Null, &Value::Null)?;
+        let back = updated(BUILD).and_then(|()| outdated(false));
+        forth.and(back)?;
+        unharmed(guest, &before)
+    })
+}
+
+/// Machines that run on the second node, drained: each is the guest it was, on the first node.
+fn a_drain_moves_every_machine() -> Result<()> {
+    const NAMES: [&str; 3] = ["one", "two", "three"];
+    two_nodes::ready()?;
+    let space = Namespace::new("drain")?;
+    for name in NAMES {
+        let mut vm = machine::on_kernel(name, "Always");
+        let spec = machine::spec(&mut vm);
+        spec["evictionStrategy"] = json!("LiveMigrate");
+        // Where they begin; the node that is drained then is not preferred any more.
+        spec["affinity"] = json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100, "preference": { "matchExpressions": [
+                { "key": "kubernetes.io/hostname", "operator": "In", "values": [SECOND] },
+            ] },
+        }] } });
+        space.apply(&vm)?;
+    }
+    let mut before = Vec::new();
+    for name in NAMES {
+        let ready =
+            |vmi: &Value| phase(vmi) == "Running" && holds(vmi, "AgentConnected") && holds(vmi, "LiveMigratable");
+        let vmi = space
+            .wait("vmi", name, "ran on the second node", |vmi| ready(vmi) && vmi["status"]["nodeName"] == SECOND)?;
+        before.push(uid(&vmi).to_owned());
+    }
+    let words = ["drain", SECOND, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=300s"];
+    let said = space.output(&words);
+    space.kubectl(&["uncordon", SECOND])?;
+    let said = said?;
+    let heard = String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+    ensure!(said.status.success(), "{heard}");
+    ensure!(heard.contains("Eviction triggered evacuation of VMI"), "{heard}");
+    for (name, uid_before) in NAMES.iter().zip(&before) {
+        let vmi = space.get("vmi", name)?;
+        ensure!(uid(&vmi) == uid_before, "{name} was started anew");
+        ensure!(phase(&vmi) == "Running" && vmi["status"]["nodeName"] == FIRST, "{}", vmi["status"]);
+        space.wait("vmi", name, "was unmarked", |vmi| vmi["status"]["evacuationNodeName"].is_null())?;
+        let budgets = || -> Result<Vec<Value>> {
+            let all = space.list("poddisruptionbudgets", "")?;
+            Ok(all.into_iter().filter(|budget| budget["metadata"]["ownerReferences"][0]["name"] == **name).collect())
+        };
+        until("the budget to protect one pod", || {
+            Ok(budgets()?.iter().all(|budget| budget["spec"]["minAvailable"] == 1).then_some(()))
+        })?;
+    }
+    Ok(())
+}

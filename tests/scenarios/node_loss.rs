@@ -1,0 +1,166 @@
+//! Nodes are lost: their guests run elsewhere as far as their disks allow, and a node that comes back finds its own ended.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use e2e::machine::{self, condition, phase, pod_uid, uid, word};
+use e2e::wait::{SOON, throughout};
+use e2e::{Namespace, ferrovirt, node, until};
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+
+use crate::trial;
+use crate::two_nodes;
+
+/// The node that is lost.
+const LOST: &str = two_nodes::SECOND;
+/// A guest runs elsewhere within this many seconds.
+const FAILOVER: u64 = 60;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("guests_of_a_lost_node_run_elsewhere", guests_of_a_lost_node_run_elsewhere)]
+}
+
+/// The second node, which is well again when this value is gone.
+struct Second;
+
+impl Second {
+    fn join() -> Result<Self> {
+        two_nodes::ready()?;
+        Ok(Self)
+    }
+
+    fn takes_guests(&self) -> Result<()> {
+        until(&format!("{LOST} takes guests"), || {
+            let words = ["get", "node", LOST, "-o", "json"];
+            let found: Value = serde_json::from_str(&Namespace::kubectl_in("default", &words)?)?;
+            let takes = found["metadata"]["labels"]["kubevirt.io/schedulable"] == "true";
+            Ok((takes && machine::holds(&found, "Ready")).then_some(()))
+        })
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        let _ = ferrovirt(&["node", "heal", LOST]);
+        let _ = ferrovirt(&["node", "start", LOST]);
+    }
+}
+
+/// A guest that rather runs on the node that is going to be lost.
+fn drifter(name: &str, run_strategy: &str) -> Value {
+    let mut vm = machine::on_kernel(name, run_strategy);
+    machine::spec(&mut vm)["affinity"] = json!({ "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100, "preference": { "matchExpressions": [
+            { "key": "kubernetes.io/hostname", "operator": "In", "values": [LOST] },
+        ] } }],
+    } });
+    vm
+}
+
+fn runs_on(vmi: &Value, node: &str) -> bool {
+    phase(vmi) == "Running" && vmi["status"]["nodeName"] == node
+}
+
+/// Brings a guest up on the node that is going to be lost.
+fn there(space: &Namespace, vm: &Value) -> Result<Value> {
+    space.apply(vm)?;
+    let name = vm["metadata"]["name"].as_str().unwrap_or_default();
+    space.wait("vmi", name, "ran on the second node", |vmi| runs_on(vmi, LOST))
+}
+
+fn qemus(vmi: &Value) -> Result<usize> {
+    let all = node::processes(pod_uid(vmi))?;
+    Ok(all.iter().filter(|process| process.words.iter().any(|word| word.contains("qemu-system"))).count())
+}
+
+fn guests_of_a_lost_node_run_elsewhere() -> Result<()> {
+    let second = Second::join()?;
+    let space = Namespace::new("node-loss")?;
+    a_power_cut(&space, &second)?;
+    a_cable_is_pulled(&space, &second)?;
+    a_disk_of_the_node(&space, &second)
+}
+
+fn a_power_cut(space: &Namespace, second: &Second) -> Result<()> {
+    let before = there(space, &drifter("falls", "Always"))?;
+    ferrovirt(&["node", "kill", LOST])?;
+    let since = Instant::now();
+    let after = space.wait("vmi", "falls", "ran on the first node", |vmi| runs_on(vmi, two_nodes::FIRST))?;
+    let took = since.elapsed().as_secs();
+    ensure!(took <= FAILOVER && uid(&after) != uid(&before), "it took {took} s");
+    space.event("VirtualMachineInstance", "falls", "NodeUnresponsive")?;
+    ferrovirt(&["node", "start", LOST])?;
+    second.takes_guests()?;
+    ensure!(uid(&space.get("vmi", "falls")?) == uid(&after), "it was started once more");
+    space.kubectl(&["delete", "vm", "falls"]).map(drop)
+}
+
+fn a_cable_is_pulled(space: &Namespace, second: &Second) -> Result<()> {
+    let before = there(space, &drifter("drifts", "Always"))?;
+    ferrovirt(&["node", "cut", LOST])?;
+    let since = Instant::now();
+    let after = space.wait("vmi", "drifts", "ran on the first node", |vmi| runs_on(vmi, two_nodes::FIRST))?;
+    let took = since.elapsed().as_secs();
+    ensure!(took <= FAILOVER && uid(&after) != uid(&before), "it took {took} s");
+    // Nobody can reach the first guest, which lives; its disks were its pod's own.
+    ensure!(qemus(&before)? == 1, "the guest of the node without a cable does not run");
+    ferrovirt(&["node", "heal", LOST])?;
+    until("the guest that was given up is ended", || Ok((qemus(&before)? == 0).then_some(())))?;
+    second.takes_guests()?;
+    ensure!(uid(&space.get("vmi", "drifts")?) == uid(&after) && qemus(&after)? == 1, "another guest was touched");
+    space.kubectl(&["delete", "vm", "drifts"]).map(drop)
+}
+
+fn a_disk_of_the_node(space: &Namespace, second: &Second) -> Result<()> {
+    let only = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [
+        { "key": "kubernetes.io/hostname", "operator": "In", "values": [LOST] },
+    ] }] } });
+    space.apply(&json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "e2e-node-loss" },
+        "spec": { "capacity": { "storage": "64Mi" }, "accessModes": ["ReadWriteOnce"], "nodeAffinity": only,
+            "storageClassName": "e2e-node-loss", "hostPath": { "path": "/var/e2e-node-loss", "type": "DirectoryOrCreate" } },
+    }))?;
+    space.apply(&json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "e2e-node-loss",
+            "resources": { "requests": { "storage": "64Mi" } } },
+    }))?;
+    let mut vm = drifter("bound", "Always");
+    machine::add_disk(&mut vm, "data", json!({ "persistentVolumeClaim": { "claimName": "data" } }));
+    let before = there(space, &vm)?;
+    ferrovirt(&["node", "cut", LOST])?;
+    let vm =
+        space.wait_for(SOON * 2, "vm", "bound", "said that its node does not answer", |vm| word(vm) == "Unknown")?;
+    let said = condition(&vm, "Ready")["message"].as_str().unwrap_or_default().to_owned();
+    ensure!(said.contains("volume data is on a disk that only node2 can reach"), "{said}");
+    let explained = space.virtctl(&["explain", "bound"])?;
+    ensure!(explained.contains("does not answer"), "{explained}");
+    // Its guest was there all the time, and goes on.
+    ferrovirt(&["node", "heal", LOST])?;
+    space.wait("vm", "bound", "ran again", |vm| word(vm) == "Running")?;
+    ensure!(uid(&space.get("vmi", "bound")?) == uid(&before) && qemus(&before)? == 1, "it was started once more");
+
+    // Without power its guest is gone. The administrator says so, and it is started as soon as its disk is back.
+    second.takes_guests()?;
+    ferrovirt(&["node", "kill", LOST])?;
+    space.wait_for(SOON * 2, "vm", "bound", "said that its node does not answer", |vm| word(vm) == "Unknown")?;
+    let taint = "node.kubernetes.io/out-of-service";
+    let unknown = ["wait", "node", LOST, "--for=condition=Ready=Unknown", "--timeout=120s"];
+    space.kubectl(&unknown)?;
+    space.kubectl(&["taint", "node", LOST, &format!("{taint}=nodeshutdown:NoExecute")])?;
+    let another = |vmi: &Value| !vmi.is_null() && uid(vmi) != uid(&before);
+    let after = space.wait("vmi", "bound", "was given up", another)?;
+    throughout(SOON / 6, || {
+        let now = space.get("vmi", "bound")?;
+        ensure!(uid(&now) == uid(&after) && phase(&now) != "Running", "it runs without its disk: {}", now["status"]);
+        Ok(())
+    })?;
+    space.kubectl(&["taint", "node", LOST, &format!("{taint}-")])?;
+    ferrovirt(&["node", "start", LOST])?;
+    second.takes_guests()?;
+    space.wait("vmi", "bound", "ran with its disk", |vmi| runs_on(vmi, LOST))?;
+    space.kubectl(&["delete", "vm", "bound"])?;
+    space.kubectl(&["delete", "pvc", "data"])?;
+    space.kubectl(&["delete", "pv", "e2e-node-loss"]).map(drop)
+}
