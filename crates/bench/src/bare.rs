@@ -102,6 +102,31 @@ impl Drop for Bare {
     }
 }
 
+/// A bridge that the guests of several daemons share with this host.
+pub(crate) struct Bridge;
+
+const BRIDGE: &str = "floorbr";
+
+impl Bridge {
+    /// With the host's address `host`, in a network of 256.
+    pub(crate) fn between(host: &str, bares: &[&Bare]) -> Result<Self> {
+        ip(&["link", "add", BRIDGE, "type", "bridge"])?;
+        let bridge = Self;
+        ip(&["address", "add", &format!("{host}/24"), "dev", BRIDGE])?;
+        for bare in bares {
+            ip(&["link", "set", &bare.tap, "master", BRIDGE])?;
+        }
+        ip(&["link", "set", BRIDGE, "up"])?;
+        Ok(bridge)
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = ip(&["link", "delete", BRIDGE]);
+    }
+}
+
 /// A domain and the daemon it is asked of.
 pub(crate) struct Domain {
     socket: PathBuf,

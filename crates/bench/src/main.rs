@@ -11,6 +11,7 @@ mod load;
 mod machines;
 mod migration;
 mod nodes;
+mod ping;
 mod process;
 mod rest;
 mod start;
