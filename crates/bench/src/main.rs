@@ -15,6 +15,7 @@ mod ping;
 mod process;
 mod rest;
 mod start;
+mod survival;
 mod table;
 mod writes;
 
@@ -33,7 +34,7 @@ const STATE: &str = "/var/lib/ferrovirt-bench";
 const SERVER_ONLY: &str = "api-server";
 /// The one that measures nothing but nodes: `bench nodes`.
 const NODES_ONLY: &str = "nodes";
-/// The one that measures nothing but migrations: `bench migration`.
+/// The one that measures nothing but machines that move: `bench migration`.
 const MIGRATION_ONLY: &str = "migration";
 
 fn main() -> ExitCode {
@@ -92,7 +93,7 @@ fn run(table: &mut Table) -> Result<()> {
         cluster.ferrovirt(&["up"])?;
         let client = runtime.block_on(cluster.client())?;
         table.append(runtime.block_on(migration::measure(&cluster, &client, rounds.div_ceil(4)))?);
-        return Ok(());
+        return runtime.block_on(survival::measure(&cluster, &client, table));
     }
     say("the cluster starts");
     let begin = Instant::now();
@@ -112,7 +113,8 @@ fn run(table: &mut Table) -> Result<()> {
         table.append(machines::measure(&cluster, &client, rounds).await?);
         say("machines move");
         table.append(migration::measure(&cluster, &client, rounds.div_ceil(4)).await?);
-        anyhow::Ok(())
+        say("a node is emptied, and one is lost");
+        survival::measure(&cluster, &client, table).await
     })?;
     cluster.ferrovirt(&["down", "--purge"])?;
     say("nodes start, and pods on simulated ones");
