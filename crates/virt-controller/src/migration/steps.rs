@@ -216,17 +216,19 @@ async fn configuration_for(
     guest: &VirtualMachineInstance,
 ) -> Result<(api::kubevirt::v1::VMIMConfigurationOptions, Option<String>), Error> {
     let base = context.migration_configuration();
+    let gates = context.settings().feature_gates;
     let policies: Vec<MigrationPolicy> = context.policies.list();
     if policies.is_empty() {
-        return Ok((base, None));
+        return Ok((configuration::gated(base, &gates), None));
     }
     let name = guest.namespace().unwrap_or_default();
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let namespace = namespaces.get_metadata(&name).await.map_err(Error::api("read", "namespace", "", &name))?;
-    Ok(match policy::matching(&policies, guest.labels(), namespace.labels()) {
+    let (configuration, name) = match policy::matching(&policies, guest.labels(), namespace.labels()) {
         Some(policy) => (configuration::with_policy(base, &policy.spec), Some(policy.name_any())),
         None => (base, None),
-    })
+    };
+    Ok((configuration::gated(configuration, &gates), name))
 }
 
 /// Changes the migration state of the guest, and with it the label that calls the target's virt-handler, as they were

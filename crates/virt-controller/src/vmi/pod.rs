@@ -8,6 +8,7 @@
 //! ```
 
 mod containers;
+mod networks;
 pub mod placement;
 mod probes;
 mod volumes;
@@ -188,6 +189,9 @@ fn annotations(vmi: &VirtualMachineInstance, settings: &Settings, emulation: boo
     if vmi.spec.domain.devices.interfaces.iter().any(|interface| interface.masquerade.is_some()) {
         add("istio.io/reroute-virtual-interfaces", "k6t-eth0".into());
         add("traffic.sidecar.istio.io/kubevirtInterfaces", "k6t-eth0".into());
+    }
+    if let Some(networks) = networks::annotation(vmi) {
+        out.insert(networks::ANNOTATION.to_owned(), networks);
     }
     json!(out)
 }

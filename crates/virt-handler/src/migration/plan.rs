@@ -11,14 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
 use api::kubevirt::words::{annotation, label};
-use api::quantity::Amount;
-use domain::{MigrationOptions, MigrationProgress};
+use domain::MigrationProgress;
 
 use super::uid;
-
-/// KubeVirt's limits, for a state that carries no configuration.
-const COMPLETION_SECONDS_PER_GIB: i64 = 150;
-const PROGRESS_SECONDS: i64 = 150;
 
 /// Whether the domain is to come here.
 pub(crate) fn arrives(vmi: &VirtualMachineInstance, node: &str) -> bool {
@@ -160,24 +155,6 @@ pub(crate) fn target(state: &State, known: Coming) -> Vec<TargetStep> {
     steps
 }
 
-/// What the launcher is asked for.
-pub(crate) fn options(state: &State) -> MigrationOptions {
-    let wanted = state.migration_configuration.as_deref().cloned().unwrap_or_default();
-    let positive = |value: Option<i64>, default: i64| u64::try_from(value.unwrap_or(default)).unwrap_or_default();
-    let bandwidth = wanted.bandwidth_per_migration.as_ref().and_then(|quantity| Amount::try_from(quantity).ok());
-    MigrationOptions {
-        uid: uid(state).to_owned(),
-        bandwidth: bandwidth.map(Amount::bytes).unwrap_or_default(),
-        auto_converge: wanted.allow_auto_converge == Some(true),
-        post_copy: wanted.allow_post_copy == Some(true),
-        workload_disruption: wanted.allow_workload_disruption.or(wanted.allow_post_copy) == Some(true),
-        completion_timeout_per_gib: positive(wanted.completion_timeout_per_gi_b, COMPLETION_SECONDS_PER_GIB),
-        progress_timeout: positive(wanted.progress_timeout, PROGRESS_SECONDS),
-        max_downtime: positive(wanted.max_downtime_ms, 0),
-        trust_disks: wanted.unsafe_migration_override == Some(true),
-    }
-}
-
 /// Where the target's agent listens, if its address is one.
 pub(crate) fn address(state: &State, usual_port: u16) -> Option<SocketAddr> {
     let address: IpAddr = state.target_node_address.as_deref()?.parse().ok()?;
@@ -291,34 +268,6 @@ mod tests {
         check(json!({"failed": true, "completed": true}), ready, &[TurnAway]);
         check(json!({"failed": true}), Coming { turned_away: true, ..ready }, &[]);
         check(json!({"failed": true}), fresh, &[]);
-    }
-
-    #[test]
-    fn the_configuration_becomes_options() {
-        let plain = options(&a_to_b(json!({})));
-        let limits = MigrationOptions {
-            uid: "m".into(),
-            completion_timeout_per_gib: 150,
-            progress_timeout: 150,
-            ..MigrationOptions::default()
-        };
-        assert_eq!(plain, limits);
-        let chosen = json!({"migrationConfiguration": {
-            "bandwidthPerMigration": "64Mi", "completionTimeoutPerGiB": 10, "progressTimeout": 5, "allowPostCopy": true,
-            "allowAutoConverge": true, "maxDowntimeMs": 100, "unsafeMigrationOverride": true,
-        }});
-        let expect = MigrationOptions {
-            uid: "m".into(),
-            bandwidth: 64 << 20,
-            auto_converge: true,
-            post_copy: true,
-            workload_disruption: true,
-            completion_timeout_per_gib: 10,
-            progress_timeout: 5,
-            max_downtime: 100,
-            trust_disks: true,
-        };
-        assert_eq!(options(&a_to_b(chosen)), expect);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::channel::{self, Hello};
+use super::options::options;
 use super::plan::{self, Leaving, SourceStep};
 use super::{Road, uid};
 use crate::Error;
@@ -156,7 +157,7 @@ async fn send(
     state: &State,
     launcher: &Launcher,
 ) -> Result<Sending, Error> {
-    let options = plan::options(state);
+    let options = options(state);
     let way = way(context, vmi, state)?;
     let trouble = way.trouble.clone();
     let (from, ..) = launcher::open(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;
