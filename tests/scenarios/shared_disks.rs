@@ -6,7 +6,6 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{self, condition, holds, phase, pod_uid, uid};
@@ -29,8 +28,6 @@ const NAME: &str = "ledger";
 const DIRECTORY: &str = "e2e-shared-disks";
 const RECORD: usize = 512;
 const SIZE: u64 = 8 << 20;
-/// A guest runs elsewhere within this many seconds.
-const FAILOVER: u64 = 60;
 
 /// A disk that both nodes reach, and guests on it; all is gone, and the second node well, when this is.
 struct Shared {
@@ -253,10 +250,8 @@ fn a_power_cut(shared: &Shared) -> Result<()> {
     shared.more("second")?;
     let before = shared.space.get("vmi", NAME)?;
     ferrovirt(&["node", "kill", SECOND])?;
-    let since = Instant::now();
     let after = shared.runs_on(FIRST)?;
-    let took = since.elapsed().as_secs();
-    ensure!(took <= FAILOVER && uid(&after) != uid(&before), "it took {took} s");
+    ensure!(uid(&after) != uid(&before), "it was not started anew");
     shared.writes("third")?;
     ferrovirt(&["node", "start", SECOND])?;
     two_nodes::ready()
