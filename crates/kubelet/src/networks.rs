@@ -198,13 +198,17 @@ pub(crate) fn forget(context: &Context, uid: &str) -> Result<()> {
 }
 
 /// After a start: sandboxes that were not finished are stopped, and what is recorded of sandboxes that are gone is taken back.
+///
+/// # Errors
+/// When the runtime cannot be asked, or a record not be read.
 pub(crate) async fn recover(context: &Context) -> Result<()> {
     let records = records(context);
     for uid in records.begun()? {
         for sandbox in context.runtime.sandboxes(Some(&uid)).await? {
             if sandbox.state == rpc::cri::PodSandboxState::SandboxReady as i32 {
                 tracing::info!(pod = uid, sandbox = sandbox.id, "a sandbox lacks its networks: it is made again");
-                stop_sandbox(context, &sandbox.id).await?;
+                leave(context, &sandbox.id).await;
+                context.runtime.stop_sandbox(&sandbox.id).await?;
             }
         }
         records.end(&uid)?;
@@ -212,10 +216,17 @@ pub(crate) async fn recover(context: &Context) -> Result<()> {
     let there = context.runtime.sandboxes(None).await?;
     for id in records.sandboxes()? {
         if !there.iter().any(|sandbox| sandbox.id == id) {
-            detach(context, &id).await?;
+            leave(context, &id).await;
         }
     }
     Ok(())
+}
+
+/// As [`detach`]; what fails, as when the API server does not answer yet, is left to the next start.
+async fn leave(context: &Context, id: &str) {
+    if let Err(error) = detach(context, id).await {
+        tracing::warn!(sandbox = id, error = %kit::Chain(&error), "networks of a sandbox were not left");
+    }
 }
 
 /// Stops a sandbox after its networks were left.

@@ -238,7 +238,7 @@ pub fn made(result: &Value, interface: &str) -> Made {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
