@@ -36,7 +36,7 @@ use steps::Subject;
 use crate::{
     context::{Context, UNFINISHED, job_word, migration_word, migration_words, moved, owner_word, reference},
     error::Error,
-    patch,
+    patch, stand_in,
     vmi::active,
 };
 
@@ -70,6 +70,13 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let now = clock::now();
     let lost = |node: Option<String>| node.is_some_and(|node| context.lost(&node).is_some());
     let target = pods.iter().find(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
+    let turn = if waits { turn(context, key) } else { Turn::Now };
+    let back_off = if waits { queue::back_off(&migration, &siblings, now) } else { None };
+    let starts = waits && target.is_none() && turn == Turn::Now && back_off.is_none();
+    let immovable = match guest.as_ref().filter(|guest| starts && plan::movable(guest, &pods)) {
+        Some(guest) => stand_in::obstacle::find(context, guest).await?,
+        None => None,
+    };
     let view = View {
         migration: &migration,
         vmi: guest.as_ref(),
@@ -77,8 +84,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         source_lost: lost(guest.as_ref().map(|guest| source_node(&migration, guest))),
         target_lost: lost(target.and_then(|pod| pod.spec.as_ref()?.node_name.clone())),
         rival: siblings.iter().any(|other| is_rival(&migration, other)),
-        turn: if waits { turn(context, key) } else { Turn::Now },
-        back_off: if waits { queue::back_off(&migration, &siblings, now) } else { None },
+        turn,
+        immovable,
+        back_off,
         now,
     };
     let plan = plan::plan(&view);

@@ -9,7 +9,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
+use api::kubevirt::v1::{
+    StorageMigratedVolumeInfo, VirtualMachineInstance, VirtualMachineInstanceMigrationState as State,
+};
 use api::kubevirt::words::label;
 use api::quantity::Amount;
 use domain::{MigrationOptions, MigrationProgress};
@@ -127,6 +129,8 @@ pub(crate) struct Coming {
     pub arrived: bool,
     /// The launcher was told that nothing will come.
     pub turned_away: bool,
+    /// A disk does not fit here.
+    pub unfit: bool,
 }
 
 /// One thing to do on the target.
@@ -141,7 +145,7 @@ pub(crate) enum TargetStep {
 }
 
 pub(crate) fn target(state: &State, known: Coming) -> Vec<TargetStep> {
-    if ended(state) && !succeeded(state) {
+    if known.unfit || (ended(state) && !succeeded(state)) {
         let told = !known.connected || known.turned_away;
         return if told { Vec::new() } else { vec![TargetStep::TurnAway] };
     }
@@ -155,12 +159,14 @@ pub(crate) fn target(state: &State, known: Coming) -> Vec<TargetStep> {
 }
 
 /// What the launcher is asked for.
-pub(crate) fn options(state: &State) -> MigrationOptions {
+pub(crate) fn options(vmi: &VirtualMachineInstance, state: &State) -> MigrationOptions {
     let wanted = state.migration_configuration.as_deref().cloned().unwrap_or_default();
     let positive = |value: Option<i64>, default: i64| u64::try_from(value.unwrap_or(default)).unwrap_or_default();
+    let name = |volume: &StorageMigratedVolumeInfo| volume.volume_name.clone();
     let bandwidth = wanted.bandwidth_per_migration.as_ref().and_then(|quantity| Amount::try_from(quantity).ok());
     MigrationOptions {
         uid: uid(state).to_owned(),
+        copied_volumes: vmi.status.iter().flat_map(|status| &status.migrated_volumes).map(name).collect(),
         bandwidth: bandwidth.map(Amount::bytes).unwrap_or_default(),
         auto_converge: wanted.allow_auto_converge == Some(true),
         post_copy: wanted.allow_post_copy == Some(true),
@@ -272,13 +278,15 @@ mod tests {
         check(json!({"completed": true}), Coming { listening: false, arrived: true, ..ready }, &[]);
         check(json!({"completed": true}), Coming { arrived: true, plugged: true, ..fresh }, &[Connect]);
         check(json!({"failed": true, "completed": true}), ready, &[TurnAway]);
+        check(json!({}), Coming { unfit: true, connected: true, ..Coming::default() }, &[TurnAway]);
         check(json!({"failed": true}), Coming { turned_away: true, ..ready }, &[]);
         check(json!({"failed": true}), fresh, &[]);
     }
 
     #[test]
     fn the_configuration_becomes_options() {
-        let plain = options(&a_to_b(json!({})));
+        let vmi = |status: Value| serde_json::from_value(json!({ "status": status })).unwrap();
+        let plain = options(&vmi(Value::Null), &a_to_b(json!({})));
         let limits = MigrationOptions {
             uid: "m".into(),
             completion_timeout_per_gib: 150,
@@ -292,6 +300,7 @@ mod tests {
         }});
         let expect = MigrationOptions {
             uid: "m".into(),
+            copied_volumes: vec!["data".into()],
             bandwidth: 64 << 20,
             auto_converge: true,
             post_copy: true,
@@ -301,7 +310,8 @@ mod tests {
             max_downtime: 100,
             trust_disks: true,
         };
-        assert_eq!(options(&a_to_b(chosen)), expect);
+        let copied = vmi(json!({ "migratedVolumes": [{ "volumeName": "data" }] }));
+        assert_eq!(options(&copied, &a_to_b(chosen)), expect);
     }
 
     #[test]
