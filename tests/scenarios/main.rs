@@ -11,6 +11,7 @@ mod console;
 mod deletion;
 mod eviction;
 mod hardware;
+mod local_disks;
 mod migration;
 mod node_loss;
 mod power;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         eviction::trials(),
         deletion::trials(),
         migration::trials(),
+        local_disks::trials(),
         node_loss::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

@@ -115,6 +115,10 @@ pub(crate) fn away(context: &Context, vmi: &VirtualMachineInstance, known: &Clai
         {
             return Some(format!("PVC {namespace}/{name}: {}", plan::gone(stand_in)));
         }
+        if moved_to.is_none() && !context.claims.keys_by_word(&stand_in_word(&namespace, name)).is_empty() {
+            // Whoever starts now would find an outdated disk as soon as the other has gone with it.
+            return Some(format!("PVC {namespace}/{name}: its disk is being moved with a guest to another node"));
+        }
         if let Some(stand_in) = moved_to {
             return Some(format!(
                 "PVC {namespace}/{name}: its disk moved with a guest and is on PVC {namespace}/{stand_in}; it is put back \

@@ -130,6 +130,9 @@ async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Erro
     let emulation = context.emulation(&settings);
     let required = required(context, subject, emulation);
     let there = stand_in::prepare::stand_ins(context, migration, guest).await?;
+    if let Some(why) = stand_in::obstacle::in_use(context, guest).await? {
+        return Err(Error::InUse(why));
+    }
     let claims = context.claims_of(&there);
     let pod = target_pod::render(migration, &there, &claims, &settings, emulation, &required).map_err(Error::Render)?;
     let message = format!("Created migration target pod {}", pod.name_any());

@@ -54,6 +54,11 @@ pub fn moved_to(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.metadata.annotations.as_ref()?.get(MOVED_TO).map(String::as_str)
 }
 
+/// Deleting `claim` deletes `stand_in`: another claim under the same name has nothing to do with it.
+pub fn belongs_to(stand_in: &PersistentVolumeClaim, claim: &PersistentVolumeClaim) -> bool {
+    stand_in.owner_references().iter().any(|owner| Some(&owner.uid) == claim.metadata.uid.as_ref())
+}
+
 /// The name of the stand-in that the migration with the UID `migration` makes for the claim `root`.
 pub fn name(root: &str, migration: &str) -> String {
     let digest = Sha256::digest(format!("{root}/{migration}"));

@@ -1,21 +1,24 @@
 //! Whether there can be a stand-in at all, asked before anything is made.
 
-use api::kubevirt::v1::VirtualMachineInstance;
+use api::kubevirt::{v1::VirtualMachineInstance, words::label};
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim},
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::StorageClass,
 };
 use kit::store::Key;
 use kube::{Api, ResourceExt, api::ListParams};
 
 use super::claim;
-use crate::{context::Context, error::Error};
+use crate::{context::Context, error::Error, vmi::plan};
 
 /// The provisioner of classes that have none.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// Why a disk of `guest` cannot be copied, if one cannot.
 pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> Result<Option<String>, Error> {
+    if let Some(why) = in_use(context, guest).await? {
+        return Ok(Some(why));
+    }
     let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
     let mut free = None;
     for used in claim::copied(guest, &known) {
@@ -41,6 +44,40 @@ pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> R
         }
     }
     Ok(None)
+}
+
+/// Who else uses a disk of `guest` that is to be copied, and would be left with an outdated one.
+///
+/// What is started once there is a stand-in waits for the end of the move. So whoever asks after the stand-ins were made
+/// misses nobody.
+pub(crate) async fn in_use(context: &Context, guest: &VirtualMachineInstance) -> Result<Option<String>, Error> {
+    let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
+    let copied = claim::copied(guest, &known);
+    if copied.is_empty() {
+        return Ok(None);
+    }
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let pods = api.list(&ListParams::default()).await.map_err(Error::api("list", "pods", &namespace, ""))?.items;
+    let own = guest.uid();
+    let others = pods.iter().filter(|pod| pod.labels().get(label::CREATED_BY) != own.as_ref() && !plan::ended(pod));
+    for pod in others {
+        if let Some(used) = copied.iter().find(|used| uses(pod, used.claim)) {
+            let name = pod.name_any();
+            return Ok(Some(format!(
+                "the disk on PVC {namespace}/{} cannot be copied: pod {name} uses it, too",
+                used.claim
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// The pod mounts the claim, or will.
+pub(super) fn uses(pod: &Pod, claim: &str) -> bool {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let mut named =
+        volumes.into_iter().flatten().filter_map(|volume| Some(&volume.persistent_volume_claim.as_ref()?.claim_name));
+    named.any(|name| name == claim)
 }
 
 async fn provisions(context: &Context, class: &str) -> Result<bool, Error> {

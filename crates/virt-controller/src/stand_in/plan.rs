@@ -95,6 +95,8 @@ enum Fate {
     Filling,
     /// It has nothing, or nothing that is still wanted.
     Useless,
+    /// The claim it was made for is gone, and with it goes the disk.
+    Bereft,
 }
 
 /// What to do next.
@@ -103,8 +105,7 @@ pub fn plan(view: &View<'_>) -> Step {
         return put_back(view, volume);
     }
     let by_fate = |wanted: Fate| view.stand_ins.iter().filter(move |one| fate(view, one) == wanted);
-    let arrived = by_fate(Fate::Arrived).next().filter(|_| view.claim.is_some());
-    if let Some(stand_in) = arrived {
+    if let Some(stand_in) = by_fate(Fate::Arrived).next() {
         return Step::Point { stand_in: stand_in.name_any() };
     }
     if let Some(guest) = view.guests.iter().find(|guest| !plan::is_final(guest) && has_to_switch(view, guest)) {
@@ -118,7 +119,8 @@ pub fn plan(view: &View<'_>) -> Step {
     if view.claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some()) {
         return Step::Wait;
     }
-    match view.stand_ins.iter().find(|one| one.name_any() == moved_to) {
+    let own = |one: &&PersistentVolumeClaim| view.claim.is_some_and(|claim| claim::belongs_to(one, claim));
+    match view.stand_ins.iter().filter(own).find(|one| one.name_any() == moved_to) {
         None => Step::Complain(gone(moved_to)),
         Some(one) if one.metadata.deletion_timestamp.is_some() => Step::Wait,
         Some(_) if view.guests.iter().any(|guest| lives_on(guest, moved_to)) => Step::Wait,
@@ -137,7 +139,8 @@ pub fn gone(stand_in: &str) -> String {
 
 fn fate(view: &View<'_>, stand_in: &PersistentVolumeClaim) -> Fate {
     let name = stand_in.name_any();
-    if view.claim.and_then(claim::moved_to) == Some(&name) {
+    let Some(claim) = view.claim.filter(|claim| claim::belongs_to(stand_in, claim)) else { return Fate::Bereft };
+    if claim::moved_to(claim) == Some(&name) {
         return Fate::Holds;
     }
     let label = |key: &str| stand_in.labels().get(key).map(String::as_str).unwrap_or_default();

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     Found, MOVED_TO, claim,
+    obstacle::uses,
     plan::Step,
     record::{self, Record},
     wake,
@@ -141,6 +142,7 @@ async fn keep(context: &Context, key: &Key, stand_in: &str) -> Result<Next, Erro
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
     let list = pods.list(&ListParams::default()).await.map_err(Error::api("list", "pods", &key.namespace, ""))?;
+    // Also one that has ended: its node may have the volume mounted.
     if let Some(pod) = list.items.iter().find(|pod| uses(pod, &key.name) || uses(pod, stand_in)) {
         let said = format!("Pod {} still uses the claim: its disk is put back once it is gone.", pod.name_any());
         context.recorder.normal(&reference(&claim), "DiskInUse", said);
@@ -161,14 +163,6 @@ async fn keep(context: &Context, key: &Key, stand_in: &str) -> Result<Next, Erro
 
 fn claim_uid(volume: &PersistentVolume) -> Option<String> {
     volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
-}
-
-/// Also pods that have ended: their nodes may have the volume mounted.
-fn uses(pod: &Pod, claim: &str) -> bool {
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-    let mut named =
-        volumes.into_iter().flatten().filter_map(|volume| Some(&volume.persistent_volume_claim.as_ref()?.claim_name));
-    named.any(|name| name == claim)
 }
 
 async fn change(

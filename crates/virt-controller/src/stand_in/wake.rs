@@ -27,7 +27,9 @@ pub(crate) fn trim(claim: &mut PersistentVolumeClaim) {
     }
     claim.metadata.annotations = claim.metadata.annotations.take().filter(|all| !all.is_empty());
     claim.metadata.labels = claim.metadata.labels.take().filter(|all| !all.is_empty());
-    claim.metadata.owner_references = None;
+    if claim::stands_in_for(claim).is_none() {
+        claim.metadata.owner_references = None;
+    }
     if let Some(status) = &mut claim.status {
         status.conditions = None;
     }
@@ -49,6 +51,12 @@ pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a Stri
 /// A claim has changed, whose index words are and were `words`.
 pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = String>) {
     let mut roots: Vec<Key> = words.filter_map(|word| root_of(&word)).collect();
+    for root in &roots {
+        // Guests that wait for the disk name the claim.
+        for guest in context.vmis.keys_by_word(&claim_word(&root.namespace, &root.name)) {
+            context.vmi_queue.add(guest);
+        }
+    }
     let is_root = context.claims.get(key).is_none_or(|claim| claim::moved_to(&claim).is_some())
         || !context.claims.keys_by_word(&stand_in_word(&key.namespace, &key.name)).is_empty()
         || is_put_back(context, key);

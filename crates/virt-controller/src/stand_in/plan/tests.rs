@@ -374,7 +374,10 @@ fn who_deletes_the_claim_deletes_the_disk() {
     let mut leaving = made(CLAIM, "c", Some("old"));
     leaving.annotations_mut().insert(crate::stand_in::MOVED_TO.to_owned(), stand_in.name_any());
     leaving.metadata.deletion_timestamp = made_at();
-    check(Some(&leaving), &[stand_in], &[], &Step::Wait);
+    check(Some(&leaving), std::slice::from_ref(&stand_in), &[], &Step::Wait);
+    // Another claim under that name is not the one it stood in for.
+    let moved = guest(CLAIM, json!({ "migrationUid": "job", "completed": true }));
+    check(Some(&made(CLAIM, "another", None)), &[stand_in], &[moved], &Step::Wait);
 }
 
 fn made_at() -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
