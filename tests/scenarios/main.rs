@@ -12,6 +12,7 @@ mod console;
 mod deletion;
 mod eviction;
 mod hardware;
+mod local_disks;
 mod migration;
 mod mover;
 mod networks;
@@ -70,6 +71,7 @@ fn alone() -> Vec<Trial> {
         eviction::trials_alone(),
         update::trials(),
         migration::trials(),
+        local_disks::trials(),
         networks::trials(),
         node_loss::trials(),
         shared_disks::trials(),

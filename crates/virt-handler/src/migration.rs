@@ -66,6 +66,8 @@ pub(crate) struct Moving {
     welcome: Option<Welcome>,
     expected: String,
     turned_away: String,
+    /// What does not fit here, and of which migration.
+    unfit: Option<(String, String)>,
     told_at: Option<Instant>,
 }
 

@@ -21,7 +21,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::{queue::Turn, settle, state};
-use crate::vmi::{active, plan as vmi};
+use crate::{
+    stand_in::claim,
+    vmi::{active, plan as vmi},
+};
 
 /// A target pod may be unschedulable this long.
 const UNSCHEDULABLE: i64 = 300;
@@ -112,6 +115,8 @@ pub struct View<'a> {
     pub rival: bool,
     /// Its turn, once it waits for one.
     pub turn: Turn,
+    /// Why a disk of the guest cannot be copied, asked when it is about to start.
+    pub immovable: Option<String>,
     /// Attempts before it failed; it waits this long.
     pub back_off: Option<Duration>,
     /// The time.
@@ -170,7 +175,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         return Plan { steps: vec![Step::Adopt], ..Default::default() };
     }
     let mut plan = match failure(view, guest) {
-        Some(why) => fail(view, why),
+        Some(why) => fail(view, &why),
         None => go_on(view, guest),
     };
     plan.abort_requested = view.cancelled();
@@ -239,8 +244,16 @@ fn fail(view: &View<'_>, why: &str) -> Plan {
     Plan { steps, phases: vec![phase::FAILED], remarks, ..Default::default() }
 }
 
-/// Why the migration cannot succeed any more, if it cannot.
-fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'static str> {
+/// Why the migration cannot succeed, if it cannot.
+fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<String> {
+    let own = state::ours(guest, view.uid());
+    let immovable = || view.immovable.as_ref().map(|why| format!("Migration failed because {why}"));
+    let moved = own.is_some_and(state::moved);
+    interrupted(view, guest).map(str::to_owned).or_else(|| immovable().filter(|_| !moved))
+}
+
+/// What happened that ends the migration, if something did.
+fn interrupted(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'static str> {
     let now = phase_of(view.migration);
     let handed_over = matches!(now, phase::PREPARING_TARGET | phase::TARGET_READY | phase::RUNNING);
     let own = state::ours(guest, view.uid());
@@ -385,6 +398,7 @@ pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
     vmi::phase_of(guest) == api::kubevirt::words::phase::RUNNING
         && state::of(guest).is_none_or(state::over)
         && !guest.labels().contains_key(label::MIGRATION_TARGET_NODE)
+        && !claim::is_switching(guest)
         && pods.iter().filter(|pod| !is_down(pod)).count() == 1
         && active::active(guest, pods).is_some_and(|pod| !is_down(pod))
 }

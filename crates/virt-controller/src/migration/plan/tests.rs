@@ -20,6 +20,7 @@ struct Case {
     rival: bool,
     turn: Turn,
     back_off: Option<Duration>,
+    immovable: Option<String>,
 }
 
 fn case(phase: &'static str) -> Case {
@@ -35,6 +36,7 @@ fn case(phase: &'static str) -> Case {
         rival: false,
         turn: Turn::Now,
         back_off: None,
+        immovable: None,
     }
 }
 
@@ -97,6 +99,7 @@ impl Case {
             rival: self.rival,
             turn: self.turn.clone(),
             back_off: self.back_off,
+            immovable: self.immovable.clone(),
             now: NOW.parse().unwrap(),
         })
     }
@@ -181,6 +184,12 @@ fn from_nothing_to_running() {
     let started = json!({ "targetNodeAddress": "10.0.0.2", "startTimestamp": START });
     case("TargetReady").pods(&both("running")).state(started.clone()).expect(&["Running"], &[]);
     case("Running").pods(&both("running")).state(started).expect(&[], &[]);
+}
+
+#[test]
+fn a_disk_that_cannot_be_copied_is_said_before_anything_is_made() {
+    let plan = Case { immovable: Some("of that".to_owned()), ..case("Pending") }.expect(&["Failed"], &[]);
+    assert_eq!(plan.remarks, [Remark::Warning("FailedMigration", "Migration failed because of that".to_owned())]);
 }
 
 #[test]
@@ -412,6 +421,7 @@ fn a_guest_that_is_gone() {
             rival: false,
             turn: Turn::Now,
             back_off: None,
+            immovable: None,
             now: NOW.parse().unwrap(),
         };
         plan(&view).steps
