@@ -54,10 +54,11 @@ fn run(console: &mut Console, command: &str) -> Result<String> {
     Ok(shown)
 }
 
-/// The hardware addresses that the guest sees, and what is on the disks beside the root.
+/// The hardware addresses that the guest sees, and what is at the beginning of its disks.
 fn possessions(console: &mut Console) -> Result<String> {
-    let disks = DISKS.map(|disk| format!("/dev/{disk}")).join(" ");
-    run(console, &format!("cat /sys/class/net/eth*/address; echo 3 > /proc/sys/vm/drop_caches; sha256sum {disks}"))
+    let disks = DISKS.join(" ");
+    let sums = format!("for d in {disks}; do dd if=/dev/$d bs=512k count=1 2>/dev/null | sha256sum; done");
+    run(console, &format!("cat /sys/class/net/eth*/address; echo 3 > /proc/sys/vm/drop_caches; {sums}"))
 }
 
 fn neighbours(console: &mut Console, host: u8) -> Result<()> {
@@ -76,6 +77,14 @@ fn told(vmi: &Value) -> Vec<(String, String, String)> {
     let word = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
     let all = vmi["status"]["interfaces"].as_array().into_iter().flatten();
     all.map(|entry| (word(entry, "name"), word(entry, "mac"), word(entry, "infoSource"))).collect()
+}
+
+/// The VMI, once it tells what the guest's agent knows of every interface.
+fn known(mover: &Mover) -> Result<Value> {
+    until("all interfaces in the VMI", SOON, || {
+        let now = mover.vmi()?;
+        Ok(told(&now).iter().all(|(_, _, source)| source.contains("guest-agent")).then_some(now))
+    })
 }
 
 fn networks_and_disks_move_with_their_guest() -> Result<()> {
@@ -99,7 +108,7 @@ fn networks_and_disks_move_with_their_guest() -> Result<()> {
         }
         machine::add_disk(vm, "facts", json!({ "cloudInitConfigDrive": { "userData": "#cloud-config\n" } }));
     })?;
-    let vmi = mover.vmi()?;
+    let vmi = known(&mover)?;
     let disks = vmi["spec"]["domain"]["devices"]["disks"].as_array().map(Vec::len);
     ensure!(disks == Some(8) && told(&vmi).len() == 4, "{} and {:?}", vmi["spec"]["domain"], told(&vmi));
     ensure!(condition(&vmi, "LiveMigratable")["status"] == "True", "{}", vmi["status"]["conditions"]);
@@ -115,7 +124,7 @@ fn networks_and_disks_move_with_their_guest() -> Result<()> {
     address(&mut console, 1)?;
     address(&mut peer, 2)?;
     let filled: Vec<String> =
-        DISKS[..4].iter().map(|disk| format!("dd if=/dev/urandom of=/dev/{disk} bs=1M count=2 2>/dev/null")).collect();
+        DISKS[..4].iter().map(|disk| format!("dd if=/dev/urandom of=/dev/{disk} bs=512k count=1 2>/dev/null")).collect();
     run(&mut console, &format!("{}; sync", filled.join("; ")))?;
     let before = possessions(&mut console)?;
     neighbours(&mut console, 2)?;
@@ -134,10 +143,7 @@ fn networks_and_disks_move_with_their_guest() -> Result<()> {
         neighbours(&mut peer, 1)?;
         let after = possessions(&mut console)?;
         ensure!(after == before, "before: {before}\nafter: {after}");
-        let now = until("all interfaces in the VMI", SOON, || {
-            let now = mover.vmi()?;
-            Ok(told(&now).iter().all(|(_, _, source)| source.contains("guest-agent")).then_some(now))
-        })?;
+        let now = known(&mover)?;
         ensure!(told(&now) == told(&vmi), "before: {:?}\nafter: {:?}", told(&vmi), told(&now));
     }
     console.leave()?;

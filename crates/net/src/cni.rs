@@ -269,19 +269,19 @@ mod tests {
         }
     }
 
-    /// Says what it was told, as an interface's name, and what it read, as another.
-    const TELLS: &str = r#"in=$(cat | sed 's/"/\\"/g'); echo "{\"cniVersion\":\"1.0.0\",\"was\":\"$CNI_COMMAND $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS\",\"read\":\"$in\"}""#;
+    /// Keeps what it read beside itself, and says what it was told and by whom.
+    const TELLS: &str = r#"cat > $0.read; echo "{\"was\":\"$CNI_COMMAND $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS\",\"by\":\"${0##*/}\"}""#;
 
     #[tokio::test]
     async fn a_chain_passes_results_on() {
         let dir = plugins(&[("one", TELLS), ("two", TELLS)]);
         let result = add(&[dir.clone()], &network(&["one", "two"]), &attachment()).await.unwrap();
         assert_eq!(result["was"], "ADD c /run/netns/x net1 A=1;B=2");
-        let read: Value = serde_json::from_str(result["read"].as_str().unwrap()).unwrap();
-        assert_eq!((&read["name"], &read["type"], &read["cniVersion"]), (&json!("n"), &json!("two"), &json!("1.0.0")));
-        assert_eq!(read["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
-        let before: Value = serde_json::from_str(read["prevResult"]["read"].as_str().unwrap()).unwrap();
-        assert_eq!((&before["type"], &before["prevResult"]), (&json!("one"), &Value::Null));
+        let read = |name: &str| -> Value { serde_json::from_slice(&std::fs::read(dir.join(name)).unwrap()).unwrap() };
+        let (one, two) = (read("one.read"), read("two.read"));
+        assert_eq!((&two["name"], &two["type"], &two["cniVersion"]), (&json!("n"), &json!("two"), &json!("1.0.0")));
+        assert_eq!(two["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
+        assert_eq!((&two["prevResult"]["by"], &one["prevResult"]), (&json!("one"), &Value::Null));
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -115,12 +115,24 @@ fn peer(message: &NeighbourMessage) -> Option<IpAddr> {
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::LinkLayerAddress(mac) => everybody = mac.as_slice() == EVERYBODY,
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => found = Some(IpAddr::V4(*v4)),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => found = Some(IpAddr::V6(*v6)),
+            NeighbourAttribute::Destination(address) => found = ip(address),
             _ => {}
         }
     }
     found.filter(|_| everybody)
+}
+
+/// The library goes by the family, which is that of bridges here.
+fn ip(address: &NeighbourAddress) -> Option<IpAddr> {
+    match address {
+        NeighbourAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        NeighbourAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        NeighbourAddress::Other(bytes) => {
+            let v4 = <[u8; 4]>::try_from(bytes.as_slice()).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from)).ok()
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
