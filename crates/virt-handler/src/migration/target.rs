@@ -101,7 +101,8 @@ fn coming(guest: &Guest, state: &State) -> Coming {
     let moving = guest.moving();
     Coming {
         connected,
-        plugged,
+        // Which pod is met next is not known before it is.
+        plugged: connected && plugged,
         arrived,
         expected: moving.expected == uid(state),
         listening: moving.welcome.as_ref().is_some_and(|welcome| welcome.uid == uid(state)),
