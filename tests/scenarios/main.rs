@@ -1,6 +1,7 @@
 //! Scenarios on a live cluster, with real guests. `scripts/test.sh` starts the cluster and runs them.
 //!
-//! A scenario either has machines of its own in a namespace of its own, or uses the guest of `shared`.
+//! A scenario either has machines of its own in a namespace of its own, or uses the guest of `shared`, or the one of `mover`.
+//! First what can run side by side; then, one after the other, what everybody would notice, or what must happen in time.
 
 mod access;
 mod bad_images;
@@ -13,47 +14,83 @@ mod eviction;
 mod hardware;
 mod local_disks;
 mod migration;
+mod mover;
+mod networks;
 mod node_loss;
 mod power;
 mod probes;
 mod run_strategy;
 mod shared;
+mod shared_disks;
 mod stop;
 mod survival;
 mod two_nodes;
+mod update;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
 
+/// An emulated guest that boots takes a whole core. More of them at once would only wait for each other.
+const SIDE_BY_SIDE: usize = 2;
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Emulated guests share two cores: side by side they would only wait for each other.
+    arguments.test_threads = Some(SIDE_BY_SIDE);
+    let beside = libtest_mimic::run(&arguments, beside());
     arguments.test_threads = Some(1);
-    let trials = [
-        bad_input::trials(),
-        bad_images::trials(),
-        console::trials(),
-        access::trials(),
-        power::trials(),
-        survival::trials(),
-        boot::trials(),
-        hardware::trials(),
-        claims::trials(),
-        probes::trials(),
-        stop::trials(),
-        run_strategy::trials(),
-        eviction::trials(),
-        deletion::trials(),
-        migration::trials(),
-        local_disks::trials(),
-        node_loss::trials(),
-    ];
-    let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
+    let alone = libtest_mimic::run(&arguments, alone());
+    mover::shut_down();
     shared::shut_down();
     two_nodes::shut_down();
-    conclusion.exit_code()
+    if beside.has_failed() || alone.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What may run side by side, on one node. Who uses the shared guest waits for it: there are others in between.
+fn beside() -> Vec<Trial> {
+    let shared = [console::trials(), access::trials(), power::trials()];
+    let own = [
+        claims::trials(),
+        hardware::trials(),
+        run_strategy::trials(),
+        probes::trials(),
+        bad_images::trials(),
+        deletion::trials(),
+        eviction::trials(),
+        boot::trials(),
+        bad_input::trials(),
+    ];
+    interleaved(shared.into_iter().flatten().collect(), own.into_iter().flatten().collect())
+}
+
+fn alone() -> Vec<Trial> {
+    let trials = [
+        stop::trials(),
+        survival::trials(),
+        eviction::trials_alone(),
+        update::trials(),
+        migration::trials(),
+        local_disks::trials(),
+        networks::trials(),
+        node_loss::trials(),
+        shared_disks::trials(),
+    ];
+    trials.into_iter().flatten().collect()
+}
+
+/// Both lists in their order, the one spread over the other.
+fn interleaved(few: Vec<Trial>, many: Vec<Trial>) -> Vec<Trial> {
+    let (few_len, many_len) = (few.len(), many.len().max(1));
+    let mut out = Vec::new();
+    let mut few = few.into_iter();
+    for (at, trial) in many.into_iter().enumerate() {
+        out.push(trial);
+        let due = (at + 1) * few_len / many_len - at * few_len / many_len;
+        out.extend(few.by_ref().take(due));
+    }
+    out.extend(few);
+    out
 }
 
 /// A scenario by its name.

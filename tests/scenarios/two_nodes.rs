@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{holds, uid};
-use e2e::wait::{BOOT, SOON, until};
+use e2e::wait::{BOOT, until};
 use e2e::{Namespace, node, root};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// The node that every cluster has.
 pub(crate) const FIRST: &str = "node1";
@@ -56,22 +56,6 @@ pub(crate) fn handler(on: &str) -> Result<node::Process> {
     let mut pods = list["items"].as_array().into_iter().flatten();
     let pod = pods.find(|pod| holds(pod, "Ready")).with_context(|| format!("virt-handler is not ready on {on}"))?;
     node::process(uid(pod), "virt-handler")
-}
-
-/// Runs `work` while migrations are limited to `bandwidth`.
-pub(crate) fn with_bandwidth(bandwidth: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    let limit = |bandwidth: Value| {
-        let patch = json!({ "spec": { "configuration": { "migrations": { "bandwidthPerMigration": bandwidth } } } });
-        Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch.to_string()])
-    };
-    limit(json!(bandwidth))?;
-    until("the limit to be known", SOON, || {
-        let path = "jsonpath={.items[0].status.phase}";
-        Ok((Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "-o", path])? == "Deployed").then_some(()))
-    })?;
-    let outcome = work();
-    limit(Value::Null)?;
-    outcome
 }
 
 /// Removes what was added.

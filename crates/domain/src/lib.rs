@@ -30,7 +30,9 @@ pub use environment::{
 pub use facts::{DeviceKind, GuestFacts, GuestInterface, LiveDevice};
 pub use live::{LiveDomain, ReadError};
 pub use migratable::{Host, Migratability, Obstacle, migratability};
-pub use migration::{MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
+pub use migration::{
+    DowntimeRamp, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress, StallDetector,
+};
 use xml::Element;
 
 /// Why a VMI has no domain. The sentence reaches the user in a condition.

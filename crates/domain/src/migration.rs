@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What a migration may do and how long it may take.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MigrationOptions {
     /// UID of the VirtualMachineInstanceMigration.
@@ -26,6 +26,69 @@ pub struct MigrationOptions {
     pub max_downtime: u64,
     /// Leave it to the administrator that shared disks are safe with their caches.
     pub trust_disks: bool,
+    /// Compress memory on its way.
+    pub compression: bool,
+    /// Allow QEMU a longer pause step by step, up to `max_downtime`.
+    pub ramp: Option<DowntimeRamp>,
+    /// Judge progress by what remains after each pass over the memory, in place of `progress_timeout`.
+    pub stall: Option<StallDetector>,
+}
+
+/// How the pause that QEMU may take grows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DowntimeRamp {
+    /// Milliseconds at first.
+    pub initial: u64,
+    /// Equal steps from there to the longest pause.
+    pub steps: u64,
+    /// Passes over the memory before the first step.
+    pub start_after: u64,
+    /// Seconds between two steps.
+    pub cooldown: u64,
+}
+
+impl Default for DowntimeRamp {
+    fn default() -> Self {
+        Self { initial: 150, steps: 7, start_after: 3, cooldown: 10 }
+    }
+}
+
+/// When a migration has stopped to converge, and what follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StallDetector {
+    /// Percent that count as no difference.
+    pub margin: u64,
+    /// Seconds that what remains may not get less.
+    pub window: u64,
+    /// Seconds that the hand-over may take once it was asked for.
+    pub switchover_timeout: u64,
+    /// Weight of the newest sample of the bandwidth.
+    pub ewma_alpha: f64,
+    /// How many times the longest pause a pause may seem to take before the migration is given up.
+    pub possible_factor: f64,
+    /// By how much the patience for a good moment shrinks each time that none has come.
+    pub patience_decay: f64,
+    /// Wait for a moment in which little remains.
+    pub search_minimum: bool,
+    /// How many times the time to complete a migration may take in all.
+    pub completion_factor: f64,
+}
+
+impl Default for StallDetector {
+    fn default() -> Self {
+        Self {
+            margin: 4,
+            window: 40,
+            switchover_timeout: 60,
+            ewma_alpha: 0.4,
+            possible_factor: 1.5,
+            patience_decay: 0.5,
+            search_minimum: true,
+            completion_factor: 2.0,
+        }
+    }
 }
 
 /// How the guest gets over.

@@ -18,7 +18,7 @@ pub struct Migration {
     pub memory_uri: String,
     /// The domain as the target is to run it: what the guest sees may not differ.
     pub xml: Option<String>,
-    /// MiB a second; 0 is no limit.
+    /// MiB a second, after the guest runs on the target as before; 0 is no limit.
     pub bandwidth: u64,
     /// Targets (`vda`) of the disks whose top layer is copied; the target has files for them, and the layers below. The
     /// others are shared.
@@ -27,6 +27,8 @@ pub struct Migration {
     pub disks_uri: Option<String>,
     /// Connections that send memory at once; one when 0.
     pub parallel: u32,
+    /// How memory is compressed on its way, such as `zstd`; needs parallel connections.
+    pub compression: Option<String>,
     /// Slow the guest down when it changes memory faster than it can be sent.
     pub auto_converge: bool,
     /// `Domain::start_post_copy` may be called.
@@ -67,6 +69,7 @@ mod flag {
     pub(super) const PAUSED: u32 = 1 << 5;
     pub(super) const NON_SHARED_LAYERS: u32 = 1 << 7;
     pub(super) const UNSAFE: u32 = 1 << 9;
+    pub(super) const COMPRESSED: u32 = 1 << 11;
     pub(super) const ABORT_ON_ERROR: u32 = 1 << 12;
     pub(super) const AUTO_CONVERGE: u32 = 1 << 13;
     pub(super) const POST_COPY: u32 = 1 << 15;
@@ -84,6 +87,7 @@ impl Migration {
             (self.auto_converge, flag::AUTO_CONVERGE),
             (self.post_copy, flag::POST_COPY),
             (self.parallel > 0, flag::PARALLEL),
+            (self.compression.is_some(), flag::COMPRESSED),
         ];
         asked.into_iter().filter(|(asked, _)| *asked).fold(always, |flags, (_, flag)| flags | flag)
     }
@@ -109,8 +113,12 @@ impl Migration {
         if let Some(uri) = &self.disks_uri {
             text("disks_uri", "the address for disks", uri)?;
         }
-        if self.bandwidth > 0 {
-            found.push(Parameter { name: "bandwidth".to_owned(), value: Value::Unsigned(self.bandwidth) });
+        if let Some(method) = &self.compression {
+            text("compression", "the compression", method)?;
+        }
+        let limits = [("bandwidth", true), ("bandwidth.postcopy", self.post_copy)];
+        for (name, _) in limits.into_iter().filter(|(_, applies)| *applies && self.bandwidth > 0) {
+            found.push(Parameter { name: name.to_owned(), value: Value::Unsigned(self.bandwidth) });
         }
         if self.parallel > 0 {
             let value = Value::Integer(i32::try_from(self.parallel).unwrap_or(i32::MAX));
@@ -219,7 +227,9 @@ mod tests {
         check(disks, 128 | 4096, &["migrate_disks", "migrate_disks", "disks_uri"]);
         let eager =
             Migration { auto_converge: true, post_copy: true, parallel: 2, bandwidth: 64, ..Migration::default() };
-        check(eager, 8192 | 32768 | 131_072, &["bandwidth", "parallel.connections"]);
+        check(eager, 8192 | 32768 | 131_072, &["bandwidth", "bandwidth.postcopy", "parallel.connections"]);
+        let small = Migration { compression: Some("zstd".into()), parallel: 2, bandwidth: 1, ..Migration::default() };
+        check(small, 2048 | 131_072, &["compression", "bandwidth", "parallel.connections"]);
         assert!(Migration { xml: Some("a\0b".into()), ..Migration::default() }.parameters().is_err());
     }
 

@@ -205,7 +205,7 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
         ("/migration-validate-update", |request, _| validate::migration::update(request)),
-        ("/migration-policy-validate-create", |request, _| validate::migration::policy(request)),
+        ("/migration-policy-validate-create", validate::policy::policy),
     ];
     for (path, check) in validators {
         let (held, namespace) = (kubevirts.clone(), namespace.to_owned());

@@ -8,6 +8,7 @@ mod machine;
 pub mod migration;
 mod names;
 mod networks;
+pub mod policy;
 mod resources;
 mod strict;
 mod unserved;
@@ -29,6 +30,7 @@ pub struct Rules {
     components: Vec<String>,
     /// Of guests that name none.
     eviction_strategy: String,
+    feature_gates: Vec<String>,
 }
 
 impl Rules {
@@ -39,13 +41,20 @@ impl Rules {
             machines = ["q35*", "pc-q35*", "pc", "pc-i440fx*", "microvm"].map(str::to_owned).to_vec();
         }
         let network = configuration.network.as_ref();
+        let developer = configuration.developer_configuration.as_ref();
         let account = |name: &str| format!("system:serviceaccount:{namespace}:{name}");
         Rules {
             machines,
             bridge_on_pod_network: network.and_then(|n| n.permit_bridge_interface_on_pod_network).unwrap_or(true),
             eviction_strategy: configuration.eviction_strategy.clone().unwrap_or_default(),
+            feature_gates: developer.map(|developer| developer.feature_gates.clone()).unwrap_or_default(),
             components: ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"].map(account).to_vec(),
         }
+    }
+
+    /// Whether a feature gate is switched on.
+    fn is_on(&self, gate: &str) -> bool {
+        self.feature_gates.iter().any(|named| named == gate)
     }
 }
 

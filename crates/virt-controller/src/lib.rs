@@ -12,6 +12,7 @@ mod context;
 pub mod disruption;
 pub mod error;
 pub mod evacuation;
+mod hindrance;
 pub mod migration;
 pub mod node;
 pub mod patch;

@@ -36,16 +36,24 @@ pub(crate) struct Kind {
     pub name: &'static str,
     /// Path on the node and in the container.
     pub path: &'static str,
+    /// What a container gets beside it, at the same paths.
+    pub beside: &'static [&'static str],
 }
+
+/// Where QEMU gets the right to fetch pages of a guest that runs here before all of its memory does. Making one is a system
+/// call that the usual seccomp profiles refuse; opening this is not.
+pub(crate) const USERFAULTFD: &str = "/dev/userfaultfd";
 
 /// The devices of this node.
 pub(crate) fn kinds(kvm: bool) -> Vec<Kind> {
-    let mut kinds = vec![Kind { name: "tun", path: "/dev/net/tun" }];
+    // Every launcher asks for tun, so every launcher can be the target of a migration that ends in post-copy.
+    let beside: &[&str] = if Path::new(USERFAULTFD).exists() { &[USERFAULTFD] } else { &[] };
+    let mut kinds = vec![Kind { name: "tun", path: "/dev/net/tun", beside }];
     if kvm {
-        kinds.push(Kind { name: "kvm", path: "/dev/kvm" });
+        kinds.push(Kind { name: "kvm", path: "/dev/kvm", beside: &[] });
     }
     if Path::new("/dev/vhost-net").exists() {
-        kinds.push(Kind { name: "vhost-net", path: "/dev/vhost-net" });
+        kinds.push(Kind { name: "vhost-net", path: "/dev/vhost-net", beside: &[] });
     }
     kinds
 }
@@ -145,12 +153,13 @@ impl DevicePlugin for Plugin {
     }
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
-        let device = DeviceSpec {
-            container_path: self.kind.path.to_owned(),
-            host_path: self.kind.path.to_owned(),
+        let device = |path: &&str| DeviceSpec {
+            container_path: (*path).to_owned(),
+            host_path: (*path).to_owned(),
             permissions: "mrw".to_owned(),
         };
-        let answer = |_| ContainerAllocateResponse { devices: vec![device.clone()], ..Default::default() };
+        let devices: Vec<_> = std::iter::once(&self.kind.path).chain(self.kind.beside).map(device).collect();
+        let answer = |_| ContainerAllocateResponse { devices: devices.clone(), ..Default::default() };
         let container_responses = request.into_inner().container_requests.iter().map(answer).collect();
         Ok(Response::new(AllocateResponse { container_responses }))
     }

@@ -103,7 +103,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let records = args.state_dir.join("network");
     let road = migration::Road {
         peers: Peers::new("virt-handler", own.clone(), trust.clone()),
-        address: args.pod_ip,
+        address: migration::address::of_this_node(args.pod_ip).await,
         port: args.migration_port,
         namespace: args.pod_namespace,
         client: client.clone(),
@@ -115,7 +115,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let ready = Ready::default();
     let public = tls::server(material.clone(), None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;
-    let health = health::router(ready.clone()).merge(metrics::router(Registry::default()));
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(migration::metrics::Figures(context.clone())));
+    let health = health::router(ready.clone()).merge(metrics::router(registry));
     let _health = kit::spawn("health", kit::server::serve_tls(listener, public, health, stop.clone()));
 
     let only = tls::Clients::Roles(trust, vec!["virt-api".to_owned()]);

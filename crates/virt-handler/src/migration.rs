@@ -10,8 +10,12 @@
 //! ```
 //! [`plan`] and [`status`] are pure. Nothing of the guest's memory is looked at on the way; only who sends it.
 
+pub(crate) mod address;
 pub(crate) mod channel;
+pub(crate) mod metrics;
+mod options;
 pub(crate) mod plan;
+mod post_copy;
 pub(crate) mod source;
 pub(crate) mod status;
 pub(crate) mod target;

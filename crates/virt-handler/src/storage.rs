@@ -20,7 +20,7 @@ use crate::Error;
 use crate::launcher::Launcher;
 
 /// uid and gid of everything in a launcher pod.
-const USER: u32 = 107;
+pub(crate) const USER: u32 = 107;
 /// The name of a disk on a claim with a file system.
 const IMAGE: &str = "disk.img";
 /// Where the volumes are mounted, below what the pod specification calls /var/run.

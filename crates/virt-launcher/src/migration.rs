@@ -1,12 +1,15 @@
 //! Sending the domain away: one job, watched until it has ended.
 
 mod channels;
+mod convergence;
+mod ramp;
+mod stall;
 mod watchdog;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{LiveDomain, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
+use domain::{LiveDomain, MigrationChannel, MigrationOptions, MigrationOutcome, MigrationProgress};
 use kit::Task;
 use kit::shutdown::CancellationToken;
 use libvirt::{Domain, Job, Migration, PausedReason, State};
@@ -17,10 +20,12 @@ use crate::Dirs;
 use crate::prepare::Prepared;
 pub(crate) use channels::Channels;
 use channels::Word;
-use watchdog::{Verdict, Watchdog};
+use convergence::Convergence;
 
 const LOOK: Duration = Duration::from_millis(400);
 const MIB: u64 = 1 << 20;
+/// Connections for memory that is compressed: each is packed by a thread of its own.
+const COMPRESSED_CONNECTIONS: u32 = 2;
 
 /// A migration that has not ended.
 pub(crate) struct Leaving {
@@ -66,6 +71,10 @@ pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepar
             && !device.readonly
     };
     let copied_disks: Vec<_> = live.devices.iter().filter(copied).map(|device| device.target.clone()).collect();
+    let compressed = options.compression && !options.post_copy;
+    if options.compression && !compressed {
+        tracing::warn!("memory is not compressed: post-copy is allowed, and QEMU cannot do both");
+    }
     Migration {
         to: format!("qemu+unix:///session?socket={}", dirs.migration_socket(MigrationChannel::Libvirt).display()),
         memory_uri: unix(MigrationChannel::Memory),
@@ -73,7 +82,9 @@ pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepar
         copied_disks,
         xml: None,
         bandwidth: options.bandwidth.div_ceil(MIB),
-        parallel: 0,
+        // QEMU compresses on parallel connections only, and has no post-copy on those.
+        parallel: if compressed { COMPRESSED_CONNECTIONS } else { 0 },
+        compression: compressed.then(|| "zstd".to_owned()),
         auto_converge: options.auto_converge,
         post_copy: options.post_copy,
         paused: false,
@@ -97,8 +108,8 @@ async fn send(
     let mut done = tokio::task::spawn_blocking(move || moving.migrate(&migration));
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut watchdog = Watchdog::default();
-    let (mut ended_because, mut limited) = (None, options.max_downtime == 0);
+    let mut convergence = Convergence::default();
+    let mut ended_because = None;
     let outcome = loop {
         tokio::select! {
             ended = &mut done => break match ended {
@@ -124,13 +135,8 @@ async fn send(
                     let _ = call(domain, Domain::abort_job).await;
                     continue;
                 }
-                if !limited {
-                    let milliseconds = options.max_downtime;
-                    limited = call(domain, move |domain| domain.set_max_downtime(milliseconds)).await.is_ok();
-                }
                 read(&mut progress, &job, begin.elapsed());
-                let verdict = watchdog.judge(options, &job, begin.elapsed());
-                if let Some(why) = act(domain, verdict, &mut watchdog, &mut progress).await {
+                if let Some(why) = convergence.look(domain, options, &job, begin.elapsed(), &mut progress).await {
                     ended_because = Some(MigrationOutcome::Failed(why));
                 }
                 let _ = report.send(progress.clone()).await;
@@ -181,34 +187,6 @@ async fn heard(
 async fn may_run_there(domain: &Arc<Domain>) -> bool {
     let state = call(domain, Domain::state).await;
     matches!(state, Ok(State::Paused(PausedReason::Migration | PausedReason::PostCopy | PausedReason::PostCopyFailed)))
-}
-
-/// Carries out what the watchdog says; why the migration is being ended, if it is.
-async fn act(
-    domain: &Arc<Domain>,
-    verdict: Verdict,
-    watchdog: &mut Watchdog,
-    progress: &mut MigrationProgress,
-) -> Option<String> {
-    let (mode, done) = match verdict {
-        Verdict::Go => return None,
-        Verdict::Abort(why) => {
-            let _ = call(domain, Domain::abort_job).await;
-            return Some(why);
-        }
-        Verdict::PostCopy => (MigrationMode::PostCopy, call(domain, Domain::start_post_copy).await),
-        Verdict::Pause => (MigrationMode::Paused, call(domain, Domain::suspend).await),
-    };
-    match done {
-        Ok(()) => {
-            tracing::info!(?mode, "the migration takes too long: the guest is helped over");
-            watchdog.assisted = true;
-            progress.mode = mode;
-        }
-        // The next look tries again.
-        Err(error) => tracing::warn!(error, ?mode, "the guest cannot be helped over"),
-    }
-    None
 }
 
 fn read(progress: &mut MigrationProgress, job: &Job, elapsed: Duration) {

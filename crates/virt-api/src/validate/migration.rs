@@ -1,13 +1,9 @@
-//! Migrations and the policies about them.
+//! Migrations.
 
-use api::{
-    kubevirt::{
-        identity::instance_id,
-        v1::{VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceMigrationSpec},
-        words::{condition, finalizer, label, migration_phase, migration_priority, phase},
-    },
-    migrations::v1alpha1::MigrationPolicy,
-    quantity::Amount,
+use api::kubevirt::{
+    identity::instance_id,
+    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceMigrationSpec},
+    words::{condition, finalizer, label, migration_phase, migration_priority, phase},
 };
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::{Value, json};
@@ -134,44 +130,6 @@ pub fn update(request: &Request) -> Verdict {
     Verdict::of_causes(causes)
 }
 
-/// `/migration-policy-validate-create`.
-pub fn policy(request: &Request) -> Verdict {
-    let policy: MigrationPolicy = match strict::decode(&request.object) {
-        Ok(policy) => policy,
-        Err(causes) => return Verdict::Invalid(causes),
-    };
-    let spec = &policy.spec;
-    let mut causes = Vec::new();
-    let mut negative = |field: &str| {
-        causes.push(invalid(format!("spec.{field}"), "must not be negative".to_owned()));
-    };
-    if spec.completion_timeout_per_gi_b.is_some_and(|seconds| seconds < 0) {
-        negative("completionTimeoutPerGiB");
-    }
-    if spec.max_downtime_ms.is_some_and(|milliseconds| milliseconds < 0) {
-        negative("maxDowntimeMs");
-    }
-    if let Some(bandwidth) = &spec.bandwidth_per_migration {
-        match bandwidth.0.parse::<Amount>() {
-            Ok(amount) if amount < Amount::ZERO => negative("bandwidthPerMigration"),
-            Ok(_) => {}
-            Err(error) => {
-                causes.push(invalid("spec.bandwidthPerMigration".to_owned(), format!("{:?}: {error}", bandwidth.0)));
-            }
-        }
-    }
-    let (guest, namespace) = (&spec.selectors.virtual_machine_instance_selector, &spec.selectors.namespace_selector);
-    if !causes.is_empty() {
-        return Verdict::Invalid(causes);
-    }
-    if guest.is_empty() && namespace.is_empty() {
-        return Verdict::Allow {
-            warnings: vec!["spec.selectors names no label: the policy is about every VM".to_owned()],
-        };
-    }
-    Verdict::allow()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,25 +235,5 @@ mod tests {
         check(json!({ "metadata": { "labels": other }, "spec": { "vmiName": "vm" } }), Some(&modified));
         let over = json!({ "metadata": {}, "spec": { "vmiName": "vm" }, "status": { "phase": "Failed" } });
         check(over, None);
-    }
-
-    #[test]
-    fn policies() {
-        #[track_caller]
-        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-        fn check(spec: Value, expect: Option<&str>) {
-            let object = json!({ "metadata": { "name": "p" }, "spec": spec });
-            assert_eq!(said(policy(&request(Value::Null, object))).as_deref(), expect);
-        }
-        let selectors = json!({ "namespaceSelector": { "team": "a" } });
-        check(json!({ "selectors": selectors, "bandwidthPerMigration": "1Gi", "completionTimeoutPerGiB": 0 }), None);
-        let wrong = json!({ "selectors": selectors, "bandwidthPerMigration": "-1", "completionTimeoutPerGiB": -1 });
-        let both =
-            "spec.completionTimeoutPerGiB: must not be negative, spec.bandwidthPerMigration: must not be negative";
-        check(wrong, Some(both));
-        assert!(matches!(
-            policy(&request(Value::Null, json!({ "spec": { "selectors": {} } }))),
-            Verdict::Allow { warnings } if warnings.len() == 1
-        ));
     }
 }

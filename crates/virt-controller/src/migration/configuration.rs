@@ -9,6 +9,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// Seconds without progress, and seconds for each GiB, after which a migration is given up.
 const PATIENCE_SECONDS: i64 = 150;
 
+/// Finds stalls of every migration, by the settings of its policy.
+const STALL_DETECTION: &str = "MigrationStallDetection";
+/// Lets policies have the pause grow.
+const DOWNTIME_TUNING: &str = "MigrationDowntimeTuning";
+
 /// How many migrations may run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -90,6 +95,22 @@ fn experimental(base: &mut ExperimentalMigrationOptions, said: &ExperimentalMigr
     }
 }
 
+/// What is left of the experiments under these feature gates.
+pub fn gated(mut configuration: VMIMConfigurationOptions, gates: &[String]) -> VMIMConfigurationOptions {
+    let on = |gate: &str| gates.iter().any(|named| named == gate);
+    let mut experimental = configuration.experimental.unwrap_or_default();
+    if on(STALL_DETECTION) {
+        experimental.stall_detector.get_or_insert_default();
+    } else {
+        experimental.stall_detector = None;
+    }
+    if !on(DOWNTIME_TUNING) {
+        experimental.downtime_tuning = None;
+    }
+    configuration.experimental = Some(experimental).filter(|left| *left != ExperimentalMigrationOptions::default());
+    configuration
+}
+
 fn over<T: Clone>(base: &mut Option<T>, said: &Option<T>) {
     if said.is_some() {
         base.clone_from(said);
@@ -162,5 +183,23 @@ mod tests {
         let policy = json!({ "experimental": { "compression": "zstd", "downtimeTuning": { "steps": 3 } } });
         let expect = [("/experimental/compression", json!("zstd")), ("/experimental/downtimeTuning/steps", json!(3))];
         check(json!({}), policy, &expect);
+    }
+
+    #[test]
+    fn experiments_need_their_gates() {
+        #[track_caller]
+        fn check(said: &str, gates: &[&str], expect: &str) {
+            let experimental: Value = serde_json::from_str(said).unwrap();
+            let said = serde_json::from_value(json!({ "experimental": experimental })).unwrap();
+            let gates: Vec<String> = gates.iter().map(|gate| (*gate).to_owned()).collect();
+            let found = serde_json::to_value(gated(said, &gates)).unwrap();
+            assert_eq!(found["experimental"], serde_json::from_str::<Value>(expect).unwrap());
+        }
+        check("null", &[], "null");
+        check("null", &["MigrationStallDetection"], r#"{"stallDetector":{}}"#);
+        let all = r#"{"compression":"zstd","downtimeTuning":{"steps":2},"stallDetector":{"stallMargin":7}}"#;
+        check(all, &[], r#"{"compression":"zstd"}"#);
+        check(all, &["MigrationDowntimeTuning"], r#"{"compression":"zstd","downtimeTuning":{"steps":2}}"#);
+        check(all, &["MigrationStallDetection", "MigrationDowntimeTuning"], all);
     }
 }

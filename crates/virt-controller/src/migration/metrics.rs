@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 
 use super::{plan::phase_of, state};
-use crate::context::Context;
+use crate::{context::Context, hindrance};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -105,6 +105,7 @@ fn times(guests: &[VirtualMachineInstance], migrations: &[Migration]) -> Vec<Las
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let Some(context) = self.0.get() else { return Ok(()) };
+        hindrance::encode(context, &mut encoder)?;
         let migrations = context.migrations.list();
         for (word, found) in counts(&migrations) {
             let (name, help) =

@@ -6,7 +6,7 @@ use api::{
     kubevirt::{
         identity::instance_id,
         v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-        words::{abort_status, finalizer, label},
+        words::{abort_status, annotation, finalizer, label},
     },
     migrations::v1alpha1::MigrationPolicy,
 };
@@ -63,6 +63,7 @@ pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: 
                 })
                 .await?;
             }
+            Step::Fence => fence(context, &mut subject).await?,
             Step::Unlabel => amend(context, &mut subject, |_, labels| *labels = Value::Null).await?,
         }
     }
@@ -134,7 +135,8 @@ async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Erro
         return Err(Error::InUse(why));
     }
     let claims = context.claims_of(&there);
-    let pod = target_pod::render(migration, &there, &claims, &settings, emulation, &required).map_err(Error::Render)?;
+    let moved = (&there, active::active(guest, subject.pods));
+    let pod = target_pod::render(migration, moved, &claims, &settings, emulation, &required).map_err(Error::Render)?;
     let message = format!("Created migration target pod {}", pod.name_any());
     vmi::stored(context, &pod, &namespace, &reference(guest), (&reference(migration), message)).await.map(drop)
 }
@@ -220,17 +222,19 @@ async fn configuration_for(
     guest: &VirtualMachineInstance,
 ) -> Result<(api::kubevirt::v1::VMIMConfigurationOptions, Option<String>), Error> {
     let base = context.migration_configuration();
+    let gates = context.settings().feature_gates;
     let policies: Vec<MigrationPolicy> = context.policies.list();
     if policies.is_empty() {
-        return Ok((base, None));
+        return Ok((configuration::gated(base, &gates), None));
     }
     let name = guest.namespace().unwrap_or_default();
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let namespace = namespaces.get_metadata(&name).await.map_err(Error::api("read", "namespace", "", &name))?;
-    Ok(match policy::matching(&policies, guest.labels(), namespace.labels()) {
+    let (configuration, name) = match policy::matching(&policies, guest.labels(), namespace.labels()) {
         Some(policy) => (configuration::with_policy(base, &policy.spec), Some(policy.name_any())),
         None => (base, None),
-    })
+    };
+    Ok((configuration::gated(configuration, &gates), name))
 }
 
 /// Changes the migration state of the guest, and with it the label that calls the target's virt-handler, as they were
@@ -252,6 +256,19 @@ async fn amend(
         patch["status"] = json!({ "migrationState": state });
     }
     patch_guest(context, subject, patch).await
+}
+
+/// Said against the version that was looked at: a target that answers meanwhile writes first, and this fails.
+async fn fence(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
+    let Some(guest) = &subject.guest else { return Ok(()) };
+    let uid = subject.migration.uid();
+    let patch = json!({ "metadata": {
+        "resourceVersion": guest.metadata.resource_version, "annotations": { (annotation::MIGRATION_TARGET_FENCED): uid },
+    } });
+    patch_guest(context, subject, patch).await?;
+    let message = "The migration's target does not answer and can do no harm: the guest goes on where it was.";
+    context.recorder.normal(&reference(subject.migration), "MigrationTargetFenced", message);
+    Ok(())
 }
 
 async fn patch_guest(context: &Context, subject: &mut Subject<'_>, patch: Value) -> Result<(), Error> {

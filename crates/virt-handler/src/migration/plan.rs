@@ -9,18 +9,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use api::kubevirt::v1::{
-    StorageMigratedVolumeInfo, VirtualMachineInstance, VirtualMachineInstanceMigrationState as State,
-};
-use api::kubevirt::words::label;
-use api::quantity::Amount;
-use domain::{MigrationOptions, MigrationProgress};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
+use api::kubevirt::words::{annotation, label};
+use domain::MigrationProgress;
 
 use super::uid;
-
-/// KubeVirt's limits, for a state that carries no configuration.
-const COMPLETION_SECONDS_PER_GIB: i64 = 150;
-const PROGRESS_SECONDS: i64 = 150;
 
 /// Whether the domain is to come here.
 pub(crate) fn arrives(vmi: &VirtualMachineInstance, node: &str) -> bool {
@@ -47,6 +40,12 @@ pub(crate) fn state(vmi: &VirtualMachineInstance) -> Option<&State> {
 pub(crate) fn is_source(state: &State, node: &str) -> bool {
     let other = state.target_node.as_deref().is_some_and(|target| target != node);
     state.source_node.as_deref() == Some(node) && other && !uid(state).is_empty()
+}
+
+/// The target does not answer, and virt-controller has found that it can do no harm: the guest stays.
+pub(crate) fn is_fenced(vmi: &VirtualMachineInstance, state: &State) -> bool {
+    let told = vmi.metadata.annotations.as_ref().and_then(|all| all.get(annotation::MIGRATION_TARGET_FENCED));
+    told.is_some_and(|of| of == uid(state) && !of.is_empty())
 }
 
 pub(crate) fn ended(state: &State) -> bool {
@@ -158,26 +157,6 @@ pub(crate) fn target(state: &State, known: Coming) -> Vec<TargetStep> {
     steps
 }
 
-/// What the launcher is asked for.
-pub(crate) fn options(vmi: &VirtualMachineInstance, state: &State) -> MigrationOptions {
-    let wanted = state.migration_configuration.as_deref().cloned().unwrap_or_default();
-    let positive = |value: Option<i64>, default: i64| u64::try_from(value.unwrap_or(default)).unwrap_or_default();
-    let name = |volume: &StorageMigratedVolumeInfo| volume.volume_name.clone();
-    let bandwidth = wanted.bandwidth_per_migration.as_ref().and_then(|quantity| Amount::try_from(quantity).ok());
-    MigrationOptions {
-        uid: uid(state).to_owned(),
-        copied_volumes: vmi.status.iter().flat_map(|status| &status.migrated_volumes).map(name).collect(),
-        bandwidth: bandwidth.map(Amount::bytes).unwrap_or_default(),
-        auto_converge: wanted.allow_auto_converge == Some(true),
-        post_copy: wanted.allow_post_copy == Some(true),
-        workload_disruption: wanted.allow_workload_disruption.or(wanted.allow_post_copy) == Some(true),
-        completion_timeout_per_gib: positive(wanted.completion_timeout_per_gi_b, COMPLETION_SECONDS_PER_GIB),
-        progress_timeout: positive(wanted.progress_timeout, PROGRESS_SECONDS),
-        max_downtime: positive(wanted.max_downtime_ms, 0),
-        trust_disks: wanted.unsafe_migration_override == Some(true),
-    }
-}
-
 /// Where the target's agent listens, if its address is one.
 pub(crate) fn address(state: &State, usual_port: u16) -> Option<SocketAddr> {
     let address: IpAddr = state.target_node_address.as_deref()?.parse().ok()?;
@@ -227,6 +206,17 @@ mod tests {
         assert!(has_left(&done, "a") && !has_left(&done, "b") && arrives(&done, "b"));
         assert!(!has_left(&on("a", json!({"completed": true, "failed": true})), "a"));
         assert!(!arrives(&on("b", json!({"completed": true})), "b"), "it is here");
+    }
+
+    #[test]
+    fn a_target_is_fenced_for_one_migration() {
+        let told = |annotations: Value| {
+            let mut moving = vmi(Some("b"), "a", json!(a_to_b(json!({}))));
+            moving.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            is_fenced(&moving, state(&moving).unwrap())
+        };
+        assert!(told(json!({ (annotation::MIGRATION_TARGET_FENCED): "m" })));
+        assert!(!told(json!({ (annotation::MIGRATION_TARGET_FENCED): "before" })) && !told(json!(null)));
     }
 
     #[test]
@@ -281,37 +271,6 @@ mod tests {
         check(json!({}), Coming { unfit: true, connected: true, ..Coming::default() }, &[TurnAway]);
         check(json!({"failed": true}), Coming { turned_away: true, ..ready }, &[]);
         check(json!({"failed": true}), fresh, &[]);
-    }
-
-    #[test]
-    fn the_configuration_becomes_options() {
-        let vmi = |status: Value| serde_json::from_value(json!({ "status": status })).unwrap();
-        let plain = options(&vmi(Value::Null), &a_to_b(json!({})));
-        let limits = MigrationOptions {
-            uid: "m".into(),
-            completion_timeout_per_gib: 150,
-            progress_timeout: 150,
-            ..MigrationOptions::default()
-        };
-        assert_eq!(plain, limits);
-        let chosen = json!({"migrationConfiguration": {
-            "bandwidthPerMigration": "64Mi", "completionTimeoutPerGiB": 10, "progressTimeout": 5, "allowPostCopy": true,
-            "allowAutoConverge": true, "maxDowntimeMs": 100, "unsafeMigrationOverride": true,
-        }});
-        let expect = MigrationOptions {
-            uid: "m".into(),
-            copied_volumes: vec!["data".into()],
-            bandwidth: 64 << 20,
-            auto_converge: true,
-            post_copy: true,
-            workload_disruption: true,
-            completion_timeout_per_gib: 10,
-            progress_timeout: 5,
-            max_downtime: 100,
-            trust_disks: true,
-        };
-        let copied = vmi(json!({ "migratedVolumes": [{ "volumeName": "data" }] }));
-        assert_eq!(options(&copied, &a_to_b(chosen)), expect);
     }
 
     #[test]

@@ -22,10 +22,12 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
+use super::address;
 use super::channel::{self, Hello, Stream};
+use super::options::options;
 use super::plan::{self, Coming, TargetStep};
 use super::status::{self, Ready};
-use super::{Road, uid};
+use super::{Road, post_copy, uid};
 use crate::Error;
 use crate::launcher;
 use crate::storage::Purpose;
@@ -33,8 +35,6 @@ use crate::vmi::{self, CALL, Context, Guest, timed};
 
 /// The volume of libvirt's own socket.
 const LIBVIRT: &str = "libvirt-runtime";
-/// Whether processes without privilege may handle faults of pages that the kernel touches.
-const USERFAULTFD: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 /// Making a pod's disks ready.
 const EXPECT: Duration = Duration::from_secs(120);
 /// How long libvirt may take to start the guest that it was told to start.
@@ -122,13 +122,19 @@ async fn execute(
         TargetStep::Connect => {
             // A launcher that is new has been told nothing yet.
             guest.moving().expected.clear();
-            vmi::connect(context, key, vmi, guest).await
+            let before = guest.pod();
+            vmi::connect(context, key, vmi, guest).await?;
+            if guest.pod() != before {
+                // No stream was promised to this one.
+                guest.moving().welcome = None;
+            }
+            Ok(())
         }
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {
             let launcher = vmi::current(guest, vmi)?;
-            if plan::options(vmi, state).post_copy {
-                allow_post_copy();
+            if options(vmi, state).post_copy {
+                post_copy::allow(&launcher);
             }
             match vmi::prepare_disks(context, vmi, launcher.clone(), Purpose::Arrival).await {
                 Err(error @ Error::NoRoom { .. }) => {
@@ -167,15 +173,6 @@ async fn execute(
             uid(state).clone_into(&mut guest.moving().turned_away);
             Ok(())
         }
-    }
-}
-
-/// Lets QEMU, which has no privilege, fetch pages that its guest touches before they are there. Only nodes that take such
-/// guests are opened for it.
-fn allow_post_copy() {
-    if let Err(error) = std::fs::write(USERFAULTFD, "1") {
-        // QEMU refuses the migration, and says so.
-        tracing::warn!(%error, path = USERFAULTFD, "post-copy is not possible on this node");
     }
 }
 
@@ -361,6 +358,9 @@ async fn known_by_address(road: &Road, node: &str, address: SocketAddr) -> Resul
     let pods = api.list(&params).await.map_err(|error| Chain(&error).to_string())?;
     let ip = address.ip().to_canonical().to_string();
     let has = |pod: &Pod| {
+        if address::on_network(pod).iter().any(|own| *own == ip) {
+            return true;
+        }
         let status = pod.status.as_ref();
         let all = status.and_then(|status| status.pod_ips.as_ref()).into_iter().flatten();
         status.and_then(|status| status.pod_ip.as_ref()) == Some(&ip) || all.into_iter().any(|own| own.ip == ip)

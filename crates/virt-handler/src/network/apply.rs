@@ -59,8 +59,7 @@ pub(crate) async fn plug(vmi: &VirtualMachineInstance, launcher: &Launcher, reco
             mtu: link.mtu,
             queues: plan.queues,
         });
-        // The link itself answers for masqueraded guests, others answer with its hardware address.
-        plugged.announced.push((link.name.clone(), link.mac, link.addresses.iter().map(IpNet::addr).collect()));
+        plugged.announced.push(announced(vmi, &plan));
         let addresses = link.addresses.iter().map(|a| a.addr().to_string()).collect();
         plugged.addresses.push((plan.name, link.name, addresses));
     }
@@ -90,6 +89,20 @@ pub(crate) async fn announce(plugged: &Plugged, launcher: &Launcher) -> Result<(
 pub(crate) fn forget(records: &Path, pod: &str) {
     // Nothing was recorded for a pod whose guest has no interface.
     let _ = std::fs::remove_dir_all(records.join(pod));
+}
+
+/// The link itself answers for masqueraded guests, others answer themselves; on a secondary network with the addresses they
+/// were seen to have, which need not be those that this pod was given.
+fn announced(vmi: &VirtualMachineInstance, plan: &InterfacePlan) -> (String, [u8; 6], Vec<IpAddr>) {
+    let link = &plan.pod_link;
+    let own = || link.addresses.iter().map(IpNet::addr).collect();
+    if !plan::is_secondary(vmi, &plan.name) {
+        return (link.name.clone(), link.mac, own());
+    }
+    let known = vmi.status.iter().flat_map(|status| &status.interfaces);
+    let known = known.filter(|known| known.name.as_deref() == Some(&plan.name));
+    let seen = known.flat_map(|known| &known.ip_addresses).filter_map(|address| address.parse().ok()).collect();
+    (link.name.clone(), plan.mac, seen)
 }
 
 async fn make(plan: &InterfacePlan, netns: &OwnedFd) -> Result<(), Error> {

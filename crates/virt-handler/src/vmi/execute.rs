@@ -46,6 +46,8 @@ pub(crate) struct Guest {
 #[derive(Default)]
 struct Held {
     launcher: Option<Launcher>,
+    /// The pod of this launcher, or of the last.
+    pod: String,
     watching: Option<Task<()>>,
     plugged: Option<Arc<Plugged>>,
     synced: Option<i64>,
@@ -57,6 +59,17 @@ struct Held {
     state: Option<DomainState>,
     trouble: Option<String>,
     told: Told,
+}
+
+impl Held {
+    /// A launcher in another pod than the one before, whose migration failed, say: what is known of that one, and what was
+    /// plugged into it, is nothing to this one.
+    fn meets(&mut self, pod: &str) {
+        if self.pod != pod {
+            (self.plugged, self.state) = (None, None);
+            pod.clone_into(&mut self.pod);
+        }
+    }
 }
 
 /// Events already sent, so that each is sent once.
@@ -79,6 +92,11 @@ impl Guest {
     /// The launcher, while it is connected.
     pub(crate) fn launcher(&self) -> Option<Launcher> {
         self.held().launcher.clone()
+    }
+
+    /// The pod of the launcher, of the last one while none is connected.
+    pub(crate) fn pod(&self) -> String {
+        self.held().pod.clone()
     }
 
     /// What it has of a migration.
@@ -283,6 +301,7 @@ pub(crate) async fn connect(
         }
     };
     let mut stream = launcher.client.clone().watch(Empty {}).await?.into_inner();
+    guest.held().meets(&launcher.pod);
     let kvm = launcher.root().is_ok_and(|root| root.reference("dev/kvm").is_ok());
     let (watched, queue, process, key) = (Arc::downgrade(guest), context.queue.clone(), launcher.clone(), key.clone());
     let watching = kit::spawn("domain", async move {
@@ -541,6 +560,21 @@ mod tests {
         let kept = vmi(json!({"kubevirt.io/free-page-reporting-disabled": "true"}));
         let found = chosen(&kept, &KubeVirtConfiguration::default());
         assert_eq!((found.free_page_reporting, found.log_serial_console), (false, true));
+    }
+
+    #[test]
+    fn nothing_of_one_pod_is_taken_for_anothers() {
+        let known = || Held {
+            pod: "first".into(),
+            plugged: Some(Arc::default()),
+            state: Some(DomainState::default()),
+            ..Held::default()
+        };
+        for (pod, expect) in [("first", true), ("second", false)] {
+            let mut held = known();
+            held.meets(pod);
+            assert_eq!((held.plugged.is_some(), held.state.is_some(), held.pod.as_str()), (expect, expect, pod));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   completionTimeoutPerGiB x size is over --> post-copy | pause the guest | --> abort
 //!                                                              twice that ----> abort
 //! ```
+//! Both ways to help need `allowWorkloadDisruption`. Where stalls are to be found by passes, [`super::stall`] judges.
 
 use std::time::Duration;
 
@@ -18,7 +19,19 @@ pub(super) enum Verdict {
     Go,
     PostCopy,
     Pause,
+    /// QEMU may pause the guest for so many milliseconds.
+    Downtime(u64),
     Abort(String),
+}
+
+/// Seconds that a migration may take; 0 is no limit.
+pub(super) fn completion_limit(options: &MigrationOptions, job: &Job) -> u64 {
+    let size = job.memory_total.saturating_add(job.disk_total).div_ceil(GIB).max(1);
+    options.completion_timeout_per_gib.saturating_mul(size)
+}
+
+pub(super) fn not_completed(elapsed: Duration) -> Verdict {
+    Verdict::Abort(format!("Live migration is not completed after {} sec and has been aborted", elapsed.as_secs()))
 }
 
 /// Remembers what was best so far.
@@ -42,19 +55,17 @@ impl Watchdog {
         if options.progress_timeout > 0 && stuck >= options.progress_timeout && !self.runs_on_target(options) {
             return Verdict::Abort(format!("Live migration stuck for {stuck} sec and has been aborted"));
         }
-        let size = job.memory_total.saturating_add(job.disk_total).div_ceil(GIB).max(1);
-        let limit = options.completion_timeout_per_gib.saturating_mul(size);
+        let limit = completion_limit(options, job);
         if limit == 0 || elapsed.as_secs() < limit || self.runs_on_target(options) {
             return Verdict::Go;
         }
-        if !self.assisted && (options.post_copy || options.workload_disruption) {
+        if !self.assisted && options.workload_disruption {
             return if options.post_copy { Verdict::PostCopy } else { Verdict::Pause };
         }
         if self.assisted && elapsed.as_secs() < limit.saturating_mul(2) {
             return Verdict::Go;
         }
-        let seconds = elapsed.as_secs();
-        Verdict::Abort(format!("Live migration is not completed after {seconds} sec and has been aborted"))
+        not_completed(elapsed)
     }
 
     /// There is no way back from post-copy.
@@ -105,6 +116,7 @@ mod tests {
         check(&post_copy, &creeping, &Verdict::PostCopy);
         let pause = MigrationOptions { workload_disruption: true, ..options() };
         check(&pause, &creeping, &Verdict::Pause);
+        check(&MigrationOptions { post_copy: true, ..options() }, &creeping, &Verdict::Abort(late.into()));
         let more: Vec<_> = creeping.into_iter().chain([(24, 94), (28, 93), (32, 92), (36, 91)]).collect();
         check(&pause, &more, &Verdict::Go);
         let longer: Vec<_> = more.into_iter().chain([(40, 90)]).collect();
