@@ -8,6 +8,7 @@ use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
+use crate::mover::Policy;
 use crate::trial;
 use crate::two_nodes;
 
@@ -47,7 +48,9 @@ fn local_disks_move_with_their_guest() -> Result<()> {
     let written = digest(&mut first)?;
     let node = node_of(&space)?;
 
-    two_nodes::with_bandwidth("1Mi", || cancelled(&space))?;
+    let slow = Policy::new(&space, &json!({ "bandwidthPerMigration": "1Mi" }))?;
+    cancelled(&space)?;
+    drop(slow);
     ensure!(digest(&mut first)? == written, "a migration that was cancelled changed a disk");
 
     // It moves, and goes on writing.
