@@ -11,6 +11,7 @@ mod claims;
 mod console;
 mod deletion;
 mod eviction;
+mod handover;
 mod hardware;
 mod local_disks;
 mod migration;
@@ -73,6 +74,7 @@ fn alone() -> Vec<Trial> {
         migration::trials(),
         local_disks::trials(),
         networks::trials(),
+        handover::trials(),
         node_loss::trials(),
         shared_disks::trials(),
     ];

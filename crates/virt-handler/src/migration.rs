@@ -79,7 +79,8 @@ impl Moving {
             return None;
         }
         let early = self.told_at.is_some_and(|told| told.elapsed() < NEWS);
-        if early && progress.outcome.is_none() {
+        // Of a guest that stands still nothing more is told for a while.
+        if early && progress.outcome.is_none() && !progress.uncertain {
             return None;
         }
         self.told_at = Some(Instant::now());
