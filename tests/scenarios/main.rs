@@ -13,6 +13,7 @@ mod deletion;
 mod eviction;
 mod hardware;
 mod migration;
+mod migration_modes;
 mod mover;
 mod node_loss;
 mod power;
@@ -61,8 +62,14 @@ fn beside() -> Vec<Trial> {
 }
 
 fn alone() -> Vec<Trial> {
-    let trials =
-        [stop::trials(), survival::trials(), eviction::trials_alone(), migration::trials(), node_loss::trials()];
+    let trials = [
+        stop::trials(),
+        survival::trials(),
+        eviction::trials_alone(),
+        migration::trials(),
+        migration_modes::trials(),
+        node_loss::trials(),
+    ];
     trials.into_iter().flatten().collect()
 }
 
