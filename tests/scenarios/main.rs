@@ -15,6 +15,8 @@ mod handover;
 mod hardware;
 mod local_disks;
 mod migration;
+mod migration_modes;
+mod migration_strangers;
 mod mover;
 mod networks;
 mod node_loss;
@@ -72,6 +74,8 @@ fn alone() -> Vec<Trial> {
         eviction::trials_alone(),
         update::trials(),
         migration::trials(),
+        migration_modes::trials(),
+        migration_strangers::trials(),
         local_disks::trials(),
         networks::trials(),
         handover::trials(),

@@ -17,6 +17,7 @@ pub mod state;
 pub mod status;
 mod steps;
 pub mod target_pod;
+pub mod waiting;
 
 use std::cmp::Reverse;
 

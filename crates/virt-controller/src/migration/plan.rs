@@ -20,7 +20,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::{queue::Turn, settle, state};
+use super::{
+    queue::Turn,
+    settle, state,
+    waiting::{self, Waiting},
+};
 use crate::{
     stand_in::claim,
     vmi::{active, plan as vmi},
@@ -92,6 +96,8 @@ pub struct Plan {
     pub abort_requested: bool,
     /// Events about the migration.
     pub remarks: Vec<Remark>,
+    /// What it waits for, if it waits.
+    pub waits: Option<Waiting>,
     /// Look again after this long.
     pub again: Option<Duration>,
 }
@@ -406,12 +412,15 @@ pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
 /// Creates the target pod when the guest can be moved and it is the migration's turn.
 fn start(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
     if !movable(guest, view.pods) {
+        plan.waits = waiting::for_guest();
         plan.again = Some(TURN);
     } else if let Some(left) = view.back_off {
         let (namespace, name) = (guest.namespace().unwrap_or_default(), guest.name_any());
         plan.remarks.push(Remark::BackOff(format!("backoff migrating vmi {namespace}/{name}")));
+        plan.waits = waiting::for_time();
         plan.again = Some(left);
     } else if view.turn != Turn::Now {
+        plan.waits = waiting::for_turn(view.turn, guest);
         plan.again = Some(TURN);
     } else {
         plan.steps.push(Step::CreatePod);
@@ -430,14 +439,11 @@ fn pending(view: &View<'_>, guest: &VirtualMachineInstance, pod: &Pod, plan: &mu
         let said = view.migration.annotations().get(key).and_then(|text| text.parse::<i64>().ok());
         SignedDuration::from_secs(said.unwrap_or(default).max(0))
     };
-    let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    let unschedulable = conditions
-        .into_iter()
-        .any(|c| c.type_ == "PodScheduled" && c.status == "False" && c.reason.as_deref() == Some("Unschedulable"));
+    plan.waits = waiting::for_node(pod);
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let mut left = limit(annotation::MIGRATION_PENDING_TIMEOUT, PENDING) - waited;
     let mut word = "pending";
-    if unschedulable {
+    if plan.waits.is_some() {
         let guest_name = guest.name_any();
         let message = format!("Migration target pod for VMI [{namespace}/{guest_name}] is currently unschedulable.");
         plan.remarks.push(Remark::Warning("migrationTargetPodUnschedulable", message));

@@ -196,6 +196,11 @@ fn a_disk_that_cannot_be_copied_is_said_before_anything_is_made() {
 fn nothing_starts_out_of_turn() {
     let waits = |case: Case| case.expect(&[], &[]).again;
     assert_eq!(waits(Case { turn: Turn::Cluster, ..case("Pending") }), Some(TURN));
+    let reason = |case: Case| case.plan().waits.map(|waits| waits.reason);
+    assert_eq!(reason(Case { turn: Turn::Cluster, ..case("Pending") }), Some("ClusterLimit"));
+    assert_eq!(reason(Case { turn: Turn::Node, ..case("Pending") }), Some("NodeLimit"));
+    assert_eq!(reason(Case { back_off: Some(TURN), ..case("Pending") }), Some("BackOff"));
+    assert_eq!(reason(case("Pending")), None);
     assert_eq!(waits(Case { turn: Turn::Node, ..case("Pending") }), Some(TURN));
     let held = Some(Duration::from_secs(40));
     assert_eq!(waits(Case { back_off: held, ..case("Pending") }), held);
@@ -385,12 +390,15 @@ fn a_target_pod_that_does_not_start() {
     let again = case("Scheduling").pods(&both).expect(&[], &[]).again;
     assert_eq!(again, Some(Duration::from_secs(840)));
     let mut stuck = pending();
-    let nowhere = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
+    let nowhere =
+        json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes" }]);
     stuck["status"]["conditions"] = nowhere;
     let plan = case("Scheduling").pods(&[source("running"), stuck.clone()]).expect(&[], &[]);
     assert_eq!(plan.again, Some(Duration::from_secs(240)));
     let said = "Migration target pod for VMI [ns/vm] is currently unschedulable.".to_owned();
     assert_eq!(plan.remarks, [Remark::Warning("migrationTargetPodUnschedulable", said)]);
+    let waits = plan.waits.map(|waits| (waits.reason, waits.message));
+    assert_eq!(waits, Some(("NoNode", "no other node takes the guest: 0/2 nodes".to_owned())));
     stuck["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
     let why = "unschedulable pod ns/b timeout period exceeded".to_owned();
     case("Scheduling").pods(&[source("running"), stuck]).expect(&[], &[Step::DeletePod { name: "b".into(), why }]);
