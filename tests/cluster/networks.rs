@@ -46,7 +46,8 @@ fn pods_meet_on_a_network_beside_their_own() -> Result<()> {
     let bare = json!({ "cniVersion": "1.0.0", "name": "bare", "plugins": [{ "type": "cnv-bridge", "bridge": "e2e-bare" }, { "type": "tuning" }] });
     apply(&space, &[network("fixed", &fixed), network("bare", &bare)])?;
     let one = r#"[{"name": "fixed", "ips": ["10.99.0.1/24"], "mac": "02:00:00:00:99:01"}, {"name": "bare", "interface": "lan"}]"#;
-    let two = r#"[{"name": "bare"}, {"name": "fixed", "namespace": "e2e-nets", "ips": ["10.99.0.2/24", "fd00:99::2/64"]}]"#;
+    let two =
+        r#"[{"name": "bare"}, {"name": "fixed", "namespace": "e2e-nets", "ips": ["10.99.0.2/24", "fd00:99::2/64"]}]"#;
     apply(&space, &[pod("one", one), pod("two", two)])?;
     ready(&space, "one")?;
     ready(&space, "two")?;
@@ -56,7 +57,11 @@ fn pods_meet_on_a_network_beside_their_own() -> Result<()> {
     let mac = sh(&space, "one", "cat /sys/class/net/net1/address")?;
     ensure!(mac.trim() == "02:00:00:00:99:01", "{mac}");
     ensure!(told(&space, "one", "lan")?["ips"].is_null(), "a network without addresses gives none");
-    ensure!(told(&space, "two", "net2")?["ips"] == json!(["10.99.0.2", "fd00:99::2"]), "{}", told(&space, "two", "net2")?);
+    ensure!(
+        told(&space, "two", "net2")?["ips"] == json!(["10.99.0.2", "fd00:99::2"]),
+        "{}",
+        told(&space, "two", "net2")?
+    );
     sh(&space, "one", "busybox ping -c 1 -W 5 10.99.0.2")?;
     let added = space.event("Pod", "two", "AddedInterface")?;
     ensure!(added.starts_with("Add net") && added.contains(" from e2e-nets/"), "{added}");
@@ -89,7 +94,10 @@ fn a_network_that_is_not_there_is_waited_for() -> Result<()> {
 fn no_two_pods_get_one_address_of_a_pool() -> Result<()> {
     let space = Namespace::new("pool")?;
     let ipam = json!({ "type": "whereabouts", "range": "10.97.3.0/24", "range_start": "10.97.3.5" });
-    apply(&space, &[network("pool", &json!({ "cniVersion": "0.3.1", "type": "macvlan", "master": "eth0", "ipam": ipam }))])?;
+    apply(
+        &space,
+        &[network("pool", &json!({ "cniVersion": "0.3.1", "type": "macvlan", "master": "eth0", "ipam": ipam }))],
+    )?;
     apply(&space, &[pod("one", "pool"), pod("two", "pool")])?;
     let of = |name: &str| -> Result<Value> {
         ready(&space, name)?;

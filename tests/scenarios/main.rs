@@ -62,8 +62,14 @@ fn beside() -> Vec<Trial> {
 }
 
 fn alone() -> Vec<Trial> {
-    let trials =
-        [stop::trials(), survival::trials(), eviction::trials_alone(), migration::trials(), networks::trials(), node_loss::trials()];
+    let trials = [
+        stop::trials(),
+        survival::trials(),
+        eviction::trials_alone(),
+        migration::trials(),
+        networks::trials(),
+        node_loss::trials(),
+    ];
     trials.into_iter().flatten().collect()
 }
 

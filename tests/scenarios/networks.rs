@@ -91,7 +91,10 @@ fn networks_and_disks_move_with_their_guest() -> Result<()> {
     two_nodes::ready()?;
     let others = Namespace::new("neighbours")?;
     for lan in LANS {
-        others.apply(&network(lan, &json!({ "cniVersion": "0.3.1", "type": "bridge", "bridge": format!("e2e-{lan}") })))?;
+        others.apply(&network(
+            lan,
+            &json!({ "cniVersion": "0.3.1", "type": "bridge", "bridge": format!("e2e-{lan}") }),
+        ))?;
     }
     let far: Vec<String> = LANS.iter().map(|lan| format!("{}/{lan}", others.name())).collect();
     let mut vm = machine::on_kernel(PEER, "Always");
@@ -120,14 +123,19 @@ fn networks_and_disks_move_with_their_guest() -> Result<()> {
     peer.log_in("root", "guest")?;
     address(&mut console, 1)?;
     address(&mut peer, 2)?;
-    let filled: Vec<String> =
-        DISKS[..4].iter().map(|disk| format!("dd if=/dev/urandom of=/dev/{disk} bs=512k count=1 2>/dev/null")).collect();
+    let filled: Vec<String> = DISKS[..4]
+        .iter()
+        .map(|disk| format!("dd if=/dev/urandom of=/dev/{disk} bs=512k count=1 2>/dev/null"))
+        .collect();
     run(&mut console, &format!("{}; sync", filled.join("; ")))?;
     let before = possessions(&mut console)?;
     neighbours(&mut console, 2)?;
     // Whom it reaches from the first node it reaches from the second, and the other way round: it does both.
     for _ in 0..2 {
-        run(&mut peer, "(while :; do ping -c 1 -W 1 10.77.1.1 >/dev/null && echo >> /tmp/seen; sleep 0.2; done) & echo $! > /tmp/asks")?;
+        run(
+            &mut peer,
+            "(while :; do ping -c 1 -W 1 10.77.1.1 >/dev/null && echo >> /tmp/seen; sleep 0.2; done) & echo $! > /tmp/asks",
+        )?;
         mover.move_with(&mut console)?;
         let seen = run(&mut peer, "wc -l < /tmp/seen")?;
         until("the neighbour to be answered again", SOON, || {
@@ -168,8 +176,11 @@ impl Dedicated {
             let list: Value =
                 serde_json::from_str(&Namespace::kubectl_in("kubevirt", &words)?).context("kubectl's JSON")?;
             let pods = list["items"].as_array().cloned().unwrap_or_default();
-            let asks = |pod: &Value| pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].as_str().map(str::to_owned);
-            let good = |pod: &&Value| asks(pod) == wanted && holds(pod, "Ready") && pod["metadata"]["deletionTimestamp"].is_null();
+            let asks =
+                |pod: &Value| pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].as_str().map(str::to_owned);
+            let good = |pod: &&Value| {
+                asks(pod) == wanted && holds(pod, "Ready") && pod["metadata"]["deletionTimestamp"].is_null()
+            };
             Ok((pods.len() == 2 && pods.iter().filter(good).count() == 2).then_some(()))
         })
     }

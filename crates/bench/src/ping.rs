@@ -22,7 +22,8 @@ pub(crate) struct Pings {
 impl Pings {
     /// Listens until it is dropped.
     pub(crate) fn listen() -> Result<Self> {
-        let icmp = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).context("cannot listen to pings")?;
+        let icmp =
+            socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).context("cannot listen to pings")?;
         set_socket_timeout(&icmp, rustix::net::sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
         let (sender, arrivals) = channel();
         std::thread::spawn(move || {

@@ -32,7 +32,8 @@ pub(crate) async fn measure(cluster: &Cluster, client: &Client, table: &mut Tabl
     try_join_all(machines.iter().map(|machine| cluster::create(&api, machine, agent, |_| false))).await?;
     cluster.kubectl(&["uncordon", SECOND])?;
     let begin = Instant::now();
-    let drain = ["drain", FIRST, "--pod-selector=kubevirt.io=virt-launcher", "--delete-emptydir-data", "--timeout=280s"];
+    let drain =
+        ["drain", FIRST, "--pod-selector=kubevirt.io=virt-launcher", "--delete-emptydir-data", "--timeout=280s"];
     cluster.kubectl(&drain)?;
     table.row(
         format!("kubectl drain of {MACHINES} machines, to no launcher left (s)"),
