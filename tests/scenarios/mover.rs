@@ -188,11 +188,16 @@ impl Mover {
 
     /// The migration went well: the status says so, and nothing is left on the node it came from.
     pub(crate) fn arrived(&self, from: &str) -> Result<()> {
+        self.arrived_in(from, "PreCopy")
+    }
+
+    /// The same, with the mode it ended in.
+    pub(crate) fn arrived_in(&self, from: &str, mode: &str) -> Result<()> {
         let vmi = self.vmi()?;
         let state = &vmi["status"]["migrationState"];
         let to = vmi["status"]["nodeName"].as_str().unwrap_or_default();
         ensure!(from != to && state["sourceNode"] == from && state["targetNode"] == to, "{state}");
-        ensure!(state["completed"] == true && state["failed"] != true && state["mode"] == "PreCopy", "{state}");
+        ensure!(state["completed"] == true && state["failed"] != true && state["mode"] == mode, "{state}");
         ensure!(vmi["metadata"]["labels"]["kubevirt.io/nodeName"] == to, "{}", vmi["metadata"]["labels"]);
         let pod = self.alone()?;
         let reached =
@@ -220,11 +225,16 @@ impl Mover {
 
     /// Waits until the source sends.
     pub(crate) fn under_way(&self) -> Result<Value> {
-        self.space.wait_for(2 * SOON, "vmi", NAME, "was on its way", |vmi| {
+        self.under_way_and("was on its way", |progress| progress["processed"].as_u64() > Some(0))
+    }
+
+    /// Waits until the progress of a migration that has not ended is as `check` wants.
+    pub(crate) fn under_way_and(&self, what: &str, check: impl Fn(&Value) -> bool) -> Result<Value> {
+        self.space.wait_for(2 * SOON, "vmi", NAME, what, |vmi| {
             let text = vmi["metadata"]["annotations"]["ferrovirt.io/migration-progress"].as_str().unwrap_or("{}");
             let progress: Value = serde_json::from_str(text).unwrap_or_default();
             let this = progress["uid"] == vmi["status"]["migrationState"]["migrationUid"];
-            this && progress["outcome"].is_null() && progress["processed"].as_u64() > Some(0)
+            this && progress["outcome"].is_null() && check(&progress)
         })
     }
 

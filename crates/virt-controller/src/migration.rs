@@ -17,6 +17,7 @@ pub mod state;
 pub mod status;
 mod steps;
 pub mod target_pod;
+pub mod waiting;
 
 use std::cmp::Reverse;
 
@@ -37,7 +38,7 @@ use steps::Subject;
 use crate::{
     context::{Context, UNFINISHED, job_word, migration_word, migration_words, moved, owner_word, reference},
     error::Error,
-    patch,
+    patch, stand_in,
     vmi::{self, active},
 };
 
@@ -75,6 +76,14 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         (Some(guest), Some(node)) => vmi::lost::held_at_target(context, guest, &migration, node).await?,
         _ => None,
     };
+    let turn = if waits { turn(context, key) } else { Turn::Now };
+    let back_off = if waits { queue::back_off(&migration, &siblings, now) } else { None };
+    let has_pod = pods.iter().any(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
+    let starts = waits && !has_pod && turn == Turn::Now && back_off.is_none();
+    let immovable = match guest.as_ref().filter(|guest| starts && plan::movable(guest, &pods)) {
+        Some(guest) => stand_in::obstacle::find(context, guest).await?,
+        None => None,
+    };
     let view = View {
         migration: &migration,
         vmi: guest.as_ref(),
@@ -83,8 +92,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         target_lost: lost(target),
         target_hold,
         rival: siblings.iter().any(|other| is_rival(&migration, other)),
-        turn: if waits { turn(context, key) } else { Turn::Now },
-        back_off: if waits { queue::back_off(&migration, &siblings, now) } else { None },
+        turn,
+        immovable,
+        back_off,
         now,
     };
     let plan = plan::plan(&view);

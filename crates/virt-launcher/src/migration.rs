@@ -2,6 +2,7 @@
 
 mod channels;
 mod convergence;
+mod handover;
 mod ramp;
 mod stall;
 mod watchdog;
@@ -9,18 +10,18 @@ mod watchdog;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{LiveDomain, MigrationChannel, MigrationOptions, MigrationOutcome, MigrationProgress};
+use domain::{LiveDomain, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
 use kit::Task;
 use kit::shutdown::CancellationToken;
-use libvirt::{Domain, Job, Migration, PausedReason, State};
+use libvirt::{Domain, Job, Migration};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::Dirs;
 use crate::prepare::Prepared;
 pub(crate) use channels::Channels;
-use channels::Word;
 use convergence::Convergence;
+use handover::Handover;
 
 const LOOK: Duration = Duration::from_millis(400);
 const MIB: u64 = 1 << 20;
@@ -65,8 +66,9 @@ pub(crate) use channels::Open;
 pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepared, live: &LiveDomain) -> Migration {
     let unix = |channel| format!("unix:{}", dirs.migration_socket(channel).display());
     let copied = |device: &&domain::LiveDevice| {
+        let own = |disk: &domain::ResolvedDisk| disk.ephemeral || options.copied_volumes.contains(&device.name);
         device.kind == domain::DeviceKind::Disk
-            && prepared.disks.get(&device.name).is_some_and(|disk| disk.ephemeral && !disk.readonly)
+            && prepared.disks.get(&device.name).is_some_and(|disk| own(disk) && !disk.readonly)
             && !device.readonly
     };
     let copied_disks: Vec<_> = live.devices.iter().filter(copied).map(|device| device.target.clone()).collect();
@@ -107,7 +109,7 @@ async fn send(
     let mut done = tokio::task::spawn_blocking(move || moving.migrate(&migration));
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut convergence = Convergence::default();
+    let (mut convergence, mut handover) = (Convergence::default(), Handover::default());
     let mut ended_because = None;
     let outcome = loop {
         tokio::select! {
@@ -118,17 +120,21 @@ async fn send(
                 Err(_) => MigrationOutcome::Failed("the launcher is ending".to_owned()),
             },
             word = open.word() => {
-                if let Some(outcome) = heard(domain, word, open, &mut progress).await {
+                if let Some(outcome) = handover.heard(domain, word, open, &mut progress).await {
                     ended_because = Some(outcome);
                 }
                 let _ = report.send(progress.clone()).await;
             }
-            () = abort.cancelled(), if ended_because.is_none() => {
+            // There is no way back from post-copy.
+            () = abort.cancelled(), if ended_because.is_none() && progress.mode != MigrationMode::PostCopy => {
                 // There may be no job yet, so it is asked again with each look.
                 ended_because = Some(MigrationOutcome::Aborted);
                 let _ = call(domain, Domain::abort_job).await;
             }
             _ = look.tick() => {
+                if handover.look(domain, open, &mut progress).await {
+                    let _ = report.send(progress.clone()).await;
+                }
                 let Some(job) = call(domain, Domain::job).await.ok().flatten() else { continue };
                 if ended_because.is_some() {
                     let _ = call(domain, Domain::abort_job).await;
@@ -150,42 +156,6 @@ async fn send(
     tracing::info!(?outcome, elapsed = progress.elapsed, "the migration has ended");
     progress.outcome = Some(outcome);
     progress
-}
-
-/// What follows from what the node agent tells; how the migration ends by it, if it does.
-async fn heard(
-    domain: &Arc<Domain>,
-    word: Word,
-    open: &Open,
-    progress: &mut MigrationProgress,
-) -> Option<MigrationOutcome> {
-    match word {
-        Word::Lost if may_run_there(domain).await => {
-            tracing::warn!(
-                "the way to the target broke while the guest was handed over: it waits to hear where it runs"
-            );
-            progress.uncertain = true;
-        }
-        Word::Lost | Word::Stays => {
-            progress.uncertain = false;
-            open.cut();
-        }
-        Word::Moved => {
-            tracing::info!("the guest runs on the target: what is left of it here is ended");
-            progress.uncertain = false;
-            let _ = call(domain, Domain::destroy).await;
-            open.cut();
-            return Some(MigrationOutcome::Moved);
-        }
-    }
-    None
-}
-
-/// Whether the target may have been told to run the guest: only once it stands still here, and what was not told before the
-/// way broke never will be.
-async fn may_run_there(domain: &Arc<Domain>) -> bool {
-    let state = call(domain, Domain::state).await;
-    matches!(state, Ok(State::Paused(PausedReason::Migration | PausedReason::PostCopy | PausedReason::PostCopyFailed)))
 }
 
 fn read(progress: &mut MigrationProgress, job: &Job, elapsed: Duration) {

@@ -1,5 +1,7 @@
 //! Admission of the KubeVirt object itself.
 
+mod migrations;
+
 use api::kubevirt::v1::{
     CustomizeComponents, KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet,
 };
@@ -71,15 +73,20 @@ fn create(request: &Request, held: &[Key]) -> Verdict {
             message: format!("KubeVirt is already created: only one is deployed per cluster, and {other} is it"),
         };
     }
-    Verdict::of_causes(causes(&request.object))
+    update(request)
 }
 
 fn update(request: &Request) -> Verdict {
-    Verdict::of_causes(causes(&request.object))
+    let causes = causes(&request.object);
+    if causes.is_empty() {
+        return Verdict::Allow { warnings: migrations::warnings(&request.object) };
+    }
+    Verdict::Invalid(causes)
 }
 
 fn causes(object: &Value) -> Vec<Cause> {
     let mut causes = rotation(object);
+    causes.extend(migrations::causes(object));
     let wanted = object.pointer("/spec/customizeComponents").cloned().unwrap_or_default();
     let wanted: CustomizeComponents = serde_json::from_value(wanted).unwrap_or_default();
     causes.extend(customize::check(&wanted).into_iter().map(|refusal| Cause {

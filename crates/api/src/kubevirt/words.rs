@@ -129,6 +129,8 @@ pub mod migration_phase {
 pub mod migration_condition {
     pub const ABORT_REQUESTED: &str = "migrationAbortRequested";
     pub const REJECTED_BY_QUOTA: &str = "migrationRejectedByResourceQuota";
+    /// Ours: what the migration waits for. KubeVirt says that in its log only.
+    pub const WAITING: &str = "ferrovirt.io/Waiting";
 }
 
 /// `spec.priority` of a VirtualMachineInstanceMigration, the most urgent first.

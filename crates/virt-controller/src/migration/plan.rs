@@ -20,8 +20,15 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::{queue::Turn, settle, state};
-use crate::vmi::{active, plan as vmi};
+use super::{
+    queue::Turn,
+    settle, state,
+    waiting::{self, Waiting},
+};
+use crate::{
+    stand_in::claim,
+    vmi::{active, plan as vmi},
+};
 
 /// A target pod may be unschedulable this long.
 const UNSCHEDULABLE: i64 = 300;
@@ -89,6 +96,8 @@ pub struct Plan {
     pub abort_requested: bool,
     /// Events about the migration.
     pub remarks: Vec<Remark>,
+    /// What it waits for, if it waits.
+    pub waits: Option<Waiting>,
     /// Look again after this long.
     pub again: Option<Duration>,
 }
@@ -112,6 +121,8 @@ pub struct View<'a> {
     pub rival: bool,
     /// Its turn, once it waits for one.
     pub turn: Turn,
+    /// Why a disk of the guest cannot be copied, asked when it is about to start.
+    pub immovable: Option<String>,
     /// Attempts before it failed; it waits this long.
     pub back_off: Option<Duration>,
     /// The time.
@@ -170,7 +181,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         return Plan { steps: vec![Step::Adopt], ..Default::default() };
     }
     let mut plan = match failure(view, guest) {
-        Some(why) => fail(view, why),
+        Some(why) => fail(view, &why),
         None => go_on(view, guest),
     };
     plan.abort_requested = view.cancelled();
@@ -239,8 +250,16 @@ fn fail(view: &View<'_>, why: &str) -> Plan {
     Plan { steps, phases: vec![phase::FAILED], remarks, ..Default::default() }
 }
 
-/// Why the migration cannot succeed any more, if it cannot.
-fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'static str> {
+/// Why the migration cannot succeed, if it cannot.
+fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<String> {
+    let own = state::ours(guest, view.uid());
+    let immovable = || view.immovable.as_ref().map(|why| format!("Migration failed because {why}"));
+    let moved = own.is_some_and(state::moved);
+    interrupted(view, guest).map(str::to_owned).or_else(|| immovable().filter(|_| !moved))
+}
+
+/// What happened that ends the migration, if something did.
+fn interrupted(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'static str> {
     let now = phase_of(view.migration);
     let handed_over = matches!(now, phase::PREPARING_TARGET | phase::TARGET_READY | phase::RUNNING);
     let own = state::ours(guest, view.uid());
@@ -385,6 +404,7 @@ pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
     vmi::phase_of(guest) == api::kubevirt::words::phase::RUNNING
         && state::of(guest).is_none_or(state::over)
         && !guest.labels().contains_key(label::MIGRATION_TARGET_NODE)
+        && !claim::is_switching(guest)
         && pods.iter().filter(|pod| !is_down(pod)).count() == 1
         && active::active(guest, pods).is_some_and(|pod| !is_down(pod))
 }
@@ -392,12 +412,15 @@ pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
 /// Creates the target pod when the guest can be moved and it is the migration's turn.
 fn start(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
     if !movable(guest, view.pods) {
+        plan.waits = waiting::for_guest();
         plan.again = Some(TURN);
     } else if let Some(left) = view.back_off {
         let (namespace, name) = (guest.namespace().unwrap_or_default(), guest.name_any());
         plan.remarks.push(Remark::BackOff(format!("backoff migrating vmi {namespace}/{name}")));
+        plan.waits = waiting::for_time();
         plan.again = Some(left);
     } else if view.turn != Turn::Now {
+        plan.waits = waiting::for_turn(view.turn, guest);
         plan.again = Some(TURN);
     } else {
         plan.steps.push(Step::CreatePod);
@@ -416,14 +439,11 @@ fn pending(view: &View<'_>, guest: &VirtualMachineInstance, pod: &Pod, plan: &mu
         let said = view.migration.annotations().get(key).and_then(|text| text.parse::<i64>().ok());
         SignedDuration::from_secs(said.unwrap_or(default).max(0))
     };
-    let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    let unschedulable = conditions
-        .into_iter()
-        .any(|c| c.type_ == "PodScheduled" && c.status == "False" && c.reason.as_deref() == Some("Unschedulable"));
+    plan.waits = waiting::for_node(pod);
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let mut left = limit(annotation::MIGRATION_PENDING_TIMEOUT, PENDING) - waited;
     let mut word = "pending";
-    if unschedulable {
+    if plan.waits.is_some() {
         let guest_name = guest.name_any();
         let message = format!("Migration target pod for VMI [{namespace}/{guest_name}] is currently unschedulable.");
         plan.remarks.push(Remark::Warning("migrationTargetPodUnschedulable", message));

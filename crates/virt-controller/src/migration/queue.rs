@@ -29,7 +29,7 @@ pub struct Waiting {
 }
 
 /// Whether a migration may start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// It may.
     Now,

@@ -46,6 +46,13 @@ pub fn status(
         }
         None => {}
     }
+    match &plan.waits {
+        Some(waits) => {
+            let (reason, message) = (Some(waits.reason), Some(waits.message.as_str()));
+            set(&mut status.conditions, condition::WAITING, "True", reason, message, &Time(now));
+        }
+        None => remove(&mut status.conditions, condition::WAITING),
+    }
     let over = is_final(migration) || matches!(plan.phases.last(), Some(&(phase::SUCCEEDED | phase::FAILED)));
     let uid = migration.metadata.uid.as_deref().unwrap_or_default();
     if let Some(own) = vmi.and_then(|vmi| state::ours(vmi, uid)).filter(|_| over) {

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     context::{Context, migration_words, reference, vmi_words},
     error::Error,
-    patch,
+    patch, stand_in,
     vmi::{self, active, pod::placement},
 };
 
@@ -130,8 +130,12 @@ async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Erro
     let settings = context.settings();
     let emulation = context.emulation(&settings);
     let required = required(context, subject, emulation);
-    let claims = context.claims_of(guest);
-    let moved = (guest, active::active(guest, subject.pods));
+    let there = stand_in::prepare::stand_ins(context, migration, guest).await?;
+    if let Some(why) = stand_in::obstacle::in_use(context, guest).await? {
+        return Err(Error::InUse(why));
+    }
+    let claims = context.claims_of(&there);
+    let moved = (&there, active::active(guest, subject.pods));
     let pod = target_pod::render(migration, moved, &claims, &settings, emulation, &required).map_err(Error::Render)?;
     let message = format!("Created migration target pod {}", pod.name_any());
     vmi::stored(context, &pod, &namespace, &reference(guest), (&reference(migration), message)).await.map(drop)
@@ -189,6 +193,8 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
     let state = handover::state(migration, guest, source, target, configuration, policy);
     let node = state.target_node.clone();
     new.migration_state = Some(Box::new(state));
+    let uid = migration.uid().unwrap_or_default();
+    new.migrated_volumes = stand_in::claim::migrated(guest, &stand_in::prepare::claims(context, guest, &uid), &uid);
     // The target's virt-handler finds its pod here.
     new.active_pods = active::mapping(guest, subject.pods);
     let Some(changed) = patch::changed(&old, &new) else { return Ok(()) };

@@ -128,6 +128,8 @@ pub(crate) struct Coming {
     pub arrived: bool,
     /// The launcher was told that nothing will come.
     pub turned_away: bool,
+    /// A disk does not fit here.
+    pub unfit: bool,
 }
 
 /// One thing to do on the target.
@@ -142,7 +144,7 @@ pub(crate) enum TargetStep {
 }
 
 pub(crate) fn target(state: &State, known: Coming) -> Vec<TargetStep> {
-    if ended(state) && !succeeded(state) {
+    if known.unfit || (ended(state) && !succeeded(state)) {
         let told = !known.connected || known.turned_away;
         return if told { Vec::new() } else { vec![TargetStep::TurnAway] };
     }
@@ -266,6 +268,7 @@ mod tests {
         check(json!({"completed": true}), Coming { listening: false, arrived: true, ..ready }, &[]);
         check(json!({"completed": true}), Coming { arrived: true, plugged: true, ..fresh }, &[Connect]);
         check(json!({"failed": true, "completed": true}), ready, &[TurnAway]);
+        check(json!({}), Coming { unfit: true, connected: true, ..Coming::default() }, &[TurnAway]);
         check(json!({"failed": true}), Coming { turned_away: true, ..ready }, &[]);
         check(json!({"failed": true}), fresh, &[]);
     }

@@ -157,7 +157,7 @@ async fn send(
     state: &State,
     launcher: &Launcher,
 ) -> Result<Sending, Error> {
-    let options = options(state);
+    let options = options(vmi, state);
     let way = way(context, vmi, state)?;
     let trouble = way.trouble.clone();
     let (from, ..) = launcher::open(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
 use api::kubevirt::words::label;
 use domain::MigrationChannel;
 use k8s_openapi::api::core::v1::Pod;
@@ -30,7 +30,7 @@ use super::status::{self, Ready};
 use super::{Road, post_copy, uid};
 use crate::Error;
 use crate::launcher;
-use crate::storage::Tolerance;
+use crate::storage::Purpose;
 use crate::vmi::{self, CALL, Context, Guest, timed};
 
 /// The volume of libvirt's own socket.
@@ -101,11 +101,13 @@ fn coming(guest: &Guest, state: &State) -> Coming {
     let moving = guest.moving();
     Coming {
         connected,
-        plugged,
+        // Which pod is met next is not known before it is.
+        plugged: connected && plugged,
         arrived,
         expected: moving.expected == uid(state),
         listening: moving.welcome.as_ref().is_some_and(|welcome| welcome.uid == uid(state)),
         turned_away: moving.turned_away == uid(state),
+        unfit: moving.unfit.as_ref().is_some_and(|(of, _)| of == uid(state)),
     }
 }
 
@@ -132,11 +134,17 @@ async fn execute(
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {
             let launcher = vmi::current(guest, vmi)?;
-            if options(state).post_copy {
+            if options(vmi, state).post_copy {
                 post_copy::allow(&launcher);
             }
-            let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
-            vmi::prepare_disks(context, vmi, launcher.clone(), tolerance).await?;
+            match vmi::prepare_disks(context, vmi, launcher.clone(), Purpose::Arrival).await {
+                Err(error @ Error::NoRoom { .. }) => {
+                    // Nobody tries again what cannot become true: the launcher ends, and with it the migration.
+                    guest.moving().unfit = Some((uid(state).to_owned(), error.to_string()));
+                    return Err(error);
+                }
+                prepared => prepared?,
+            }
             let vmi = serde_json::to_string(vmi).map_err(|error| tonic::Status::internal(error.to_string()))?;
             launcher.client.clone().expect(timed(ExpectRequest { vmi }, EXPECT)).await?;
             uid(state).clone_into(&mut guest.moving().expected);
@@ -182,6 +190,7 @@ async fn write(
         listens: known.listening.then(|| (context.road.address.clone(), context.road.port)),
         pod: guest.launcher().map(|launcher| launcher.pod).unwrap_or_default(),
         arrived: known.arrived,
+        unfit: guest.moving().unfit.clone().filter(|(of, _)| of == uid(state)).map(|(_, why)| why),
     };
     let now = clock::seconds(clock::now());
     let before = vmi.status.as_deref().cloned().unwrap_or_default();

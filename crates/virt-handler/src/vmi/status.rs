@@ -271,7 +271,9 @@ fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstan
                 .unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..Default::default() });
             entry.target.clone_from(&device.target);
             let seed = volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some();
-            if (seed || volume.empty_disk.is_some()) && device.size > 0 {
+            // Where it is copied to, a disk has to be as large as here.
+            let claimed = entry.persistent_volume_claim_info.is_some();
+            if (seed || volume.empty_disk.is_some() || claimed) && device.size > 0 {
                 entry.size = i64::try_from(device.size).ok();
             }
             Some(entry)

@@ -101,6 +101,11 @@ impl Exclusive {
         self.wanted.push((volume.to_owned(), device));
     }
 
+    /// Whether a device is not held yet.
+    pub(crate) fn is_wanting(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// Takes what is not held yet. Held until this value goes, and by the kernel's word gone with this process.
     ///
     /// A guest that is received from elsewhere is taken over once it is here: its source holds the devices until then.

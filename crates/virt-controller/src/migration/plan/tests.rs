@@ -20,6 +20,7 @@ struct Case {
     rival: bool,
     turn: Turn,
     back_off: Option<Duration>,
+    immovable: Option<String>,
 }
 
 fn case(phase: &'static str) -> Case {
@@ -35,6 +36,7 @@ fn case(phase: &'static str) -> Case {
         rival: false,
         turn: Turn::Now,
         back_off: None,
+        immovable: None,
     }
 }
 
@@ -97,6 +99,7 @@ impl Case {
             rival: self.rival,
             turn: self.turn.clone(),
             back_off: self.back_off,
+            immovable: self.immovable.clone(),
             now: NOW.parse().unwrap(),
         })
     }
@@ -184,9 +187,20 @@ fn from_nothing_to_running() {
 }
 
 #[test]
+fn a_disk_that_cannot_be_copied_is_said_before_anything_is_made() {
+    let plan = Case { immovable: Some("of that".to_owned()), ..case("Pending") }.expect(&["Failed"], &[]);
+    assert_eq!(plan.remarks, [Remark::Warning("FailedMigration", "Migration failed because of that".to_owned())]);
+}
+
+#[test]
 fn nothing_starts_out_of_turn() {
     let waits = |case: Case| case.expect(&[], &[]).again;
     assert_eq!(waits(Case { turn: Turn::Cluster, ..case("Pending") }), Some(TURN));
+    let reason = |case: Case| case.plan().waits.map(|waits| waits.reason);
+    assert_eq!(reason(Case { turn: Turn::Cluster, ..case("Pending") }), Some("ClusterLimit"));
+    assert_eq!(reason(Case { turn: Turn::Node, ..case("Pending") }), Some("NodeLimit"));
+    assert_eq!(reason(Case { back_off: Some(TURN), ..case("Pending") }), Some("BackOff"));
+    assert_eq!(reason(case("Pending")), None);
     assert_eq!(waits(Case { turn: Turn::Node, ..case("Pending") }), Some(TURN));
     let held = Some(Duration::from_secs(40));
     assert_eq!(waits(Case { back_off: held, ..case("Pending") }), held);
@@ -376,12 +390,15 @@ fn a_target_pod_that_does_not_start() {
     let again = case("Scheduling").pods(&both).expect(&[], &[]).again;
     assert_eq!(again, Some(Duration::from_secs(840)));
     let mut stuck = pending();
-    let nowhere = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
+    let nowhere =
+        json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes" }]);
     stuck["status"]["conditions"] = nowhere;
     let plan = case("Scheduling").pods(&[source("running"), stuck.clone()]).expect(&[], &[]);
     assert_eq!(plan.again, Some(Duration::from_secs(240)));
     let said = "Migration target pod for VMI [ns/vm] is currently unschedulable.".to_owned();
     assert_eq!(plan.remarks, [Remark::Warning("migrationTargetPodUnschedulable", said)]);
+    let waits = plan.waits.map(|waits| (waits.reason, waits.message));
+    assert_eq!(waits, Some(("NoNode", "no other node takes the guest: 0/2 nodes".to_owned())));
     stuck["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
     let why = "unschedulable pod ns/b timeout period exceeded".to_owned();
     case("Scheduling").pods(&[source("running"), stuck]).expect(&[], &[Step::DeletePod { name: "b".into(), why }]);
@@ -412,6 +429,7 @@ fn a_guest_that_is_gone() {
             rival: false,
             turn: Turn::Now,
             back_off: None,
+            immovable: None,
             now: NOW.parse().unwrap(),
         };
         plan(&view).steps

@@ -2,7 +2,7 @@
 
 use api::kubevirt::{
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::{annotation, migration_phase as phase},
+    words::{annotation, migration_condition as condition, migration_phase as phase},
 };
 use serde::Deserialize;
 
@@ -60,13 +60,23 @@ impl Watched {
                 Some(node) => format!("{} on {node}", phase::PREPARING_TARGET),
                 None => phase::PREPARING_TARGET.to_owned(),
             },
-            other => other.to_owned(),
+            other => match self.waits() {
+                Some(why) => format!("{other}: {why}"),
+                None => other.to_owned(),
+            },
         };
         if line == self.said {
             return None;
         }
         self.said.clone_from(&line);
         Some(line)
+    }
+
+    /// What it waits for.
+    fn waits(&self) -> Option<&str> {
+        let conditions = &self.migration.as_ref()?.status.as_ref()?.conditions;
+        let waiting = conditions.iter().find(|known| known.type_ == condition::WAITING && known.status == "True")?;
+        waiting.message.as_deref()
     }
 
     fn target(&self) -> Option<&str> {
@@ -168,5 +178,14 @@ mod tests {
             "Succeeded: runs on n2",
         ];
         assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn it_says_what_it_waits_for() {
+        let waits =
+            json!([{ "type": "ferrovirt.io/Waiting", "status": "True", "message": "no other node takes the guest" }]);
+        let migration = json!({ "metadata": { "uid": "u" }, "status": { "phase": "Scheduling", "conditions": waits } });
+        let mut watched = Watched { migration: serde_json::from_value(migration).unwrap(), ..Watched::default() };
+        assert_eq!(watched.line().as_deref(), Some("Scheduling: no other node takes the guest"));
     }
 }
