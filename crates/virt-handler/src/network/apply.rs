@@ -228,7 +228,7 @@ mod tests {
             let given = vec!["10.244.0.7/24".parse().unwrap()];
             let link = PodLink { name: name.into(), mac: [2, 0, 0, 0, 0, 1], addresses: given, ..PodLink::default() };
             let plan = plan::plan(&vmi, at, &link, &Resolver::default()).unwrap();
-            let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
             assert_eq!(announced(&vmi, &plan), (name.to_owned(), mac, addresses));
         };
         check(0, "eth0", [2, 0, 0, 0, 0, 1], &["10.244.0.7"]);
