@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     cluster::{Cluster, in_phase, machine, printed, start, wait},
     migration::under_way,
-    storage::{claim, on},
+    storage::{claim, claim_with, on},
 };
 
 /// What a kubelet does every ten seconds, until it is told to be silent.
@@ -154,7 +154,7 @@ async fn a_source_goes_on_once_its_lost_target_can_do_no_harm() {
     let cluster = start().await;
     second_node(&cluster).await;
     let (_first, second) = (Kubelet::start(&cluster, "node1").await, Kubelet::start(&cluster, "node2").await);
-    claim(&cluster, "data", "nothing-is-known-of-it", "Filesystem").await;
+    claim_with(&cluster, "data", "nothing-is-known-of-it", "Filesystem", "ReadWriteMany").await;
     runs(&cluster, &on(json!({ "persistentVolumeClaim": { "claimName": "data" } }))).await;
     let migration = json!({ "metadata": { "name": "move" }, "spec": { "vmiName": "vm" } });
     let migration = serde_json::from_value(migration).unwrap();

@@ -19,11 +19,16 @@ pub(crate) fn on(source: Value) -> VirtualMachine {
     serde_json::from_value(vm).unwrap()
 }
 
-/// A bound claim.
+/// A bound claim that one node reaches.
 pub(crate) async fn claim(cluster: &Cluster, name: &str, volume: &str, mode: &str) {
+    claim_with(cluster, name, volume, mode, "ReadWriteOnce").await;
+}
+
+/// A bound claim with this access mode.
+pub(crate) async fn claim_with(cluster: &Cluster, name: &str, volume: &str, mode: &str, access: &str) {
     let api: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client.clone(), "default");
     let claim = json!({ "metadata": { "name": name }, "spec": {
-        "accessModes": ["ReadWriteOnce"], "volumeMode": mode, "volumeName": volume, "storageClassName": "",
+        "accessModes": [access], "volumeMode": mode, "volumeName": volume, "storageClassName": "",
         "resources": { "requests": { "storage": "1Gi" } },
     } });
     api.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
