@@ -79,6 +79,7 @@ fn alone() -> Vec<Trial> {
         local_disks::trials(),
         networks::trials(),
         handover::trials(),
+        migration::trials_last(),
         node_loss::trials(),
         shared_disks::trials(),
     ];

@@ -123,8 +123,10 @@ fn networks_and_disks_move_with_their_guest() -> Result<()> {
     peer.log_in("root", "guest")?;
     address(&mut console, 1)?;
     address(&mut peer, 2)?;
-    let filled: Vec<String> =
-        DISKS[..4].iter().map(|disk| format!("dd if=/dev/urandom of=/dev/{disk} bs=512k count=1 2>/dev/null")).collect();
+    let filled: Vec<String> = DISKS[..4]
+        .iter()
+        .map(|disk| format!("dd if=/dev/urandom of=/dev/{disk} bs=512k count=1 2>/dev/null"))
+        .collect();
     run(&mut console, &format!("{}; sync", filled.join("; ")))?;
     let before = possessions(&mut console)?;
     neighbours(&mut console, 2)?;
