@@ -46,9 +46,9 @@ fn read(section: &Value) -> Result<Range, String> {
             return Err(format!("ipam: {name} {address} is not in {net}"));
         }
         if name == "range_start" {
-            first = first.max(number(address))
+            first = first.max(number(address));
         } else {
-            last = last.min(number(address))
+            last = last.min(number(address));
         }
         Ok(())
     };

@@ -359,7 +359,7 @@ async fn known_by_address(road: &Road, node: &str, address: SocketAddr) -> Resul
     let pods = api.list(&params).await.map_err(|error| Chain(&error).to_string())?;
     let ip = address.ip().to_canonical().to_string();
     let has = |pod: &Pod| {
-        if address::on_network(pod).iter().any(|own| *own == ip) {
+        if address::on_network(pod).contains(&ip) {
             return true;
         }
         let status = pod.status.as_ref();

@@ -207,3 +207,31 @@ fn set_sysctl(path: &str, value: &str) {
 fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::observe::PodLink;
+    use super::*;
+
+    #[test]
+    fn a_guest_on_a_secondary_network_is_announced_as_it_was_seen() {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"name": "a", "uid": "u"},
+            "spec": {"domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}, {"name": "blue", "bridge": {}}]}},
+                "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "n"}}]},
+            "status": {"interfaces": [{"name": "blue", "mac": "02:00:00:00:00:07", "ipAddresses": ["10.9.0.2", "fe80::7"]}]},
+        }))
+        .unwrap();
+        let check = |at: usize, name: &str, mac: [u8; 6], addresses: &[&str]| {
+            let given = vec!["10.244.0.7/24".parse().unwrap()];
+            let link = PodLink { name: name.into(), mac: [2, 0, 0, 0, 0, 1], addresses: given, ..PodLink::default() };
+            let plan = plan::plan(&vmi, at, &link, &Resolver::default()).unwrap();
+            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(announced(&vmi, &plan), (name.to_owned(), mac, addresses));
+        };
+        check(0, "eth0", [2, 0, 0, 0, 0, 1], &["10.244.0.7"]);
+        check(1, "pod16477688c0e", [2, 0, 0, 0, 0, 7], &["10.9.0.2", "fe80::7"]);
+    }
+}
