@@ -198,6 +198,8 @@ fn claimed(vmi: &VirtualMachineInstance, volume: &str, claim: &str, writer: Writ
     let known = vmi.status.iter().flat_map(|status| &status.volume_status).find(|known| known.name == volume);
     let modes = known.and_then(|known| known.persistent_volume_claim_info.as_ref()).map(|info| &info.access_modes);
     const NEEDS: &str = "live migration requires that all PVCs must be shared (using ReadWriteMany access mode)";
+    // virt-controller, which knows the storage classes, has looked.
+    let stays = known.and_then(|known| known.message.as_deref().filter(|_| known.phase.is_none()));
     let has = |modes: &[String], mode: &str| modes.iter().any(|one| one == mode);
     match modes {
         None => {
@@ -205,6 +207,9 @@ fn claimed(vmi: &VirtualMachineInstance, volume: &str, claim: &str, writer: Writ
         }
         Some(modes) if has(modes, "ReadWriteMany") => Movement::None,
         Some(modes) if writer == Writer::None && has(modes, "ReadOnlyMany") => Movement::None,
+        Some(_) if stays.is_some() => {
+            Movement::Impossible(format!("cannot migrate VMI: {}", stays.unwrap_or_default()))
+        }
         Some(_) if writer == Writer::Alone => Movement::Copy("on a claim that is not shared"),
         Some(_) => Movement::Impossible(format!("cannot migrate VMI: PVC {claim} is not shared, {NEEDS}")),
     }
@@ -292,6 +297,10 @@ mod tests {
             let disks = ("/spec/domain/devices/disks", json!([disk]));
             check(claim.clone(), &[once[0].clone(), disks], stuck, "LiveMigration");
         }
+        let mut nowhere = once.clone();
+        nowhere[0].1["message"] = json!("there is no volume to copy it into");
+        let said = "cannot migrate VMI: there is no volume to copy it into";
+        check(claim.clone(), &nowhere, Some(("DisksNotLiveMigratable", said)), "LiveMigration");
         let mounted = json!({ "persistentVolumeClaim": { "claimName": "data", "readOnly": true } });
         check(mounted, &once, stuck, "LiveMigration");
         check(claim, &with(json!(["ReadWriteOnce", "ReadWriteMany"])), None, "LiveMigration");

@@ -124,6 +124,13 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     status::pods(&mut wanted, &vmi, &pods);
     if plan::is_ours(&vmi) {
         wanted.volume_status = claims::statuses(&vmi, &claims, &wanted.volume_status);
+        if plan.phase == Some(phase::SCHEDULED) {
+            match stand_in::obstacle::nowhere(context, &vmi).await {
+                Ok(nowhere) => claims::stay(&mut wanted.volume_status, &nowhere),
+                // No reason not to start: a migration asks again.
+                Err(error) => tracing::warn!(vmi = %key, error = %Chain(&error), "whether it can be moved is not known"),
+            }
+        }
     }
     if let Some(message) = &cut_off {
         status::cut_off(&mut wanted, message, now);

@@ -172,7 +172,6 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn claim(value: Value) -> PersistentVolumeClaim {
         serde_json::from_value(value).unwrap()
     }

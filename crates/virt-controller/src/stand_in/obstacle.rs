@@ -1,5 +1,7 @@
 //! Whether there can be a stand-in at all, asked before anything is made.
 
+use std::collections::BTreeMap;
+
 use api::kubevirt::{v1::VirtualMachineInstance, words::label};
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
@@ -20,13 +22,26 @@ pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> R
         return Ok(Some(why));
     }
     let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
-    let mut free = None;
     for used in claim::copied(guest, &known) {
         let Some(source) = known.get(used.claim) else { continue };
         let root = context.claims.get(&Key::new(namespace.as_str(), claim::root(source)));
         if root.is_none_or(|root| root.metadata.deletion_timestamp.is_some()) {
             return Ok(Some(format!("PVC {namespace}/{} is being deleted, and its disk with it", claim::root(source))));
         }
+    }
+    Ok(nowhere(context, guest).await?.into_values().next())
+}
+
+/// The volumes of `guest` that would have to be copied, and that there is no volume to copy into: by their names, each with
+/// a sentence.
+pub(crate) async fn nowhere(
+    context: &Context,
+    guest: &VirtualMachineInstance,
+) -> Result<BTreeMap<String, String>, Error> {
+    let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
+    let (mut out, mut free) = (BTreeMap::new(), None);
+    for used in claim::copied(guest, &known) {
+        let Some(source) = known.get(used.claim) else { continue };
         let class = source.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
         if provisions(context, &class).await? {
             continue;
@@ -36,14 +51,15 @@ pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> R
         }
         if !free.iter().flatten().any(|volume| fits(volume, source, &class)) {
             let size = claim::size(source).0;
-            return Ok(Some(format!(
+            let why = format!(
                 "the disk on PVC {namespace}/{} cannot be copied: StorageClass {class:?} has no provisioner, and no \
                  PersistentVolume of it with {size} is available",
                 used.claim
-            )));
+            );
+            out.insert(used.volume.to_owned(), why);
         }
     }
-    Ok(None)
+    Ok(out)
 }
 
 /// Who else uses a disk of `guest` that is to be copied, and would be left with an outdated one.

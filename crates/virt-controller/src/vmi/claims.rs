@@ -101,6 +101,18 @@ pub fn statuses(vmi: &VirtualMachineInstance, claims: &Claims, held: &[VolumeSta
     out
 }
 
+/// The reason of a volume that stays where it is.
+const STAYS: &str = "CannotBeCopied";
+
+/// Says of volumes why they cannot be copied to another node; virt-handler judges by that whether the guest can be moved.
+pub fn stay(statuses: &mut [VolumeStatus], why: &BTreeMap<String, String>) {
+    for status in statuses.iter_mut() {
+        let message = why.get(&status.name).cloned();
+        status.reason = message.is_some().then(|| STAYS.to_owned());
+        status.message = message;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};

@@ -38,7 +38,7 @@ impl Disks {
         let claim = serde_json::from_value(manifest()).unwrap();
         disks.claims.create(&PostParams::default(), &claim).await.unwrap();
         disks.bind("data", "pv-1").await;
-        disks.boot().await;
+        Box::pin(disks.boot()).await;
         disks
     }
 
@@ -159,8 +159,8 @@ fn says(claim: &PersistentVolumeClaim) -> Option<&str> {
 
 #[tokio::test]
 async fn a_disk_moves_and_comes_back_under_its_name() {
-    let disks = Disks::with_guest("csi.example").await;
-    let stand_in = disks.moves("move", "pv-2").await;
+    let disks = Box::pin(Disks::with_guest("csi.example")).await;
+    let stand_in = Box::pin(disks.moves("move", "pv-2")).await;
     assert_ne!(stand_in, "data");
     let vmi = wait(&disks.cluster.vmis, "vm", "on its new claim", {
         let stand_in = stand_in.clone();
@@ -207,15 +207,15 @@ async fn a_disk_moves_and_comes_back_under_its_name() {
             policy == Some("Delete") && volume.labels().is_empty() && volume.annotations().is_empty()
         })
     };
-    wait(&disks.volumes, "pv-2", "as any other volume", plain).await;
+    Box::pin(wait(&disks.volumes, "pv-2", "as any other volume", plain)).await;
     assert_eq!(disks.names().await, ["data"]);
-    disks.boot().await;
+    Box::pin(disks.boot()).await;
 }
 
 #[tokio::test]
 async fn a_disk_that_moves_twice_leaves_one_stand_in() {
-    let disks = Disks::with_guest("csi.example").await;
-    let first = disks.moves("move", "pv-2").await;
+    let disks = Box::pin(Disks::with_guest("csi.example")).await;
+    let first = Box::pin(disks.moves("move", "pv-2")).await;
     disks.claim("pointing", |claim| says(claim).is_some()).await;
     say(&disks.cluster, "vm", json!({ "metadata": { "labels": { "kubevirt.io/nodeName": "node2" } } })).await;
     let migration = migrate(&disks.cluster, "again", "vm").await;
@@ -242,7 +242,7 @@ async fn a_disk_that_moves_twice_leaves_one_stand_in() {
 
 #[tokio::test]
 async fn a_migration_that_is_cancelled_leaves_no_claim() {
-    let disks = Disks::with_guest("csi.example").await;
+    let disks = Box::pin(Disks::with_guest("csi.example")).await;
     let migration = migrate(&disks.cluster, "move", "vm").await;
     let target = target_pod(&disks.cluster, &migration, "vm").await;
     let stand_in = claim_of(&target);
@@ -254,7 +254,10 @@ async fn a_migration_that_is_cancelled_leaves_no_claim() {
 
 #[tokio::test]
 async fn a_disk_that_nothing_can_be_made_for_does_not_move_and_says_so() {
-    let disks = Disks::with_guest("kubernetes.io/no-provisioner").await;
+    let disks = Box::pin(Disks::with_guest("kubernetes.io/no-provisioner")).await;
+    let vmi = disks.cluster.vmis.get("vm").await.unwrap();
+    let said = vmi.status.unwrap().volume_status[0].message.clone().unwrap();
+    assert!(said.starts_with("the disk on PVC default/data cannot be copied: StorageClass \"local\" has no"), "{said}");
     migrate(&disks.cluster, "move", "vm").await;
     reaches(&disks.cluster, "move", "Failed").await;
     let why = "Migration failed because the disk on PVC default/data cannot be copied: StorageClass \"local\" has no \
@@ -265,8 +268,8 @@ async fn a_disk_that_nothing_can_be_made_for_does_not_move_and_says_so() {
 
 #[tokio::test]
 async fn a_guest_waits_until_its_disk_is_back() {
-    let disks = Disks::with_guest("csi.example").await;
-    let stand_in = disks.moves("move", "pv-2").await;
+    let disks = Box::pin(Disks::with_guest("csi.example")).await;
+    let stand_in = Box::pin(disks.moves("move", "pv-2")).await;
     disks.claim("pointing", |claim| says(claim).is_some()).await;
     // Somebody's pod looks into the disk, and goes on when its guest has ended.
     let pod = json!({ "metadata": { "name": "looks" }, "spec": {
@@ -285,7 +288,10 @@ async fn a_guest_waits_until_its_disk_is_back() {
     disks.cluster.vmis.create(&PostParams::default(), &serde_json::from_value(next).unwrap()).await.unwrap();
     let waits = |vmi: Option<&VirtualMachineInstance>| {
         let conditions = vmi.and_then(|vmi| vmi.status.as_ref()).map(|status| status.conditions.as_slice());
-        conditions.into_iter().flatten().any(|c| c.type_ == "Synchronized" && c.reason.as_deref() == Some("DiskNotPutBack"))
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|c| c.type_ == "Synchronized" && c.reason.as_deref() == Some("DiskNotPutBack"))
     };
     let vmi = wait(&disks.cluster.vmis, "next", "waiting", waits).await.unwrap();
     let said = vmi.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Synchronized").unwrap().message.unwrap();

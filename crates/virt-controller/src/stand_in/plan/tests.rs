@@ -10,7 +10,6 @@ use super::*;
 
 const CLAIM: &str = "data";
 
-#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn claim(value: Value) -> PersistentVolumeClaim {
     serde_json::from_value(value).unwrap()
 }
@@ -23,6 +22,7 @@ fn made(name: &str, uid: &str, volume: Option<&str>) -> PersistentVolumeClaim {
     }))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn guest(claims: &str, state: Value) -> VirtualMachineInstance {
     let stand_in = claim::name(CLAIM, state["migrationUid"].as_str().unwrap_or_default());
     serde_json::from_value(json!({
