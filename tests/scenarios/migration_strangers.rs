@@ -121,7 +121,9 @@ impl Handler {
         ensure!(!answer.trim_end().ends_with("{}"), "{} was let in", stranger.why);
         happens(&format!("the refusal of {own} was logged with {:?}", stranger.why), || {
             let log = Namespace::kubectl_in("kubevirt", &["logs", &self.pod, "-c", "virt-handler", "--tail=400"])?;
-            let about = |line: &&str| line.contains(&own.to_string()) && line.contains("was refused");
+            // The handler knows an IPv4 address as a mapped one.
+            let port = format!(":{} ", own.port());
+            let about = |line: &&str| line.contains(&port) && line.contains("was refused");
             let told = log.lines().find(about).map(|line| line.replace('\\', ""));
             Ok(told.filter(|line| line.contains(&stranger.why)).map(drop))
         })
