@@ -14,7 +14,6 @@ mod eviction;
 mod hardware;
 mod migration;
 mod migration_modes;
-mod migration_strangers;
 mod mover;
 mod node_loss;
 mod power;
@@ -69,7 +68,6 @@ fn alone() -> Vec<Trial> {
         eviction::trials_alone(),
         migration::trials(),
         migration_modes::trials(),
-        migration_strangers::trials(),
         node_loss::trials(),
     ];
     trials.into_iter().flatten().collect()
