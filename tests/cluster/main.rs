@@ -23,6 +23,7 @@ mod jobs;
 mod local;
 mod logs;
 mod network_policy;
+mod networks;
 mod node;
 mod nodes;
 mod packets;
@@ -70,6 +71,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("local", local::TESTS),
     ("logs", logs::TESTS),
     ("network_policy", network_policy::TESTS),
+    ("networks", networks::TESTS),
     ("probes", probes::TESTS),
     ("reading", reading::TESTS),
     ("restarts", restarts::TESTS),

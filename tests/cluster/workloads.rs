@@ -69,12 +69,12 @@ fn a_stateful_set_counts() -> Result<()> {
     )?;
     space.kubectl(&["rollout", "status", "statefulset/s", "--timeout=120s"])?;
     ensure!(names(&space, "s")? == ["s-0", "s-1"], "{:?}", names(&space, "s")?);
-    let resolved = crate::pods::sh(
-        &space,
-        "s-0",
-        "busybox nslookup s-1.s.$(cat /var/run/secrets/kubernetes.io/serviceaccount/namespace).svc.cluster.local",
-    )?;
-    ensure!(resolved.contains("10.244."), "{resolved}");
+    // A pod's name is known a moment after the pod is ready: its endpoint and the node's view of it follow.
+    let name = format!("s-1.s.{}.svc.cluster.local", space.name());
+    until("the name of a pod", || {
+        let found = space.output(&["exec", "s-0", "--", "busybox", "nslookup", &name])?;
+        Ok(String::from_utf8_lossy(&found.stdout).contains("10.244.").then_some(()))
+    })?;
     space.kubectl(&["scale", "statefulset/s", "--replicas=1"])?;
     until("the last one went", || Ok((names(&space, "s")? == ["s-0"]).then_some(())))
 }

@@ -26,7 +26,6 @@ pub(crate) fn trials_alone() -> Vec<Trial> {
         trial("nodes_say_which_processors_guests_can_have", nodes_say_which_processors_guests_can_have),
         trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back),
         trial("a_drain_moves_every_machine", a_drain_moves_every_machine),
-        trial("guests_move_to_a_new_launcher", guests_move_to_a_new_launcher),
     ]
 }
 
@@ -136,7 +135,7 @@ fn an_eviction_of_external_concern_is_marked() -> Result<()> {
 }
 
 /// Waits until the components are of `tag` and the product says that it is done.
-fn updated(tag: &str) -> Result<()> {
+pub(crate) fn updated(tag: &str) -> Result<()> {
     until(&format!("the components to be of {tag}"), || {
         let json = |words: &[&str]| -> Result<Value> {
             serde_json::from_str(&Namespace::kubectl_in("kubevirt", words)?).context("kubectl's JSON")
@@ -157,10 +156,10 @@ fn updated(tag: &str) -> Result<()> {
     })
 }
 
-const BUILD: &str = "v0.1.0";
+pub(crate) const BUILD: &str = "v0.1.0";
 
 /// Another build, as far as anybody can tell: the same images by another tag, on every node.
-fn next_build() -> Result<()> {
+pub(crate) fn next_build() -> Result<()> {
     for image in ["component", "launcher"] {
         image::tag(&format!("ferrovirt.local/{image}:{BUILD}"), &format!("ferrovirt.local/{image}:next"))?;
     }
@@ -168,32 +167,10 @@ fn next_build() -> Result<()> {
 }
 
 /// Asks for the build of a tag, and for outdated guests to be dealt with by `methods`.
-fn to(tag: &Value, methods: &Value) -> Result<String> {
+pub(crate) fn to(tag: &Value, methods: &Value) -> Result<String> {
     let strategy = json!({ "workloadUpdateMethods": methods });
     let patch = json!({ "spec": { "imageTag": tag, "workloadUpdateStrategy": strategy } }).to_string();
     Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
-}
-
-fn guests_move_to_a_new_launcher() -> Result<()> {
-    two_nodes::ready()?;
-    next_build()?;
-    let space = Namespace::new("update")?;
-    let (before, _) = running(&space, "None", "masquerade")?;
-    let runs = |tag: &str| {
-        let image = format!("ferrovirt.local/launcher:{tag}");
-        space.wait("vmi", NAME, "ran in the other launcher", |vmi| {
-            phase(vmi) == "Running" && vmi["status"]["launcherContainerImageVersion"] == image
-        })
-    };
-    to(&json!("next"), &json!(["LiveMigrate"]))?;
-    let forth = updated("next").and_then(|()| runs("next"));
-    to(&Value::Null, &json!(["LiveMigrate"]))?;
-    let back = updated(BUILD).and_then(|()| runs(BUILD));
-    to(&Value::Null, &Value::Null)?;
-    for after in [forth?, back?] {
-        ensure!(uid(&after) == uid(&before), "the guest was started anew");
-    }
-    Ok(())
 }
 
 fn guests_outlive_an_update_and_the_way_back() -> Result<()> {

@@ -11,18 +11,23 @@ mod claims;
 mod console;
 mod deletion;
 mod eviction;
+mod handover;
 mod hardware;
+mod local_disks;
 mod migration;
 mod migration_modes;
 mod mover;
+mod networks;
 mod node_loss;
 mod power;
 mod probes;
 mod run_strategy;
 mod shared;
+mod shared_disks;
 mod stop;
 mod survival;
 mod two_nodes;
+mod update;
 
 use std::process::ExitCode;
 
@@ -66,9 +71,14 @@ fn alone() -> Vec<Trial> {
         stop::trials(),
         survival::trials(),
         eviction::trials_alone(),
+        update::trials(),
         migration::trials(),
         migration_modes::trials(),
+        local_disks::trials(),
+        networks::trials(),
+        handover::trials(),
         node_loss::trials(),
+        shared_disks::trials(),
     ];
     trials.into_iter().flatten().collect()
 }

@@ -62,11 +62,26 @@ fn runs_on(vmi: &Value, node: &str) -> bool {
     phase(vmi) == "Running" && vmi["status"]["nodeName"] == node
 }
 
-/// Brings a guest up on the node that is going to be lost.
-fn there(space: &Namespace, vm: &Value) -> Result<Value> {
-    space.apply(vm)?;
-    let name = vm["metadata"]["name"].as_str().unwrap_or_default();
-    space.wait("vmi", name, "ran on the second node", |vmi| runs_on(vmi, LOST))
+/// Brings guests up on the node that is going to be lost.
+fn there<const N: usize>(space: &Namespace, machines: [Value; N]) -> Result<[Value; N]> {
+    for vm in &machines {
+        space.apply(vm)?;
+    }
+    let mut out = machines;
+    for vm in &mut out {
+        let name = vm["metadata"]["name"].as_str().unwrap_or_default();
+        *vm = space.wait("vmi", name, "ran on the second node", |vmi| runs_on(vmi, LOST))?;
+    }
+    Ok(out)
+}
+
+/// The guest that was there runs on the first node, soon enough after `since`.
+fn runs_elsewhere(space: &Namespace, before: &Value, since: Instant) -> Result<Value> {
+    let name = before["metadata"]["name"].as_str().unwrap_or_default();
+    let after = space.wait("vmi", name, "ran on the first node", |vmi| runs_on(vmi, two_nodes::FIRST))?;
+    let took = since.elapsed().as_secs();
+    ensure!(took <= FAILOVER && uid(&after) != uid(before), "{name} ran elsewhere after {took} s");
+    Ok(after)
 }
 
 fn qemus(vmi: &Value) -> Result<usize> {
@@ -77,42 +92,17 @@ fn qemus(vmi: &Value) -> Result<usize> {
 fn guests_of_a_lost_node_run_elsewhere() -> Result<()> {
     let second = Second::join()?;
     let space = Namespace::new("node-loss")?;
-    a_power_cut(&space, &second)?;
-    a_cable_is_pulled(&space, &second)?;
-    a_disk_of_the_node(&space, &second)
+    let machines = [drifter("drifts", "Always"), bound(&space)?];
+    let [drifts, bound] = there(&space, machines)?;
+    a_cable_is_pulled(&space, &second, &drifts, &bound)?;
+    a_power_cut(&space, &second, &bound)?;
+    space.kubectl(&["delete", "vm", "--all"])?;
+    space.kubectl(&["delete", "pvc", "data"])?;
+    space.kubectl(&["delete", "pv", "e2e-node-loss"]).map(drop)
 }
 
-fn a_power_cut(space: &Namespace, second: &Second) -> Result<()> {
-    let before = there(space, &drifter("falls", "Always"))?;
-    ferrovirt(&["node", "kill", LOST])?;
-    let since = Instant::now();
-    let after = space.wait("vmi", "falls", "ran on the first node", |vmi| runs_on(vmi, two_nodes::FIRST))?;
-    let took = since.elapsed().as_secs();
-    ensure!(took <= FAILOVER && uid(&after) != uid(&before), "it took {took} s");
-    space.event("VirtualMachineInstance", "falls", "NodeUnresponsive")?;
-    ferrovirt(&["node", "start", LOST])?;
-    second.takes_guests()?;
-    ensure!(uid(&space.get("vmi", "falls")?) == uid(&after), "it was started once more");
-    space.kubectl(&["delete", "vm", "falls"]).map(drop)
-}
-
-fn a_cable_is_pulled(space: &Namespace, second: &Second) -> Result<()> {
-    let before = there(space, &drifter("drifts", "Always"))?;
-    ferrovirt(&["node", "cut", LOST])?;
-    let since = Instant::now();
-    let after = space.wait("vmi", "drifts", "ran on the first node", |vmi| runs_on(vmi, two_nodes::FIRST))?;
-    let took = since.elapsed().as_secs();
-    ensure!(took <= FAILOVER && uid(&after) != uid(&before), "it took {took} s");
-    // Nobody can reach the first guest, which lives; its disks were its pod's own.
-    ensure!(qemus(&before)? == 1, "the guest of the node without a cable does not run");
-    ferrovirt(&["node", "heal", LOST])?;
-    until("the guest that was given up is ended", || Ok((qemus(&before)? == 0).then_some(())))?;
-    second.takes_guests()?;
-    ensure!(uid(&space.get("vmi", "drifts")?) == uid(&after) && qemus(&after)? == 1, "another guest was touched");
-    space.kubectl(&["delete", "vm", "drifts"]).map(drop)
-}
-
-fn a_disk_of_the_node(space: &Namespace, second: &Second) -> Result<()> {
+/// A machine with a disk that only the node that is going to be lost can reach.
+fn bound(space: &Namespace) -> Result<Value> {
     let only = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [
         { "key": "kubernetes.io/hostname", "operator": "In", "values": [LOST] },
     ] }] } });
@@ -128,28 +118,48 @@ fn a_disk_of_the_node(space: &Namespace, second: &Second) -> Result<()> {
     }))?;
     let mut vm = drifter("bound", "Always");
     machine::add_disk(&mut vm, "data", json!({ "persistentVolumeClaim": { "claimName": "data" } }));
-    let before = there(space, &vm)?;
-    ferrovirt(&["node", "cut", LOST])?;
+    Ok(vm)
+}
+
+/// The machine whose disk only the lost node can reach waits, and says for what.
+fn waits_for_its_node(space: &Namespace) -> Result<()> {
     let vm =
         space.wait_for(SOON * 2, "vm", "bound", "said that its node does not answer", |vm| word(vm) == "Unknown")?;
     let said = condition(&vm, "Ready")["message"].as_str().unwrap_or_default().to_owned();
     ensure!(said.contains("volume data is on a disk that only node2 can reach"), "{said}");
     let explained = space.virtctl(&["explain", "bound"])?;
     ensure!(explained.contains("does not answer"), "{explained}");
-    // Its guest was there all the time, and goes on.
-    ferrovirt(&["node", "heal", LOST])?;
-    space.wait("vm", "bound", "ran again", |vm| word(vm) == "Running")?;
-    ensure!(uid(&space.get("vmi", "bound")?) == uid(&before) && qemus(&before)? == 1, "it was started once more");
+    Ok(())
+}
 
-    // Without power its guest is gone. The administrator says so, and it is started as soon as its disk is back.
+fn a_cable_is_pulled(space: &Namespace, second: &Second, drifts: &Value, bound: &Value) -> Result<()> {
+    ferrovirt(&["node", "cut", LOST])?;
+    let after = runs_elsewhere(space, drifts, Instant::now())?;
+    // Nobody can reach the first guest, which lives; its disks were its pod's own.
+    ensure!(qemus(drifts)? == 1, "the guest of the node without a cable does not run");
+    waits_for_its_node(space)?;
+    ferrovirt(&["node", "heal", LOST])?;
+    until("the guest that was given up is ended", || Ok((qemus(drifts)? == 0).then_some(())))?;
+    // The other was there all the time, and goes on.
+    space.wait("vm", "bound", "ran again", |vm| word(vm) == "Running")?;
     second.takes_guests()?;
+    ensure!(uid(&space.get("vmi", "bound")?) == uid(bound) && qemus(bound)? == 1, "it was started once more");
+    ensure!(uid(&space.get("vmi", "drifts")?) == uid(&after) && qemus(&after)? == 1, "another guest was touched");
+    Ok(())
+}
+
+/// Without power the guests are gone. The one that has lost its disk is started once it is back, on the administrator's word.
+fn a_power_cut(space: &Namespace, second: &Second, bound: &Value) -> Result<()> {
+    let [falls] = there(space, [drifter("falls", "Always")])?;
     ferrovirt(&["node", "kill", LOST])?;
-    space.wait_for(SOON * 2, "vm", "bound", "said that its node does not answer", |vm| word(vm) == "Unknown")?;
+    let moved = runs_elsewhere(space, &falls, Instant::now())?;
+    space.event("VirtualMachineInstance", "falls", "NodeUnresponsive")?;
+    waits_for_its_node(space)?;
     let taint = "node.kubernetes.io/out-of-service";
     let unknown = ["wait", "node", LOST, "--for=condition=Ready=Unknown", "--timeout=120s"];
     space.kubectl(&unknown)?;
     space.kubectl(&["taint", "node", LOST, &format!("{taint}=nodeshutdown:NoExecute")])?;
-    let another = |vmi: &Value| !vmi.is_null() && uid(vmi) != uid(&before);
+    let another = |vmi: &Value| !vmi.is_null() && uid(vmi) != uid(bound);
     let after = space.wait("vmi", "bound", "was given up", another)?;
     throughout(SOON / 6, || {
         let now = space.get("vmi", "bound")?;
@@ -160,7 +170,6 @@ fn a_disk_of_the_node(space: &Namespace, second: &Second) -> Result<()> {
     ferrovirt(&["node", "start", LOST])?;
     second.takes_guests()?;
     space.wait("vmi", "bound", "ran with its disk", |vmi| runs_on(vmi, LOST))?;
-    space.kubectl(&["delete", "vm", "bound"])?;
-    space.kubectl(&["delete", "pvc", "data"])?;
-    space.kubectl(&["delete", "pv", "e2e-node-loss"]).map(drop)
+    ensure!(uid(&space.get("vmi", "falls")?) == uid(&moved), "it was started once more");
+    Ok(())
 }

@@ -46,6 +46,12 @@ impl Namespace {
         other.kubectl(words)
     }
 
+    /// Applies a manifest in another namespace.
+    pub fn apply_in(namespace: &str, manifest: &(impl Display + ?Sized)) -> Result<()> {
+        let other = std::mem::ManuallyDrop::new(Self::existing(namespace));
+        other.apply(manifest)
+    }
+
     /// Applies a manifest that is expected to be refused, and returns the complaint.
     pub fn refused(&self, manifest: &(impl Display + ?Sized)) -> Result<String> {
         let output = self.feed(&["apply", "-f", "-"], manifest.to_string().as_bytes())?;

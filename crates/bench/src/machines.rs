@@ -9,8 +9,9 @@ use kube::api::DynamicObject;
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::bare::Bare;
 use crate::cluster::{self, Cluster};
-use crate::floor::Floor;
+use crate::floor;
 use crate::process::{self, Memory, Process};
 use crate::table::{Table, Times};
 use crate::writes::{WRITERS, Writes};
@@ -29,7 +30,7 @@ pub(crate) async fn measure(cluster: &Cluster, client: &Client, rounds: usize) -
     start(&api, &machine("floor")?).await?;
     tokio::time::sleep(SETTLED).await;
     let one = pods(&api, &["floor".to_owned()]).await?;
-    let floor = floor(&api, rounds).await?;
+    let floor = measure_floor(&api, rounds).await?;
 
     let before = Writes::count(client).await?;
     let mut starts = Times::default();
@@ -72,13 +73,13 @@ async fn start(api: &Api<DynamicObject>, machine: &Value) -> Result<Duration> {
 }
 
 /// The floor of the machine called `floor`, which is gone afterwards.
-async fn floor(api: &Api<DynamicObject>, rounds: usize) -> Result<Times> {
+async fn measure_floor(api: &Api<DynamicObject>, rounds: usize) -> Result<Times> {
     let uid = pod_of(api, "floor").await?;
     let launcher = process::of_pod(&uid).into_iter().find(|process| process.name() == "virt-launcher");
     let pid = launcher.context("the launcher does not run")?.pid;
-    let floor = tokio::task::spawn_blocking(move || Floor::copy(pid)).await??;
+    let bare = tokio::task::spawn_blocking(move || Bare::copy(pid, 0)).await??;
     cluster::delete(api, "floor").await?;
-    tokio::task::spawn_blocking(move || floor.starts(rounds)).await?
+    tokio::task::spawn_blocking(move || floor::starts(&bare, rounds)).await?
 }
 
 async fn pod_of(api: &Api<DynamicObject>, name: &str) -> Result<String> {

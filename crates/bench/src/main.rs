@@ -4,14 +4,18 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints a table")]
 
+mod bare;
 mod cluster;
 mod floor;
 mod load;
 mod machines;
+mod migration;
 mod nodes;
+mod ping;
 mod process;
 mod rest;
 mod start;
+mod survival;
 mod table;
 mod writes;
 
@@ -30,6 +34,8 @@ const STATE: &str = "/var/lib/ferrovirt-bench";
 const SERVER_ONLY: &str = "api-server";
 /// The one that measures nothing but nodes: `bench nodes`.
 const NODES_ONLY: &str = "nodes";
+/// The one that measures nothing but machines that move: `bench migration`.
+const MIGRATION_ONLY: &str = "migration";
 
 fn main() -> ExitCode {
     // Refused when there is one already, which is as good.
@@ -83,6 +89,12 @@ fn run(table: &mut Table) -> Result<()> {
     if std::env::args().nth(1).as_deref() == Some(NODES_ONLY) {
         return nodes::measure(&cluster, &runtime, objects / 2, table);
     }
+    if std::env::args().nth(1).as_deref() == Some(MIGRATION_ONLY) {
+        cluster.ferrovirt(&["up"])?;
+        let client = runtime.block_on(cluster.client())?;
+        table.append(runtime.block_on(migration::measure(&cluster, &client, rounds.div_ceil(4)))?);
+        return runtime.block_on(survival::measure(&cluster, &client, table));
+    }
     say("the cluster starts");
     let begin = Instant::now();
     cluster.ferrovirt(&["up", "--cluster-only"])?;
@@ -99,7 +111,10 @@ fn run(table: &mut Table) -> Result<()> {
         table.append(rest::measure(&cluster).await?);
         say("machines start");
         table.append(machines::measure(&cluster, &client, rounds).await?);
-        anyhow::Ok(())
+        say("machines move");
+        table.append(migration::measure(&cluster, &client, rounds.div_ceil(4)).await?);
+        say("a node is emptied, and one is lost");
+        survival::measure(&cluster, &client, table).await
     })?;
     cluster.ferrovirt(&["down", "--purge"])?;
     say("nodes start, and pods on simulated ones");

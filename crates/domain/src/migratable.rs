@@ -157,7 +157,13 @@ fn movement(vmi: &VirtualMachineInstance, disk: &Disk, volume: &Volume) -> Movem
         || disk.lun.as_ref().is_some_and(|lun| lun.readonly == Some(true));
     let claim = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.as_str());
     if let Some(claim) = claim.or(volume.data_volume.as_ref().map(|source| source.name.as_str())) {
-        return claimed(vmi, &volume.name, claim, readonly);
+        let mounted = volume.persistent_volume_claim.as_ref().and_then(|source| source.read_only) == Some(true);
+        let writer = match disk.shareable {
+            _ if readonly || mounted => Writer::None,
+            Some(true) => Writer::Others,
+            _ => Writer::Alone,
+        };
+        return claimed(vmi, &volume.name, claim, writer);
     }
     if let Some(host) = &volume.host_disk {
         return match host.shared {
@@ -179,7 +185,16 @@ fn movement(vmi: &VirtualMachineInstance, disk: &Disk, volume: &Volume) -> Movem
     }
 }
 
-fn claimed(vmi: &VirtualMachineInstance, volume: &str, claim: &str, readonly: bool) -> Movement {
+/// Who writes a disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    None,
+    Alone,
+    /// Other guests, too, who would be left with the old one.
+    Others,
+}
+
+fn claimed(vmi: &VirtualMachineInstance, volume: &str, claim: &str, writer: Writer) -> Movement {
     let known = vmi.status.iter().flat_map(|status| &status.volume_status).find(|known| known.name == volume);
     let modes = known.and_then(|known| known.persistent_volume_claim_info.as_ref()).map(|info| &info.access_modes);
     const NEEDS: &str = "live migration requires that all PVCs must be shared (using ReadWriteMany access mode)";
@@ -188,7 +203,9 @@ fn claimed(vmi: &VirtualMachineInstance, volume: &str, claim: &str, readonly: bo
         None => {
             Movement::Impossible(format!("cannot migrate VMI: Unable to determine if PVC {claim} is shared, {NEEDS}"))
         }
-        Some(modes) if has(modes, "ReadWriteMany") || (readonly && has(modes, "ReadOnlyMany")) => Movement::None,
+        Some(modes) if has(modes, "ReadWriteMany") => Movement::None,
+        Some(modes) if writer == Writer::None && has(modes, "ReadOnlyMany") => Movement::None,
+        Some(_) if writer == Writer::Alone => Movement::Copy("on a claim that is not shared"),
         Some(_) => Movement::Impossible(format!("cannot migrate VMI: PVC {claim} is not shared, {NEEDS}")),
     }
 }
@@ -252,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_must_be_shared() {
+    fn claims_must_be_shared_or_are_copied() {
         let claim = json!({ "persistentVolumeClaim": { "claimName": "data" } });
         let needs = "live migration requires that all PVCs must be shared (using ReadWriteMany access mode)";
         let unknown = format!("cannot migrate VMI: Unable to determine if PVC data is shared, {needs}");
@@ -266,7 +283,17 @@ mod tests {
         };
         let alone = format!("cannot migrate VMI: PVC data is not shared, {needs}");
         let once = with(json!(["ReadWriteOnce"]));
-        check(claim.clone(), &once, Some(("DisksNotLiveMigratable", &alone)), "LiveMigration");
+        check(claim.clone(), &once, None, "BlockMigration");
+        let why = migratability(&vmi(&claim, &once), HOST).why();
+        let said = "disk root (on a claim that is not shared) is copied: no other pod has it";
+        assert_eq!(why.as_deref(), Some(said));
+        let stuck = Some(("DisksNotLiveMigratable", alone.as_str()));
+        for disk in [json!({ "name": "root", "cdrom": {} }), json!({ "name": "root", "disk": {}, "shareable": true })] {
+            let disks = ("/spec/domain/devices/disks", json!([disk]));
+            check(claim.clone(), &[once[0].clone(), disks], stuck, "LiveMigration");
+        }
+        let mounted = json!({ "persistentVolumeClaim": { "claimName": "data", "readOnly": true } });
+        check(mounted, &once, stuck, "LiveMigration");
         check(claim, &with(json!(["ReadWriteOnce", "ReadWriteMany"])), None, "LiveMigration");
         let host = json!({ "hostDisk": { "path": "/x", "type": "Disk" } });
         let said = "cannot migrate VMI with non-shared HostDisk";

@@ -10,6 +10,8 @@ pub struct MigrationOptions {
     pub uid: String,
     /// Bytes a second; 0 is no limit.
     pub bandwidth: u64,
+    /// Volumes on claims that the target has its own for, whose disks are copied; those that only a pod has are copied anyway.
+    pub copied_volumes: Vec<String>,
     /// Slow the guest down when it changes memory faster than it can be sent.
     pub auto_converge: bool,
     /// Let the guest run on the target before all of its memory is there, when time runs out.

@@ -63,6 +63,7 @@ fn config(state: &State, number: Number, resolvers: Vec<std::net::IpAddr>) -> an
     Ok(node::Config {
         name: number.to_string(),
         dir: state.nodes_dir().join(number.to_string()),
+        shared: Some(state.shared_dir()),
         bridge: "fv0".into(),
         // The control plane passes queries on to name servers that only the host reaches.
         resolvers: if resolvers.is_empty() { gateways.iter().take(1).map(IpNet::addr).collect() } else { resolvers },

@@ -77,6 +77,11 @@ impl State {
         self.dir.join("nodes")
     }
 
+    /// What all nodes share: their /srv/shared.
+    pub(crate) fn shared_dir(&self) -> PathBuf {
+        self.dir.join("shared")
+    }
+
     pub(crate) fn log(&self, part: &str) -> PathBuf {
         self.dir.join("log").join(format!("{part}.log"))
     }

@@ -93,8 +93,9 @@ impl Delegation {
     ) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, dial::DialError> {
         let (namespace, name, port) = &target.service;
         let config = self.config(target)?;
-        let address = dial::resolve(&*self.view, namespace, name, *port)?;
-        dial::connect(address, &format!("{name}.{namespace}.svc"), config).await
+        let addresses = dial::resolve(&*self.view, namespace, name, *port)?;
+        let (_, stream) = dial::connect_any(&addresses, &format!("{name}.{namespace}.svc"), &config).await?;
+        Ok(stream)
     }
 
     /// Passes a request on and the answer back.

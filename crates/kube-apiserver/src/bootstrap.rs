@@ -7,10 +7,10 @@ use crate::authz::view::{items, text};
 use crate::error::ApiError;
 use crate::registry::bootstrap::ensure;
 
+mod definitions;
 pub mod pki;
 mod reconcile;
 mod signing;
-mod snapshots;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -42,7 +42,7 @@ pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
         ensure(server, group, &plural, &namespace, object).await
     });
     futures::future::try_join_all(all).await?;
-    snapshots::run(server).await?;
+    definitions::run(server).await?;
     refresh_facts(server, &map).await
 }
 

@@ -43,7 +43,7 @@ impl Client {
     /// # Errors
     /// A sentence when the webhook cannot be reached, is too slow, refuses or answers no JSON.
     pub async fn post(&self, view: &dyn View, body: String, timeout: Duration) -> Result<Value, String> {
-        let (url, host, address) = self.destination(view, timeout).await?;
+        let (url, host, addresses) = self.destination(view, timeout).await?;
         let failed = |why: &dyn std::fmt::Display| format!("Post {url:?}: {why}");
         let target = url.splitn(4, '/').nth(3).unwrap_or_default();
         let request = http::Request::post(format!("/{target}"))
@@ -53,7 +53,7 @@ impl Client {
             .body(Bytes::from(body))
             .map_err(|e| failed(&e))?;
         let backend = self.backend.as_ref().ok_or("webhook has no usable client configuration")?;
-        let response = backend.send(address, request, timeout).await.map_err(|e| failed(&e))?;
+        let response = backend.send(&addresses, request, timeout).await.map_err(|e| failed(&e))?;
         if !response.status().is_success() {
             return Err(rejection(response.status(), response.body()));
         }
@@ -61,16 +61,20 @@ impl Client {
         serde_json::from_slice(response.body()).map_err(|e| format!("couldn't decode response: {e}"))
     }
 
-    async fn destination(&self, view: &dyn View, timeout: Duration) -> Result<(String, String, SocketAddr), String> {
+    async fn destination(
+        &self,
+        view: &dyn View,
+        timeout: Duration,
+    ) -> Result<(String, String, Vec<SocketAddr>), String> {
         let seconds = timeout.as_secs();
         match &self.target {
             Target::Broken(reason) => Err(reason.clone()),
             Target::Service { namespace, name, port, path } => {
                 let host = format!("{name}.{namespace}.svc");
                 let shown = format!("https://{host}:{port}{path}?timeout={seconds}s");
-                let address =
+                let addresses =
                     dial::resolve(view, namespace, name, *port).map_err(|e| format!("Post {shown:?}: {e}"))?;
-                Ok((shown, host, address))
+                Ok((shown, host, addresses))
             }
             Target::Url(url) => {
                 let mut shown = url.clone();
@@ -80,10 +84,12 @@ impl Client {
                 let bare = host.trim_matches(['[', ']']).to_owned();
                 let failed = |why: &dyn std::fmt::Display| format!("Post \"{shown}\": {why}");
                 let looked_up = tokio::time::timeout(timeout, tokio::net::lookup_host((bare, port))).await;
-                let mut addresses =
-                    looked_up.map_err(|_| failed(&dial::DialError::Timeout))?.map_err(|e| failed(&e))?;
-                let address = addresses.next().ok_or_else(|| failed(&"no such host"))?;
-                Ok((shown.to_string(), host, address))
+                let found = looked_up.map_err(|_| failed(&dial::DialError::Timeout))?.map_err(|e| failed(&e))?;
+                let addresses: Vec<_> = found.collect();
+                if addresses.is_empty() {
+                    return Err(failed(&"no such host"));
+                }
+                Ok((shown.to_string(), host, addresses))
             }
         }
     }

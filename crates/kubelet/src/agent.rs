@@ -23,6 +23,7 @@ use crate::{
     devices::Devices,
     error::{Error, Result},
     images::Images,
+    networks,
     pod::sandbox::parse_resolv_conf,
     pods, registration,
     runtime::Runtime,
@@ -54,6 +55,8 @@ pub struct Config {
     pub max_pods: u32,
     /// Holds containers back until the network policies about their pod are in force; none enforces none.
     pub guard: Option<crate::netpol::Guard>,
+    /// Connects bridges of pods' secondary networks with those of other nodes; none leaves each node to itself.
+    pub uplinks: Option<networks::uplink::Uplinks>,
     /// Cancelled when the machine is about to be switched off: containers are stopped with their grace, and not started
     /// again in this life.
     pub power_off: CancellationToken,
@@ -113,6 +116,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         // Pods that start at once want the Services in their environment.
         let services = tokio::time::timeout(std::time::Duration::from_secs(2), context.services.wait_until_ready());
         let _ = tokio::join!(services, context.runtime.initialized());
+        networks::recover(&context).await?;
         pods::run(context.clone(), known, shutdown.clone()).await?;
         done.cancel();
         Ok(())

@@ -22,6 +22,7 @@ mod followed;
 mod images;
 mod logs;
 pub mod netpol;
+pub mod networks;
 pub mod node;
 mod pod;
 mod pods;

@@ -29,6 +29,7 @@ pub(crate) mod fields;
 pub(crate) mod hooks;
 pub(crate) mod local_storage;
 pub(crate) mod mounts;
+pub(crate) mod netns;
 pub(crate) mod observed;
 pub(crate) mod plan;
 pub(crate) mod probes;

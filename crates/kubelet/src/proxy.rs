@@ -43,6 +43,7 @@ const SETTLE: Duration = Duration::from_millis(30);
 pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<View>>>) {
     let _health = kit::spawn("health-checks", health::run(settings.clone(), services.clone()));
     let mut loaded: Option<Ruleset> = None;
+    let mut there = BTreeSet::new();
     let backoff = kit::backoff::Backoff::QUEUE;
     let mut failures = 0;
     loop {
@@ -58,7 +59,8 @@ pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<Vi
             let outcome = tokio::task::spawn_blocking(move || net::nft::load(&text)).await;
             match outcome {
                 Ok(Ok(())) => {
-                    forget_flows(loaded.as_ref(), &wanted).await;
+                    let gone = loaded.iter().flat_map(|before| before.udp_endpoints.difference(&wanted.udp_endpoints));
+                    forget_flows(net::conntrack::UDP, gone.copied().collect()).await;
                     tracing::debug!(chains = wanted.chains.len(), "service rules loaded");
                     loaded = Some(wanted);
                     failures = 0;
@@ -77,6 +79,9 @@ pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<Vi
                 }
             }
         }
+        let now = ports::existing(&view);
+        forget_flows(net::conntrack::TCP, there.difference(&now).copied().collect()).await;
+        there = now;
         if services.changed().await.is_err() {
             return;
         }
@@ -84,17 +89,19 @@ pub async fn run(settings: Settings, mut services: watch::Receiver<Option<Arc<Vi
     }
 }
 
-/// UDP has no end of connection: a flow to an endpoint that is gone would stay translated to it as long as its client
-/// talks.
-async fn forget_flows(before: Option<&Ruleset>, now: &Ruleset) {
-    let Some(before) = before else { return };
-    let gone: BTreeSet<SocketAddr> = before.udp_endpoints.difference(&now.udp_endpoints).copied().collect();
+/// Has the next packet of a flow to one of these endpoints choose anew.
+///
+/// UDP has no end of connection: a flow to an endpoint that serves no more would stay translated to it as long as its client
+/// talks. A TCP connection is its pod's until that is gone; then nobody would answer, and its client would try for a quarter of
+/// an hour. Who is chosen instead refuses what it does not know, so that the client connects again at once, or does know it:
+/// a guest that has moved from one pod to another keeps its connections.
+async fn forget_flows(protocol: u8, gone: BTreeSet<SocketAddr>) {
     if gone.is_empty() {
         return;
     }
     let forgetting = tokio::task::spawn_blocking(move || {
         net::conntrack::forget(|flow| {
-            flow.protocol == net::conntrack::UDP && flow.addressed != flow.answering && gone.contains(&flow.answering)
+            flow.protocol == protocol && flow.addressed != flow.answering && gone.contains(&flow.answering)
         })
     });
     match forgetting.await {

@@ -1,6 +1,7 @@
 //! The kernel's list of connections: which flows it translates, and making it forget some of them.
 //!
-//! A datagram protocol has no end of connection, so a translated flow would keep its endpoint as long as its client talks.
+//! A datagram protocol has no end of connection, so a translated flow would keep its endpoint as long as its client talks; and
+//! an endpoint that is gone cannot tell the client of a connection that it ended.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -36,6 +37,8 @@ pub struct Flow {
     key: Vec<u8>,
 }
 
+/// TCP's number.
+pub const TCP: u8 = 6;
 /// UDP's number.
 pub const UDP: u8 = 17;
 

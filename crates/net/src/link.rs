@@ -39,12 +39,12 @@ pub enum Error {
 /// The result of link operations.
 pub type Result<T> = std::result::Result<T, Error>;
 
-fn refused(op: String) -> impl FnOnce(rtnetlink::Error) -> Error {
+pub(crate) fn refused(op: String) -> impl FnOnce(rtnetlink::Error) -> Error {
     move |source| Error::Request { op, source }
 }
 
 /// Whether the kernel answered with this errno.
-fn is_errno(error: &rtnetlink::Error, errnos: &[rustix::io::Errno]) -> bool {
+pub(crate) fn is_errno(error: &rtnetlink::Error, errnos: &[rustix::io::Errno]) -> bool {
     match error {
         rtnetlink::Error::NetlinkError(message) => {
             errnos.iter().any(|errno| message.raw_code().unsigned_abs() == errno.raw_os_error().unsigned_abs())
@@ -53,7 +53,7 @@ fn is_errno(error: &rtnetlink::Error, errnos: &[rustix::io::Errno]) -> bool {
     }
 }
 
-const ABSENT: &[rustix::io::Errno] = &[
+pub(crate) const ABSENT: &[rustix::io::Errno] = &[
     rustix::io::Errno::NODEV,
     rustix::io::Errno::SRCH,
     rustix::io::Errno::NOENT,

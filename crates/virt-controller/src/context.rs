@@ -16,7 +16,7 @@ use api::{
     migrations::v1alpha1::MigrationPolicy,
 };
 use k8s_openapi::api::{
-    core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolumeClaim, Pod, PodSpec},
+    core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec},
     policy::v1::PodDisruptionBudget,
 };
 use kit::{
@@ -56,6 +56,8 @@ pub struct Inner {
     pub pods: Store<Pod>,
     /// Claims that disks may lie on.
     pub claims: Store<PersistentVolumeClaim>,
+    /// Volumes that are put back under the names of claims.
+    pub put_backs: Store<PersistentVolume>,
     /// Nodes that virt-handler has labelled.
     pub nodes: Store<Node>,
     /// The KubeVirt object.
@@ -74,6 +76,8 @@ pub struct Inner {
     pub vm_queue: Queue<Key>,
     /// Names of VMIs to look at.
     pub vmi_queue: Queue<Key>,
+    /// Names of claims whose disks are elsewhere, or may be.
+    pub claim_queue: Queue<Key>,
     /// Names of nodes to look at.
     pub node_queue: Queue<Key>,
     /// Names of migrations to look at.
@@ -206,6 +210,16 @@ pub(crate) fn moved(migration: &VirtualMachineInstanceMigration) -> Key {
 /// The word under which VMIs are found by a claim of theirs.
 pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
     format!("claim:{namespace}/{claim}")
+}
+
+/// The word under which a claim's stand-ins are found.
+pub(crate) fn stand_in_word(namespace: &str, claim: &str) -> String {
+    format!("stand-in:{namespace}/{claim}")
+}
+
+/// The word under which the volume is found that is put back under a claim's name.
+pub(crate) fn put_back_word(namespace: &str, claim: &str) -> String {
+    format!("put-back:{namespace}/{claim}")
 }
 
 /// Index words of a disruption budget: the VMI that owns it, if one does.

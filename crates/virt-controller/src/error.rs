@@ -19,6 +19,9 @@ pub enum Error {
     /// A pod could not be rendered.
     #[error("the VMI cannot be run")]
     Render(#[source] crate::vmi::pod::RenderError),
+    /// Somebody began to use a disk that is to be copied.
+    #[error("{0}")]
+    InUse(String),
     /// The process could not be set up.
     #[error("cannot {what}")]
     Setup {

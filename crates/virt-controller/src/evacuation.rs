@@ -41,7 +41,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let settings = context.settings();
     let pods_of = |vmi: &VirtualMachineInstance| {
         let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
-        pods.iter().filter(|pod| !crate::vmi::plan::ended(pod)).count()
+        pods.iter().filter(|pod| !crate::vmi::plan::ended(pod) && !is_left_behind(context, pod)).count()
     };
     let seen = Seen { node: &node, vmis: &vmis, migrations: &migrations, pods_of: &pods_of, settings: &settings };
     let Plan { start, stuck, arrived, again } = plan::plan(&seen, clock::now());
@@ -55,6 +55,12 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         migrate(context, vmi, &key.name).await?;
     }
     Ok(again.map_or(Next::Wait, Next::After))
+}
+
+/// It was told to end on a node that is lost: nobody will say that it has, and its guest is elsewhere.
+fn is_left_behind(context: &Context, pod: &Pod) -> bool {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    pod.metadata.deletion_timestamp.is_some() && node.is_some_and(|node| context.lost(node).is_some())
 }
 
 async fn migrate(context: &Context, vmi: &VirtualMachineInstance, node: &str) -> Result<(), Error> {

@@ -17,6 +17,7 @@ pub mod migration;
 pub mod node;
 pub mod patch;
 pub mod settings;
+pub mod stand_in;
 pub mod vm;
 pub mod vmi;
 pub mod workload_update;
@@ -34,7 +35,7 @@ pub use context::{Context, Inner};
 pub use error::Error;
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Node, PersistentVolumeClaim, Pod},
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
     policy::v1::PodDisruptionBudget,
 };
 use kit::{
@@ -129,6 +130,7 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         vmis: Store::default(),
         pods: Store::default(),
         claims: Store::default(),
+        put_backs: Store::default(),
         nodes: Store::default(),
         kubevirts: Store::default(),
         migrations: Store::default(),
@@ -138,6 +140,7 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
         budgets: Store::default(),
         vm_queue: Queue::default(),
         vmi_queue: Queue::default(),
+        claim_queue: Queue::default(),
         node_queue: Queue::default(),
         migration_queue: Queue::default(),
         budget_queue: Queue::default(),
@@ -149,6 +152,7 @@ pub fn start(client: Client, namespace: &str, launcher_image: &str, stop: &Cance
     }));
     let mut tasks = watches(&context);
     tasks.push(kit::spawn("migrations", migrate(context.clone(), stop.clone())));
+    tasks.push(kit::spawn("disks", put_back(context.clone(), stop.clone())));
     let (started, stop) = (context.clone(), stop.clone());
     tasks.push(kit::spawn("controllers", async move {
         // Nothing is decided on half a picture.
@@ -194,6 +198,20 @@ async fn migrate(context: Context, stop: CancellationToken) {
     }
 }
 
+/// Disks that moved with their guests wait for volumes too.
+async fn put_back(context: Context, stop: CancellationToken) {
+    context.vmis.synced().await;
+    context.claims.synced().await;
+    context.put_backs.synced().await;
+    context.migrations.synced().await;
+    let queue = context.claim_queue.clone();
+    for worker in queue.run(2, &stop, move |key| stand_in::reconcile(context.clone(), key)) {
+        if let Err(error) = worker.await {
+            tracing::error!(%error, "a worker ended");
+        }
+    }
+}
+
 fn watches(context: &Context) -> Vec<Task<()>> {
     let client = &context.client;
     let queues = context.clone();
@@ -213,6 +231,7 @@ fn watches(context: &Context) -> Vec<Task<()>> {
             for key in queues.migrations.keys_by_word(&context::migration_word(change.key)) {
                 queues.migration_queue.add(key);
             }
+            stand_in::wake::guest(&queues, change.was.iter().chain(change.is));
             // A VM and its instance share their name.
             if queues.vms.contains(change.key) {
                 queues.vm_queue.add(change.key.clone());
@@ -264,14 +283,26 @@ fn watches(context: &Context) -> Vec<Task<()>> {
     let queues = context.clone();
     let claims = store::watch(
         Api::<PersistentVolumeClaim>::all(client.clone()),
-        Watch { trim: vmi::claims::trim, ..Watch::default() },
+        Watch { trim: stand_in::wake::trim, index: stand_in::wake::words, ..Watch::default() },
         context.claims.clone(),
         move |change| {
+            stand_in::wake::claim(&queues, change.key, change.was.iter().chain(change.is).cloned());
             let word = context::claim_word(&change.key.namespace, &change.key.name);
             for key in queues.vmis.keys_by_word(&word) {
                 queues.vmi_queue.add(key);
             }
         },
+    );
+    let queues = context.clone();
+    let put_backs = store::watch(
+        Api::<PersistentVolume>::all(client.clone()),
+        Watch {
+            config: watcher::Config::default().labels(stand_in::PUT_BACK),
+            index: stand_in::record::words,
+            ..Watch::default()
+        },
+        context.put_backs.clone(),
+        move |change| stand_in::wake::volume(&queues, change.was.iter().chain(change.is)),
     );
     let queues = context.clone();
     let leases = store::watch(
@@ -308,6 +339,7 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         move |change| {
             for word in change.was.iter().chain(change.is) {
                 migration_changed(&queues, word);
+                stand_in::wake::by_word(&queues, word);
             }
             queues.migration_queue.add(change.key.clone());
             // Where one ends, another begins.
@@ -333,7 +365,7 @@ fn watches(context: &Context) -> Vec<Task<()>> {
         context.policies.clone(),
         |_| {},
     );
-    vec![vms, vmis, pods, claims, nodes, leases, kubevirts, migrations, budgets, policies]
+    vec![vms, vmis, pods, claims, put_backs, nodes, leases, kubevirts, migrations, budgets, policies]
 }
 
 /// Most guests are never evicted, and their many changes are none of these queues' business.

@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod plan;
 pub mod policy;
 pub mod queue;
+mod same_images;
 mod settle;
 pub mod state;
 pub mod status;
@@ -37,8 +38,8 @@ use steps::Subject;
 use crate::{
     context::{Context, UNFINISHED, job_word, migration_word, migration_words, moved, owner_word, reference},
     error::Error,
-    patch,
-    vmi::active,
+    patch, stand_in,
+    vmi::{self, active},
 };
 
 /// Finished migrations that are kept for each guest.
@@ -70,16 +71,30 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let siblings = context.migrations.by_word(&migration_word(&guest_key));
     let now = clock::now();
     let lost = |node: Option<String>| node.is_some_and(|node| context.lost(&node).is_some());
-    let target = pods.iter().find(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
+    let target = target_node(&migration, guest.as_ref(), &pods);
+    let target_hold = match (&guest, &target) {
+        (Some(guest), Some(node)) => vmi::lost::held_at_target(context, guest, &migration, node).await?,
+        _ => None,
+    };
+    let turn = if waits { turn(context, key) } else { Turn::Now };
+    let back_off = if waits { queue::back_off(&migration, &siblings, now) } else { None };
+    let has_pod = pods.iter().any(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
+    let starts = waits && !has_pod && turn == Turn::Now && back_off.is_none();
+    let immovable = match guest.as_ref().filter(|guest| starts && plan::movable(guest, &pods)) {
+        Some(guest) => stand_in::obstacle::find(context, guest).await?,
+        None => None,
+    };
     let view = View {
         migration: &migration,
         vmi: guest.as_ref(),
         pods: &pods,
         source_lost: lost(guest.as_ref().map(|guest| source_node(&migration, guest))),
-        target_lost: lost(target.and_then(|pod| pod.spec.as_ref()?.node_name.clone())),
+        target_lost: lost(target),
+        target_hold,
         rival: siblings.iter().any(|other| is_rival(&migration, other)),
-        turn: if waits { turn(context, key) } else { Turn::Now },
-        back_off: if waits { queue::back_off(&migration, &siblings, now) } else { None },
+        turn,
+        immovable,
+        back_off,
         now,
     };
     let plan = plan::plan(&view);
@@ -145,6 +160,14 @@ fn source_node(migration: &Migration, guest: &VirtualMachineInstance) -> String 
     let handed_over = state::ours(guest, migration.metadata.uid.as_deref().unwrap_or_default());
     let node = handed_over.and_then(|state| state.source_node.clone());
     node.or_else(|| guest.status.as_ref()?.node_name.clone()).unwrap_or_default()
+}
+
+/// The node that `migration` goes to, once that is known.
+fn target_node(migration: &Migration, guest: Option<&VirtualMachineInstance>, pods: &[Pod]) -> Option<String> {
+    let uid = migration.metadata.uid.as_deref().unwrap_or_default();
+    let handed_over = guest.and_then(|guest| state::ours(guest, uid)?.target_node.clone());
+    let bound = || pods.iter().find(|pod| plan::job(pod) == Some(uid))?.spec.as_ref()?.node_name.clone();
+    handed_over.or_else(bound)
 }
 
 fn over_quota(error: &Error) -> Option<String> {

@@ -27,7 +27,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    context::{Context, node_word, owner_word, pod_words, reference},
+    context::{Context, migration_word, node_word, owner_word, pod_words, reference},
     error::Error,
     vmi,
 };
@@ -69,6 +69,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if changed {
         for key in machines(context, &key.name) {
+            for job in context.migrations.keys_by_word(&migration_word(&key)) {
+                context.migration_queue.add(job);
+            }
             context.vmi_queue.add(key);
         }
     }

@@ -28,7 +28,7 @@ use crate::node::loss::Fate;
 use crate::{
     context::{self, Context, owner_word, pod_words, reference, vmi_words},
     error::Error,
-    migration, patch,
+    migration, patch, stand_in,
 };
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
@@ -81,7 +81,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let now = clock::seconds(clock::now());
     let mut plan = plan::plan(&vmi, &pods, clock::now());
     let claims = context.claims_of(&vmi);
-    let missing = claims::missing(&vmi, &claims).filter(|_| plan.steps.contains(&Step::CreatePod));
+    let missing = waits_for_claim(context, &vmi, &claims).filter(|_| plan.steps.contains(&Step::CreatePod));
     if missing.is_some() {
         plan.steps.retain(|step| *step != Step::CreatePod);
         plan.phase = (plan::phase_of(&vmi) == phase::UNSET).then_some(phase::PENDING);
@@ -101,7 +101,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         }
     }
     if steps.contains(&Step::Release) {
-        release(context, &vmi).await?;
+        // Only it knows where its disks are. The claims wake it when they do, too.
+        if !stand_in::is_owed(context, &vmi) {
+            release(context, &vmi).await?;
+        }
         return Ok(Next::Wait);
     }
     let pods_api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -127,10 +130,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         // Nobody tells when a volume is detached.
         plan.again = Some(LOOK_AGAIN);
     }
-    if let Some(message) = &missing
-        && status::claim_missing(&mut wanted, message, now)
+    if let Some((reason, message)) = &missing
+        && status::waits_for_claim(&mut wanted, reason, message, now)
     {
-        context.recorder.warning(&reference(&vmi), status::NO_CLAIM, message.clone());
+        context.recorder.warning(&reference(&vmi), reason, message.clone());
     }
     if let Some(error) = &creation_error {
         status::creation_failed(&mut wanted, &Chain(error).to_string(), now);
@@ -149,6 +152,16 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         migration::sweep(context, &vmi, &pods).await?;
     }
     Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
+}
+
+/// Why no pod can be made on the guest's claims: a reason and a sentence.
+fn waits_for_claim(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    claims: &claims::Claims,
+) -> Option<(&'static str, String)> {
+    let away = stand_in::away(context, vmi, claims).map(|why| (status::DISK_AWAY, why));
+    away.or_else(|| claims::missing(vmi, claims).map(|why| (status::NO_CLAIM, why)))
 }
 
 async fn create_pod(

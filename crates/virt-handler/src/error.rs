@@ -52,6 +52,16 @@ pub enum Error {
     /// A disk on a claim cannot be used as it is.
     #[error("{0}")]
     Disk(String),
+    /// A disk that comes from another node does not fit here.
+    #[error("volume {volume}: its disk of {size} B does not fit on this node's volume, which has room for {there} B")]
+    NoRoom {
+        /// The volume's name.
+        volume: String,
+        /// Bytes of the disk.
+        size: u64,
+        /// Bytes there are.
+        there: u64,
+    },
     /// A disk on a claim could not be made ready.
     #[error("volume {volume}: its disk cannot be made ready")]
     Volume {

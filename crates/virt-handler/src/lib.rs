@@ -103,7 +103,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let records = args.state_dir.join("network");
     let road = migration::Road {
         peers: Peers::new("virt-handler", own.clone(), trust.clone()),
-        address: args.pod_ip,
+        address: migration::address::of_this_node(args.pod_ip).await,
         port: args.migration_port,
         namespace: args.pod_namespace,
         client: client.clone(),

@@ -10,6 +10,7 @@
 //! ```
 //! [`plan`] and [`status`] are pure. Nothing of the guest's memory is looked at on the way; only who sends it.
 
+pub(crate) mod address;
 pub(crate) mod channel;
 pub(crate) mod metrics;
 mod options;
@@ -65,6 +66,8 @@ pub(crate) struct Moving {
     welcome: Option<Welcome>,
     expected: String,
     turned_away: String,
+    /// What does not fit here, and of which migration.
+    unfit: Option<(String, String)>,
     told_at: Option<Instant>,
 }
 
@@ -76,7 +79,8 @@ impl Moving {
             return None;
         }
         let early = self.told_at.is_some_and(|told| told.elapsed() < NEWS);
-        if early && progress.outcome.is_none() {
+        // Of a guest that stands still nothing more is told for a while.
+        if early && progress.outcome.is_none() && !progress.uncertain {
             return None;
         }
         self.told_at = Some(Instant::now());

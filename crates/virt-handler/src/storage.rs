@@ -4,8 +4,11 @@
 //! A launcher has no privilege: what its volumes' groups do not give it, this node agent does. It reaches the volumes
 //! through the launcher's own mounts, without following a link (rule R3), and touches nothing but regular files and block
 //! devices.
+//!
+//! A disk that is copied from another node has to be exactly as large here as there: a guest would notice.
 
 use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
@@ -33,6 +36,17 @@ pub(crate) struct ClaimedDisk {
     writable: bool,
     /// The claim's size; an image that is not there is made as large.
     capacity: u64,
+    /// The size of the disk that is copied into this one.
+    copied: Option<u64>,
+}
+
+/// Why a disk is made ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The guest starts.
+    Start(Tolerance),
+    /// The guest comes from another node, and some of its disks with it.
+    Arrival,
 }
 
 /// How much less room than promised a volume may have, as the administrator chose.
@@ -56,13 +70,16 @@ impl Tolerance {
 }
 
 /// The disks of `vmi` that lie on claims. Pure.
-pub(crate) fn disks(vmi: &VirtualMachineInstance) -> Vec<ClaimedDisk> {
+pub(crate) fn disks(vmi: &VirtualMachineInstance, purpose: Purpose) -> Vec<ClaimedDisk> {
+    let moved = vmi.status.iter().filter(|_| purpose == Purpose::Arrival).flat_map(|status| &status.migrated_volumes);
     let listed = |name: &str| vmi.spec.domain.devices.disks.iter().any(|disk| disk.name == name);
     let statuses = vmi.status.as_ref().map(|status| status.volume_status.as_slice()).unwrap_or_default();
     let mut out = Vec::new();
     for volume in vmi.spec.volumes.iter().filter(|volume| listed(&volume.name)) {
         let Some(status) = statuses.iter().find(|status| status.name == volume.name) else { continue };
-        let Some(info) = &status.persistent_volume_claim_info else { continue };
+        let target = moved.clone().find(|moved| moved.volume_name == volume.name);
+        let info = target.and_then(|moved| moved.destination_pvc_info.as_ref());
+        let Some(info) = info.or(status.persistent_volume_claim_info.as_ref()) else { continue };
         let read_only = volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true));
         let capacity = info.capacity.get("storage").and_then(|size| Amount::try_from(size).ok());
         out.push(ClaimedDisk {
@@ -70,6 +87,7 @@ pub(crate) fn disks(vmi: &VirtualMachineInstance) -> Vec<ClaimedDisk> {
             block: info.volume_mode.as_deref() == Some("Block"),
             writable: !read_only && volume.ephemeral.is_none(),
             capacity: capacity.map_or(0, Amount::bytes),
+            copied: target.and(status.size).and_then(|size| u64::try_from(size).ok()),
         });
     }
     out
@@ -96,16 +114,16 @@ fn image_size(disk: &ClaimedDisk, free: u64, tolerance: Tolerance) -> Result<(u6
 pub(crate) fn prepare(
     vmi: &VirtualMachineInstance,
     launcher: &Launcher,
-    tolerance: Tolerance,
+    purpose: Purpose,
 ) -> Result<Vec<String>, Error> {
-    let wanted = disks(vmi);
+    let wanted = disks(vmi, purpose);
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
     let root = launcher.root()?;
     let mut warnings = Vec::new();
     for disk in &wanted {
-        warnings.extend(if disk.block { device(&root, disk).map(|()| None)? } else { image(&root, disk, tolerance)? });
+        warnings.extend(if disk.block { device(&root, disk).map(|()| None)? } else { image(&root, disk, purpose)? });
     }
     Ok(warnings)
 }
@@ -113,11 +131,19 @@ pub(crate) fn prepare(
 /// A device of the pod belongs to the pod's user.
 fn device(root: &Dir, disk: &ClaimedDisk) -> Result<(), Error> {
     let node = root.reference(format!("dev/{}", disk.volume)).map_err(Error::disk(&disk.volume))?;
-    own(node, disk, |found| found.is_block_device())
+    own(node, disk, |found| found.is_block_device())?;
+    let Some(size) = disk.copied else { return Ok(()) };
+    let failed = |source| Error::disk(&disk.volume)(sys::Error::Call { op: "find its size", source });
+    let mut opened = root.read(format!("dev/{}", disk.volume)).map_err(Error::disk(&disk.volume))?;
+    let there = opened.seek(SeekFrom::End(0)).map_err(failed)?;
+    if there < size {
+        return Err(Error::NoRoom { volume: disk.volume.clone(), size, there });
+    }
+    Ok(())
 }
 
 /// A file system has the image, and the image belongs to the pod's user.
-fn image(root: &Dir, disk: &ClaimedDisk, tolerance: Tolerance) -> Result<Option<String>, Error> {
+fn image(root: &Dir, disk: &ClaimedDisk, purpose: Purpose) -> Result<Option<String>, Error> {
     let failed = || Error::disk(&disk.volume);
     // In most images /var/run is a link, and none is followed here.
     let path = format!("{MOUNTS}/{}", disk.volume);
@@ -135,10 +161,22 @@ fn image(root: &Dir, disk: &ClaimedDisk, tolerance: Tolerance) -> Result<Option<
     // One without a size was made a moment ago, here or before a power cut.
     let file = dir.write(IMAGE).map_err(failed())?;
     let io = |op: &'static str| move |source| failed()(sys::Error::Call { op, source });
-    if file.metadata().map_err(io("look at it"))?.len() > 0 {
+    let there = file.metadata().map_err(io("look at it"))?.len();
+    let free = dir.free_bytes().map_err(failed())?;
+    if let Some(size) = disk.copied {
+        // One of this size may be half full by now: it is left as it is.
+        if there != size && free < size {
+            return Err(Error::NoRoom { volume: disk.volume.clone(), size, there: free });
+        }
+        return if there == size { Ok(()) } else { file.set_len(size) }.map(|()| None).map_err(io("set its size"));
+    }
+    if there > 0 {
         return Ok(None);
     }
-    let free = dir.free_bytes().map_err(failed())?;
+    let Purpose::Start(tolerance) = purpose else {
+        // It was there when the guest started, and a guest that goes on must not lose it.
+        return Err(Error::Disk(format!("volume {}: {IMAGE} is not on the claim any more", disk.volume)));
+    };
     let (size, less) = image_size(disk, free, tolerance).map_err(Error::Disk)?;
     file.set_len(size).map_err(io("set its size"))?;
     Ok(less.then(|| {
@@ -173,7 +211,7 @@ mod tests {
     const MI: u64 = 1 << 20;
 
     fn disk(capacity: u64) -> ClaimedDisk {
-        ClaimedDisk { volume: "root".into(), block: false, writable: true, capacity }
+        ClaimedDisk { volume: "root".into(), block: false, writable: true, capacity, copied: None }
     }
 
     #[track_caller]
@@ -214,7 +252,9 @@ mod tests {
             ] },
         }))
         .unwrap();
-        let found: Vec<_> = disks(&vmi).into_iter().map(|d| (d.volume, d.block, d.writable, d.capacity)).collect();
+        let start = Purpose::Start(Tolerance::of(&KubeVirtConfiguration::default()));
+        let found: Vec<_> =
+            disks(&vmi, start).into_iter().map(|d| (d.volume, d.block, d.writable, d.capacity)).collect();
         let gi = 1 << 30;
         assert_eq!(
             found,
@@ -228,13 +268,64 @@ mod tests {
         let volume = dir.join(MOUNTS).join("root");
         std::fs::create_dir_all(&volume).unwrap();
         let root = Dir::open(&dir).unwrap();
-        let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
+        let start = Purpose::Start(Tolerance::of(&KubeVirtConfiguration::default()));
         std::fs::write(dir.join("secret"), "s").unwrap();
         std::os::unix::fs::symlink("../../../../secret", volume.join(IMAGE)).unwrap();
-        assert!(image(&root, &disk(MI), tolerance).is_err());
+        assert!(image(&root, &disk(MI), start).is_err());
         std::fs::remove_file(volume.join(IMAGE)).unwrap();
         std::fs::hard_link(dir.join("secret"), volume.join(IMAGE)).unwrap();
-        assert!(image(&root, &disk(MI), tolerance).is_err());
+        assert!(image(&root, &disk(MI), start).is_err());
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_comes_here_is_as_large_as_it_was_there() {
+        let dir = std::env::temp_dir().join(format!("storage-copied-{}", std::process::id()));
+        let volume = dir.join(MOUNTS).join("root");
+        std::fs::create_dir_all(&volume).unwrap();
+        let root = Dir::open(&dir).unwrap();
+        let size = || std::fs::metadata(volume.join(IMAGE)).unwrap().len();
+        let copied = |size: u64| ClaimedDisk { copied: Some(size), ..disk(4 * MI) };
+        assert!(image(&root, &copied(3 * MI + 512), Purpose::Arrival).unwrap().is_none());
+        assert_eq!(size(), 3 * MI + 512);
+        // Asked again in the middle of the copy, it stays.
+        std::fs::write(volume.join(IMAGE), "half ").unwrap();
+        image(&root, &copied(5), Purpose::Arrival).unwrap();
+        assert_eq!(std::fs::read(volume.join(IMAGE)).unwrap(), b"half ");
+        std::fs::remove_file(volume.join(IMAGE)).unwrap();
+        let refused = image(&root, &copied(1 << 60), Purpose::Arrival).unwrap_err().to_string();
+        assert!(refused.starts_with("volume root: its disk of 1152921504606846976 B does not fit"), "{refused}");
+        // A disk that is not copied is there, or the guest does not come.
+        let missing = image(&root, &disk(MI), Purpose::Arrival).unwrap_err().to_string();
+        assert_eq!(missing, "volume root: disk.img is not on the claim any more");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn what_arrives_is_measured_by_where_it_comes_to() {
+        let info = |size: &str| json!({ "capacity": { "storage": size }, "volumeMode": "Filesystem" });
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "spec": {
+                "domain": { "devices": { "disks": [{ "name": "a" }, { "name": "b" }] } },
+                "volumes": [
+                    { "name": "a", "persistentVolumeClaim": { "claimName": "x" } },
+                    { "name": "b", "persistentVolumeClaim": { "claimName": "y" } },
+                ],
+            },
+            "status": {
+                "volumeStatus": [
+                    { "name": "a", "target": "", "size": 7, "persistentVolumeClaimInfo": info("1Gi") },
+                    { "name": "b", "target": "", "size": 8, "persistentVolumeClaimInfo": info("1Gi") },
+                ],
+                "migratedVolumes": [{ "volumeName": "a", "destinationPVCInfo": info("2Gi") }],
+            },
+        }))
+        .unwrap();
+        let found = |purpose| disks(&vmi, purpose).into_iter().map(|d| (d.capacity, d.copied)).collect::<Vec<_>>();
+        let gi = 1 << 30;
+        assert_eq!(found(Purpose::Arrival), [(2 * gi, Some(7)), (gi, None)]);
+        // What an earlier migration did is none of a start's business.
+        let start = Purpose::Start(Tolerance::of(&KubeVirtConfiguration::default()));
+        assert_eq!(found(start), [(gi, None), (gi, None)]);
     }
 }

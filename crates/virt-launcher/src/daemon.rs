@@ -51,6 +51,12 @@ max_core = 0
 keepalive_interval = -1
 ";
 
+/// Which disks both ends of a migration reach is what their claims say, not what libvirt makes of the type of a file system:
+/// virt-controller lets no guest move whose claims are not shared, unless the disk is copied.
+fn shared_file_systems(dirs: &Dirs) -> String {
+    format!("shared_filesystems = [{:?}]\n", dirs.claims().display().to_string())
+}
+
 /// One client and one domain need few threads.
 const LIBVIRTD_CONF: &str = "max_clients = 8
 max_anonymous_clients = 8
@@ -84,7 +90,7 @@ impl Daemon {
         let write = |path: PathBuf, text: &str| {
             std::fs::write(&path, text).map(|()| path.clone()).map_err(|source| Error::Configure { path, source })
         };
-        write(home.join("libvirt/qemu.conf"), QEMU_CONF)?;
+        write(home.join("libvirt/qemu.conf"), &format!("{QEMU_CONF}{}", shared_file_systems(dirs)))?;
         // Each launcher is a host of its own: libvirt moves no domain to the host it is on.
         let host =
             std::fs::read_to_string(HOST_UUID).map_err(|source| Error::Configure { path: HOST_UUID.into(), source })?;

@@ -34,6 +34,11 @@ impl Dirs {
         self.run.join("kubevirt/container-disks")
     }
 
+    /// Where claims with a file system are mounted, by the names of their volumes.
+    pub(crate) fn claims(&self) -> PathBuf {
+        self.private().join("vmi-disks")
+    }
+
     /// Links to images on claims.
     pub(crate) fn claimed_disks(&self) -> PathBuf {
         self.private().join("claimed-disks")

@@ -12,7 +12,7 @@ use domain::{Environment, LiveDomain, MigrationProgress};
 use kit::shutdown::CancellationToken;
 use libvirt::{Connection, Domain, Event, PausedReason, State};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use crate::migration::{Channels, Leaving};
 use crate::prepare::Prepared;
@@ -29,6 +29,8 @@ const REQUESTS: usize = 64;
 const PRESS_AGAIN: Duration = Duration::from_secs(5);
 /// Between two looks at what sends no event.
 const TICK: Duration = Duration::from_secs(5);
+/// Between two tries to take a device that the guest already writes.
+const GRASP: Duration = Duration::from_millis(10);
 /// How long a final state waits for its reader.
 const LAST_READ: Duration = Duration::from_secs(5);
 /// How long freezing may last when nobody says.
@@ -183,6 +185,13 @@ impl Driver {
                 }
                 Some(progress) = self.progress.1.recv() => self.moving(progress).await,
                 _ = tick.tick() => self.look().await,
+                // A guest that came from elsewhere has its devices once their last holder has ended; and nobody else may come
+                // between, who waits for them too.
+                () = sleep(GRASP), if self.phase == Phase::Running && self.prepared.devices.is_wanting() => {
+                    if self.prepared.devices.take().is_ok() {
+                        tracing::info!("the devices are held here now");
+                    }
+                }
                 () = at(self.kill_at) => {
                     tracing::warn!(grace = ?self.grace, "the guest did not shut down in time: switching it off");
                     self.destroy().await;
@@ -435,10 +444,6 @@ impl Driver {
         if let Err(error) = console_log::trim(&log) {
             tracing::warn!(%error, "the serial console's log cannot be kept small");
         }
-        // A guest that came from elsewhere has its devices once their last holder has ended.
-        if let Err(error) = self.prepared.devices.take() {
-            tracing::info!(error = %kit::Chain(&error), "a device is not held yet");
-        }
         self.refresh().await;
     }
 
@@ -525,7 +530,7 @@ async fn poll_agent(domain: Arc<Domain>, facts: mpsc::Sender<domain::GuestFacts>
         if facts.send(found).await.is_err() {
             return;
         }
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(15));
     }
 }

@@ -66,8 +66,9 @@ pub(crate) use channels::Open;
 pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepared, live: &LiveDomain) -> Migration {
     let unix = |channel| format!("unix:{}", dirs.migration_socket(channel).display());
     let copied = |device: &&domain::LiveDevice| {
+        let own = |disk: &domain::ResolvedDisk| disk.ephemeral || options.copied_volumes.contains(&device.name);
         device.kind == domain::DeviceKind::Disk
-            && prepared.disks.get(&device.name).is_some_and(|disk| disk.ephemeral && !disk.readonly)
+            && prepared.disks.get(&device.name).is_some_and(|disk| own(disk) && !disk.readonly)
             && !device.readonly
     };
     let copied_disks: Vec<_> = live.devices.iter().filter(copied).map(|device| device.target.clone()).collect();

@@ -220,10 +220,17 @@ async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bun
         replicas,
         infra: placement(spec.infra.as_ref()),
         workloads: placement(spec.workloads.as_ref()),
+        migration_network: migration_network(kubevirt).map(str::to_owned),
         ca_bundle,
         deployment_id: version.deployment_id.clone(),
         version: context.images.version.clone(),
     })
+}
+
+/// What the administrator named, in the namespace of the KubeVirt object.
+fn migration_network(kubevirt: &KubeVirt) -> Option<&str> {
+    let migrations = kubevirt.spec.configuration.as_ref()?.migrations.as_ref()?;
+    migrations.network.as_deref().filter(|network| !network.is_empty())
 }
 
 /// Two replicas as soon as two nodes can take them.
@@ -255,7 +262,10 @@ fn version(context: &Context, kubevirt: &KubeVirt) -> Version {
     let component = image(&context.images.component, spec.image_registry.as_deref(), spec.image_tag.as_deref());
     let registry = component.rsplit_once('/').map(|(registry, _)| registry.to_owned()).unwrap_or_default();
     let launcher = image(&context.images.launcher, spec.image_registry.as_deref(), spec.image_tag.as_deref());
-    let config = json!([component, launcher, spec.image_pull_policy, context.images.version]).to_string();
+    let mut config =
+        vec![json!(component), json!(launcher), json!(spec.image_pull_policy), json!(context.images.version)];
+    config.extend(migration_network(kubevirt).map(|network| json!(network)));
+    let config = json!(config).to_string();
     let deployment_id = Sha256::digest(config.as_bytes()).iter().take(20).map(|byte| format!("{byte:02x}")).collect();
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -30,6 +30,8 @@ pub struct Input {
     pub infra: Placement,
     /// Where virt-handler runs.
     pub workloads: Placement,
+    /// NetworkAttachmentDefinition of the network that guests are moved over; none is the pod network.
+    pub migration_network: Option<String>,
     /// The bundle that verifies our servers.
     pub ca_bundle: String,
     /// Version, as labels say it.

@@ -1,6 +1,7 @@
-//! What stands for an instance where its name does not fit.
+//! What stands for a name where it does not fit.
 
 use sha1::{Digest, Sha1};
+use sha2::Sha256;
 
 /// Longest value of a label.
 const LABEL: usize = 63;
@@ -18,9 +19,23 @@ pub fn instance_id(name: &str) -> String {
     format!("{start}-{digest}")
 }
 
+/// The launcher pod's interface of a secondary network, told by the network's name in the instance: whoever attaches the pod
+/// and whoever looks for the interface in it agree without asking.
+pub fn pod_interface(network: &str) -> String {
+    let digest: String = Sha256::digest(network).iter().map(|byte| format!("{byte:02x}")).collect();
+    // 14 characters: one less than the kernel has room for.
+    format!("pod{}", &digest[..11])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interfaces_are_told_by_their_network() {
+        assert_eq!(pod_interface("blue"), "pod16477688c0e");
+        assert_ne!(pod_interface("red"), pod_interface("blue"));
+    }
 
     #[test]
     fn long_names_that_begin_alike_are_told_apart() {

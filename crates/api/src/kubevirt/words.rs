@@ -59,6 +59,8 @@ pub mod annotation {
     pub const MIGRATION_TRANSPORT_UNIX: &str = "kubevirt.io/migrationTransportUnix";
     /// Ours: how far a migration is, as `domain::MigrationProgress`.
     pub const MIGRATION_PROGRESS: &str = "ferrovirt.io/migration-progress";
+    /// Ours: UID of the migration whose target is lost and can do no harm, so that its source need not ask it.
+    pub const MIGRATION_TARGET_FENCED: &str = "ferrovirt.io/migration-target-fenced";
     pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
     pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
     pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";

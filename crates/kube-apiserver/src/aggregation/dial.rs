@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
+use rand::seq::SliceRandom as _;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -16,6 +17,8 @@ use tokio_rustls::client::TlsStream;
 use crate::authz::view::{View, items, text};
 
 const CONNECT: Duration = Duration::from_secs(5);
+/// For a connection, while there are other endpoints to try.
+const IMPATIENT: Duration = Duration::from_secs(2);
 const ANSWER: usize = 16 << 20;
 const IDLE_PER_HOST: usize = 4;
 
@@ -45,11 +48,12 @@ pub enum DialError {
     Timeout,
 }
 
-/// The address of a ready endpoint of a Service port.
+/// The addresses of the ready endpoints of a Service port, in an order of chance: whoever takes the first spreads its
+/// calls, and whoever cannot connect to it has the others. There is at least one.
 ///
 /// # Errors
 /// When the Service, the port or an endpoint is missing.
-pub fn resolve(view: &dyn View, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, DialError> {
+pub fn resolve(view: &dyn View, namespace: &str, name: &str, port: u16) -> Result<Vec<SocketAddr>, DialError> {
     let service = view.get("", "services", namespace, name).ok_or_else(|| DialError::NoService(name.to_owned()))?;
     let ports = items(&service, "/spec/ports");
     let entry = ports
@@ -65,7 +69,8 @@ pub fn resolve(view: &dyn View, namespace: &str, name: &str, port: u16) -> Resul
     if found.is_empty() {
         return Err(DialError::NoEndpoints(name.to_owned()));
     }
-    Ok(found.swap_remove(rand::random_range(0..found.len())))
+    found.shuffle(&mut rand::rng());
+    Ok(found)
 }
 
 /// Ready pods are read directly: endpoints follow them with a delay that a webhook call would notice.
@@ -216,6 +221,31 @@ pub async fn connect(
     tokio::time::timeout(CONNECT, open).await.unwrap_or(Err(DialError::Timeout))
 }
 
+/// Opens a TLS connection to the first of `addresses` that can be connected to.
+///
+/// # Errors
+/// How the last of them failed.
+pub async fn connect_any(
+    addresses: &[SocketAddr],
+    name: &str,
+    config: &Arc<rustls::ClientConfig>,
+) -> Result<(SocketAddr, TlsStream<TcpStream>), DialError> {
+    let mut failed = DialError::NoEndpoints(name.to_owned());
+    for (at, address) in addresses.iter().enumerate() {
+        // One on a node that is cut off says nothing at all; those after it are to have a turn within the caller's time.
+        let patience = if at + 1 < addresses.len() { IMPATIENT } else { CONNECT };
+        let opened = tokio::time::timeout(patience, connect(*address, name, config.clone())).await;
+        match opened.unwrap_or(Err(DialError::Timeout)) {
+            Ok(stream) => return Ok((*address, stream)),
+            Err(error) => {
+                tracing::debug!(name, %address, %error, "an endpoint cannot be connected to");
+                failed = error;
+            }
+        }
+    }
+    Err(failed)
+}
+
 /// How long a backend may leave everything unanswered.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -250,11 +280,13 @@ impl Backend {
         Self { name: name.to_owned(), config, idle: std::sync::Mutex::default() }
     }
 
-    fn take(&self, address: SocketAddr) -> Option<Sender> {
+    /// An idle connection to one of `addresses`, to an earlier one rather than to a later.
+    fn take(&self, addresses: &[SocketAddr]) -> Option<(SocketAddr, Sender)> {
         let mut idle = self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         idle.retain(|(_, sender)| !sender.is_closed());
-        let at = idle.iter().position(|(a, sender)| *a == address && sender.is_ready())?;
-        Some(idle.swap_remove(at).1)
+        let found = |address| idle.iter().position(|(a, sender)| a == address && sender.is_ready());
+        let at = addresses.iter().find_map(found)?;
+        Some(idle.swap_remove(at))
     }
 
     fn give_back(&self, address: SocketAddr, sender: Sender) {
@@ -264,31 +296,32 @@ impl Backend {
         }
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request to one of `addresses` and reads the whole answer. The next one is tried when no connection comes
+    /// about; what was sent to one is not sent to another.
     ///
     /// # Errors
-    /// When the backend cannot be reached, fails, or takes longer than `timeout`.
+    /// When no backend can be reached, or it fails, or takes longer than `timeout`.
     pub async fn send(
         &self,
-        address: SocketAddr,
+        addresses: &[SocketAddr],
         request: http::Request<Bytes>,
         timeout: Duration,
     ) -> Result<http::Response<Bytes>, DialError> {
-        tokio::time::timeout(timeout, self.exchange(address, request)).await.unwrap_or(Err(DialError::Timeout))
+        tokio::time::timeout(timeout, self.exchange(addresses, request)).await.unwrap_or(Err(DialError::Timeout))
     }
 
     async fn exchange(
         &self,
-        address: SocketAddr,
+        addresses: &[SocketAddr],
         request: http::Request<Bytes>,
     ) -> Result<http::Response<Bytes>, DialError> {
         // An idle connection may have been closed by the other side at this moment: then a fresh one decides.
-        if let Some(sender) = self.take(address)
+        if let Some((address, sender)) = self.take(addresses)
             && let Ok(response) = self.on(address, sender, request.clone()).await
         {
             return Ok(response);
         }
-        let stream = connect(address, &self.name, self.config.clone()).await?;
+        let (address, stream) = connect_any(addresses, &self.name, &self.config).await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| DialError::Http(e.to_string()))?;

@@ -99,6 +99,10 @@ impl NodeAuthorizer {
             }
             ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
             ("node.k8s.io", "runtimeclasses") => read,
+            // The networks that pods ask for; which ones they are is in an annotation, and may change before they start.
+            ("k8s.cni.cncf.io", "network-attachment-definitions") => verb == "get",
+            // Their addresses, where no two pods of the cluster may have the same.
+            ("whereabouts.cni.cncf.io", "ippools") => verb == "get" || write,
             // Its certificates: the client's one, which it renews, and the one it serves with.
             ("certificates.k8s.io", "certificatesigningrequests") => sub.is_empty() && (read || verb == "create"),
             ("authentication.k8s.io", "tokenreviews") => verb == "create",
@@ -258,5 +262,21 @@ mod tests {
         check("get", "secrets", "store", "stage-pv", true);
         check("get", "secrets", "store", "stage-theirs", false);
         check("get", "secrets", "ns", "stage-pv", false);
+    }
+
+    #[test]
+    fn a_node_reads_networks_and_keeps_their_addresses() {
+        let authorizer = NodeAuthorizer::new(Arc::new(Fixed::default()));
+        let user = User { name: "system:node:n1".into(), groups: vec!["system:nodes".into()], ..User::default() };
+        let check = |verb: &str, group: &str, resource: &str, expect: bool| {
+            let (group, resource) = (group.into(), resource.into());
+            let info = RequestInfo { verb: verb.into(), group, resource, ..RequestInfo::default() };
+            assert_eq!(authorizer.allows(&user, &info), expect, "{verb} {info:?}");
+        };
+        check("get", "k8s.cni.cncf.io", "network-attachment-definitions", true);
+        check("list", "k8s.cni.cncf.io", "network-attachment-definitions", false);
+        check("update", "k8s.cni.cncf.io", "network-attachment-definitions", false);
+        check("update", "whereabouts.cni.cncf.io", "ippools", true);
+        check("delete", "whereabouts.cni.cncf.io", "ippools", false);
     }
 }

@@ -91,7 +91,9 @@ fn service(streams: &Streams, info: &RequestInfo, name: &str, port: &str) -> Res
     let number = chosen.and_then(|p| p.get("port").and_then(Value::as_u64)).and_then(|n| u16::try_from(n).ok());
     let unavailable = |why: String| ApiError::new(503, "ServiceUnavailable", why);
     let number = number.ok_or_else(|| unavailable(format!("no service port {port:?} found for service {name:?}")))?;
-    dial::resolve(&*streams.view, &info.namespace, name, number).map_err(|e| unavailable(e.to_string()))
+    let found = dial::resolve(&*streams.view, &info.namespace, name, number);
+    let addresses = found.map_err(|e| unavailable(e.to_string()))?;
+    addresses.first().copied().ok_or_else(|| unavailable(format!("no endpoints available for service {name:?}")))
 }
 
 #[cfg(test)]

@@ -218,6 +218,31 @@ pub(crate) async fn expose(client: &Client, name: &str, port: u16, target: u16) 
     client.request::<Value>(request.unwrap()).await.unwrap();
 }
 
+/// One of two endpoints is on a node that has just been lost, and still counts as ready: the other one is asked.
+#[tokio::test]
+async fn an_endpoint_that_cannot_be_connected_to_is_passed_over() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let client = super::server().await.client();
+    expose(&client, "hook", 443, port).await;
+    let pod = json!({"metadata": {"name": "lost", "labels": {"app": "hook"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::default_namespaced(client.clone());
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    // The hook listens on another address.
+    let status = json!({"status": {"phase": "Running", "podIP": "127.0.0.2", "podIPs": [{"ip": "127.0.0.2"}],
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    pods.patch_status("lost", &Default::default(), &kube::api::Patch::Merge(status)).await.unwrap();
+    let service = json!({"namespace": "default", "name": "hook", "port": 443, "path": "/label"});
+    // Each has connections of its own, and begins with either endpoint.
+    for n in 0..12 {
+        let config = json!({"clientConfig": {"service": service, "caBundle": ca}});
+        configure(&client, MUTATING, &format!("label-{n}"), config).await;
+    }
+    assert_eq!(create(&client, "a").await.unwrap().metadata.labels.unwrap()["by"], "hook");
+}
+
 #[tokio::test]
 async fn failures_follow_the_policy_and_conditions_select() {
     let server = super::server().await;

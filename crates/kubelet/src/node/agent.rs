@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Error, Result, containerd, file};
+use crate::networks::uplink::{self, Uplinks};
 use crate::{dns, netpol, proxy, service_view};
 
 /// Port of the kubelet's server.
@@ -31,6 +32,9 @@ pub async fn run(config: &Config, client: kube::Client, network: kube::Client, s
         own_addresses: config.dns.clone(),
     };
     let _proxy = kit::spawn("service-proxy", proxy::run(settings, services.clone()));
+    let addresses: Vec<IpAddr> = config.addresses.iter().map(ipnet::IpNet::addr).collect();
+    let (uplinks, keeping) = uplink::uplinks(network.clone(), &config.name, &addresses).unzip();
+    let _uplinks = keeping.map(|keeping| kit::spawn("uplinks", keeping));
     let (policies, watching) = netpol::view::watch(network);
     let _policies_watching = kit::spawn("policy-view", watching);
     let (guard, newcomers) = netpol::guard();
@@ -48,7 +52,9 @@ pub async fn run(config: &Config, client: kube::Client, network: kube::Client, s
         }
     });
     wait_for_containerd().await;
-    Box::pin(crate::run(kubelet(config, guard)?, client, stop)).await.map_err(|source| Error::Kubelet(Box::new(source)))
+    Box::pin(crate::run(kubelet(config, guard, uplinks)?, client, stop))
+        .await
+        .map_err(|source| Error::Kubelet(Box::new(source)))
 }
 
 /// The socket appears when containerd listens; a moment later it answers.
@@ -58,7 +64,7 @@ async fn wait_for_containerd() {
     }
 }
 
-fn kubelet(config: &Config, guard: netpol::Guard) -> Result<crate::Config> {
+fn kubelet(config: &Config, guard: netpol::Guard, uplinks: Option<Uplinks>) -> Result<crate::Config> {
     let any: IpAddr = match config.addresses.iter().any(|address| address.addr().is_ipv6()) {
         true => Ipv6Addr::UNSPECIFIED.into(),
         false => Ipv4Addr::UNSPECIFIED.into(),
@@ -75,6 +81,7 @@ fn kubelet(config: &Config, guard: netpol::Guard) -> Result<crate::Config> {
         labels: std::collections::BTreeMap::new(),
         max_pods: 110,
         guard: Some(guard),
+        uplinks,
         power_off: power_button()?,
         server: Some(crate::Server { address: SocketAddr::new(any, PORT), tls: Arc::new(tls(Path::new(SECRETS))?) }),
     })

@@ -15,6 +15,9 @@ pub struct Config {
     pub name: String,
     /// The node's directory on the host.
     pub dir: PathBuf,
+    /// A directory of the host that all nodes share, as they would share a file server.
+    #[serde(default)]
+    pub shared: Option<PathBuf>,
     /// Bridge on the host that the node is a port of.
     pub bridge: String,
     /// The bridge's addresses: the node's gateways, IPv4 first.
@@ -178,6 +181,7 @@ pub(crate) fn example() -> Config {
     Config {
         name: "node1".into(),
         dir: "/var/lib/x/nodes/node1".into(),
+        shared: Some("/var/lib/x/shared".into()),
         bridge: "fv0".into(),
         gateways: nets(["10.88.0.1/24", "fd00:10:88::1/64"]),
         addresses: nets(["10.88.0.11/24", "fd00:10:88::11/64"]),

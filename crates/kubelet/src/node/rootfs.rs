@@ -3,6 +3,7 @@
 //! ```text
 //!  /usr /etc /opt   the host's, through overlays whose changes live in memory and end with the node
 //!  /var /tmp        directories of the node, on the real file system (containerd puts overlays on them)
+//!  /srv/shared      one directory for all nodes of the cluster
 //!  /run /dev        in memory
 //!  /proc /sys       the node's own namespaces
 //! ```
@@ -51,6 +52,12 @@ pub fn enter(config: &Config, hierarchies: &[Hierarchy]) -> Result<()> {
     cgroups(&root, hierarchies)?;
     for dir in ["root", "home", "mnt", "media", "srv"] {
         make_dir(&root.join(dir))?;
+    }
+    if let Some(shared) = &config.shared {
+        make_dir(shared)?;
+        let target = root.join("srv/shared");
+        make_dir(&target)?;
+        bind(shared, &target)?;
     }
     kept_directories(&root)?;
     settings(config, &root)?;

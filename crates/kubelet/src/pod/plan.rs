@@ -220,7 +220,8 @@ fn stop(spec: &PodSpec, observed: &Observed, why: &Stopping, facts: &Facts, now:
 }
 
 fn run(spec: &PodSpec, observed: &Observed, facts: &Facts, now: Timestamp, plan: &mut Plan) {
-    let sandbox = observed.sandbox();
+    // One that is still being made may lack networks.
+    let sandbox = observed.sandbox().filter(|_| !facts.busy.contains(&Step::CreateSandbox { attempt: 0 }.key()));
     if facts.volumes_ready {
         match facts.volumes_due {
             Some(due) if due <= now => plan.steps.push(Step::SetUpVolumes),

@@ -17,6 +17,7 @@ use crate::{
     csi,
     error::{Error, Result},
     images::{self, ImageInfo},
+    networks,
     pod::{
         hooks,
         local_storage::{self, Usage},
@@ -91,11 +92,25 @@ async fn run_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Result<()> {
         .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
     let logs = sandbox::log_directory(pod, &context.config.log_dir);
     std::fs::create_dir_all(&logs).map_err(Error::file("create", &logs))?;
+    let wanted = networks::wanted(context, pod).await?;
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    if !wanted.is_empty() {
+        networks::begin(context, uid)?;
+    }
     let config = Some(sandbox::config(pod, attempt, &context.surroundings()));
     let request = cri::RunPodSandboxRequest { config, runtime_handler: runtime_handler(context, spec).await? };
     let reply = context.runtime.cri().run_pod_sandbox(request).await.map_err(Error::runtime("run sandbox"))?;
-    context.runtime.own(&reply.into_inner().pod_sandbox_id, pod.metadata.uid.as_deref().unwrap_or_default());
-    Ok(())
+    let id = reply.into_inner().pod_sandbox_id;
+    context.runtime.own(&id, uid);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let attached = networks::attach(context, pod, &id, wanted).await;
+    if attached.is_err() {
+        networks::stop_sandbox(context, &id).await?;
+        context.runtime.remove_sandbox(&id).await?;
+    }
+    attached
 }
 
 /// The handler of the pod's runtime class; an empty one is the runtime's default.
@@ -167,6 +182,7 @@ async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     if all {
         remove_from_runtime(context, uid).await?;
+        networks::forget(context, uid)?;
         let logs = sandbox::log_directory(pod, &context.config.log_dir);
         remove_dir(Path::new(&logs))?;
     }
@@ -191,7 +207,7 @@ pub(crate) async fn remove_from_runtime(context: &Context, uid: &str) -> Result<
         context.runtime.remove_container(&container.id).await?;
     }
     for sandbox in context.runtime.sandboxes(Some(uid)).await? {
-        context.runtime.stop_sandbox(&sandbox.id).await?;
+        networks::stop_sandbox(context, &sandbox.id).await?;
         context.runtime.remove_sandbox(&sandbox.id).await?;
     }
     Ok(())

@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     context::{Context, about, about_container},
     images::ImageInfo,
+    networks,
     pod::{
         admission, local_storage,
         observed::{self, Observed},
@@ -476,7 +477,7 @@ impl Worker {
                 self.spawn(&key, async move { Outcome::Other(context.runtime.remove_container(&id).await) });
             }
             Step::StopSandbox { id } => {
-                self.spawn(&key, async move { Outcome::Other(context.runtime.stop_sandbox(&id).await) });
+                self.spawn(&key, async move { Outcome::Other(networks::stop_sandbox(&context, &id).await) });
             }
             Step::CleanUp { all } => self.spawn(&key, steps::clean_up(context, pod, all)),
         }

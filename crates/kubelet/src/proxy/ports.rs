@@ -181,6 +181,25 @@ fn is_of_family(slice: &EndpointSlice, is_v6: bool) -> bool {
     slice.address_type == if is_v6 { "IPv6" } else { "IPv4" }
 }
 
+/// Every endpoint that answers by TCP and whose pod is still there, be it ready, not ready or on its way out: what is
+/// connected to it may stay so.
+pub fn existing(view: &View) -> BTreeSet<SocketAddr> {
+    let mut found = BTreeSet::new();
+    for slice in &view.slices {
+        let tcp = slice
+            .ports
+            .iter()
+            .flatten()
+            .filter(|port| Protocol::parse(port.protocol.as_deref()) == Some(Protocol::Tcp));
+        let numbers: Vec<u16> = tcp.filter_map(|port| u16::try_from(port.port?).ok()).collect();
+        let addresses = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+        for ip in addresses.filter_map(|address| address.parse::<IpAddr>().ok()) {
+            found.extend(numbers.iter().map(|number| SocketAddr::new(ip, *number)));
+        }
+    }
+    found
+}
+
 /// The ready endpoints; when there is none, those that still answer while they terminate.
 fn endpoints(
     slices: &[&EndpointSlice],

@@ -2,7 +2,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -16,7 +15,6 @@ use axum::{
 };
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use rpc::cri::PodSandboxState;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -25,6 +23,7 @@ use tokio::{
 use super::{Site, refuse};
 use crate::{
     error::{Error, Result},
+    pod::netns,
     runtime::Runtime,
 };
 
@@ -53,7 +52,7 @@ pub(super) async fn serve(
 }
 
 async fn connect(runtime: &Runtime, uid: &str, host_network: bool, port: u16) -> Result<TcpStream> {
-    let netns = if host_network { None } else { Some(netns(runtime, uid).await?) };
+    let netns = if host_network { None } else { Some(netns::of_pod(runtime, uid).await?) };
     let dialling = tokio::task::spawn_blocking(move || match netns {
         Some(path) => sys::namespace::in_netns_at(&path, || dial(port)).map_err(std::io::Error::other)?,
         None => dial(port),
@@ -75,25 +74,6 @@ fn dial(port: u16) -> std::io::Result<std::net::TcpStream> {
         }
     }
     Err(last.unwrap_or_else(|| std::io::ErrorKind::NotConnected.into()))
-}
-
-/// The network namespace of the pod's sandbox.
-async fn netns(runtime: &Runtime, uid: &str) -> Result<PathBuf> {
-    let sandboxes = runtime.sandboxes(Some(uid)).await?;
-    let ready = sandboxes.into_iter().find(|sandbox| sandbox.state == PodSandboxState::SandboxReady as i32);
-    let Some(sandbox) = ready else { return Err(Error::Invalid("the pod has no running sandbox".into())) };
-    let info = runtime.sandbox_status(&sandbox.id, true).await?.info.remove("info").unwrap_or_default();
-    parse_netns(&info).ok_or_else(|| Error::Invalid("the runtime does not tell the pod's network namespace".into()))
-}
-
-fn parse_netns(info: &str) -> Option<PathBuf> {
-    let info: serde_json::Value = serde_json::from_str(info).ok()?;
-    let namespaces = info.pointer("/runtimeSpec/linux/namespaces")?.as_array()?;
-    let network = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
-    match network["path"].as_str() {
-        Some(path) if !path.is_empty() => Some(Path::new(path).to_path_buf()),
-        _ => Some(format!("/proc/{}/ns/net", info["pid"].as_u64()?).into()),
-    }
 }
 
 /// Copies both ways until the pod's side ends. An empty frame is the end of the client's input.
@@ -129,19 +109,5 @@ async fn pump(socket: WebSocket, stream: TcpStream) {
     tokio::select! {
         () = up => {}
         () = down => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn network_namespaces() {
-        let info = r#"{"pid":7,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/var/run/netns/cni-1"}]}}}"#;
-        assert_eq!(parse_netns(info), Some("/var/run/netns/cni-1".into()));
-        let info = r#"{"pid":7,"runtimeSpec":{"linux":{"namespaces":[{"type":"network"}]}}}"#;
-        assert_eq!(parse_netns(info), Some("/proc/7/ns/net".into()));
-        assert_eq!(parse_netns("{}"), None);
     }
 }

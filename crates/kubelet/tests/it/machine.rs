@@ -122,6 +122,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
             labels: Default::default(),
             max_pods: 110,
             guard: None,
+            uplinks: None,
             power_off: CancellationToken::new(),
             server: Some(self.tls.server.clone()),
         };

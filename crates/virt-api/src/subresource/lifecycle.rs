@@ -52,11 +52,17 @@ fn pending(vm: &VirtualMachine) -> bool {
     vm.status.as_ref().is_some_and(|status| !status.state_change_requests.is_empty())
 }
 
+/// Only a stop is pending, and its guest has ended: the machine counts as stopped, though its instance is not gone yet.
+fn stop_is_done(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool {
+    let requests = vm.status.as_ref().map(|status| status.state_change_requests.as_slice()).unwrap_or_default();
+    matches!(requests, [only] if only.action == "Stop") && alive(vmi).is_none()
+}
+
 fn started(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, paused: bool) -> Result<Change, &'static str> {
     if alive(vmi).is_some() {
         return Err("VM is already running");
     }
-    if pending(vm) {
+    if pending(vm) && !stop_is_done(vm, vmi) {
         return Err("unable to complete request: stop/start already underway");
     }
     let mut request = json!({ "action": "Start" });
@@ -226,6 +232,26 @@ mod tests {
         check("RerunOnFailure", None, Ok(asked()));
         check("Always", None, Err("Always does not support manual start requests"));
         check("RerunOnFailure", Some("Failed"), Err("RerunOnFailure does not support starting VM from failed state"));
+    }
+
+    /// What is printed as Stopped can be started, though the controller has still to see to the ended instance.
+    #[test]
+    fn start_after_a_stop() {
+        #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+        fn check(requests: Value, phase: Option<&str>, expect: Result<(), &str>) {
+            let mut vm = vm("Manual");
+            vm.status = serde_json::from_value(json!({ "stateChangeRequests": requests })).unwrap();
+            let asked = Change { requests: Some(json!([{ "action": "Start" }])), ..Default::default() };
+            assert_eq!(started(&vm, phase.map(vmi).as_ref(), false), expect.map(|()| asked));
+        }
+        let (stop, start) = (json!({ "action": "Stop", "uid": "u" }), json!({ "action": "Start" }));
+        let underway = "unable to complete request: stop/start already underway";
+        check(json!([stop]), Some("Succeeded"), Ok(()));
+        check(json!([stop]), None, Ok(()));
+        check(json!([stop]), Some("Running"), Err("VM is already running"));
+        check(json!([stop, start]), Some("Succeeded"), Err(underway));
+        check(json!([start]), None, Err(underway));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use api::kubevirt::v1::{Interface, VirtualMachineInstanceSpec};
+use api::kubevirt::v1::{Interface, MultusNetwork, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
 use super::{Rules, duplicate, invalid, names, required, unserved};
@@ -27,7 +27,10 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
                 "should have a network type: pod: {} is the pod's own network".to_owned(),
             )),
             (true, false) => pods += 1,
-            (false, true) => causes.push(unserved(format!("{field}.multus"), "use pod: {}")),
+            (false, true) => {}
+        }
+        if let Some(multus) = &network.multus {
+            secondary(&field, multus, causes);
         }
         if let Some(pod) = &network.pod {
             let four = pod.vm_network_cidr.as_deref().filter(|text| !is_range::<Ipv4Addr>(text, 31));
@@ -65,6 +68,26 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
     }
     for (index, interface) in spec.domain.devices.interfaces.iter().enumerate() {
         one(path, index, interface, spec, rules, causes);
+    }
+}
+
+/// A network that is defined by a NetworkAttachmentDefinition.
+fn secondary(field: &str, multus: &MultusNetwork, causes: &mut Vec<Cause>) {
+    let place = format!("{field}.multus.networkName");
+    let name = multus.network_name.as_str();
+    let is_name = |part: &str| part.split('.').all(names::is_label) && part.len() <= 253;
+    let (namespace, rest) = name.split_once('/').unwrap_or(("default", name));
+    if name.is_empty() {
+        causes.push(required(place, "CNI delegating plugin must have a networkName".to_owned()));
+    } else if !names::is_label(namespace) || !is_name(rest) {
+        let message = format!(
+            "{place} {name:?} does not name a NetworkAttachmentDefinition: write it like red, or namespace/red"
+        );
+        causes.push(invalid(place, message));
+    }
+    if multus.default == Some(true) {
+        let why = "the pod's own network is the cluster's: use pod: {} for it, and multus for networks beside it";
+        causes.push(unserved(format!("{field}.multus.default"), why));
     }
 }
 

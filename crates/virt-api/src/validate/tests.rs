@@ -277,6 +277,32 @@ fn ranges_of_the_guest() {
 }
 
 #[test]
+fn networks_beside_the_pods_own() {
+    let template = |multus: Value, binding: &str| {
+        let mut template = good()["template"]["spec"].clone();
+        template["networks"] = json!([{ "name": "default", "pod": {} }, { "name": "blue", "multus": multus }]);
+        let blue = json!({ "name": "blue", (binding): {} });
+        template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", "masquerade": {} }, blue]);
+        template
+    };
+    let named = |name: &str| json!({ "networkName": name });
+    for name in ["red", "other/red", "other/red.two"] {
+        check(SPEC, template(named(name), "bridge"), &[]);
+    }
+    let field = "spec.template.spec.networks[1].multus.networkName";
+    check(SPEC, template(named(""), "bridge"), &[(field, "CNI delegating plugin must have a networkName")]);
+    for name in ["Red", "a/b/c", "/red", "red/"] {
+        let message = format!(
+            "{field} {name:?} does not name a NetworkAttachmentDefinition: write it like red, or namespace/red"
+        );
+        check(SPEC, template(named(name), "bridge"), &[(field, &message)]);
+    }
+    let field = "spec.template.spec.domain.devices.interfaces[1].name";
+    let message = "Masquerade interface only implemented with pod network";
+    check(SPEC, template(named("red"), "masquerade"), &[(field, message)]);
+}
+
+#[test]
 fn networks() {
     check(
         &format!("{SPEC}/domain/devices/interfaces/0/name"),
@@ -390,9 +416,10 @@ fn nothing_is_silently_left_out() {
         &format!("use one of {}", volumes::SOURCES.join(", ")),
     );
     let mut template = good()["template"]["spec"].clone();
-    template["networks"] = json!([{ "name": "default", "multus": { "networkName": "net" } }]);
+    template["networks"] = json!([{ "name": "default", "multus": { "networkName": "net", "default": true } }]);
     template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", "bridge": {} }]);
-    kept(SPEC, template, "spec.template.spec.networks[0].multus", "use pod: {}");
+    let why = "the pod's own network is the cluster's: use pod: {} for it, and multus for networks beside it";
+    kept(SPEC, template, "spec.template.spec.networks[0].multus.default", why);
     kept(
         "/dataVolumeTemplates",
         json!([{ "metadata": { "name": "dv" }, "spec": {} }]),

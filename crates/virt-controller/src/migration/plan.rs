@@ -25,7 +25,10 @@ use super::{
     settle, state,
     waiting::{self, Waiting},
 };
-use crate::vmi::{active, plan as vmi};
+use crate::{
+    stand_in::claim,
+    vmi::{active, plan as vmi},
+};
 
 /// A target pod may be unschedulable this long.
 const UNSCHEDULABLE: i64 = 300;
@@ -33,6 +36,8 @@ const UNSCHEDULABLE: i64 = 300;
 const PENDING: i64 = 900;
 /// A migration that waits for its turn looks again after this long, whatever it is told.
 const TURN: Duration = Duration::from_secs(5);
+/// Whether a disk that a lost target may write is free is asked again after this long.
+const HELD: Duration = Duration::from_secs(15);
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +57,8 @@ pub enum Step {
     },
     /// Say on the VMI that the guest is the target's: it runs there, and the source's pod has ended or its node is lost.
     Finish,
+    /// Tell the source's virt-handler that the target, which does not answer, can do no harm.
+    Fence,
     /// Take the target's node out of the VMI's labels.
     Unlabel,
     /// Delete a pod.
@@ -108,10 +115,14 @@ pub struct View<'a> {
     pub source_lost: bool,
     /// The node of the target pod does not answer.
     pub target_lost: bool,
+    /// Why the guest must not go on where it came from while the target does not answer, if it must not.
+    pub target_hold: Option<String>,
     /// Another migration of the guest was there first and is not over.
     pub rival: bool,
     /// Its turn, once it waits for one.
     pub turn: Turn,
+    /// Why a disk of the guest cannot be copied, asked when it is about to start.
+    pub immovable: Option<String>,
     /// Attempts before it failed; it waits this long.
     pub back_off: Option<Duration>,
     /// The time.
@@ -170,7 +181,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         return Plan { steps: vec![Step::Adopt], ..Default::default() };
     }
     let mut plan = match failure(view, guest) {
-        Some(why) => fail(view, why),
+        Some(why) => fail(view, &why),
         None => go_on(view, guest),
     };
     plan.abort_requested = view.cancelled();
@@ -194,11 +205,43 @@ fn finished(view: &View<'_>, guest: &VirtualMachineInstance, held: bool) -> Plan
         return Plan::default();
     }
     let settled = settle::settle(view.uid(), guest, view.pods);
-    let mut steps = settled.steps;
+    let mut plan = Plan { steps: settled.steps, ..Default::default() };
     if settled.done {
-        steps.push(Step::Release);
+        plan.steps.push(Step::Release);
     }
-    Plan { steps, ..Default::default() }
+    bereft_of_target(view, guest, &mut plan);
+    plan
+}
+
+/// The source's guest may stand still because the target, which cannot be asked, may run it. Once the target can do no harm,
+/// the source is told.
+fn bereft_of_target(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
+    let uid = view.uid();
+    let asked = state::ours(guest, uid).is_some_and(|own| state::unanswered(own) && own.abort_requested == Some(true));
+    let told = guest.annotations().get(annotation::MIGRATION_TARGET_FENCED).is_some_and(|of| of == uid);
+    let ended = view.target().is_none_or(|pod| vmi::ended(pod) || vmi::compute_ended(pod).is_some());
+    if !asked || told || !(view.target_lost || ended) {
+        return;
+    }
+    let left = failed_at(view.migration).map(|at| vmi::REPORT - view.now.duration_since(at));
+    if let Some(left) = left.filter(|left| left.is_positive()) {
+        plan.again = Duration::try_from(left).ok();
+        return;
+    }
+    match view.target_hold.as_ref().filter(|_| view.target_lost) {
+        None => plan.steps.push(Step::Fence),
+        Some(why) => {
+            plan.remarks.push(Remark::Warning("MigrationTargetUnresponsive", why.clone()));
+            plan.again = Some(HELD);
+        }
+    }
+}
+
+/// When the migration's failure was reported.
+fn failed_at(migration: &Migration) -> Option<Timestamp> {
+    let phases = &migration.status.as_ref()?.phase_transition_timestamps;
+    let entered = phases.iter().find(|entered| entered.phase.as_deref() == Some(phase::FAILED))?;
+    Some(entered.phase_transition_timestamp.as_ref()?.0)
 }
 
 fn fail(view: &View<'_>, why: &str) -> Plan {
@@ -207,8 +250,16 @@ fn fail(view: &View<'_>, why: &str) -> Plan {
     Plan { steps, phases: vec![phase::FAILED], remarks, ..Default::default() }
 }
 
-/// Why the migration cannot succeed any more, if it cannot.
-fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'static str> {
+/// Why the migration cannot succeed, if it cannot.
+fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<String> {
+    let own = state::ours(guest, view.uid());
+    let immovable = || view.immovable.as_ref().map(|why| format!("Migration failed because {why}"));
+    let moved = own.is_some_and(state::moved);
+    interrupted(view, guest).map(str::to_owned).or_else(|| immovable().filter(|_| !moved))
+}
+
+/// What happened that ends the migration, if something did.
+fn interrupted(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'static str> {
     let now = phase_of(view.migration);
     let handed_over = matches!(now, phase::PREPARING_TARGET | phase::TARGET_READY | phase::RUNNING);
     let own = state::ours(guest, view.uid());
@@ -353,6 +404,7 @@ pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
     vmi::phase_of(guest) == api::kubevirt::words::phase::RUNNING
         && state::of(guest).is_none_or(state::over)
         && !guest.labels().contains_key(label::MIGRATION_TARGET_NODE)
+        && !claim::is_switching(guest)
         && pods.iter().filter(|pod| !is_down(pod)).count() == 1
         && active::active(guest, pods).is_some_and(|pod| !is_down(pod))
 }

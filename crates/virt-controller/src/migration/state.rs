@@ -27,6 +27,11 @@ pub fn failed(state: &State) -> bool {
     state.failed == Some(true)
 }
 
+/// The source has begun and not said how it ended, and the target has not said that the guest is there.
+pub fn unanswered(state: &State) -> bool {
+    started(state) && !over(state) && state.target_node_domain_ready_timestamp.is_none()
+}
+
 /// The guest is the target's.
 pub fn moved(state: &State) -> bool {
     state.completed == Some(true) && !failed(state)

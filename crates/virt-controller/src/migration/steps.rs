@@ -6,7 +6,7 @@ use api::{
     kubevirt::{
         identity::instance_id,
         v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-        words::{abort_status, finalizer, label},
+        words::{abort_status, annotation, finalizer, label},
     },
     migrations::v1alpha1::MigrationPolicy,
 };
@@ -26,7 +26,7 @@ use super::{
 use crate::{
     context::{Context, migration_words, reference, vmi_words},
     error::Error,
-    patch,
+    patch, stand_in,
     vmi::{self, active, pod::placement},
 };
 
@@ -63,6 +63,7 @@ pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: 
                 })
                 .await?;
             }
+            Step::Fence => fence(context, &mut subject).await?,
             Step::Unlabel => amend(context, &mut subject, |_, labels| *labels = Value::Null).await?,
         }
     }
@@ -129,8 +130,13 @@ async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Erro
     let settings = context.settings();
     let emulation = context.emulation(&settings);
     let required = required(context, subject, emulation);
-    let claims = context.claims_of(guest);
-    let pod = target_pod::render(migration, guest, &claims, &settings, emulation, &required).map_err(Error::Render)?;
+    let there = stand_in::prepare::stand_ins(context, migration, guest).await?;
+    if let Some(why) = stand_in::obstacle::in_use(context, guest).await? {
+        return Err(Error::InUse(why));
+    }
+    let claims = context.claims_of(&there);
+    let moved = (&there, active::active(guest, subject.pods));
+    let pod = target_pod::render(migration, moved, &claims, &settings, emulation, &required).map_err(Error::Render)?;
     let message = format!("Created migration target pod {}", pod.name_any());
     vmi::stored(context, &pod, &namespace, &reference(guest), (&reference(migration), message)).await.map(drop)
 }
@@ -187,6 +193,8 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
     let state = handover::state(migration, guest, source, target, configuration, policy);
     let node = state.target_node.clone();
     new.migration_state = Some(Box::new(state));
+    let uid = migration.uid().unwrap_or_default();
+    new.migrated_volumes = stand_in::claim::migrated(guest, &stand_in::prepare::claims(context, guest, &uid), &uid);
     // The target's virt-handler finds its pod here.
     new.active_pods = active::mapping(guest, subject.pods);
     let Some(changed) = patch::changed(&old, &new) else { return Ok(()) };
@@ -248,6 +256,19 @@ async fn amend(
         patch["status"] = json!({ "migrationState": state });
     }
     patch_guest(context, subject, patch).await
+}
+
+/// Said against the version that was looked at: a target that answers meanwhile writes first, and this fails.
+async fn fence(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
+    let Some(guest) = &subject.guest else { return Ok(()) };
+    let uid = subject.migration.uid();
+    let patch = json!({ "metadata": {
+        "resourceVersion": guest.metadata.resource_version, "annotations": { (annotation::MIGRATION_TARGET_FENCED): uid },
+    } });
+    patch_guest(context, subject, patch).await?;
+    let message = "The migration's target does not answer and can do no harm: the guest goes on where it was.";
+    context.recorder.normal(&reference(subject.migration), "MigrationTargetFenced", message);
+    Ok(())
 }
 
 async fn patch_guest(context: &Context, subject: &mut Subject<'_>, patch: Value) -> Result<(), Error> {

@@ -12,6 +12,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
+use super::same_images;
 use crate::{
     settings::Settings,
     vmi::{
@@ -21,13 +22,14 @@ use crate::{
 };
 
 /// The target pod of `migration`. Its node must have the labels `required` (what the guest's processor needs) beside
-/// those the migration asks for; where those contradict what the guest asks for, the guest's hold.
+/// those the migration asks for; where those contradict what the guest asks for, the guest's hold. Its disks lie on the
+/// images that `source` runs, the pod that has the guest.
 ///
 /// # Errors
 /// When a part of the VMI does not fit into a pod.
 pub fn render(
     migration: &Migration,
-    vmi: &VirtualMachineInstance,
+    (vmi, source): (&VirtualMachineInstance, Option<&Pod>),
     claims: &Claims,
     settings: &Settings,
     emulation: bool,
@@ -38,6 +40,9 @@ pub fn render(
     target.metadata.name = Some(pod::name_of(&vmi.name_any(), &uid));
     target.labels_mut().insert(label::MIGRATION_JOB.to_owned(), uid);
     target.annotations_mut().insert(annotation::MIGRATION_JOB_NAME.to_owned(), migration.name_any());
+    if let Some(source) = source {
+        same_images::pin(&mut target, source);
+    }
     let spec = target.spec.get_or_insert_default();
     let selector = spec.node_selector.get_or_insert_default();
     for (key, value) in &migration.spec.added_node_selector {
@@ -86,7 +91,7 @@ mod tests {
         let required = [("cpu".to_owned(), "good".to_owned())].into();
         let claims = Claims::new();
         let source = pod::render(&vmi, &claims, &settings, true).unwrap();
-        let target = render(&migration, &vmi, &claims, &settings, true, &required).unwrap();
+        let target = render(&migration, (&vmi, None), &claims, &settings, true, &required).unwrap();
         assert_ne!(target.metadata.name, source.metadata.name);
         assert_eq!(
             (&target.labels()["kubevirt.io/migrationJobUID"], &target.labels()["app"]),

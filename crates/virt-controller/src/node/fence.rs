@@ -22,7 +22,7 @@ use crate::vmi::claims;
 
 /// The administrator's word that a node is down for good.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// On a PersistentVolume, `shared`: who keeps this file system's locks keeps them for all nodes.
+/// On a PersistentVolume, `shared`: all its nodes see one file system, and who keeps its locks keeps them for all of them.
 pub const LOCKS: &str = "ferrovirt.io/locks";
 /// CSI drivers of file systems whose server keeps the locks.
 const LOCKING_DRIVERS: [&str; 4] =
@@ -65,16 +65,35 @@ pub fn written(vmi: &VirtualMachineInstance) -> Vec<claims::Use<'_>> {
 pub fn hold(backing: &Backing, node: &str, nodes: &[Node]) -> Option<Hold> {
     let Some(persistent) = &backing.persistent else { return Some(Hold::Unguarded) };
     let spec = persistent.spec.clone().unwrap_or_default();
-    if !reachable(&spec, node, nodes) {
+    let vouched =
+        persistent.metadata.annotations.as_ref().and_then(|all| all.get(LOCKS)).is_some_and(|w| w == "shared");
+    if !reachable(&spec, node, nodes, vouched) {
         return Some(Hold::Local);
     }
     if backing.attachable {
         return backing.attached.then_some(Hold::Attached);
     }
-    let vouched =
-        persistent.metadata.annotations.as_ref().and_then(|all| all.get(LOCKS)).is_some_and(|w| w == "shared");
     let locks = !backing.block && (vouched || keeps_locks(&spec));
     (!locks).then_some(Hold::Unguarded)
+}
+
+/// What keeps a guest from going on where it came from, on the disk of `backing`, while the node `target` that it was being
+/// moved to does not answer: it may run there.
+pub fn hold_at_target(backing: &Backing, target: &str, nodes: &[Node]) -> Option<Hold> {
+    let spec = backing.persistent.as_ref().and_then(|volume| volume.spec.as_ref());
+    if spec.is_some_and(|spec| !reaches(spec, target, nodes)) {
+        return None;
+    }
+    hold(backing, target, nodes).filter(|hold| *hold != Hold::Local)
+}
+
+/// The volume is the same one on the node `name` as on others.
+fn reaches(spec: &PersistentVolumeSpec, name: &str, nodes: &[Node]) -> bool {
+    let required = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
+    let Some(required) = required else { return true };
+    let node = nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name));
+    // Of a node that is gone nothing is known.
+    node.is_none_or(|node| required.node_selector_terms.iter().any(|term| selects(term, node)))
 }
 
 fn keeps_locks(spec: &PersistentVolumeSpec) -> bool {
@@ -85,12 +104,12 @@ fn keeps_locks(spec: &PersistentVolumeSpec) -> bool {
 }
 
 /// Some other node can use the volume.
-fn reachable(spec: &PersistentVolumeSpec, lost: &str, nodes: &[Node]) -> bool {
-    // A directory of a node's own is another one on every node.
+fn reachable(spec: &PersistentVolumeSpec, lost: &str, nodes: &[Node], vouched: bool) -> bool {
+    // A directory of a node's own is another one on every node, unless somebody vouches for the contrary.
     if spec.host_path.is_some() || spec.local.is_some() {
         let required = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
         if required.is_none() {
-            return false;
+            return vouched;
         }
     }
     let Some(required) = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref()) else {
@@ -122,6 +141,16 @@ fn met(need: &NodeSelectorRequirement, value: Option<&String>) -> bool {
         "Lt" => number(value).zip(number(values.first())).is_some_and(|(is, than)| is < than),
         _ => false,
     }
+}
+
+/// What a guest waits for that stands still because the node it was being moved to may run it, in a sentence for people.
+pub fn sentence_at_target(node: &str, volume: &str, hold: Hold) -> String {
+    let word = format!("kubectl taint node {node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute");
+    let attached = if hold == Hold::Attached { " once it is detached from it, or" } else { "" };
+    format!(
+        "node {node} does not answer since the guest was handed over to it, and may be writing volume {volume}: the guest goes \
+         on when {node} answers,{attached} when you have made sure that {node} is down and say so with `{word}`"
+    )
 }
 
 /// What a machine on a lost node waits for, in a sentence for its status.
@@ -202,7 +231,28 @@ mod tests {
         let mut vouched = volume(json!({ "csi": { "driver": "s3fs", "volumeHandle": "v" } }));
         let annotations = [(LOCKS.to_owned(), "shared".to_owned())].into();
         vouched.persistent.as_mut().unwrap().metadata.annotations = Some(annotations);
-        check(vouched, None);
+        check(vouched.clone(), None);
+        let spec = |spec: Value| Some(serde_json::from_value(spec).unwrap());
+        let mut directory = vouched;
+        directory.persistent.as_mut().unwrap().spec = spec(json!({ "hostPath": { "path": "/mnt/nfs" } }));
+        check(directory.clone(), None);
+        let only_here = json!({ "hostPath": { "path": "/mnt/nfs" }, "nodeAffinity": only("node1") });
+        directory.persistent.as_mut().unwrap().spec = spec(only_here);
+        check(directory, Some(Hold::Local));
+        check(Backing::default(), Some(Hold::Unguarded));
+    }
+
+    #[test]
+    fn what_a_lost_target_cannot_write_does_not_hold_the_source() {
+        let check = |backing: Backing, expect| assert_eq!(hold_at_target(&backing, "node2", &nodes()), expect);
+        // The target has a disk of its own, which was being copied to.
+        check(volume(json!({ "csi": { "driver": "hpp", "volumeHandle": "v" }, "nodeAffinity": only("node1") })), None);
+        check(volume(json!({ "hostPath": { "path": "/x" } })), None);
+        check(volume(json!({ "nfs": { "path": "/", "server": "s" } })), None);
+        let csi = volume(json!({ "csi": { "driver": "ebs", "volumeHandle": "v" } }));
+        check(Backing { attachable: true, attached: true, ..csi.clone() }, Some(Hold::Attached));
+        check(Backing { attachable: true, ..csi.clone() }, None);
+        check(csi, Some(Hold::Unguarded));
         check(Backing::default(), Some(Hold::Unguarded));
     }
 

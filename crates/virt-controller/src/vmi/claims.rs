@@ -101,16 +101,6 @@ pub fn statuses(vmi: &VirtualMachineInstance, claims: &Claims, held: &[VolumeSta
     out
 }
 
-/// Drops from a claim what no controller here reads.
-pub fn trim(claim: &mut PersistentVolumeClaim) {
-    claim.metadata.annotations = None;
-    claim.metadata.labels = None;
-    claim.metadata.owner_references = None;
-    if let Some(status) = &mut claim.status {
-        status.conditions = None;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};

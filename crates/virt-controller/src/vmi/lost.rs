@@ -1,6 +1,9 @@
 //! A machine whose node does not answer: finding out whether its disks are free, and giving it up.
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::phase};
+use api::kubevirt::{
+    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
+    words::phase,
+};
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, Pod},
     storage::v1::{CSIDriver, VolumeAttachment},
@@ -15,6 +18,7 @@ use super::{plan, status};
 use crate::{
     context::{Context, reference},
     error::Error,
+    migration::state,
     node::{
         fence::{self, Backing},
         loss::{Fate, Lost, NODE_UNRESPONSIVE, fate},
@@ -46,6 +50,27 @@ pub(super) async fn decide(
         vmi.owner_references().iter().any(|owner| Some(owner.uid.as_str()) == uid)
     });
     Ok(fate(vmi, vm.as_ref(), node, lost, &backings, &context.nodes.list()))
+}
+
+/// Why `vmi`, which `migration` was moving to the node `target`, must not go on where it came from: that node is lost, may
+/// run the guest, and may write a disk of it.
+pub(crate) async fn held_at_target(
+    context: &Context,
+    vmi: &VirtualMachineInstance,
+    migration: &VirtualMachineInstanceMigration,
+    target: &str,
+) -> Result<Option<String>, Error> {
+    let own = state::ours(vmi, migration.metadata.uid.as_deref().unwrap_or_default());
+    let lost = context.lost(target).filter(|lost| !lost.word);
+    if lost.is_none() || !own.is_some_and(state::unanswered) {
+        return Ok(None);
+    }
+    let backings = backings(context, vmi, target, false).await?;
+    let nodes = context.nodes.list();
+    Ok(backings.iter().find_map(|backing| {
+        let hold = fence::hold_at_target(backing, target, &nodes)?;
+        Some(fence::sentence_at_target(target, &backing.volume, hold))
+    }))
 }
 
 /// Asked of the API server and not of a copy: this is rare, and the answer has to be true.

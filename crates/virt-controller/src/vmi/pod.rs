@@ -8,6 +8,7 @@
 //! ```
 
 mod containers;
+mod networks;
 pub mod placement;
 mod probes;
 mod volumes;
@@ -20,6 +21,8 @@ use api::kubevirt::{
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+pub(crate) use containers::is_disk_container;
 
 use super::claims::Claims;
 use super::resources;
@@ -186,6 +189,9 @@ fn annotations(vmi: &VirtualMachineInstance, settings: &Settings, emulation: boo
     if vmi.spec.domain.devices.interfaces.iter().any(|interface| interface.masquerade.is_some()) {
         add("istio.io/reroute-virtual-interfaces", "k6t-eth0".into());
         add("traffic.sidecar.istio.io/kubevirtInterfaces", "k6t-eth0".into());
+    }
+    if let Some(networks) = networks::annotation(vmi) {
+        out.insert(networks::ANNOTATION.to_owned(), networks);
     }
     json!(out)
 }

@@ -29,6 +29,8 @@ const IMAGE_TROUBLE: [&str; 7] = [
 
 /// The reason of Synchronized, and of an event, while a claim does not exist.
 pub const NO_CLAIM: &str = "FailedPvcNotFound";
+/// The reason of Synchronized, and of an event, while a claim's disk has yet to come back from where a guest took it.
+pub const DISK_AWAY: &str = "DiskNotPutBack";
 
 /// The status `vmi` should have.
 pub fn status(
@@ -193,7 +195,8 @@ fn told(vmi: &VirtualMachineInstance, container: &str, message: &str) -> String 
 /// Removes the Synchronized condition when it says what only this controller says.
 fn clear_ours(status: &mut VirtualMachineInstanceStatus) {
     status.conditions.retain(|c| {
-        let ours = |reason: &str| IMAGE_TROUBLE.contains(&reason) || reason == "FailedCreate" || reason == NO_CLAIM;
+        let ours =
+            |reason: &str| IMAGE_TROUBLE.contains(&reason) || ["FailedCreate", NO_CLAIM, DISK_AWAY].contains(&reason);
         let ours = c.reason.as_deref().is_some_and(ours);
         !(c.type_ == condition::SYNCHRONIZED && ours)
     });
@@ -205,13 +208,12 @@ pub fn cut_off(status: &mut VirtualMachineInstanceStatus, message: &str, now: Ti
     set(&mut status.conditions, condition::READY, "False", reason, Some(message), &Time(now));
 }
 
-/// Says which claim is waited for; true when that is news.
-pub fn claim_missing(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) -> bool {
-    let said = |c: &VirtualMachineInstanceCondition| {
-        c.type_ == condition::SYNCHRONIZED && c.reason.as_deref() == Some(NO_CLAIM)
-    };
+/// Says which claim is waited for, and why; true when that is news.
+pub fn waits_for_claim(status: &mut VirtualMachineInstanceStatus, reason: &str, message: &str, now: Timestamp) -> bool {
+    let said =
+        |c: &VirtualMachineInstanceCondition| c.type_ == condition::SYNCHRONIZED && c.reason.as_deref() == Some(reason);
     let news = !status.conditions.iter().any(said);
-    set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(NO_CLAIM), Some(message), &Time(now));
+    set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(reason), Some(message), &Time(now));
     news
 }
 

@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Namespace, Node, PersistentVolume},
+    core::v1::{Event, Namespace, Node, PersistentVolume},
 };
 use kube::{
     Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     cluster::{Cluster, in_phase, machine, printed, start, wait},
+    migration::under_way,
     storage::{claim, on},
 };
 
@@ -74,6 +75,10 @@ async fn runs(cluster: &Cluster, vm: &VirtualMachine) -> VirtualMachineInstance 
 fn another(than: &VirtualMachineInstance) -> impl kube::runtime::wait::Condition<VirtualMachineInstance> + use<> {
     let first = than.uid();
     move |vmi: Option<&VirtualMachineInstance>| vmi.is_some_and(|vmi| vmi.uid() != first)
+}
+
+fn failed(found: Option<&VirtualMachineInstanceMigration>) -> bool {
+    found.and_then(|found| found.status.as_ref()?.phase.as_deref()) == Some("Failed")
 }
 
 fn ready(vm: &VirtualMachine) -> (String, String) {
@@ -141,6 +146,88 @@ async fn a_machine_on_a_disk_of_its_node_waits_and_says_so() {
     }] } });
     nodes.patch("node1", &PatchParams::default(), &Patch::Merge(taint)).await.unwrap();
     wait(&cluster.vmis, "vm", "started again", another(&vmi)).await;
+}
+
+/// The guest was handed over to a node that was lost in that moment: its source stands still, and asks in vain.
+#[tokio::test(start_paused = true)]
+async fn a_source_goes_on_once_its_lost_target_can_do_no_harm() {
+    let cluster = start().await;
+    second_node(&cluster).await;
+    let (_first, second) = (Kubelet::start(&cluster, "node1").await, Kubelet::start(&cluster, "node2").await);
+    claim(&cluster, "data", "nothing-is-known-of-it", "Filesystem").await;
+    runs(&cluster, &on(json!({ "persistentVolumeClaim": { "claimName": "data" } }))).await;
+    let migration = json!({ "metadata": { "name": "move" }, "spec": { "vmiName": "vm" } });
+    let migration = serde_json::from_value(migration).unwrap();
+    let migration = cluster.migrations.create(&PostParams::default(), &migration).await.unwrap();
+    under_way(&cluster, &migration, "vm", "node2").await;
+    second.falls_silent();
+    wait(&cluster.migrations, "move", "failed", failed).await;
+    // Nothing is known of the disk: the target may be writing it.
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
+    let why = loop {
+        let all = events.list(&ListParams::default()).await.unwrap();
+        let mut said = all.iter().filter(|event| event.reason.as_deref() == Some("MigrationTargetUnresponsive"));
+        match said.next().and_then(|event| event.message.clone()) {
+            Some(why) => break why,
+            None => sleep(Duration::from_secs(1)).await,
+        }
+    };
+    assert!(why.starts_with("node node2 does not answer since the guest was handed over to it"), "{why}");
+    let fenced = |vmi: Option<&VirtualMachineInstance>| {
+        vmi.is_some_and(|vmi| vmi.annotations().contains_key("ferrovirt.io/migration-target-fenced"))
+    };
+    assert!(!fenced(cluster.vmis.get_opt("vm").await.unwrap().as_ref()));
+    // The administrator knows that the node is down.
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let taint = json!({ "spec": { "taints": [
+        { "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" },
+    ] } });
+    nodes.patch("node2", &PatchParams::default(), &Patch::Merge(taint)).await.unwrap();
+    let vmi = wait(&cluster.vmis, "vm", "told", fenced).await.unwrap();
+    assert_eq!(vmi.annotations()["ferrovirt.io/migration-target-fenced"], migration.uid().unwrap());
+    assert_eq!(vmi.status.unwrap().migration_state.unwrap().abort_requested, Some(true));
+}
+
+/// The node that an evacuated guest was going to is lost on the way: the guest stays, and is sent elsewhere a little later.
+#[tokio::test(start_paused = true)]
+async fn an_evacuation_whose_target_is_lost_is_tried_again() {
+    let cluster = start().await;
+    second_node(&cluster).await;
+    let (_first, second) = (Kubelet::start(&cluster, "node1").await, Kubelet::start(&cluster, "node2").await);
+    let mut vm = machine("Always");
+    vm.spec.template.spec.as_mut().unwrap().eviction_strategy = Some("LiveMigrate".to_owned());
+    runs(&cluster, &vm).await;
+    let say = async |status: serde_json::Value| {
+        let patch = Patch::Merge(json!({ "status": status }));
+        cluster.vmis.patch("vm", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let movable = json!([{ "type": "LiveMigratable", "status": "True" }]);
+    say(json!({ "conditions": movable, "evacuationNodeName": "node1" })).await;
+    let unfinished = async || loop {
+        let all = cluster.migrations.list(&ListParams::default()).await.unwrap();
+        let mut going = all.items.into_iter().filter(|migration| !failed(Some(migration)));
+        match going.next() {
+            Some(migration) => return migration,
+            None => sleep(Duration::from_secs(1)).await,
+        }
+    };
+    let migration = unfinished().await;
+    under_way(&cluster, &migration, "vm", "node2").await;
+    second.falls_silent();
+    let since = Instant::now();
+    wait(&cluster.migrations, &migration.name_any(), "failed", failed).await;
+    let asked = |vmi: Option<&VirtualMachineInstance>| {
+        let state = vmi.and_then(|vmi| vmi.status.as_ref()?.migration_state.clone());
+        state.is_some_and(|state| state.abort_requested == Some(true))
+    };
+    wait(&cluster.vmis, "vm", "asked to stop", asked).await;
+    assert!(since.elapsed() < Duration::from_secs(60), "it took {:?}", since.elapsed());
+    say(json!({ "migrationState": { "completed": true, "failed": true, "endTimestamp": "2026-01-01T00:00:09Z" } }))
+        .await;
+    // The target's pod stays where nobody ends it, and holds up nothing.
+    let again = unfinished().await;
+    assert!(again.uid() != migration.uid() && since.elapsed() < Duration::from_secs(120), "{:?}", since.elapsed());
+    under_way(&cluster, &again, "vm", "node3").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ mod eviction;
 mod fencing;
 mod interleavings;
 mod lifecycle;
+mod local_disks;
 mod loss;
 mod migration;
 mod storage;

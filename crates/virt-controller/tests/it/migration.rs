@@ -45,11 +45,11 @@ async fn guest(cluster: &Cluster, name: &str) {
 }
 
 /// What a virt-handler writes.
-async fn say(cluster: &Cluster, vmi: &str, patch: Value) {
+pub(crate) async fn say(cluster: &Cluster, vmi: &str, patch: Value) {
     cluster.vmis.patch(vmi, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
-async fn migrate(cluster: &Cluster, name: &str, vmi: &str) -> Migration {
+pub(crate) async fn migrate(cluster: &Cluster, name: &str, vmi: &str) -> Migration {
     migrate_with(cluster, json!({ "metadata": { "name": name }, "spec": { "vmiName": vmi } })).await
 }
 
@@ -61,17 +61,17 @@ fn phase(migration: &Migration) -> &str {
     migration.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-async fn reaches(cluster: &Cluster, name: &str, wanted: &'static str) -> Migration {
+pub(crate) async fn reaches(cluster: &Cluster, name: &str, wanted: &'static str) -> Migration {
     let there = move |found: Option<&Migration>| found.is_some_and(|migration| phase(migration) == wanted);
     wait(&cluster.migrations, name, wanted, there).await.unwrap()
 }
 
-async fn target_pod(cluster: &Cluster, migration: &Migration, vmi: &str) -> Pod {
+pub(crate) async fn target_pod(cluster: &Cluster, migration: &Migration, vmi: &str) -> Pod {
     let name = virt_controller::vmi::pod::name_of(vmi, &migration.uid().unwrap());
     wait(&cluster.pods, &name, "there", |pod: Option<&Pod>| pod.is_some()).await.unwrap()
 }
 
-async fn source_pod(cluster: &Cluster, vmi: &str) -> Pod {
+pub(crate) async fn source_pod(cluster: &Cluster, vmi: &str) -> Pod {
     let vmi = cluster.vmis.get(vmi).await.unwrap();
     cluster.pods.get(&virt_controller::vmi::pod::name(&vmi)).await.unwrap()
 }
@@ -121,6 +121,23 @@ async fn said(cluster: &Cluster, about: &str, reasons: &[&str]) {
     };
     let patience = std::time::Duration::from_secs(30);
     assert!(tokio::time::timeout(patience, all).await.is_ok(), "{about}: never said {missing:?}");
+}
+
+/// Waits until this sentence has been said of the object.
+pub(crate) async fn told(cluster: &Cluster, about: &str, sentence: &str) {
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
+    let mut stream = pin!(watcher(events, Config::default()).applied_objects());
+    let heard = async {
+        loop {
+            let event = stream.next().await.unwrap().unwrap();
+            let named = event.involved_object.name.as_deref() == Some(about);
+            if named && event.message.as_deref() == Some(sentence) {
+                return;
+            }
+        }
+    };
+    let patience = std::time::Duration::from_secs(30);
+    assert!(tokio::time::timeout(patience, heard).await.is_ok(), "{about}: never said {sentence:?}");
 }
 
 #[tokio::test]

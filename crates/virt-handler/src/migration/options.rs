@@ -1,6 +1,9 @@
 //! What the launcher is asked for, of the configuration that holds for a migration. Pure.
 
-use api::kubevirt::v1::{DowntimeTuningOptions, StallDetectorOptions, VirtualMachineInstanceMigrationState as State};
+use api::kubevirt::v1::{
+    DowntimeTuningOptions, StallDetectorOptions, StorageMigratedVolumeInfo, VirtualMachineInstance,
+    VirtualMachineInstanceMigrationState as State,
+};
 use api::quantity::Amount;
 use domain::{DowntimeRamp, MigrationOptions, StallDetector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -13,8 +16,9 @@ const PROGRESS_SECONDS: u64 = 150;
 /// The longest pause where one has to be known and none is chosen, in milliseconds.
 const LONGEST_PAUSE: u64 = 900;
 
-/// The options of the migration in `state`.
-pub(crate) fn options(state: &State) -> MigrationOptions {
+/// The options of the migration of `vmi` in `state`.
+pub(crate) fn options(vmi: &VirtualMachineInstance, state: &State) -> MigrationOptions {
+    let name = |volume: &StorageMigratedVolumeInfo| volume.volume_name.clone();
     let wanted = state.migration_configuration.as_deref().cloned().unwrap_or_default();
     let bandwidth = wanted.bandwidth_per_migration.as_ref().and_then(|quantity| Amount::try_from(quantity).ok());
     let experimental = wanted.experimental.clone().unwrap_or_default();
@@ -23,6 +27,7 @@ pub(crate) fn options(state: &State) -> MigrationOptions {
     let some_pause = if ramp.is_some() || stall.is_some() { LONGEST_PAUSE } else { 0 };
     MigrationOptions {
         uid: uid(state).to_owned(),
+        copied_volumes: vmi.status.iter().flat_map(|status| &status.migrated_volumes).map(name).collect(),
         bandwidth: bandwidth.map(Amount::bytes).unwrap_or_default(),
         auto_converge: wanted.allow_auto_converge == Some(true),
         post_copy: wanted.allow_post_copy == Some(true),
@@ -79,13 +84,15 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(configuration: Value, expect: &MigrationOptions) {
         let state = json!({ "migrationUid": "m", "migrationConfiguration": configuration });
-        let found = options(&serde_json::from_value(state).unwrap());
+        let vmi = json!({ "status": { "migratedVolumes": [{ "volumeName": "data" }] } });
+        let found = options(&serde_json::from_value(vmi).unwrap(), &serde_json::from_value(state).unwrap());
         assert_eq!(&found, expect);
     }
 
     fn limits() -> MigrationOptions {
         MigrationOptions {
             uid: "m".into(),
+            copied_volumes: vec!["data".into()],
             completion_timeout_per_gib: 150,
             progress_timeout: 150,
             ..MigrationOptions::default()

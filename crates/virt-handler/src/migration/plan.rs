@@ -10,7 +10,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
-use api::kubevirt::words::label;
+use api::kubevirt::words::{annotation, label};
 use domain::MigrationProgress;
 
 use super::uid;
@@ -40,6 +40,12 @@ pub(crate) fn state(vmi: &VirtualMachineInstance) -> Option<&State> {
 pub(crate) fn is_source(state: &State, node: &str) -> bool {
     let other = state.target_node.as_deref().is_some_and(|target| target != node);
     state.source_node.as_deref() == Some(node) && other && !uid(state).is_empty()
+}
+
+/// The target does not answer, and virt-controller has found that it can do no harm: the guest stays.
+pub(crate) fn is_fenced(vmi: &VirtualMachineInstance, state: &State) -> bool {
+    let told = vmi.metadata.annotations.as_ref().and_then(|all| all.get(annotation::MIGRATION_TARGET_FENCED));
+    told.is_some_and(|of| of == uid(state) && !of.is_empty())
 }
 
 pub(crate) fn ended(state: &State) -> bool {
@@ -122,6 +128,8 @@ pub(crate) struct Coming {
     pub arrived: bool,
     /// The launcher was told that nothing will come.
     pub turned_away: bool,
+    /// A disk does not fit here.
+    pub unfit: bool,
 }
 
 /// One thing to do on the target.
@@ -136,7 +144,7 @@ pub(crate) enum TargetStep {
 }
 
 pub(crate) fn target(state: &State, known: Coming) -> Vec<TargetStep> {
-    if ended(state) && !succeeded(state) {
+    if known.unfit || (ended(state) && !succeeded(state)) {
         let told = !known.connected || known.turned_away;
         return if told { Vec::new() } else { vec![TargetStep::TurnAway] };
     }
@@ -201,6 +209,17 @@ mod tests {
     }
 
     #[test]
+    fn a_target_is_fenced_for_one_migration() {
+        let told = |annotations: Value| {
+            let mut moving = vmi(Some("b"), "a", json!(a_to_b(json!({}))));
+            moving.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            is_fenced(&moving, state(&moving).unwrap())
+        };
+        assert!(told(json!({ (annotation::MIGRATION_TARGET_FENCED): "m" })));
+        assert!(!told(json!({ (annotation::MIGRATION_TARGET_FENCED): "before" })) && !told(json!(null)));
+    }
+
+    #[test]
     fn the_source_sends_when_the_target_listens() {
         let heard = Leaving { heard: true, ..Leaving::default() };
         let told = |uid: &str, outcome| {
@@ -249,6 +268,7 @@ mod tests {
         check(json!({"completed": true}), Coming { listening: false, arrived: true, ..ready }, &[]);
         check(json!({"completed": true}), Coming { arrived: true, plugged: true, ..fresh }, &[Connect]);
         check(json!({"failed": true, "completed": true}), ready, &[TurnAway]);
+        check(json!({}), Coming { unfit: true, connected: true, ..Coming::default() }, &[TurnAway]);
         check(json!({"failed": true}), Coming { turned_away: true, ..ready }, &[]);
         check(json!({"failed": true}), fresh, &[]);
     }

@@ -98,10 +98,18 @@ pub(crate) async fn step(context: &Context, vmi: &VirtualMachineInstance, guest:
             let Some(launcher) = guest.launcher() else { return Ok(()) };
             let way = way(context, vmi, state)?;
             let peers = (!way.plain).then_some(&context.road.peers);
-            let runs = channel::ask(peers, &way.node, way.address, &way.hello)
-                .await
-                .map_err(|error| Error::Way(error.into()))?;
-            tracing::info!(vmi = %vmi.name_any(), migration = uid(state), runs, "the target knows where the guest runs");
+            let runs = match channel::ask(peers, &way.node, way.address, &way.hello).await {
+                Ok(runs) => {
+                    tracing::info!(vmi = %vmi.name_any(), migration = uid(state), runs, "the target knows where the guest runs");
+                    runs
+                }
+                Err(error) if plan::is_fenced(vmi, state) => {
+                    let error = Chain(&error).to_string();
+                    tracing::warn!(vmi = %vmi.name_any(), migration = uid(state), error, "the target can do no harm: the guest stays");
+                    false
+                }
+                Err(error) => return Err(Error::Way(error.into())),
+            };
             let (mut to, ..) = launcher::open(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;
             let word: &[u8] = if runs { b"moved\n" } else { b"stays\n" };
             to.write_all(word).map_err(Error::no_launcher(&launcher.pod))?;
@@ -149,7 +157,7 @@ async fn send(
     state: &State,
     launcher: &Launcher,
 ) -> Result<Sending, Error> {
-    let options = options(state);
+    let options = options(vmi, state);
     let way = way(context, vmi, state)?;
     let trouble = way.trouble.clone();
     let (from, ..) = launcher::open(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;

@@ -93,6 +93,8 @@ pub(crate) struct Ready {
     pub pod: String,
     /// The domain is here.
     pub arrived: bool,
+    /// Why it cannot come here.
+    pub unfit: Option<String>,
 }
 
 /// The state as the target should have it.
@@ -113,6 +115,10 @@ pub(crate) fn target(vmi: &VirtualMachineInstance, state: &State, known: &Ready,
         mine.node_address = Some(address.clone());
         mine.direct_migration_node_ports.clone_from(&wanted.target_direct_migration_node_ports);
         mine.attachment_pod_uid = Some(known.pod.clone());
+    }
+    if let Some(why) = &known.unfit {
+        // virt-controller concludes it, once the launcher has ended.
+        wanted.failure_reason = Some(why.clone());
     }
     if known.arrived {
         wanted.target_node_domain_detected = Some(true);
@@ -207,11 +213,14 @@ mod tests {
             "metadata": {"name": "n", "namespace": "ns", "uid": "u"}, "spec": {"domain": {"devices": {}}},
         }))
         .unwrap();
-        let listens = Ready { listens: Some(("10.0.0.1".into(), 8187)), pod: "p-uid".into(), arrived: false };
+        let listens = Ready { listens: Some(("10.0.0.1".into(), 8187)), pod: "p-uid".into(), ..Ready::default() };
         let wanted = target(&vmi, &state(json!({})), &listens, now());
         assert_eq!(wanted.target_node_address.as_deref(), Some("10.0.0.1"));
         assert_eq!(json!(wanted.target_direct_migration_node_ports), json!({"8187": 0}));
         assert!(!takes_over(&wanted, &listens));
+        let unfit = Ready { unfit: Some("too small".into()), ..listens.clone() };
+        let refused = target(&vmi, &wanted, &unfit, now());
+        assert_eq!((refused.failure_reason.as_deref(), refused.failed), (Some("too small"), None));
         let arrived = Ready { arrived: true, ..listens };
         let wanted = target(&vmi, &wanted, &arrived, now());
         assert_eq!(wanted.target_node_domain_detected, Some(true));

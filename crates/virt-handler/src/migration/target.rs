@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
 use api::kubevirt::words::label;
 use domain::MigrationChannel;
 use k8s_openapi::api::core::v1::Pod;
@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
+use super::address;
 use super::channel::{self, Hello, Stream};
 use super::options::options;
 use super::plan::{self, Coming, TargetStep};
@@ -29,7 +30,7 @@ use super::status::{self, Ready};
 use super::{Road, post_copy, uid};
 use crate::Error;
 use crate::launcher;
-use crate::storage::Tolerance;
+use crate::storage::Purpose;
 use crate::vmi::{self, CALL, Context, Guest, timed};
 
 /// The volume of libvirt's own socket.
@@ -100,11 +101,13 @@ fn coming(guest: &Guest, state: &State) -> Coming {
     let moving = guest.moving();
     Coming {
         connected,
-        plugged,
+        // Which pod is met next is not known before it is.
+        plugged: connected && plugged,
         arrived,
         expected: moving.expected == uid(state),
         listening: moving.welcome.as_ref().is_some_and(|welcome| welcome.uid == uid(state)),
         turned_away: moving.turned_away == uid(state),
+        unfit: moving.unfit.as_ref().is_some_and(|(of, _)| of == uid(state)),
     }
 }
 
@@ -131,11 +134,17 @@ async fn execute(
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {
             let launcher = vmi::current(guest, vmi)?;
-            if options(state).post_copy {
+            if options(vmi, state).post_copy {
                 post_copy::allow(&launcher);
             }
-            let tolerance = Tolerance::of(&KubeVirtConfiguration::default());
-            vmi::prepare_disks(context, vmi, launcher.clone(), tolerance).await?;
+            match vmi::prepare_disks(context, vmi, launcher.clone(), Purpose::Arrival).await {
+                Err(error @ Error::NoRoom { .. }) => {
+                    // Nobody tries again what cannot become true: the launcher ends, and with it the migration.
+                    guest.moving().unfit = Some((uid(state).to_owned(), error.to_string()));
+                    return Err(error);
+                }
+                prepared => prepared?,
+            }
             let vmi = serde_json::to_string(vmi).map_err(|error| tonic::Status::internal(error.to_string()))?;
             launcher.client.clone().expect(timed(ExpectRequest { vmi }, EXPECT)).await?;
             uid(state).clone_into(&mut guest.moving().expected);
@@ -181,6 +190,7 @@ async fn write(
         listens: known.listening.then(|| (context.road.address.clone(), context.road.port)),
         pod: guest.launcher().map(|launcher| launcher.pod).unwrap_or_default(),
         arrived: known.arrived,
+        unfit: guest.moving().unfit.clone().filter(|(of, _)| of == uid(state)).map(|(_, why)| why),
     };
     let now = clock::seconds(clock::now());
     let before = vmi.status.as_deref().cloned().unwrap_or_default();
@@ -349,6 +359,9 @@ async fn known_by_address(road: &Road, node: &str, address: SocketAddr) -> Resul
     let pods = api.list(&params).await.map_err(|error| Chain(&error).to_string())?;
     let ip = address.ip().to_canonical().to_string();
     let has = |pod: &Pod| {
+        if address::on_network(pod).contains(&ip) {
+            return true;
+        }
         let status = pod.status.as_ref();
         let all = status.and_then(|status| status.pod_ips.as_ref()).into_iter().flatten();
         status.and_then(|status| status.pod_ip.as_ref()) == Some(&ip) || all.into_iter().any(|own| own.ip == ip)

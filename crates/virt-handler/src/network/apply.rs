@@ -59,8 +59,7 @@ pub(crate) async fn plug(vmi: &VirtualMachineInstance, launcher: &Launcher, reco
             mtu: link.mtu,
             queues: plan.queues,
         });
-        // The link itself answers for masqueraded guests, others answer with its hardware address.
-        plugged.announced.push((link.name.clone(), link.mac, link.addresses.iter().map(IpNet::addr).collect()));
+        plugged.announced.push(announced(vmi, &plan));
         let addresses = link.addresses.iter().map(|a| a.addr().to_string()).collect();
         plugged.addresses.push((plan.name, link.name, addresses));
     }
@@ -90,6 +89,20 @@ pub(crate) async fn announce(plugged: &Plugged, launcher: &Launcher) -> Result<(
 pub(crate) fn forget(records: &Path, pod: &str) {
     // Nothing was recorded for a pod whose guest has no interface.
     let _ = std::fs::remove_dir_all(records.join(pod));
+}
+
+/// The link itself answers for masqueraded guests, others answer themselves; on a secondary network with the addresses they
+/// were seen to have, which need not be those that this pod was given.
+fn announced(vmi: &VirtualMachineInstance, plan: &InterfacePlan) -> (String, [u8; 6], Vec<IpAddr>) {
+    let link = &plan.pod_link;
+    let own = || link.addresses.iter().map(IpNet::addr).collect();
+    if !plan::is_secondary(vmi, &plan.name) {
+        return (link.name.clone(), link.mac, own());
+    }
+    let known = vmi.status.iter().flat_map(|status| &status.interfaces);
+    let known = known.filter(|known| known.name.as_deref() == Some(&plan.name));
+    let seen = known.flat_map(|known| &known.ip_addresses).filter_map(|address| address.parse().ok()).collect();
+    (link.name.clone(), plan.mac, seen)
 }
 
 async fn make(plan: &InterfacePlan, netns: &OwnedFd) -> Result<(), Error> {
@@ -193,4 +206,32 @@ fn set_sysctl(path: &str, value: &str) {
 
 fn format_mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::observe::PodLink;
+    use super::*;
+
+    #[test]
+    fn a_guest_on_a_secondary_network_is_announced_as_it_was_seen() {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"name": "a", "uid": "u"},
+            "spec": {"domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}, {"name": "blue", "bridge": {}}]}},
+                "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "n"}}]},
+            "status": {"interfaces": [{"name": "blue", "mac": "02:00:00:00:00:07", "ipAddresses": ["10.9.0.2", "fe80::7"]}]},
+        }))
+        .unwrap();
+        let check = |at: usize, name: &str, mac: [u8; 6], addresses: &[&str]| {
+            let given = vec!["10.244.0.7/24".parse().unwrap()];
+            let link = PodLink { name: name.into(), mac: [2, 0, 0, 0, 0, 1], addresses: given, ..PodLink::default() };
+            let plan = plan::plan(&vmi, at, &link, &Resolver::default()).unwrap();
+            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(announced(&vmi, &plan), (name.to_owned(), mac, addresses));
+        };
+        check(0, "eth0", [2, 0, 0, 0, 0, 1], &["10.244.0.7"]);
+        check(1, "pod16477688c0e", [2, 0, 0, 0, 0, 7], &["10.9.0.2", "fe80::7"]);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use api::kubevirt::identity::pod_interface;
 use api::kubevirt::v1::{Interface, Network, VirtualMachineInstance};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use net::{dhcp4, dhcp6, router::Announcement};
@@ -12,8 +13,8 @@ use crate::Error;
 /// KubeVirt's networks behind masquerade, unless the VMI names others.
 const NETWORK_4: &str = "10.0.2.0/24";
 const NETWORK_6: &str = "fd10:0:2::/120";
-/// Address of the bridge when the guest has the pod's own: only the DHCP server uses it.
-const BRIDGE_ADDRESS: &str = "169.254.75.10/32";
+/// Address of the bridge when the guest has the pod's own: only the DHCP server uses it. The last number is the interface's.
+const BRIDGE_ADDRESS: [u8; 4] = [169, 254, 75, 10];
 /// The link of the pod network.
 const POD_LINK: &str = "eth0";
 
@@ -64,7 +65,18 @@ pub(crate) struct InterfacePlan {
 /// The pod's link of each interface that is to be plugged, by the interface's position: what must be observed first.
 pub(crate) fn pod_links(vmi: &VirtualMachineInstance) -> Vec<(usize, String)> {
     let interfaces = &vmi.spec.domain.devices.interfaces;
-    interfaces.iter().enumerate().filter(|(_, i)| is_plugged(i)).map(|(at, _)| (at, POD_LINK.to_owned())).collect()
+    let plugged = interfaces.iter().enumerate().filter(|(_, interface)| is_plugged(interface));
+    plugged.map(|(at, interface)| (at, pod_link(vmi, &interface.name))).collect()
+}
+
+/// What the pod calls its interface of a network.
+fn pod_link(vmi: &VirtualMachineInstance, network: &str) -> String {
+    if is_secondary(vmi, network) { pod_interface(network) } else { POD_LINK.to_owned() }
+}
+
+/// Whether this is a network beside the pod's own.
+pub(crate) fn is_secondary(vmi: &VirtualMachineInstance, network: &str) -> bool {
+    vmi.spec.networks.iter().any(|found| found.name == network && found.multus.is_some())
 }
 
 fn is_plugged(interface: &Interface) -> bool {
@@ -86,19 +98,23 @@ pub(crate) fn plan(
         .iter()
         .find(|network| network.name == interface.name)
         .ok_or_else(|| refuse("no network in spec.networks has its name".into()))?;
-    if network.pod.is_none() {
-        return Err(refuse("only the pod network can be plugged on this node".into()));
+    if network.pod.is_none() && network.multus.is_none() {
+        return Err(refuse("its network is neither pod nor multus; set one of them".into()));
     }
-    let mac = match interface.mac_address.as_deref() {
+    if network.pod.is_none() && interface.masquerade.is_some() {
+        return Err(refuse("only the pod network can be masqueraded; set bridge: {}".into()));
+    }
+    let mac = match interface.mac_address.as_deref().filter(|text| !text.is_empty()) {
         Some(text) => parse_mac(text).ok_or_else(|| refuse(format!("{text:?} is not a MAC address")))?,
-        None if interface.bridge.is_some() => link.mac,
+        // A guest that comes from another node has one already.
+        None if interface.bridge.is_some() => held_mac(vmi, &interface.name).unwrap_or(link.mac),
         None => generated_mac(vmi, &interface.name),
     };
     let base = InterfacePlan {
         name: interface.name.clone(),
         binding: Binding::Masquerade,
         pod_link: link.clone(),
-        bridge: format!("k6t-{}", link.name),
+        bridge: format!("k6t-{}", link.name.strip_prefix("pod").unwrap_or(&link.name)),
         bridge_addresses: Vec::new(),
         bridge_mac: [0x02, 0, 0, 0, 0, u8::try_from(at).unwrap_or(0)],
         tap: format!("tap{at}"),
@@ -114,7 +130,7 @@ pub(crate) fn plan(
     if interface.masquerade.is_some() {
         masquerade(base, vmi, interface, network, resolver)
     } else if interface.bridge.is_some() {
-        bridge(base, vmi, interface, resolver)
+        bridge(base, vmi, interface, at, resolver)
     } else {
         Err(refuse("its binding is neither masquerade nor bridge; set one of them".into()))
     }
@@ -166,18 +182,28 @@ fn bridge(
     mut plan: InterfacePlan,
     vmi: &VirtualMachineInstance,
     interface: &Interface,
+    at: usize,
     resolver: &Resolver,
 ) -> Result<InterfacePlan, Error> {
     plan.binding = Binding::Bridge;
     let link = plan.pod_link.clone();
     plan.bridge_mac = beside(link.mac);
+    let secondary = link.name != POD_LINK;
+    if link.addresses.is_empty() && secondary {
+        // Frames pass and nothing is served: who gives addresses on that network, if anybody, is its own affair.
+        for silent in [&link.name, &plan.tap, &plan.bridge] {
+            plan.sysctls.push((format!("net/ipv6/conf/{silent}/disable_ipv6"), "1".into()));
+        }
+        return Ok(plan);
+    }
     plan.rules = only_for_the_guest(&link.name);
     // Ports of a bridge need no address, and the pod's link would keep the link-local one that is now the guest's.
     for port in [&link.name, &plan.tap] {
         plan.sysctls.push((format!("net/ipv6/conf/{port}/disable_ipv6"), "1".into()));
     }
-    plan.bridge_addresses.extend(BRIDGE_ADDRESS.parse::<IpNet>());
-    let server = Ipv4Addr::new(169, 254, 75, 10);
+    let [a, b, c, first] = BRIDGE_ADDRESS;
+    let server = Ipv4Addr::new(a, b, c, first.saturating_add(u8::try_from(at).unwrap_or(u8::MAX)));
+    plan.bridge_addresses.push(IpNet::from(IpAddr::from(server)));
     let v4 = link.addresses.iter().find_map(|a| match a {
         IpNet::V4(net) => Some(*net),
         IpNet::V6(_) => None,
@@ -205,10 +231,15 @@ fn bridge(
         // speaks, so the pod forwards, through the bridge and to the gateway that it was given.
         plan.routes.push((address.trunc().into(), None));
         let gateways = link.routes.iter().filter(|(to, via)| to.addr().is_ipv6() && via.is_some());
-        plan.routes.extend(gateways.copied());
+        plan.routes.extend(gateways.clone().copied());
         plan.sysctls.push(("net/ipv6/conf/all/forwarding".into(), "1".into()));
-        plan.announcement =
-            Some(Announcement { prefix: address.trunc(), mac: plan.bridge_mac, mtu: link.mtu, default_router: true });
+        let leads_out = gateways.clone().any(|(to, _)| to.prefix_len() == 0);
+        plan.announcement = Some(Announcement {
+            prefix: address.trunc(),
+            mac: plan.bridge_mac,
+            mtu: link.mtu,
+            default_router: leads_out || !secondary,
+        });
     }
     Ok(plan)
 }
@@ -222,8 +253,9 @@ pub(super) fn beside(mut mac: [u8; 6]) -> [u8; 6] {
 }
 
 /// Questions about addresses stay between the guest and its pod: the pod network is one link to many guests, which
-/// would otherwise be answered by each other's pods.
+/// would otherwise be answered by each other's pods. Each link has a table of its own.
 fn only_for_the_guest(pod: &str) -> String {
+    let table = if pod == POD_LINK { "ferrovirt".to_owned() } else { format!("ferrovirt_{pod}") };
     let (asks, answers) = ("udp dport { 67, 547 } drop", "udp sport { 67, 547 } drop");
     let (solicits, advertises) = ("icmpv6 type nd-router-solicit drop", "icmpv6 type nd-router-advert drop");
     let chain = |hook: &str, rules: &[(&str, &str)]| {
@@ -234,9 +266,7 @@ fn only_for_the_guest(pod: &str) -> String {
     let forward = chain("forward", &[(to, solicits), (to, asks), (from, advertises), (from, answers)]);
     let input = chain("input", &[(from, solicits), (from, asks)]);
     let output = chain("output", &[(to, advertises), (to, answers)]);
-    format!(
-        "table bridge ferrovirt\ndelete table bridge ferrovirt\ntable bridge ferrovirt {{\n{forward}{input}{output}}}\n"
-    )
+    format!("table bridge {table}\ndelete table bridge {table}\ntable bridge {table} {{\n{forward}{input}{output}}}\n")
 }
 
 /// Everything that arrives for the pod goes to the guest, or only the ports that the interface lists; what the guest
@@ -355,6 +385,12 @@ fn queues(vmi: &VirtualMachineInstance) -> u32 {
     u32::try_from((one(cpu.cores) * one(cpu.sockets) * one(cpu.threads)).clamp(1, LIMIT)).unwrap_or(1)
 }
 
+/// The hardware address that a guest which runs is known to have.
+fn held_mac(vmi: &VirtualMachineInstance, interface: &str) -> Option<[u8; 6]> {
+    let known = vmi.status.as_ref()?.interfaces.iter().find(|known| known.name.as_deref() == Some(interface))?;
+    parse_mac(known.mac.as_deref()?)
+}
+
 /// The same guest keeps its address wherever it runs: it is made from the VMI's identity. Locally administered, unicast.
 fn generated_mac(vmi: &VirtualMachineInstance, interface: &str) -> [u8; 6] {
     // FNV-1a: any well-mixed hash will do, and the pair (UID, name) is unique already.
@@ -457,6 +493,34 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_secondary_network_without_addresses_is_passed_through() {
+        let mut vmi =
+            vmi(&json!({"name": "blue", "bridge": {}}), &json!({"name": "blue", "multus": {"networkName": "n"}}));
+        assert_eq!(pod_links(&vmi), [(0, "pod16477688c0e".to_owned())]);
+        let bare = PodLink { name: "pod16477688c0e".into(), mac: link().mac, mtu: 1500, ..PodLink::default() };
+        let found = plan(&vmi, 0, &bare, &Resolver::default()).unwrap();
+        assert_eq!((found.bridge.as_str(), found.mac, found.rules.as_str()), ("k6t-16477688c0e", bare.mac, ""));
+        assert!(found.dhcp4.is_none() && found.dhcp6.is_none() && found.announcement.is_none());
+        assert!(found.bridge_addresses.is_empty() && found.routes.is_empty());
+        // After a move the pod's link has another address, and the guest the one it had.
+        vmi.status =
+            serde_json::from_value(json!({"interfaces": [{"name": "blue", "mac": "02:00:00:00:00:07"}]})).unwrap();
+        assert_eq!(plan(&vmi, 0, &bare, &Resolver::default()).unwrap().mac, [2, 0, 0, 0, 0, 7]);
+    }
+
+    #[test]
+    fn a_secondary_network_with_addresses_is_served_for_its_guest_alone() {
+        let vmi = vmi(&json!({"name": "blue", "bridge": {}}), &json!({"name": "blue", "multus": {"networkName": "n"}}));
+        let addresses = vec!["10.9.0.5/24".parse().unwrap(), "fd00:9::5/64".parse().unwrap()];
+        let with = PodLink { name: "pod16477688c0e".into(), mac: link().mac, mtu: 1500, addresses, routes: vec![] };
+        let found = plan(&vmi, 0, &with, &Resolver::default()).unwrap();
+        let offer = found.dhcp4.unwrap();
+        assert_eq!((offer.address, offer.router), ("10.9.0.5/24".parse().unwrap(), None));
+        assert!(!found.announcement.unwrap().default_router);
+        assert!(found.rules.contains("table bridge ferrovirt_pod16477688c0e {"), "{}", found.rules);
+    }
+
     #[track_caller]
     fn refused(interface: &serde_json::Value, network: &serde_json::Value, words: &str) {
         let error = plan(&vmi(interface, network), 0, &link(), &Resolver::default()).unwrap_err();
@@ -482,9 +546,10 @@ mod tests {
             "room for a gateway",
         );
         refused(
-            &json!({"name": "a", "bridge": {}}),
+            &json!({"name": "a", "masquerade": {}}),
             &json!({"name": "a", "multus": {"networkName": "x"}}),
             "only the pod network",
         );
+        refused(&json!({"name": "a", "bridge": {}}), &json!({"name": "a"}), "neither pod nor multus");
     }
 }

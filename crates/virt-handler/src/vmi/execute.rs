@@ -23,7 +23,7 @@ use crate::Error;
 use crate::launcher::{self, Launcher};
 use crate::migration::{self, Moving};
 use crate::network::{self, Plugged};
-use crate::storage::{self, Tolerance};
+use crate::storage::{self, Purpose, Tolerance};
 
 /// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
 /// outlives the process, and a pod that is just starting has none yet.
@@ -343,7 +343,8 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
     let configuration = found.map_err(read)?.items.into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
     let configuration = configuration.unwrap_or_default();
     if !guest.known().domain {
-        prepare_disks(context, vmi, current(guest, vmi)?, Tolerance::of(&configuration)).await?;
+        let purpose = Purpose::Start(Tolerance::of(&configuration));
+        prepare_disks(context, vmi, current(guest, vmi)?, purpose).await?;
     }
     let environment = {
         let held = guest.held();
@@ -370,10 +371,10 @@ pub(crate) async fn prepare_disks(
     context: &Context,
     vmi: &VirtualMachineInstance,
     launcher: Launcher,
-    tolerance: Tolerance,
+    purpose: Purpose,
 ) -> Result<(), Error> {
     let about = vmi.clone();
-    let prepared = tokio::task::spawn_blocking(move || storage::prepare(&about, &launcher, tolerance)).await;
+    let prepared = tokio::task::spawn_blocking(move || storage::prepare(&about, &launcher, purpose)).await;
     for warning in prepared.map_err(|error| Error::Disk(error.to_string()))?? {
         context.recorder.warning(&reference(vmi), "ToleratedSmallPV", warning);
     }

@@ -12,6 +12,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rpc::launcher::DomainState;
 
+use crate::network::is_secondary;
+
 /// The reason of the Synchronized condition, as clients of KubeVirt know it.
 const NOT_SYNCHRONIZED: &str = "Synchronizing with the Domain failed.";
 
@@ -196,6 +198,9 @@ fn waits_for_guest_alone(conditions: &[VirtualMachineInstanceCondition], vmi: &V
     vmi.spec.readiness_probe.is_none() && ready.is_some_and(|ready| ready.reason.as_deref() == Some("GuestNotRunning"))
 }
 
+/// The word for a pod that has the interface of a network beside its own.
+const MULTUS: &str = "multus-status";
+
 fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed) {
     let facts = &seen.facts;
     let live = |name: &str| facts.devices.iter().find(|d| d.kind == DeviceKind::Interface && d.name == name);
@@ -220,6 +225,9 @@ fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineIns
         let mut source = Vec::new();
         source.extend(device.map(|_| "domain"));
         source.extend(guest.map(|_| "guest-agent"));
+        let attached =
+            pod.is_some() || before.and_then(|i| i.info_source.as_deref()).is_some_and(|s| s.contains(MULTUS));
+        source.extend((attached && is_secondary(vmi, &interface.name)).then_some(MULTUS));
         out.push(VirtualMachineInstanceNetworkInterface {
             name: Some(interface.name.clone()),
             mac: mac.or_else(|| interface.mac_address.clone()),
@@ -263,7 +271,9 @@ fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstan
                 .unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..Default::default() });
             entry.target.clone_from(&device.target);
             let seed = volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some();
-            if (seed || volume.empty_disk.is_some()) && device.size > 0 {
+            // Where it is copied to, a disk has to be as large as here.
+            let claimed = entry.persistent_volume_claim_info.is_some();
+            if (seed || volume.empty_disk.is_some() || claimed) && device.size > 0 {
                 entry.size = i64::try_from(device.size).ok();
             }
             Some(entry)
@@ -347,6 +357,41 @@ mod tests {
         let mut vmi = vmi("Running");
         vmi.spec.domain.features = serde_json::from_value(json!({"acpi": {"enabled": false}})).unwrap();
         assert_eq!(status(&vmi, &domain("Shutoff", "Destroyed"), now()).phase.as_deref(), Some("Succeeded"));
+    }
+
+    #[test]
+    fn a_secondary_interface_says_that_the_pod_has_it() {
+        let mut vmi = vmi("Running");
+        vmi.spec.domain.devices.interfaces =
+            serde_json::from_value(json!([{"name": "default", "masquerade": {}}, {"name": "blue", "bridge": {}}]))
+                .unwrap();
+        vmi.spec.networks = serde_json::from_value(
+            json!([{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "n"}}]),
+        )
+        .unwrap();
+        let mut seen = domain("Running", "");
+        let device = |name: &str, mac: &str| LiveDevice {
+            kind: DeviceKind::Interface,
+            name: name.into(),
+            mac: mac.into(),
+            ..Default::default()
+        };
+        seen.facts.devices = vec![device("default", "02:00:00:00:00:01"), device("blue", "02:00:00:00:00:02")];
+        let pods = |name: &str, link: &str| (name.to_owned(), link.to_owned(), Vec::new());
+        seen.addresses = vec![pods("default", "eth0"), pods("blue", "pod16477688c0e")];
+        let told = |status: &VirtualMachineInstanceStatus| {
+            let text = |value: &Option<String>| value.clone().unwrap_or_default();
+            let one = |i: &VirtualMachineInstanceNetworkInterface| (text(&i.info_source), text(&i.pod_interface_name));
+            status.interfaces.iter().map(one).collect::<Vec<_>>()
+        };
+        let own = |text: &str, link: &str| (text.to_owned(), link.to_owned());
+        let expect = [own("domain", "eth0"), own("domain, multus-status", "pod16477688c0e")];
+        let after = status(&vmi, &seen, now());
+        assert_eq!(told(&after), expect);
+        // Also before the pod was looked at again, after this process was started anew.
+        seen.addresses.clear();
+        vmi.status = Some(Box::new(after));
+        assert_eq!(told(&status(&vmi, &seen, now())), expect);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn open(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed,
 }
 
 fn image(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed, Error> {
-    let directory = dirs.private().join("vmi-disks").join(volume);
+    let directory = dirs.claims().join(volume);
     let path = directory.join(IMAGE);
     let failed = |source: io::Error| Error::Read { volume: volume.to_owned(), path: path.clone(), source };
     let opened = Dir::open(&directory)
@@ -99,6 +99,11 @@ impl Exclusive {
     /// Remembers a device to be taken.
     pub(super) fn want(&mut self, volume: &str, device: PathBuf) {
         self.wanted.push((volume.to_owned(), device));
+    }
+
+    /// Whether a device is not held yet.
+    pub(crate) fn is_wanting(&self) -> bool {
+        !self.wanted.is_empty()
     }
 
     /// Takes what is not held yet. Held until this value goes, and by the kernel's word gone with this process.

@@ -122,9 +122,11 @@ fn controller_cluster() -> Value {
         rule("", &["events"], &["create", "patch"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["namespaces"], READ),
-        rule("", &["persistentvolumeclaims"], READ),
+        // Disks that move with their guests: into claims of their own, and back under their claims' names.
+        rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "create", "delete", "patch"]),
+        rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
+        rule("storage.k8s.io", &["storageclasses"], &["get"]),
         // Whether a lost node's volumes are free, and whose leases are renewed.
-        rule("", &["persistentvolumes"], &["get"]),
         rule("storage.k8s.io", &["csidrivers"], &["get"]),
         rule("storage.k8s.io", &["volumeattachments"], &["list"]),
         rule("coordination.k8s.io", &["leases"], READ),

@@ -18,6 +18,10 @@ const PORT: i64 = 8443;
 const CAPABILITIES_DIR: &str = "/var/lib/kubevirt-node-labeller";
 const CA_DIR: &str = "/etc/kubevirt/ca";
 
+/// The interface of virt-handler's pods that guests are moved over, as KubeVirt calls it.
+const MIGRATION_INTERFACE: &str = "migration0";
+const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+
 /// Names of the Deployments and the DaemonSet, whose readiness is the product's.
 pub const DEPLOYMENTS: [&str; 2] = ["virt-api", "virt-controller"];
 /// The DaemonSet.
@@ -270,13 +274,37 @@ fn daemon_set(input: &Input) -> Value {
         "volumes": volumes,
     });
     place(&mut pod, &input.workloads);
+    let mut metadata_of_pods = json!({ "labels": template_labels(name) });
+    if let Some(network) = &input.migration_network {
+        metadata_of_pods["annotations"] = json!({ (NETWORKS): format!("{network}@{MIGRATION_INTERFACE}") });
+    }
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": metadata(input, name),
         "spec": {
             "selector": { "matchLabels": { "kubevirt.io": name } },
             "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
-            "template": { "metadata": { "labels": template_labels(name) }, "spec": pod },
+            "template": { "metadata": metadata_of_pods, "spec": pod },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_migration_network_is_the_node_agents_alone() {
+        let check = |network: Option<&str>, expect: Value| {
+            let input = Input { migration_network: network.map(str::to_owned), replicas: 1, ..Input::default() };
+            let rendered = render(&input);
+            let templates = rendered.iter().filter_map(|manifest| {
+                let annotations = manifest.pointer("/spec/template/metadata/annotations").cloned();
+                Some((manifest["metadata"]["name"].as_str()?.to_owned(), annotations?))
+            });
+            assert_eq!(json!(templates.collect::<Vec<_>>()), expect);
+        };
+        check(None, json!([]));
+        check(Some("mig"), json!([["virt-handler", { "k8s.v1.cni.cncf.io/networks": "mig@migration0" }]]));
+    }
 }

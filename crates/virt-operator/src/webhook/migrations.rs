@@ -18,7 +18,7 @@ const FIELDS: [(&str, Option<&str>); 15] = [
     ("disableTLS", None),
     ("matchSELinuxLevelOnMigration", Some("launcher pods are given no SELinux level of their own")),
     ("maxDowntimeMs", None),
-    ("network", Some("guests move over the pod network")),
+    ("network", None),
     ("nodeDrainTaintKey", None),
     ("parallelMigrationsPerCluster", None),
     ("parallelOutboundMigrationsPerNode", None),
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn what_is_not_acted_on_is_said() {
         assert_eq!(warnings(&json!({})), Vec::<String>::new());
-        assert_eq!(warnings(&kubevirt(json!({ "allowPostCopy": true }))), Vec::<String>::new());
-        let network = "spec.configuration.migrations.network is not acted on in this version: guests move over the pod \
-                       network";
-        assert_eq!(warnings(&kubevirt(json!({ "network": "fast" }))), [network]);
+        assert_eq!(warnings(&kubevirt(json!({ "allowPostCopy": true, "network": "fast" }))), Vec::<String>::new());
+        let level = "spec.configuration.migrations.matchSELinuxLevelOnMigration is not acted on in this version: \
+                     launcher pods are given no SELinux level of their own";
+        assert_eq!(warnings(&kubevirt(json!({ "matchSELinuxLevelOnMigration": true }))), [level]);
     }
 
     #[test]

@@ -328,3 +328,19 @@ fn the_kernel_accepts_it() {
         before = Some(rules);
     }
 }
+
+#[test]
+fn connections_stay_with_an_endpoint_that_is_there() {
+    let leaving =
+        json!({"addresses": ["10.244.0.8"], "conditions": {"ready": false, "serving": false, "terminating": true}});
+    let slices = [
+        slice("IPv4", 8080, json!([ready("10.244.0.7"), leaving])),
+        slice("IPv6", 8080, json!([ready("fd00:10:244::7")])),
+        json!({"metadata": {"namespace": "shop", "name": "dns"}, "addressType": "IPv4",
+            "ports": [{"port": 53, "protocol": "UDP"}], "endpoints": [ready("10.244.0.9")]}),
+    ];
+    let slices = slices.iter().map(|s| Arc::new(serde_json::from_value(s.clone()).unwrap())).collect();
+    let found = crate::proxy::ports::existing(&View { zone: None, services: Vec::new(), slices });
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["10.244.0.7:8080", "10.244.0.8:8080", "[fd00:10:244::7]:8080"]);
+}

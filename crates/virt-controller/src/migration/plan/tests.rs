@@ -15,9 +15,12 @@ struct Case {
     pods: Vec<Value>,
     source_lost: bool,
     target_lost: bool,
+    target_hold: Option<&'static str>,
+    failed_at: Option<&'static str>,
     rival: bool,
     turn: Turn,
     back_off: Option<Duration>,
+    immovable: Option<String>,
 }
 
 fn case(phase: &'static str) -> Case {
@@ -28,9 +31,12 @@ fn case(phase: &'static str) -> Case {
         pods: vec![source("running")],
         source_lost: false,
         target_lost: false,
+        target_hold: None,
+        failed_at: None,
         rival: false,
         turn: Turn::Now,
         back_off: None,
+        immovable: None,
     }
 }
 
@@ -69,6 +75,10 @@ impl Case {
             "metadata": { "name": "move", "namespace": "ns", "uid": "job", "finalizers": [finalizer::MIGRATION] },
             "spec": { "vmiName": "vm" }, "status": { "phase": self.phase },
         });
+        if let Some(at) = self.failed_at {
+            migration["status"]["phaseTransitionTimestamps"] =
+                json!([{ "phase": "Failed", "phaseTransitionTimestamp": at }]);
+        }
         if self.cancelled {
             migration["metadata"]["deletionTimestamp"] = json!(NOW);
         }
@@ -85,9 +95,11 @@ impl Case {
             pods: &pods,
             source_lost: self.source_lost,
             target_lost: self.target_lost,
+            target_hold: self.target_hold.map(str::to_owned),
             rival: self.rival,
             turn: self.turn.clone(),
             back_off: self.back_off,
+            immovable: self.immovable.clone(),
             now: NOW.parse().unwrap(),
         })
     }
@@ -172,6 +184,12 @@ fn from_nothing_to_running() {
     let started = json!({ "targetNodeAddress": "10.0.0.2", "startTimestamp": START });
     case("TargetReady").pods(&both("running")).state(started.clone()).expect(&["Running"], &[]);
     case("Running").pods(&both("running")).state(started).expect(&[], &[]);
+}
+
+#[test]
+fn a_disk_that_cannot_be_copied_is_said_before_anything_is_made() {
+    let plan = Case { immovable: Some("of that".to_owned()), ..case("Pending") }.expect(&["Failed"], &[]);
+    assert_eq!(plan.remarks, [Remark::Warning("FailedMigration", "Migration failed because of that".to_owned())]);
 }
 
 #[test]
@@ -294,6 +312,32 @@ fn the_targets_node_is_lost() {
 }
 
 #[test]
+fn a_source_that_waits_for_a_lost_target_is_told() {
+    let both = [source("running"), target("running")];
+    let asked = || json!({ "startTimestamp": START, "abortRequested": true });
+    let failed = |pods: &[Value], state: Value| case("Failed").pods(pods).state(state);
+    let lost = |case: Case| Case { target_lost: true, ..case };
+    lost(failed(&both, asked())).expect(&[], &[Step::Fence]);
+    // It is given time to answer by itself.
+    let recent = Case { failed_at: Some("2026-01-01T00:09:57Z"), ..lost(failed(&both, asked())) };
+    assert_eq!(recent.expect(&[], &[]).again, Some(Duration::from_secs(7)));
+    let held = Case { target_hold: Some("volume data"), ..lost(failed(&both, asked())) };
+    let plan = held.expect(&[], &[]);
+    let said = Remark::Warning("MigrationTargetUnresponsive", "volume data".to_owned());
+    assert_eq!((plan.remarks, plan.again), (vec![said], Some(Duration::from_secs(15))));
+    // A node that answers says itself how it is; but not of a pod that has ended or is gone.
+    failed(&both, asked()).expect(&[], &[]);
+    failed(&[source("running"), target("ended")], asked()).expect(&[], &[Step::Fence]);
+    failed(&[source("running")], asked()).expect(&[], &[Step::Fence]);
+    // Told once; and not of a guest that is there.
+    let mut told = lost(failed(&both, asked()));
+    told.vmi["metadata"]["annotations"] = json!({ (annotation::MIGRATION_TARGET_FENCED): "job" });
+    told.expect(&[], &[]);
+    let arrived = json!({ "startTimestamp": START, "abortRequested": true, "targetNodeDomainReadyTimestamp": START });
+    lost(failed(&both, arrived)).expect(&[], &[]);
+}
+
+#[test]
 fn the_source_ends_without_a_word() {
     let ready = json!({ "startTimestamp": START, "targetNodeDomainReadyTimestamp": START });
     let finish = [Step::Finish];
@@ -381,9 +425,11 @@ fn a_guest_that_is_gone() {
             pods: &[],
             source_lost: false,
             target_lost: false,
+            target_hold: None,
             rival: false,
             turn: Turn::Now,
             back_off: None,
+            immovable: None,
             now: NOW.parse().unwrap(),
         };
         plan(&view).steps

@@ -9,6 +9,15 @@ use super::{GRACE_SECONDS, USER, probes, volumes::Mounts};
 use crate::{settings::Settings, vmi::resources};
 
 const SOCKETS: &str = "/var/run/kubevirt/container-disks";
+/// Before a volume's name: the container that lends its disk.
+const DISK: &str = "volume";
+/// The container that lends kernel and initrd.
+const KERNEL: &str = "kernel-boot-volume";
+
+/// Whether the container of this name lends a disk or a kernel out of a user's image.
+pub(crate) fn is_disk_container(name: &str) -> bool {
+    name.starts_with(DISK) || name == KERNEL
+}
 
 fn security() -> Value {
     json!({
@@ -90,7 +99,7 @@ pub(super) fn disks(vmi: &VirtualMachineInstance) -> Vec<Value> {
         if let Some(path) = disk.path.as_ref().filter(|path| !path.is_empty()) {
             arguments.extend(["--path".to_owned(), path.clone()]);
         }
-        let name = format!("volume{}", volume.name);
+        let name = format!("{DISK}{}", volume.name);
         out.push(disk_container(&name, &disk.image, disk.image_pull_policy.as_deref(), &arguments));
     }
     let kernel = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref());
@@ -100,7 +109,7 @@ pub(super) fn disks(vmi: &VirtualMachineInstance) -> Vec<Value> {
             arguments.extend(["--path".to_owned(), path.clone()]);
         }
         let policy = container.image_pull_policy.as_deref();
-        out.push(disk_container("kernel-boot-volume", &container.image, policy, &arguments));
+        out.push(disk_container(KERNEL, &container.image, policy, &arguments));
     }
     out
 }

@@ -1,4 +1,5 @@
-//! The VolumeSnapshot kinds every cluster serves: custom resources, so that a snapshot controller can bring newer ones.
+//! Kinds every cluster serves as custom resources: the VolumeSnapshots, so that a snapshot controller can bring newer ones,
+//! and the networks that the nodes' agents attach pods to.
 
 use serde_json::Value;
 
@@ -18,8 +19,12 @@ pub(super) async fn run(server: &ApiServer) -> Result<(), ApiError> {
 }
 
 fn definitions() -> Result<Vec<Value>, ApiError> {
-    serde_json::from_str(include_str!("../../data/snapshots.json"))
-        .map_err(|_| ApiError::internal("the shipped definitions of snapshots cannot be read"))
+    let unreadable = |_| ApiError::internal("the shipped definitions of custom resources cannot be read");
+    let mut all = Vec::new();
+    for text in [include_str!("../../data/snapshots.json"), include_str!("../../data/networks.json")] {
+        all.extend(serde_json::from_str::<Vec<Value>>(text).map_err(unreadable)?);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -29,7 +34,7 @@ mod tests {
     #[test]
     fn definitions_are_valid() {
         let definitions = definitions().unwrap();
-        assert_eq!(definitions.len(), 3);
+        assert_eq!(definitions.len(), 5);
         for mut definition in definitions {
             crate::crd::prepare(&mut definition);
             let mut causes = Vec::new();

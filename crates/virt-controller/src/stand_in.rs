@@ -1,0 +1,132 @@
+//! Disks that only one node can reach move with their guests: each is copied into another claim, which stands in for the
+//! one the guest was made with, until nobody uses it and its volume is put back under the name everybody knows.
+//!
+//! A VirtualMachine goes on naming its claim, and what is applied again changes nothing. The claim says where its disk is
+//! (`ferrovirt.io/moved-to`), a stand-in says for whom it stands in (`ferrovirt.io/stands-in-for`) and belongs to that
+//! claim: who deletes the claim deletes the disk. What is done when is in [`plan`].
+
+pub mod claim;
+pub(crate) mod obstacle;
+pub mod plan;
+pub(crate) mod prepare;
+pub mod record;
+mod steps;
+pub(crate) mod wake;
+
+use std::collections::BTreeSet;
+
+use api::kubevirt::{v1::VirtualMachineInstance, words::label};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kit::{Chain, queue::Next, store::Key};
+use kube::ResourceExt;
+use plan::View;
+
+use crate::{
+    context::{Context, UNFINISHED, claim_word, owner_word, put_back_word, stand_in_word},
+    error::Error,
+    vmi::claims::{self, Claims},
+};
+
+/// On a stand-in: the claim whose disk it has.
+pub const STANDS_IN_FOR: &str = "ferrovirt.io/stands-in-for";
+/// On a claim: the stand-in that has its disk.
+pub const MOVED_TO: &str = "ferrovirt.io/moved-to";
+/// On a volume that is put back under its claim's name: a label, and an annotation with what is remembered.
+pub const PUT_BACK: &str = "ferrovirt.io/put-back";
+
+/// Brings the disk of one claim a step nearer to its name.
+pub async fn reconcile(context: Context, key: Key) -> Next {
+    match Box::pin(sync(&context, &key)).await {
+        Ok(next) => next,
+        Err(error) if error.is_conflict() => {
+            tracing::debug!(claim = %key, error = %Chain(&error), "conflict, again with the newer object");
+            Next::Retry
+        }
+        Err(error) => {
+            tracing::warn!(claim = %key, error = %Chain(&error), "the claim's disk is not put back");
+            Next::Retry
+        }
+    }
+}
+
+async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
+    let found = Found::of(context, key);
+    let step = plan::plan(&found.view());
+    steps::execute(context, key, &found, &step).await
+}
+
+/// The objects around one claim.
+struct Found {
+    claim: Option<PersistentVolumeClaim>,
+    stand_ins: Vec<PersistentVolumeClaim>,
+    guests: Vec<VirtualMachineInstance>,
+    unfinished: Vec<String>,
+    volume: Option<PersistentVolume>,
+}
+
+impl Found {
+    fn of(context: &Context, key: &Key) -> Self {
+        let stand_ins = context.claims.by_word(&stand_in_word(&key.namespace, &key.name));
+        let mut words = vec![claim_word(&key.namespace, &key.name)];
+        for one in &stand_ins {
+            words.push(claim_word(&key.namespace, &one.name_any()));
+            words.extend(one.labels().get(label::CREATED_BY).map(|uid| owner_word(uid)));
+        }
+        let keys: BTreeSet<Key> = words.iter().flat_map(|word| context.vmis.keys_by_word(word)).collect();
+        Self {
+            claim: context.claims.get(key),
+            stand_ins,
+            guests: keys.iter().filter_map(|key| context.vmis.get(key)).collect(),
+            unfinished: context.migrations.by_word(UNFINISHED).iter().filter_map(ResourceExt::uid).collect(),
+            volume: context.put_backs.by_word(&put_back_word(&key.namespace, &key.name)).into_iter().next(),
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            claim: self.claim.as_ref(),
+            stand_ins: &self.stand_ins,
+            guests: &self.guests,
+            unfinished: &self.unfinished,
+            volume: self.volume.as_ref(),
+        }
+    }
+}
+
+/// The guest was moved, and not all of its claims say yet where their disks are: without the guest nobody would know.
+pub(crate) fn is_owed(context: &Context, vmi: &VirtualMachineInstance) -> bool {
+    let namespace = vmi.namespace().unwrap_or_default();
+    claim::arrived(vmi).any(|(_, name)| {
+        let Some(stand_in) = context.claims.get(&Key::new(namespace.as_str(), name)) else { return false };
+        let root = Key::new(namespace.as_str(), claim::root(&stand_in));
+        matches!(plan::plan(&Found::of(context, &root).view()), plan::Step::Point { .. })
+    })
+}
+
+/// Why a guest cannot be started on its claims yet: the disk of one of them is elsewhere.
+pub(crate) fn away(context: &Context, vmi: &VirtualMachineInstance, known: &Claims) -> Option<String> {
+    let namespace = vmi.namespace().unwrap_or_default();
+    claims::of(vmi).find_map(|used| {
+        let name = used.claim;
+        let moved_to = known.get(name).and_then(claim::moved_to);
+        if let Some(stand_in) = moved_to
+            && !context.claims.contains(&Key::new(namespace.as_str(), stand_in))
+            && context.put_backs.keys_by_word(&put_back_word(&namespace, name)).is_empty()
+        {
+            return Some(format!("PVC {namespace}/{name}: {}", plan::gone(stand_in)));
+        }
+        if moved_to.is_none() && !context.claims.keys_by_word(&stand_in_word(&namespace, name)).is_empty() {
+            // Whoever starts now would find an outdated disk as soon as the other has gone with it.
+            return Some(format!("PVC {namespace}/{name}: its disk is being moved with a guest to another node"));
+        }
+        if let Some(stand_in) = moved_to {
+            return Some(format!(
+                "PVC {namespace}/{name}: its disk moved with a guest and is on PVC {namespace}/{stand_in}; it is put back \
+                 when nobody uses that any more"
+            ));
+        }
+        let returning = !context.put_backs.keys_by_word(&put_back_word(&namespace, name)).is_empty();
+        (returning && !known.contains_key(name))
+            .then(|| format!("PVC {namespace}/{name}: its disk moved with a guest and is being put back"))
+    })
+}

@@ -1,0 +1,241 @@
+//! The claim a disk is copied into while its guest moves: which disks need one, and what it looks like. Pure.
+
+use api::{
+    kubevirt::{
+        v1::{PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance},
+        words::label,
+    },
+    quantity::Amount,
+};
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::OwnerReference},
+};
+use kube::ResourceExt;
+use sha2::{Digest, Sha256};
+
+use super::{MOVED_TO, STANDS_IN_FOR};
+use crate::{
+    migration::state,
+    node::fence,
+    vmi::claims::{self, Claims, Use},
+};
+
+/// Claims with this access mode are the same disk on every node.
+const SHARED: &str = "ReadWriteMany";
+const STORAGE: &str = "storage";
+/// The longest name of a claim.
+const LONGEST: usize = 253;
+
+/// The volumes of `vmi` whose disks another node cannot have, and that are copied when the guest moves.
+pub fn copied<'a>(vmi: &'a VirtualMachineInstance, claims: &Claims) -> Vec<Use<'a>> {
+    let shared = |claim: &PersistentVolumeClaim| {
+        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+        modes.iter().any(|mode| mode == SHARED)
+    };
+    let mut out = fence::written(vmi);
+    out.retain(|used| claims.get(used.claim).is_some_and(|claim| !shared(claim)));
+    out
+}
+
+/// The name of the claim by which the disk of `claim` is known to people: a stand-in's disk is that of the claim it
+/// stands in for.
+pub fn root(claim: &PersistentVolumeClaim) -> String {
+    stands_in_for(claim).map_or_else(|| claim.name_any(), str::to_owned)
+}
+
+/// The claim that `claim` stands in for, if it is a stand-in.
+pub fn stands_in_for(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.metadata.annotations.as_ref()?.get(STANDS_IN_FOR).map(String::as_str)
+}
+
+/// The stand-in that has the disk of `claim`, if one has.
+pub fn moved_to(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.metadata.annotations.as_ref()?.get(MOVED_TO).map(String::as_str)
+}
+
+/// Deleting `claim` deletes `stand_in`: another claim under the same name has nothing to do with it.
+pub fn belongs_to(stand_in: &PersistentVolumeClaim, claim: &PersistentVolumeClaim) -> bool {
+    stand_in.owner_references().iter().any(|owner| Some(&owner.uid) == claim.metadata.uid.as_ref())
+}
+
+/// The name of the stand-in that the migration with the UID `migration` makes for the claim `root`.
+pub fn name(root: &str, migration: &str) -> String {
+    let digest = Sha256::digest(format!("{root}/{migration}"));
+    let suffix: String = digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
+    let short = &root[..root.len().min(LONGEST - 1 - suffix.len())];
+    format!("{}-{suffix}", short.trim_end_matches(['-', '.']))
+}
+
+/// The claim into which the disk on `source` is copied when the migration with the UID `migration` moves the guest with
+/// the UID `guest`. `root` is the claim whose disk that is: with it goes whatever stands in for it.
+pub fn stand_in(
+    root: &PersistentVolumeClaim,
+    source: &PersistentVolumeClaim,
+    guest: &str,
+    migration: &str,
+) -> PersistentVolumeClaim {
+    let spec = source.spec.clone().unwrap_or_default();
+    let mut claim = PersistentVolumeClaim::default();
+    claim.metadata.name = Some(name(&root.name_any(), migration));
+    claim.metadata.namespace.clone_from(&root.metadata.namespace);
+    claim.labels_mut().extend([
+        (label::CREATED_BY.to_owned(), guest.to_owned()),
+        (label::MIGRATION_JOB.to_owned(), migration.to_owned()),
+    ]);
+    claim.annotations_mut().insert(STANDS_IN_FOR.to_owned(), root.name_any());
+    claim.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "PersistentVolumeClaim".to_owned(),
+        name: root.name_any(),
+        uid: root.uid().unwrap_or_default(),
+        ..Default::default()
+    }]);
+    // What the volume was filled from does not matter any more: all of it is copied.
+    claim.spec = Some(PersistentVolumeClaimSpec {
+        access_modes: spec.access_modes,
+        storage_class_name: spec.storage_class_name,
+        volume_attributes_class_name: spec.volume_attributes_class_name,
+        volume_mode: spec.volume_mode,
+        selector: spec.selector,
+        resources: Some(VolumeResourceRequirements {
+            requests: Some([(STORAGE.to_owned(), size(source))].into()),
+            limits: None,
+        }),
+        ..Default::default()
+    });
+    claim
+}
+
+/// How large the volume of `claim` is: what it got, which may be more than it asked for.
+pub fn size(claim: &PersistentVolumeClaim) -> Quantity {
+    let got = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get(STORAGE).cloned());
+    let asked = || claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get(STORAGE).cloned();
+    match (got, asked()) {
+        // It is being expanded.
+        (Some(got), Some(asked)) if size_of(&asked) > size_of(&got) => asked,
+        (got, asked) => got.or(asked).unwrap_or_default(),
+    }
+}
+
+/// Bytes; 0 of what is not a size.
+pub(super) fn size_of(size: &Quantity) -> u64 {
+    Amount::try_from(size).map_or(0, Amount::bytes)
+}
+
+/// What the status says of the disks that the migration with the UID `migration` copies.
+pub fn migrated(vmi: &VirtualMachineInstance, claims: &Claims, migration: &str) -> Vec<StorageMigratedVolumeInfo> {
+    let info = |claim: &PersistentVolumeClaim| Some(Box::new(claims::info(claim)));
+    let told = |used: Use<'_>| {
+        let source = claims.get(used.claim)?;
+        let target = claims.get(&name(&root(source), migration))?;
+        Some(StorageMigratedVolumeInfo {
+            volume_name: used.volume.to_owned(),
+            source_pvc_info: info(source),
+            destination_pvc_info: info(target),
+        })
+    };
+    copied(vmi, claims).into_iter().filter_map(told).collect()
+}
+
+/// `vmi` with its disks on the stand-ins that `renamed` gives for their claims.
+pub fn on(vmi: &VirtualMachineInstance, renamed: impl Fn(&Use<'_>) -> Option<String>) -> VirtualMachineInstance {
+    let mut out = vmi.clone();
+    for volume in &mut out.spec.volumes {
+        let Some(claim) = claims::of_volume(volume).and_then(|used| renamed(&used)) else { continue };
+        // A data volume is found by the name of its claim, which this one does not have.
+        let held = volume.persistent_volume_claim.take().unwrap_or_default();
+        volume.data_volume = None;
+        volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource { claim_name: claim, ..held });
+    }
+    out
+}
+
+/// The volumes whose disks were copied by the last migration of `vmi`, when it succeeded, each with its stand-in.
+pub fn arrived(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, &str)> {
+    let moved = state::of(vmi).is_some_and(state::moved);
+    let copied = vmi.status.iter().filter(move |_| moved).flat_map(|status| &status.migrated_volumes);
+    copied.filter_map(|one| {
+        let claim = one.destination_pvc_info.as_ref()?.claim_name.as_deref()?;
+        Some((one.volume_name.as_str(), claim))
+    })
+}
+
+/// The guest was moved, and its spec does not name the claims yet that its disks are on.
+pub fn is_switching(vmi: &VirtualMachineInstance) -> bool {
+    arrived(vmi).any(|(volume, claim)| claims::of(vmi).any(|used| used.volume == volume && used.claim != claim))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+    fn claim(value: Value) -> PersistentVolumeClaim {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn local(name: &str) -> PersistentVolumeClaim {
+        claim(json!({
+            "metadata": { "name": name, "namespace": "ns", "uid": "u" },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "volumeMode": "Block",
+                "volumeName": "pv", "dataSource": { "kind": "VolumeSnapshot", "name": "s" },
+                "resources": { "requests": { "storage": "1Gi" } },
+            },
+            "status": { "capacity": { "storage": "2Gi" } },
+        }))
+    }
+
+    #[test]
+    fn a_stand_in_is_empty_and_as_large_as_the_volume() {
+        let made = serde_json::to_value(stand_in(&local("data"), &local("data"), "guest", "job")).unwrap();
+        let name = name("data", "job");
+        assert!(name.starts_with("data-") && name.len() == 15, "{name}");
+        let expect = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": name, "namespace": "ns", "annotations": { "ferrovirt.io/stands-in-for": "data" },
+                "labels": { "kubevirt.io/created-by": "guest", "kubevirt.io/migrationJobUID": "job" },
+                "ownerReferences": [
+                    { "apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "data", "uid": "u" },
+                ],
+            },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "volumeMode": "Block",
+                "resources": { "requests": { "storage": "2Gi" } },
+            },
+        });
+        assert_eq!(made, expect);
+    }
+
+    #[test]
+    fn the_longest_names_have_stand_ins_too() {
+        let long = "a".repeat(253);
+        assert_eq!(name(&long, "job").len(), 253);
+        assert_ne!(name(&long, "job"), name(&long, "another"));
+    }
+
+    #[test]
+    fn only_disks_that_another_node_cannot_have_are_copied() {
+        let vmi = serde_json::from_value(json!({ "spec": {
+            "domain": { "devices": { "disks": [{ "name": "a" }, { "name": "b" }, { "name": "c" }, { "name": "d" }] } },
+            "volumes": [
+                { "name": "a", "persistentVolumeClaim": { "claimName": "local" } },
+                { "name": "b", "dataVolume": { "name": "shared" } },
+                { "name": "c", "persistentVolumeClaim": { "claimName": "local", "readOnly": true } },
+                { "name": "d", "emptyDisk": { "capacity": "1Gi" } },
+            ],
+        } }))
+        .unwrap();
+        let shared = claim(json!({ "metadata": { "name": "shared" }, "spec": { "accessModes": ["ReadWriteMany"] } }));
+        let claims = [("local".to_owned(), local("local")), ("shared".to_owned(), shared)].into();
+        let found: Vec<_> = copied(&vmi, &claims).into_iter().map(|used| (used.volume, used.claim)).collect();
+        assert_eq!(found, [("a", "local")]);
+        let moved = on(&vmi, |used| (used.claim != "shared").then(|| "new".to_owned()));
+        let found: Vec<_> = claims::of(&moved).map(|used| (used.volume, used.claim, used.read_only)).collect();
+        assert_eq!(found, [("a", "new", false), ("b", "shared", false), ("c", "new", true)]);
+    }
+}

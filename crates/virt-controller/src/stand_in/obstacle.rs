@@ -1,0 +1,139 @@
+//! Whether there can be a stand-in at all, asked before anything is made.
+
+use api::kubevirt::{v1::VirtualMachineInstance, words::label};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::v1::StorageClass,
+};
+use kit::store::Key;
+use kube::{Api, ResourceExt, api::ListParams};
+
+use super::claim;
+use crate::{context::Context, error::Error, vmi::plan};
+
+/// The provisioner of classes that have none.
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// Why a disk of `guest` cannot be copied, if one cannot.
+pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> Result<Option<String>, Error> {
+    if let Some(why) = in_use(context, guest).await? {
+        return Ok(Some(why));
+    }
+    let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
+    let mut free = None;
+    for used in claim::copied(guest, &known) {
+        let Some(source) = known.get(used.claim) else { continue };
+        let root = context.claims.get(&Key::new(namespace.as_str(), claim::root(source)));
+        if root.is_none_or(|root| root.metadata.deletion_timestamp.is_some()) {
+            return Ok(Some(format!("PVC {namespace}/{} is being deleted, and its disk with it", claim::root(source))));
+        }
+        let class = source.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
+        if provisions(context, &class).await? {
+            continue;
+        }
+        if free.is_none() {
+            free = Some(available(context).await?);
+        }
+        if !free.iter().flatten().any(|volume| fits(volume, source, &class)) {
+            let size = claim::size(source).0;
+            return Ok(Some(format!(
+                "the disk on PVC {namespace}/{} cannot be copied: StorageClass {class:?} has no provisioner, and no \
+                 PersistentVolume of it with {size} is available",
+                used.claim
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Who else uses a disk of `guest` that is to be copied, and would be left with an outdated one.
+///
+/// What is started once there is a stand-in waits for the end of the move. So whoever asks after the stand-ins were made
+/// misses nobody.
+pub(crate) async fn in_use(context: &Context, guest: &VirtualMachineInstance) -> Result<Option<String>, Error> {
+    let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
+    let copied = claim::copied(guest, &known);
+    if copied.is_empty() {
+        return Ok(None);
+    }
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let pods = api.list(&ListParams::default()).await.map_err(Error::api("list", "pods", &namespace, ""))?.items;
+    let own = guest.uid();
+    let others = pods.iter().filter(|pod| pod.labels().get(label::CREATED_BY) != own.as_ref() && !plan::ended(pod));
+    for pod in others {
+        if let Some(used) = copied.iter().find(|used| uses(pod, used.claim)) {
+            let name = pod.name_any();
+            return Ok(Some(format!(
+                "the disk on PVC {namespace}/{} cannot be copied: pod {name} uses it, too",
+                used.claim
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// The pod mounts the claim, or will.
+pub(super) fn uses(pod: &Pod, claim: &str) -> bool {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    let mut named =
+        volumes.into_iter().flatten().filter_map(|volume| Some(&volume.persistent_volume_claim.as_ref()?.claim_name));
+    named.any(|name| name == claim)
+}
+
+async fn provisions(context: &Context, class: &str) -> Result<bool, Error> {
+    if class.is_empty() {
+        return Ok(false);
+    }
+    let api: Api<StorageClass> = Api::all(context.client.clone());
+    let found = api.get_opt(class).await.map_err(Error::api("read", "storageclass", "", class))?;
+    Ok(found.is_some_and(|class| class.provisioner != NO_PROVISIONER))
+}
+
+async fn available(context: &Context) -> Result<Vec<PersistentVolume>, Error> {
+    let api: Api<PersistentVolume> = Api::all(context.client.clone());
+    Ok(api.list(&ListParams::default()).await.map_err(Error::api("list", "persistentvolumes", "", ""))?.items)
+}
+
+fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim, class: &str) -> bool {
+    let (Some(offer), Some(wanted)) = (&volume.spec, &claim.spec) else { return false };
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+    let large = offer.capacity.as_ref().and_then(|all| all.get("storage"));
+    let offered = offer.access_modes.as_deref().unwrap_or_default();
+    offer.claim_ref.is_none()
+        && volume.metadata.deletion_timestamp.is_none()
+        && offer.storage_class_name.as_deref().unwrap_or_default() == class
+        && mode(&offer.volume_mode) == mode(&wanted.volume_mode)
+        && wanted.access_modes.iter().flatten().all(|mode| offered.contains(mode))
+        && large.is_some_and(|large| claim::size_of(large) >= claim::size_of(&claim::size(claim)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+    fn check(change: Value, expect: bool) {
+        let claim = json!({ "metadata": { "name": "c" }, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+        } });
+        let mut volume = json!({ "metadata": { "name": "v" }, "spec": {
+            "accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "storageClassName": "disks", "capacity": { "storage": "1Gi" },
+        } });
+        volume["spec"].as_object_mut().unwrap().extend(change.as_object().cloned().unwrap());
+        let (volume, claim) = (serde_json::from_value(volume).unwrap(), serde_json::from_value(claim).unwrap());
+        assert_eq!(fits(&volume, &claim, "disks"), expect);
+    }
+
+    #[test]
+    fn what_is_free_must_fit() {
+        check(json!({}), true);
+        check(json!({ "capacity": { "storage": "1023Mi" } }), false);
+        check(json!({ "volumeMode": "Block" }), false);
+        check(json!({ "storageClassName": "other" }), false);
+        check(json!({ "accessModes": ["ReadOnlyMany"] }), false);
+        check(json!({ "claimRef": { "name": "taken" } }), false);
+    }
+}

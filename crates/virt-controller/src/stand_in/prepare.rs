@@ -1,0 +1,67 @@
+//! The stand-ins of a migration, made before its target pod is.
+
+use std::collections::BTreeMap;
+
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kit::store::Key;
+use kube::{Api, ResourceExt, api::PostParams};
+
+use super::{claim, steps};
+use crate::{
+    context::{Context, reference},
+    error::Error,
+    vmi::claims::Claims,
+};
+
+/// The claims of `guest`, and the stand-ins that `migration` has for them as far as they are there.
+pub(crate) fn claims(context: &Context, guest: &VirtualMachineInstance, migration: &str) -> Claims {
+    let mut known = context.claims_of(guest);
+    let namespace = guest.namespace().unwrap_or_default();
+    let names: Vec<String> = known.values().map(|source| claim::name(&claim::root(source), migration)).collect();
+    for name in names {
+        if let Some(stand_in) = context.claims.get(&Key::new(namespace.as_str(), &*name)) {
+            known.insert(name, stand_in);
+        }
+    }
+    known
+}
+
+/// Makes the stand-ins of `migration` that are not there; `guest` as it will be on the target.
+pub(crate) async fn stand_ins(
+    context: &Context,
+    migration: &Migration,
+    guest: &VirtualMachineInstance,
+) -> Result<VirtualMachineInstance, Error> {
+    let (job, namespace) = (migration.uid().unwrap_or_default(), guest.namespace().unwrap_or_default());
+    let known = context.claims_of(guest);
+    let mut renamed = BTreeMap::new();
+    for used in claim::copied(guest, &known) {
+        let Some(source) = known.get(used.claim) else { continue };
+        let name = claim::root(source);
+        // One that is gone meanwhile takes the guest's disk with it as soon as the guest ends.
+        let Some(root) = context.claims.get(&Key::new(namespace.as_str(), &*name)) else { continue };
+        let wanted = claim::stand_in(&root, source, &guest.uid().unwrap_or_default(), &job);
+        renamed.insert(used.volume.to_owned(), wanted.name_any());
+        create(context, migration, &wanted).await?;
+    }
+    Ok(claim::on(guest, |used| renamed.get(used.volume).cloned()))
+}
+
+async fn create(context: &Context, migration: &Migration, claim: &PersistentVolumeClaim) -> Result<(), Error> {
+    let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), &namespace);
+    let created = match api.create(&PostParams::default(), claim).await {
+        Ok(created) => {
+            let said = format!("Created claim {name}, to copy the disk on claim {} into", claim::root(claim));
+            context.recorder.normal(&reference(migration), "SuccessfulCreate", said);
+            created
+        }
+        Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+            api.get(&name).await.map_err(Error::api("read", "persistentvolumeclaim", &namespace, &name))?
+        }
+        Err(error) => return Err(Error::api("create", "persistentvolumeclaim", &namespace, &name)(error)),
+    };
+    steps::known(context, created);
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Whose disk to look at when something has changed.
+
+use api::kubevirt::words::label;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kit::store::Key;
+use kube::ResourceExt;
+
+use super::claim;
+use crate::context::{Context, claim_word, job_word, owner_word, put_back_word, stand_in_word};
+
+/// Index words of a claim: of a stand-in, whom it stands in for, its guest and its migration.
+pub(crate) fn words(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let Some(root) = claim::stands_in_for(claim) else { return Vec::new() };
+    let mut words = vec![stand_in_word(&claim.namespace().unwrap_or_default(), root)];
+    words.extend(claim.labels().get(label::CREATED_BY).map(|uid| owner_word(uid)));
+    words.extend(claim.labels().get(label::MIGRATION_JOB).map(|uid| job_word(uid)));
+    words
+}
+
+/// Drops from a claim what no controller here reads.
+pub(crate) fn trim(claim: &mut PersistentVolumeClaim) {
+    if let Some(annotations) = &mut claim.metadata.annotations {
+        annotations.retain(|key, _| key == super::STANDS_IN_FOR || key == super::MOVED_TO);
+    }
+    if let Some(labels) = &mut claim.metadata.labels {
+        labels.retain(|key, _| key == label::CREATED_BY || key == label::MIGRATION_JOB);
+    }
+    claim.metadata.annotations = claim.metadata.annotations.take().filter(|all| !all.is_empty());
+    claim.metadata.labels = claim.metadata.labels.take().filter(|all| !all.is_empty());
+    if claim::stands_in_for(claim).is_none() {
+        claim.metadata.owner_references = None;
+    }
+    if let Some(status) = &mut claim.status {
+        status.conditions = None;
+    }
+}
+
+/// A volume is put back under a claim's name, and its index words are and were `words`.
+pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {
+    for word in words {
+        let Some((namespace, name)) = word.strip_prefix("put-back:").and_then(|claim| claim.split_once('/')) else {
+            continue;
+        };
+        context.claim_queue.add(Key::new(namespace, name));
+        for guest in context.vmis.keys_by_word(&claim_word(namespace, name)) {
+            context.vmi_queue.add(guest);
+        }
+    }
+}
+
+/// A claim has changed, whose index words are and were `words`.
+pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = String>) {
+    let mut roots: Vec<Key> = words.filter_map(|word| root_of(&word)).collect();
+    for root in &roots {
+        // Guests that wait for the disk name the claim.
+        for guest in context.vmis.keys_by_word(&claim_word(&root.namespace, &root.name)) {
+            context.vmi_queue.add(guest);
+        }
+    }
+    let is_root = context.claims.get(key).is_none_or(|claim| claim::moved_to(&claim).is_some())
+        || !context.claims.keys_by_word(&stand_in_word(&key.namespace, &key.name)).is_empty()
+        || is_put_back(context, key);
+    if is_root {
+        roots.push(key.clone());
+    }
+    for root in roots {
+        context.claim_queue.add(root);
+    }
+}
+
+fn is_put_back(context: &Context, key: &Key) -> bool {
+    !context.put_backs.keys_by_word(&put_back_word(&key.namespace, &key.name)).is_empty()
+}
+
+fn root_of(word: &str) -> Option<Key> {
+    let (namespace, name) = word.strip_prefix("stand-in:")?.split_once('/')?;
+    Some(Key::new(namespace, name))
+}
+
+/// A guest has changed, whose index words are and were `words`: among them are its claims and its UID.
+pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {
+    for word in words {
+        if let Some((namespace, name)) = word.strip_prefix("claim:").and_then(|claim| claim.split_once('/')) {
+            let key = Key::new(namespace, name);
+            let Some(used) = context.claims.get(&key) else { continue };
+            match claim::stands_in_for(&used) {
+                Some(root) => context.claim_queue.add(Key::new(namespace, root)),
+                None if claim::moved_to(&used).is_some() => context.claim_queue.add(key),
+                None => {}
+            }
+        } else {
+            by_word(context, word);
+        }
+    }
+}
+
+/// Looks at every disk for which there is a stand-in with this index word.
+pub(crate) fn by_word(context: &Context, word: &str) {
+    for stand_in in context.claims.by_word(word) {
+        context.claim_queue.add(Key::new(stand_in.namespace().unwrap_or_default(), claim::root(&stand_in)));
+    }
+}
