@@ -16,7 +16,6 @@ mod hardware;
 mod local_disks;
 mod migration;
 mod migration_modes;
-mod migration_strangers;
 mod mover;
 mod networks;
 mod node_loss;
@@ -75,10 +74,10 @@ fn alone() -> Vec<Trial> {
         update::trials(),
         migration::trials(),
         migration_modes::trials(),
-        migration_strangers::trials(),
         local_disks::trials(),
         networks::trials(),
         handover::trials(),
+        migration::trials_last(),
         node_loss::trials(),
         shared_disks::trials(),
     ];

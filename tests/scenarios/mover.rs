@@ -225,42 +225,34 @@ impl Mover {
 
     /// Waits until the source sends.
     pub(crate) fn under_way(&self) -> Result<Value> {
-        self.under_way_and("was on its way", |progress| progress["processed"].as_u64() > Some(0))
+        self.space.wait_for(2 * SOON, "vmi", NAME, "was on its way", |vmi| {
+            let text = vmi["metadata"]["annotations"]["ferrovirt.io/migration-progress"].as_str().unwrap_or("{}");
+            let progress: Value = serde_json::from_str(text).unwrap_or_default();
+            let this = progress["uid"] == vmi["status"]["migrationState"]["migrationUid"];
+            this && progress["outcome"].is_null() && progress["processed"].as_u64() > Some(0)
+        })
     }
 
-    /// Waits until the progress of a migration that has not ended is as `check` wants.
-    pub(crate) fn under_way_and(&self, what: &str, check: impl Fn(&Value) -> bool) -> Result<Value> {
-        self.space.wait_for(2 * SOON, "vmi", NAME, what, |vmi| under_way(vmi).is_some_and(|progress| check(&progress)))
-    }
-
-    /// How far the migration is that has not ended; null without one.
-    pub(crate) fn progress(&self) -> Result<Value> {
-        Ok(under_way(&self.vmi()?).unwrap_or_default())
-    }
-
-    /// A guest on its way, so slowly that there is time to disturb it; afterwards it is where it was. `disturb` gets the
-    /// migration's name and the VMI.
+    /// A guest on its way, so slowly that there is time to disturb it; afterwards it is where it was, and can go as before.
+    /// `disturb` gets the migration's name and the VMI.
     pub(crate) fn disturbed(&mut self, disturb: impl FnOnce(&Self, &str, &Value) -> Result<()>) -> Result<()> {
+        self.held_up(disturb)?;
+        // Nothing is left that would be in the way of another.
+        let mut console = self.console()?;
+        self.move_with(&mut console)?;
+        console.leave()
+    }
+
+    /// The same, without another migration after it.
+    pub(crate) fn held_up(&mut self, disturb: impl FnOnce(&Self, &str, &Value) -> Result<()>) -> Result<()> {
         let on = self.node()?;
         let slow = Policy::new(&self.space, &json!({ "bandwidthPerMigration": "1Mi" }))?;
         let migration = self.leave()?;
         let vmi = self.under_way()?;
         disturb(self, &migration, &vmi)?;
         drop(slow);
-        self.stayed(&on)?;
-        // Nothing is left that would be in the way of another.
-        let mut console = self.console()?;
-        self.move_with(&mut console)?;
-        console.leave()
+        self.stayed(&on)
     }
-}
-
-/// How far the migration of a VMI is that has not ended.
-fn under_way(vmi: &Value) -> Option<Value> {
-    let text = vmi["metadata"]["annotations"]["ferrovirt.io/migration-progress"].as_str()?;
-    let progress: Value = serde_json::from_str(text).ok()?;
-    let this = progress["uid"] == vmi["status"]["migrationState"]["migrationUid"];
-    (this && progress["outcome"].is_null()).then_some(progress)
 }
 
 /// How many QEMUs run in a pod.
