@@ -64,6 +64,7 @@ pub(crate) struct Moving {
     refused: Option<(String, String)>,
     abort_told: String,
     welcome: Option<Welcome>,
+    coming: String,
     expected: String,
     turned_away: String,
     /// What does not fit here, and of which migration.

@@ -80,6 +80,16 @@ fn lock(arrivals: &Arrivals) -> MutexGuard<'_, HashMap<String, Arrival>> {
 /// Brings a VMI forward that is to come here.
 pub(crate) async fn reconcile(context: &Context, key: &Key, vmi: &VirtualMachineInstance, guest: &Arc<Guest>) -> Next {
     let Some(state) = plan::state(vmi) else { return Next::Wait };
+    let another = {
+        let mut moving = guest.moving();
+        let another = moving.coming != uid(state);
+        uid(state).clone_into(&mut moving.coming);
+        another
+    };
+    if another {
+        // This node was cut off when the one before ended: its pod may be there still.
+        guest.part();
+    }
     let mut retry = false;
     for step in plan::target(state, coming(guest, state)) {
         if let Err(error) = execute(context, key, vmi, state, guest, step).await {
@@ -123,13 +133,7 @@ async fn execute(
         TargetStep::Connect => {
             // A launcher that is new has been told nothing yet.
             guest.moving().expected.clear();
-            let before = guest.pod();
-            vmi::connect(context, key, vmi, guest).await?;
-            if guest.pod() != before {
-                // No stream was promised to this one.
-                guest.moving().welcome = None;
-            }
-            Ok(())
+            vmi::connect(context, key, vmi, guest).await
         }
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {

@@ -48,6 +48,8 @@ struct Held {
     launcher: Option<Launcher>,
     /// The pod of this launcher, or of the last.
     pod: String,
+    /// A pod that is of no use any more, although its launcher may still answer.
+    spent: String,
     watching: Option<Task<()>>,
     plugged: Option<Arc<Plugged>>,
     synced: Option<i64>,
@@ -94,9 +96,13 @@ impl Guest {
         self.held().launcher.clone()
     }
 
-    /// The pod of the launcher, of the last one while none is connected.
-    pub(crate) fn pod(&self) -> String {
-        self.held().pod.clone()
+    /// Has done with its pod: the next launcher is another's.
+    pub(crate) fn part(&self) {
+        let mut held = self.held();
+        let spent = std::mem::take(&mut held.pod);
+        if !spent.is_empty() {
+            *held = Held { spent, ..Held::default() };
+        }
     }
 
     /// What it has of a migration.
@@ -286,7 +292,8 @@ pub(crate) async fn connect(
     vmi: &VirtualMachineInstance,
     guest: &Arc<Guest>,
 ) -> Result<(), Error> {
-    let launcher = match find(context, vmi).await {
+    let spent = guest.held().spent.clone();
+    let launcher = match find(context, vmi, &spent).await {
         Ok(launcher) => launcher,
         Err(error) => {
             let mut held = guest.held();
@@ -408,10 +415,10 @@ pub(crate) fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
 }
 
 /// The launcher that answers, among the VMI's pods on this node: one that a migration left may linger beside it.
-async fn find(context: &Context, vmi: &VirtualMachineInstance) -> Result<Launcher, Error> {
+async fn find(context: &Context, vmi: &VirtualMachineInstance, spent: &str) -> Result<Launcher, Error> {
     let pods = vmi.status.as_ref().map(|status| status.active_pods.clone()).unwrap_or_default();
     let mut failed = Error::PodUid(String::new());
-    for (pod, _) in pods.into_iter().filter(|(_, node)| *node == context.node) {
+    for (pod, _) in pods.into_iter().filter(|(pod, node)| *node == context.node && pod != spent) {
         match launcher::connect(&context.pods, &pod).await {
             Ok(launcher) => return Ok(launcher),
             Err(error) => failed = error,
@@ -575,6 +582,19 @@ mod tests {
             held.meets(pod);
             assert_eq!((held.plugged.is_some(), held.state.is_some(), held.pod.as_str()), (expect, expect, pod));
         }
+    }
+
+    #[test]
+    fn a_pod_is_parted_from_once() {
+        let guest = Guest::of("u");
+        guest.part();
+        assert_eq!(guest.held().spent, "", "there was none");
+        guest.held().meets("first");
+        guest.held().plugged = Some(Arc::default());
+        guest.part();
+        guest.part();
+        let held = guest.held();
+        assert_eq!((held.spent.as_str(), held.pod.as_str(), held.plugged.is_some()), ("first", "", false));
     }
 
     #[test]
