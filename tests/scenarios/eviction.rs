@@ -47,7 +47,7 @@ fn running(space: &Namespace, strategy: &str, binding: &str) -> Result<(Value, S
 }
 
 /// Asks for a pod's eviction as `kubectl drain` does.
-fn evict(space: &Namespace, pod: &str) -> Result<Output> {
+pub(crate) fn evict(space: &Namespace, pod: &str) -> Result<Output> {
     let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": pod } });
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", space.name());
     space.feed(&["create", "--raw", &path, "-f", "-"], eviction.to_string().as_bytes())

@@ -7,10 +7,14 @@ mod access;
 mod bad_images;
 mod bad_input;
 mod boot;
+mod cancel;
 mod claims;
 mod console;
+mod continuity;
 mod deletion;
+mod endurance;
 mod eviction;
+mod faults;
 mod handover;
 mod hardware;
 mod local_disks;
@@ -73,6 +77,10 @@ fn alone() -> Vec<Trial> {
         eviction::trials_alone(),
         update::trials(),
         migration::trials(),
+        continuity::trials(),
+        faults::trials(),
+        endurance::trials(),
+        cancel::trials(),
         migration_modes::trials(),
         local_disks::trials(),
         networks::trials(),

@@ -63,6 +63,7 @@ impl Mover {
         let space = Namespace::new(space)?;
         let mut vm = machine::on_disk(NAME, "Always");
         machine::add_disk(&mut vm, "scratch", json!({ "emptyDisk": { "capacity": "64Mi" } }));
+        machine::spec(&mut vm)["evictionStrategy"] = json!("LiveMigrate");
         // Nothing that outlives it is on its disks.
         machine::spec(&mut vm)["terminationGracePeriodSeconds"] = json!(1);
         change(&mut vm);
@@ -145,13 +146,31 @@ impl Mover {
 
     /// Asks for a migration, and returns its name.
     pub(crate) fn leave(&mut self) -> Result<String> {
+        self.leave_for(&json!({}))
+    }
+
+    /// Asks for a migration to a node with these labels, and returns its name.
+    pub(crate) fn leave_for(&mut self, labels: &Value) -> Result<String> {
         self.runs += 1;
         let name = format!("away-{}", self.runs);
         self.space.apply(&json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration", "metadata": { "name": name },
-            "spec": { "vmiName": NAME },
+            "spec": { "vmiName": NAME, "addedNodeSelector": labels },
         }))?;
         Ok(name)
+    }
+
+    /// Waits until a migration is in this phase.
+    pub(crate) fn reaches(&self, migration: &str, wanted: &str) -> Result<()> {
+        let what = format!("was {wanted}");
+        self.space.wait_for(2 * SOON, "vmim", migration, &what, |found| phase(found) == wanted).map(drop)
+    }
+
+    /// The pod that runs it.
+    pub(crate) fn pod(&self) -> Result<Value> {
+        let pods = self.space.list("pods", "kubevirt.io=virt-launcher")?;
+        let active = self.vmi()?["status"]["activePods"].clone();
+        pods.into_iter().find(|pod| active.get(uid(pod)).is_some()).context("no pod of the guest")
     }
 
     /// Waits for the end of a migration, which must be `how`.
@@ -252,6 +271,13 @@ impl Mover {
         disturb(self, &migration, &vmi)?;
         drop(slow);
         self.stayed(&on)
+    }
+
+    /// Nothing is left of a migration that would be in the way of another.
+    pub(crate) fn still_moves(&mut self) -> Result<()> {
+        let mut console = self.console()?;
+        self.move_with(&mut console)?;
+        console.leave()
     }
 }
 

@@ -34,9 +34,56 @@ impl Process {
 
     /// Ends it as a failure would: at once.
     pub fn kill(&self) -> Result<()> {
+        self.signal(Signal::KILL)
+    }
+}
+
+/// A process that stands still for as long as this is held.
+#[derive(Debug)]
+pub struct Frozen(Process);
+
+impl Process {
+    /// Stops it where it is, as a machine that is out of breath would.
+    pub fn freeze(&self) -> Result<Frozen> {
+        self.signal(Signal::STOP)?;
+        Ok(Frozen(self.clone()))
+    }
+
+    /// Leaves the container it is in that much more memory than it has now.
+    pub fn leave_memory(&self, more: u64) -> Result<()> {
+        let groups =
+            fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).context("cannot read its control group")?;
+        let of = |name: &str| groups.lines().find_map(|line| line.split_once(name).map(|(_, path)| path.to_owned()));
+        let (dir, used, limit) = match of(":memory:") {
+            Some(path) => (format!("/sys/fs/cgroup/memory{path}"), "memory.usage_in_bytes", "memory.limit_in_bytes"),
+            None => {
+                (format!("/sys/fs/cgroup{}", of("0::").context("no control group")?), "memory.current", "memory.max")
+            }
+        };
+        let dir = Path::new(&dir);
+        let number = |text: &str| text.trim().parse::<u64>().with_context(|| format!("{text:?} in {}", dir.display()));
+        let used = number(&fs::read_to_string(dir.join(used)).context("cannot read how much it uses")?)?;
+        // Files that were read can be given up for what it asks for, and do not count.
+        let stat = fs::read_to_string(dir.join("memory.stat")).context("cannot read what it uses memory for")?;
+        let files = |name: &str| {
+            let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.map_or(Ok(0), number)
+        };
+        let needed = used.saturating_sub(files("active_file")? + files("inactive_file")?);
+        fs::write(dir.join(limit), (needed + more).to_string()).context("cannot limit its memory")
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
         ensure!(self.lives(), "process {} {:?} has ended already", self.pid, self.words);
         let pid = Pid::from_raw(self.pid).context("a process id is positive")?;
-        kill_process(pid, Signal::KILL).with_context(|| format!("cannot kill {} {:?}", self.pid, self.words))
+        kill_process(pid, signal).with_context(|| format!("cannot signal {} {:?}", self.pid, self.words))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It may have been ended where it stood.
+        let _ = self.0.signal(Signal::CONT);
     }
 }
 
