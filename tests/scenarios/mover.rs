@@ -257,9 +257,7 @@ impl Mover {
     pub(crate) fn disturbed(&mut self, disturb: impl FnOnce(&Self, &str, &Value) -> Result<()>) -> Result<()> {
         self.held_up(disturb)?;
         // Nothing is left that would be in the way of another.
-        let mut console = self.console()?;
-        self.move_with(&mut console)?;
-        console.leave()
+        self.still_moves()
     }
 
     /// The same, without another migration after it.
@@ -273,8 +271,7 @@ impl Mover {
         self.stayed(&on)
     }
 
-    /// Nothing is left of a migration that would be in the way of another.
-    pub(crate) fn still_moves(&mut self) -> Result<()> {
+    fn still_moves(&mut self) -> Result<()> {
         let mut console = self.console()?;
         self.move_with(&mut console)?;
         console.leave()
