@@ -20,6 +20,7 @@ mod hardware;
 mod local_disks;
 mod migration;
 mod migration_modes;
+mod migration_strangers;
 mod mover;
 mod networks;
 mod node_loss;
@@ -82,6 +83,7 @@ fn alone() -> Vec<Trial> {
         endurance::trials(),
         cancel::trials(),
         migration_modes::trials(),
+        migration_strangers::trials(),
         local_disks::trials(),
         networks::trials(),
         handover::trials(),

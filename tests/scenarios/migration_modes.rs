@@ -1,14 +1,40 @@
-//! A guest that has no time: what its migration policy allows is done to get it over.
+//! A guest that changes its memory faster than it can be sent, or that has no time: what its migration policy allows is done,
+//! and nothing else.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use e2e::machine::{phase, uid};
+use e2e::wait::{BOOT, SOON, until};
+use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::mover::{Mover, Policy, with_mover};
+use crate::mover::{Mover, NAME, Policy, qemus, with_mover};
 use crate::trial;
+use crate::two_nodes::{self, ferrovirt};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("migration_modes_end_in_post_copy", end_in_post_copy)]
+    vec![
+        trial("migration_modes_give_up_in_time", give_up_in_time),
+        trial("migration_modes_help_a_busy_guest_over", help_a_busy_guest_over),
+        trial("migration_modes_end_in_post_copy", end_in_post_copy),
+        trial("migration_modes_carry_firmware_and_tpm", carry_firmware_and_tpm),
+        trial("migration_modes_lose_a_guest_that_is_torn", lose_a_guest_that_is_torn),
+    ]
+}
+
+/// Has the guest write to 24 MiB of its memory as fast as it can until [`rest`].
+fn toil(console: &mut Console) -> Result<()> {
+    let busy =
+        "(while :; do dd if=/dev/zero of=/dev/shm/dirty bs=1M count=24 conv=notrunc 2>/dev/null; done) & dirtier=$!";
+    let (shown, code) = console.run(busy)?;
+    ensure!(code == 0, "{shown}");
+    Ok(())
+}
+
+fn rest(console: &mut Console) -> Result<()> {
+    let (shown, code) = console.run("kill $dirtier && rm /dev/shm/dirty")?;
+    ensure!(code == 0, "what changed its memory is gone: {shown}");
+    Ok(())
 }
 
 /// Moves the guest under this policy; the migration ends in `mode`.
@@ -20,6 +46,112 @@ fn moves(mover: &mut Mover, policy: &Value, mode: &str) -> Result<()> {
     mover.arrived_in(&from, mode)
 }
 
+/// The migration fails under this policy for a reason that contains `why`, and the guest stays. While it is under way, it is
+/// looked at.
+fn fails(mover: &mut Mover, policy: &Value, why: &str, look: impl FnOnce(&Mover) -> Result<()>) -> Result<()> {
+    let _policy = Policy::new(&mover.space, policy)?;
+    let on = mover.node()?;
+    let migration = mover.leave()?;
+    mover.under_way()?;
+    look(mover)?;
+    let failed = mover.ended(&migration, "Failed")?;
+    let reason = failed["status"]["migrationState"]["failureReason"].as_str().unwrap_or_default().to_owned();
+    ensure!(reason.contains(why) && reason.contains("has been aborted"), "{reason}");
+    mover.alone()?;
+    ensure!(mover.node()? == on, "it was on {on} and is on {}", mover.node()?);
+    Ok(())
+}
+
+fn give_up_in_time() -> Result<()> {
+    with_mover(|mover| {
+        let short = json!({ "bandwidthPerMigration": "1Mi", "completionTimeoutPerGiB": 20 });
+        fails(mover, &short, "Live migration is not completed after", figures_are_served)?;
+        let mut console = mover.console()?;
+        toil(&mut console)?;
+        // What remains goes up and down; after a while it never was less.
+        let stuck = with_progress_timeout(4, || {
+            fails(mover, &json!({ "bandwidthPerMigration": "8Mi" }), "Live migration stuck for", |_| Ok(()))
+        });
+        rest(&mut console)?;
+        stuck?;
+        mover.unharmed_by(&mut console)?;
+        console.leave()
+    })
+}
+
+/// Runs `work` while migrations may be without progress for so many seconds. No policy can say that.
+fn with_progress_timeout(seconds: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let limit = |seconds: Value| {
+        let patch = json!({ "spec": { "configuration": { "migrations": { "progressTimeout": seconds } } } });
+        Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch.to_string()])
+    };
+    limit(json!(seconds))?;
+    until("the limit to be known", SOON, || {
+        let path = "jsonpath={.items[0].status.phase}";
+        Ok((Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "-o", path])? == "Deployed").then_some(()))
+    })?;
+    let outcome = work();
+    limit(Value::Null)?;
+    outcome
+}
+
+fn help_a_busy_guest_over() -> Result<()> {
+    with_mover(|mover| {
+        let mut console = mover.console()?;
+        toil(&mut console)?;
+        is_slowed_down(mover)?;
+        let pause = json!({
+            "bandwidthPerMigration": "8Mi", "completionTimeoutPerGiB": 15, "allowWorkloadDisruption": true,
+        });
+        moves(mover, &pause, "Paused")?;
+        rest(&mut console)?;
+        mover.unharmed_by(&mut console)?;
+        console.leave()
+    })
+}
+
+/// Auto-converge takes the guest over, after it was seen to slow it down. How fast a guest writes to its memory depends on what
+/// else the machine does, so the way is made narrower until this is too fast.
+fn is_slowed_down(mover: &mut Mover) -> Result<()> {
+    for bandwidth in ["16Mi", "8Mi", "4Mi"] {
+        let policy =
+            json!({ "bandwidthPerMigration": bandwidth, "allowAutoConverge": true, "completionTimeoutPerGiB": 600 });
+        let _policy = Policy::new(&mover.space, &policy)?;
+        let from = mover.node()?;
+        let migration = mover.leave()?;
+        let slowed = until("the guest to be slowed down, or to be over", 2 * BOOT, || {
+            let over = phase(&mover.space.get("vmim", &migration)?) == "Succeeded";
+            let throttle = mover.progress()?["throttle"].as_u64() > Some(0);
+            Ok((over || throttle).then_some(throttle && !over))
+        })?;
+        mover
+            .space
+            .wait_for(2 * BOOT, "vmim", &migration, "ended", |found| matches!(phase(found), "Succeeded" | "Failed"))?;
+        mover.arrived(&from)?;
+        if slowed {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the guest was never slowed down")
+}
+
+/// Whoever watches the source's virt-handler sees the migration that runs.
+fn figures_are_served(mover: &Mover) -> Result<()> {
+    let node = mover.node()?;
+    let selector = format!("spec.nodeName={node}");
+    let words = ["get", "pods", "-l", "kubevirt.io=virt-handler", "--field-selector", &selector, "-o", "name"];
+    let pods = Namespace::kubectl_in("kubevirt", &words)?;
+    let pod = pods.lines().next().unwrap_or_default().trim_start_matches("pod/").to_owned();
+    let page = format!("/api/v1/namespaces/kubevirt/pods/https:{pod}:8443/proxy/metrics");
+    let of = format!("{{node=\"{node}\",namespace=\"{}\",name=\"{NAME}\"}}", mover.space.name());
+    let text = Namespace::kubectl_in("default", &["get", "--raw", &page])?;
+    for figure in ["data_processed_bytes", "data_remaining_bytes", "dirty_memory_rate_bytes", "data_bytes_total"] {
+        let name = format!("kubevirt_vmi_migration_{figure}{of}");
+        ensure!(text.contains(&name), "{name} is not in\n{text}");
+    }
+    Ok(())
+}
+
 fn end_in_post_copy() -> Result<()> {
     with_mover(|mover| {
         let policy = json!({ "bandwidthPerMigration": "8Mi", "completionTimeoutPerGiB": 3, "allowPostCopy": true });
@@ -27,4 +159,82 @@ fn end_in_post_copy() -> Result<()> {
         // What memory was still on the other node has come, every byte of it.
         mover.unharmed()
     })
+}
+
+fn carry_firmware_and_tpm() -> Result<()> {
+    let mut mover = Mover::boot("firmware", |vm| {
+        let domain = e2e::machine::domain(vm);
+        domain["firmware"] = json!({ "bootloader": { "efi": { "secureBoot": false } } });
+        domain["devices"]["tpm"] = json!({});
+    })?;
+    let mut console = mover.console()?;
+    let says = |console: &mut Console, command: &str| -> Result<String> {
+        let (shown, code) = console.run(command)?;
+        ensure!(code == 0, "{command:?} ended with {code}: {shown}");
+        Ok(shown)
+    };
+    says(
+        &mut console,
+        &format!("mount -t efivarfs none /sys/firmware/efi/efivars && printf '\\007\\000\\000\\000kept' > {VARIABLE}"),
+    )?;
+    says(&mut console, &format!("printf '{}' > /dev/tpm0", extend()))?;
+    let measured = says(&mut console, &format!("cat {REGISTER}"))?;
+    ensure!(measured.trim().chars().any(|digit| digit != '0'), "nothing was measured: {measured}");
+    mover.move_with(&mut console)?;
+    let kept = says(&mut console, &format!("tail -c 4 {VARIABLE}"))?;
+    ensure!(kept == "kept", "the firmware's variable reads {kept:?}");
+    let after = says(&mut console, &format!("cat {REGISTER}"))?;
+    ensure!(after == measured, "the TPM had measured {measured} and says {after}");
+    console.leave()
+}
+
+/// A variable of the firmware's, in its flash memory.
+const VARIABLE: &str = "/sys/firmware/efi/efivars/Moved-3c1b5a52-9e3f-4a46-8f1c-0d6f3a7a1e55";
+/// A register of the TPM that is for debugging, and only in its memory.
+const REGISTER: &str = "/sys/class/tpm/tpm0/pcr-sha256/16";
+
+/// `TPM2_PCR_Extend` of that register (TPM 2.0 Library, part 3), as `printf` writes it.
+fn extend() -> String {
+    let tag_size_code = [0x80, 0x02, 0, 0, 0, 65, 0, 0, 1, 0x82];
+    let register = [0, 0, 0, 16];
+    // A password that is empty, in nine bytes.
+    let authorization = [0, 0, 0, 9, 0x40, 0, 0, 9, 0, 0, 0, 0, 0];
+    let one_sha256 = [0, 0, 0, 1, 0, 0x0b];
+    let bytes = tag_size_code.into_iter().chain(register).chain(authorization).chain(one_sha256).chain([1; 32]);
+    bytes.map(|byte: u8| format!("\\{byte:03o}")).collect()
+}
+
+fn lose_a_guest_that_is_torn() -> Result<()> {
+    let mut mover = Mover::boot("torn", |_| ())?;
+    mover.go_to(two_nodes::FIRST)?;
+    let before = uid(&mover.vmi()?).to_owned();
+    let policy = json!({ "bandwidthPerMigration": "1Mi", "completionTimeoutPerGiB": 3, "allowPostCopy": true });
+    let policy = Policy::new(&mover.space, &policy)?;
+    mover.leave()?;
+    let vmi = mover.under_way_and("ran on the target", |progress| progress["mode"] == "PostCopy")?;
+    let half = vmi["status"]["migrationState"]["targetPod"].as_str().unwrap_or_default();
+    let half = mover.space.get("pod", half)?;
+    ferrovirt(&["node", "cut", two_nodes::SECOND])?;
+    // Half of its memory is on a node that cannot be reached: it is lost, and says so.
+    let lost = until("the guest to be given up", BOOT, || {
+        let vmi = mover.vmi()?;
+        ensure!(uid(&vmi) == before, "another guest runs while the other node may have this one");
+        Ok((phase(&vmi) == "Failed").then(|| vmi["status"]["reason"].as_str().unwrap_or_default().to_owned()))
+    });
+    ferrovirt(&["node", "heal", two_nodes::SECOND])?;
+    let why = lost?;
+    ensure!(why.contains("broke during post-copy"), "{why}");
+    // Its VM, which is always to run, starts anew.
+    until("another guest to run", BOOT, || {
+        let vmi = mover.vmi()?;
+        Ok((uid(&vmi) != before && phase(&vmi) == "Running").then_some(()))
+    })?;
+    drop(policy);
+    mover.usable()?;
+    // What ran on the other node ends when that is back.
+    two_nodes::ready()?;
+    until("nothing to be left on the other node", BOOT, || {
+        Ok((mover.space.list("pods", "kubevirt.io=virt-launcher")?.len() == 1 && qemus(&half)? == 0).then_some(()))
+    })?;
+    mover.alone().map(drop)
 }

@@ -244,12 +244,17 @@ impl Mover {
 
     /// Waits until the source sends.
     pub(crate) fn under_way(&self) -> Result<Value> {
-        self.space.wait_for(2 * SOON, "vmi", NAME, "was on its way", |vmi| {
-            let text = vmi["metadata"]["annotations"]["ferrovirt.io/migration-progress"].as_str().unwrap_or("{}");
-            let progress: Value = serde_json::from_str(text).unwrap_or_default();
-            let this = progress["uid"] == vmi["status"]["migrationState"]["migrationUid"];
-            this && progress["outcome"].is_null() && progress["processed"].as_u64() > Some(0)
-        })
+        self.under_way_and("was on its way", |progress| progress["processed"].as_u64() > Some(0))
+    }
+
+    /// Waits until the progress of a migration that has not ended is as `check` wants.
+    pub(crate) fn under_way_and(&self, what: &str, check: impl Fn(&Value) -> bool) -> Result<Value> {
+        self.space.wait_for(2 * SOON, "vmi", NAME, what, |vmi| under_way(vmi).is_some_and(|progress| check(&progress)))
+    }
+
+    /// How far the migration is that has not ended; null without one.
+    pub(crate) fn progress(&self) -> Result<Value> {
+        Ok(under_way(&self.vmi()?).unwrap_or_default())
     }
 
     /// A guest on its way, so slowly that there is time to disturb it; afterwards it is where it was, and can go as before.
@@ -276,6 +281,14 @@ impl Mover {
         self.move_with(&mut console)?;
         console.leave()
     }
+}
+
+/// How far the migration of a VMI is that has not ended.
+pub(crate) fn under_way(vmi: &Value) -> Option<Value> {
+    let text = vmi["metadata"]["annotations"]["ferrovirt.io/migration-progress"].as_str()?;
+    let progress: Value = serde_json::from_str(text).ok()?;
+    let this = progress["uid"] == vmi["status"]["migrationState"]["migrationUid"];
+    (this && progress["outcome"].is_null()).then_some(progress)
 }
 
 /// How many QEMUs run in a pod.

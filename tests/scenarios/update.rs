@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::eviction::{BUILD, next_build, to, updated};
-use crate::mover::Policy;
+use crate::mover::{Policy, under_way};
 use crate::trial;
 use crate::two_nodes;
 
@@ -35,12 +35,7 @@ fn on_its_way(space: &Namespace, migration: &str) -> Result<()> {
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration", "metadata": { "name": migration },
         "spec": { "vmiName": NAME },
     }))?;
-    let sent = |vmi: &Value| {
-        let text = vmi["metadata"]["annotations"]["ferrovirt.io/migration-progress"].as_str().unwrap_or("{}");
-        let progress: Value = serde_json::from_str(text).unwrap_or_default();
-        let this = progress["uid"] == vmi["status"]["migrationState"]["migrationUid"];
-        this && progress["outcome"].is_null() && progress["processed"].as_u64() > Some(0)
-    };
+    let sent = |vmi: &Value| under_way(vmi).is_some_and(|progress| progress["processed"].as_u64() > Some(0));
     space.wait_for(2 * SOON, "vmi", NAME, "was on its way", sent).map(drop)
 }
 

@@ -128,7 +128,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             match stand_in::obstacle::nowhere(context, &vmi).await {
                 Ok(nowhere) => claims::stay(&mut wanted.volume_status, &nowhere),
                 // No reason not to start: a migration asks again.
-                Err(error) => tracing::warn!(vmi = %key, error = %Chain(&error), "whether it can be moved is not known"),
+                Err(error) => {
+                    tracing::warn!(vmi = %key, error = %Chain(&error), "whether it can be moved is not known")
+                }
             }
         }
     }
