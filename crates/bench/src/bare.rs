@@ -15,6 +15,8 @@ const USER: u32 = 65534;
 const RUN: &str = "/var/run";
 /// Beneath the launcher's `/run`.
 const SETTINGS: &str = "kubevirt-private/libvirt/libvirtd.conf";
+/// And disks on claims.
+const CLAIMS: &str = "kubevirt-private/vmi-disks";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon with everything the launcher's domain needs, which is not yet defined.
@@ -72,6 +74,13 @@ impl Bare {
         let file = self.work.path().join("domain.xml");
         fs::write(&file, &self.description)?;
         self.domain().virsh(&["define", &file.to_string_lossy()]).map(drop)
+    }
+
+    /// Takes disks on claims to be those of `other`, in place of its own copies.
+    pub(crate) fn share_claims(&self, other: &Self) -> Result<()> {
+        let own = self.path(CLAIMS);
+        fs::remove_dir_all(&own).context("the launcher has no disk on a claim")?;
+        std::os::unix::fs::symlink(other.path(CLAIMS), own).context("cannot share a disk")
     }
 
     /// The domain, wherever it is in its life.

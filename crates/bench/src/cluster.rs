@@ -44,6 +44,13 @@ impl Cluster {
         self.run("kubectl", words)
     }
 
+    /// Applies a manifest.
+    pub(crate) fn apply(&self, manifest: &Value) -> Result<String> {
+        let file = tempfile::NamedTempFile::new().context("cannot make a file")?;
+        std::fs::write(file.path(), manifest.to_string()).context("cannot write a manifest")?;
+        self.kubectl(&["apply", "-f", &file.path().to_string_lossy()])
+    }
+
     fn run(&self, program: &str, words: &[&str]) -> Result<String> {
         let output = Command::new(program)
             .args(words)

@@ -85,27 +85,65 @@ impl Clock {
 pub(crate) async fn measure(cluster: &Cluster, client: &Client, rounds: usize) -> Result<Table> {
     cluster.ferrovirt(&["node", "add"])?;
     let api = cluster::kind(client, "default", "VirtualMachineInstance");
+    cluster.apply(&shared_claim())?;
     let mut table = Table::default();
-    for (number, busy) in [(1, false), (3, true)] {
-        let name = if busy { "busy" } else { "idle" };
-        let machine = cluster::instance(cluster.root(), name)?;
+    for (number, shared, busy) in [(1, false, false), (3, false, true), (5, true, false), (7, true, true)] {
+        let name = format!("{}-{}", if busy { "busy" } else { "idle" }, if shared { "shared" } else { "copied" });
+        let mut machine = cluster::instance(cluster.root(), &name)?;
+        if shared {
+            on_shared_disk(&mut machine);
+        }
         cluster::create(&api, &machine, |seen| cluster::condition(seen, "AgentConnected"), |_| false).await?;
-        let pid = launcher(client, name).await?;
-        let bares =
-            tokio::task::spawn_blocking(move || anyhow::Ok((Bare::copy(pid, number)?, Bare::copy(pid, number + 1)?)));
+        let pid = launcher(client, &name).await?;
+        let bares = tokio::task::spawn_blocking(move || {
+            let (here, there) = (Bare::copy(pid, number)?, Bare::copy(pid, number + 1)?);
+            if shared {
+                there.share_claims(&here)?;
+            }
+            anyhow::Ok((here, there))
+        });
         let (here, there) = bares.await??;
-        let ours = migrations(client, name, rounds, busy).await?;
-        cluster::delete(&api, name).await?;
-        let floor = tokio::task::spawn_blocking(move || floor(&here, &there, rounds, busy)).await??;
-        rows(&mut table, &if busy { format!("changing {RATE} MB/s") } else { name.to_owned() }, &ours, &floor);
+        let ours = migrations(client, &name, rounds, busy).await?;
+        cluster::delete(&api, &name).await?;
+        let floor = tokio::task::spawn_blocking(move || floor(&here, &there, rounds, (shared, busy))).await??;
+        let disk = if shared { "on a shared disk" } else { "with its disk" };
+        let does = if busy { format!("changing {RATE} MB/s") } else { "idle".to_owned() };
+        rows(&mut table, &format!("live migration {disk}, guest {does}"), &ours, &floor);
     }
     Ok(table)
 }
 
-fn rows(table: &mut Table, guest: &str, ours: &Moves, floor: &Moves) {
+/// A volume that both nodes reach, and its claim.
+fn shared_claim() -> Value {
+    let (name, class) = ("bench-shared", "bench-shared");
+    let size = json!({"storage": "64Mi"});
+    json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "PersistentVolume",
+         "metadata": {"name": name, "annotations": {"ferrovirt.io/locks": "shared"}},
+         "spec": {"capacity": size, "accessModes": ["ReadWriteMany"], "storageClassName": class,
+                  "hostPath": {"path": "/srv/shared/bench", "type": "DirectoryOrCreate"}}},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": "default"},
+         "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": class, "resources": {"requests": size}}},
+    ]})
+}
+
+/// Has a machine boot the demo's kernel, and its only disk on that claim.
+fn on_shared_disk(machine: &mut Value) {
+    machine["spec"]["domain"]["firmware"] = json!({"kernelBoot": {
+        "kernelArgs": "console=ttyS0 quiet mitigations=off net.ifnames=0",
+        "container": {"image": "ferrovirt.local/guest-kernel:v0.1.0", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd"},
+    }});
+    for volume in machine["spec"]["volumes"].as_array_mut().into_iter().flatten() {
+        if volume["name"] == "root" {
+            *volume = json!({"name": "root", "persistentVolumeClaim": {"claimName": "bench-shared"}});
+        }
+    }
+}
+
+fn rows(table: &mut Table, what: &str, ours: &Moves, floor: &Moves) {
     let total = floor.totals.at(0.5);
     table.row(
-        format!("live migration with its disk, guest {guest}, total, p50 of {} (s)", ours.totals.len()),
+        format!("{what}, total, p50 of {} (s)", ours.totals.len()),
         format!("{:.2}", ours.totals.at(0.5)),
         format!("virsh migrate of the same guest {total:.2}; aim 1.5x + 1 = {:.2}", 1.5 * total + 1.0),
     );
@@ -114,7 +152,7 @@ fn rows(table: &mut Table, guest: &str, ours: &Moves, floor: &Moves) {
     {
         let beside = beside.at(0.5) * 1e3;
         table.row(
-            format!("live migration with its disk, guest {guest}, pause by the {how}, p50 (ms)"),
+            format!("{what}, pause by the {how}, p50 (ms)"),
             format!("{:.0}", here.at(0.5) * 1e3),
             format!("virsh migrate {beside:.0}; aim 1.2x = {:.0}", beside * 1.2),
         );
@@ -160,7 +198,7 @@ async fn launcher(client: &Client, name: &str) -> Result<u32> {
 }
 
 /// The floor: to and fro between two bare daemons.
-fn floor(here: &Bare, there: &Bare, rounds: usize, busy: bool) -> Result<Moves> {
+fn floor(here: &Bare, there: &Bare, rounds: usize, (shared, busy): (bool, bool)) -> Result<Moves> {
     here.define()?;
     let domain = here.domain();
     domain.virsh(&["start", &domain.name])?;
@@ -174,7 +212,7 @@ fn floor(here: &Bare, there: &Bare, rounds: usize, busy: bool) -> Result<Moves> 
         for (from, to) in [(here, there), (there, here)] {
             let before = Clock::of(&from.domain())?;
             let begin = Instant::now();
-            migrate(from, to)?;
+            migrate(from, to, shared)?;
             let took = begin.elapsed();
             moves.add(took, &before, &Clock::of(&to.domain())?, &mut pings)?;
         }
@@ -183,7 +221,7 @@ fn floor(here: &Bare, there: &Bare, rounds: usize, busy: bool) -> Result<Moves> 
     Ok(moves)
 }
 
-fn migrate(from: &Bare, to: &Bare) -> Result<()> {
+fn migrate(from: &Bare, to: &Bare, shared: bool) -> Result<()> {
     let domain = from.domain();
     let text = domain.virsh(&["dumpxml", "--migratable", &domain.name])?;
     let description = from.path("moved.xml");
@@ -192,11 +230,15 @@ fn migrate(from: &Bare, to: &Bare) -> Result<()> {
     let (memory, disks) = (to.path("memory"), to.path("disks"));
     let unix = |path: &std::path::Path| format!("unix:{}", path.display());
     let (memory, disks) = (unix(&memory), unix(&disks));
-    let writable = writable(&domain)?.join(",");
+    let writable = if shared { String::new() } else { writable(&domain)?.join(",") };
     let address = to.domain().address();
     let mut words = vec!["migrate", "--live", "--p2p", "--xml", &description, "--migrateuri", &memory];
     if !writable.is_empty() {
         words.extend(["--copy-storage-inc", "--migrate-disks", &writable, "--disks-uri", &disks]);
+    }
+    if shared {
+        // libvirt does not believe that two directories of one host are one.
+        words.push("--unsafe");
     }
     words.extend([domain.name.as_str(), &address]);
     domain.virsh(&words).map(drop)
