@@ -79,9 +79,8 @@ pub(super) async fn evacuate_cancel(
         let why = format!("it is evacuated from node {leaving:?}, not from {asked:?}");
         return Err(Refusal::conflict("virtualmachineinstance", name, &why));
     }
-    let patch = json!({
-        "metadata": { "resourceVersion": vmi.metadata.resource_version }, "status": { "evacuationNodeName": null },
-    });
+    // Progress is written all the time meanwhile, and is no reason to refuse.
+    let patch = json!({ "metadata": { "uid": vmi.metadata.uid }, "status": { "evacuationNodeName": null } });
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), namespace);
     api.patch(name, &PatchParams { dry_run, ..Default::default() }, &Patch::Merge(patch)).await?;
     Ok(done())
