@@ -97,6 +97,16 @@ pub fn process(pod: &str, program: &str) -> Result<Process> {
     found.cloned().with_context(|| format!("pod {pod} has no process {program}: {all:?}"))
 }
 
+/// The end of what a launcher's guest printed on its serial console, for a person who wonders what became of it.
+#[must_use]
+pub fn serial(pod: &str) -> String {
+    let Ok(launcher) = process(pod, "virt-launcher") else { return String::new() };
+    let private = PathBuf::from(format!("/proc/{}/root/var/run/kubevirt-private", launcher.pid));
+    let logs = fs::read_dir(private).into_iter().flatten().flatten().map(|entry| entry.path().join("virt-serial0-log"));
+    let printed: Vec<u8> = logs.filter_map(|log| fs::read(log).ok()).flatten().collect();
+    format!("serial console:\n{}", String::from_utf8_lossy(&printed[printed.len().saturating_sub(2000)..]))
+}
+
 /// Every process of the pod with this uid.
 pub fn processes(pod: &str) -> Result<Vec<Process>> {
     ensure!(!pod.is_empty(), "no pod");

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::wait::{self, until};
-use crate::{kubeconfig, root};
+use crate::{kubeconfig, machine, node, root};
 
 /// A namespace of its own, deleted at the end whatever happens.
 pub struct Namespace {
@@ -123,7 +123,8 @@ impl Namespace {
         });
         found.with_context(|| {
             let events = self.kubectl(&["get", "events", "--sort-by=.lastTimestamp"]).unwrap_or_default();
-            format!("{kind} {name} has status {}\nevents:\n{events}", last["status"])
+            let screen = if kind == "vmi" { node::serial(machine::pod_uid(&last)) } else { String::new() };
+            format!("{kind} {name} has status {}\nevents:\n{events}\n{screen}", last["status"])
         })
     }
 
