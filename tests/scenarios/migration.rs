@@ -111,7 +111,7 @@ fn fails_with_the_link() -> Result<()> {
     with_mover(|mover| {
         // What is cut off is the target: the other node has the control plane.
         mover.go_to(two_nodes::FIRST)?;
-        mover.held_up(|mover, migration, _| {
+        mover.disturbed(|mover, migration, _| {
             ferrovirt(&["node", "cut", two_nodes::SECOND])?;
             // Its connections are found dead, and the guest goes on while the node is still away.
             let broken = until("the way to be given up", BOOT, || {
