@@ -43,15 +43,18 @@ use libtest_mimic::{Arguments, Failed, Trial};
 const SIDE_BY_SIDE: usize = 2;
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(SIDE_BY_SIDE);
-    let beside = libtest_mimic::run(&arguments, beside());
-    arguments.test_threads = Some(1);
-    let alone = libtest_mimic::run(&arguments, alone());
+    let rounds =
+        [(SIDE_BY_SIDE, beside()), (1, alone()), (SIDE_BY_SIDE, beside_on_two_nodes()), (1, alone_on_two_nodes())];
+    let mut failed = false;
+    for (threads, trials) in rounds {
+        let mut arguments = Arguments::from_args();
+        arguments.test_threads = Some(threads);
+        failed |= libtest_mimic::run(&arguments, trials).has_failed();
+    }
     mover::shut_down();
     shared::shut_down();
     two_nodes::shut_down();
-    if beside.has_failed() || alone.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// What may run side by side, on one node. Who uses the shared guest waits for it: there are others in between.
@@ -71,20 +74,27 @@ fn beside() -> Vec<Trial> {
     interleaved(shared.into_iter().flatten().collect(), own.into_iter().flatten().collect())
 }
 
+/// What ends parts of the one node there is.
 fn alone() -> Vec<Trial> {
+    stop::trials().into_iter().chain(survival::trials()).collect()
+}
+
+/// Guests that move and do nothing to the nodes: those that take turns with one guest, and those with guests of their own.
+fn beside_on_two_nodes() -> Vec<Trial> {
+    let shared = [migration::trials(), continuity::trials(), endurance::trials()];
+    let own = [networks::trials_beside(), local_disks::trials(), migration_modes::trials_beside()];
+    interleaved(own.into_iter().flatten().collect(), shared.into_iter().flatten().collect())
+}
+
+fn alone_on_two_nodes() -> Vec<Trial> {
     let trials = [
-        stop::trials(),
-        survival::trials(),
         eviction::trials_alone(),
         update::trials(),
-        migration::trials(),
-        continuity::trials(),
+        migration::trials_alone(),
         faults::trials(),
-        endurance::trials(),
         cancel::trials(),
         migration_modes::trials(),
         migration_strangers::trials(),
-        local_disks::trials(),
         networks::trials(),
         handover::trials(),
         migration::trials_last(),
