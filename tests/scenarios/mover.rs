@@ -260,23 +260,14 @@ impl Mover {
     /// A guest on its way, so slowly that there is time to disturb it; afterwards it is where it was, and can go as before.
     /// `disturb` gets the migration's name and the VMI.
     pub(crate) fn disturbed(&mut self, disturb: impl FnOnce(&Self, &str, &Value) -> Result<()>) -> Result<()> {
-        self.held_up(disturb)?;
-        // Nothing is left that would be in the way of another.
-        self.still_moves()
-    }
-
-    /// The same, without another migration after it.
-    pub(crate) fn held_up(&mut self, disturb: impl FnOnce(&Self, &str, &Value) -> Result<()>) -> Result<()> {
         let on = self.node()?;
         let slow = Policy::new(&self.space, &json!({ "bandwidthPerMigration": "1Mi" }))?;
         let migration = self.leave()?;
         let vmi = self.under_way()?;
         disturb(self, &migration, &vmi)?;
         drop(slow);
-        self.stayed(&on)
-    }
-
-    fn still_moves(&mut self) -> Result<()> {
+        self.stayed(&on)?;
+        // Nothing is left that would be in the way of another.
         let mut console = self.console()?;
         self.move_with(&mut console)?;
         console.leave()
