@@ -1,4 +1,4 @@
-//! Rust types of the KubeVirt API, generated from its OpenAPI document.
+//! Rust types of the APIs of virtualization, generated from OpenAPI documents: KubeVirt's own, and one of CDI's kinds.
 //!
 //! Core Kubernetes definitions become k8s-openapi types; everything else that a root reaches becomes a struct whose
 //! JSON is the document's, field for field. A required field is a plain value, an optional one an `Option`, a list or
@@ -26,6 +26,14 @@ const fn namespaced(definition: &'static str, plural: &'static str) -> Kind {
     Kind { definition, plural, group: "kubevirt.io", namespaced: true }
 }
 
+const fn cdi(definition: &'static str, plural: &'static str, namespaced: bool) -> Kind {
+    Kind { definition, plural, group: "cdi.kubevirt.io", namespaced }
+}
+
+const fn snapshot(definition: &'static str, plural: &'static str) -> Kind {
+    Kind { definition, plural, group: "snapshot.kubevirt.io", namespaced: true }
+}
+
 const KINDS: &[Kind] = &[
     namespaced("v1.VirtualMachine", "virtualmachines"),
     namespaced("v1.VirtualMachineInstance", "virtualmachineinstances"),
@@ -39,6 +47,49 @@ const KINDS: &[Kind] = &[
         group: "migrations.kubevirt.io",
         namespaced: false,
     },
+    snapshot("v1beta1.VirtualMachineSnapshot", "virtualmachinesnapshots"),
+    snapshot("v1beta1.VirtualMachineSnapshotContent", "virtualmachinesnapshotcontents"),
+    snapshot("v1beta1.VirtualMachineRestore", "virtualmachinerestores"),
+    Kind {
+        definition: "v1beta1.VirtualMachineClone",
+        plural: "virtualmachineclones",
+        group: "clone.kubevirt.io",
+        namespaced: true,
+    },
+    Kind {
+        definition: "v1alpha1.VirtualMachineBackup",
+        plural: "virtualmachinebackups",
+        group: "backup.kubevirt.io",
+        namespaced: true,
+    },
+    Kind {
+        definition: "v1alpha1.VirtualMachineBackupTracker",
+        plural: "virtualmachinebackuptrackers",
+        group: "backup.kubevirt.io",
+        namespaced: true,
+    },
+    Kind {
+        definition: "v1.VirtualMachineExport",
+        plural: "virtualmachineexports",
+        group: "export.kubevirt.io",
+        namespaced: true,
+    },
+    cdi("v1beta1.DataVolume", "datavolumes", true),
+    cdi("v1beta1.DataSource", "datasources", true),
+    cdi("v1beta1.DataImportCron", "dataimportcrons", true),
+    cdi("v1beta1.StorageProfile", "storageprofiles", false),
+    cdi("v1beta1.CDIConfig", "cdiconfigs", false),
+    cdi("v1beta1.CDI", "cdis", false),
+    cdi("v1beta1.ObjectTransfer", "objecttransfers", false),
+    cdi("v1beta1.VolumeImportSource", "volumeimportsources", true),
+    cdi("v1beta1.VolumeUploadSource", "volumeuploadsources", true),
+    cdi("v1beta1.VolumeCloneSource", "volumeclonesources", true),
+    Kind {
+        definition: "v1beta1.UploadTokenRequest",
+        plural: "uploadtokenrequests",
+        group: "upload.cdi.kubevirt.io",
+        namespaced: true,
+    },
 ];
 
 /// Bodies and answers of subresources.
@@ -51,6 +102,8 @@ const BODIES: &[&str] = &[
     "v1.MigrateOptions",
     "v1.EvacuateCancelOptions",
     "v1.FreezeUnfreezeTimeout",
+    "v1alpha1.BackupOptions",
+    "v1alpha1.BackupCheckpoint",
     "v1.AddVolumeOptions",
     "v1.RemoveVolumeOptions",
     "v1.VirtualMachineInstanceGuestAgentInfo",
@@ -58,7 +111,10 @@ const BODIES: &[&str] = &[
     "v1.VirtualMachineInstanceFileSystemList",
 ];
 
-const INPUT: &str = "xtask/data/kubevirt-openapi.json";
+/// A definition of a later document replaces an earlier one: KubeVirt's holds CDI's structures as of an older release.
+const INPUTS: [&str; 2] = ["xtask/data/kubevirt-openapi.json", "xtask/data/cdi-openapi.json"];
+/// What KubeVirt serves and its document leaves out, as its CRDs have it.
+const LEFT_OUT: &str = "xtask/data/backup-openapi.json";
 const CORE: &str = "k8s.io.api.core.v1.";
 const META: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.";
 
@@ -107,10 +163,7 @@ fn format(source: &str) -> Result<String> {
 
 /// The generated files below `root`, path and content, not yet formatted by rustfmt.
 fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
-    let path = root.join(INPUT);
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let document: Value = serde_json::from_str(&text).with_context(|| format!("parsing {}", path.display()))?;
-    let definitions = document["definitions"].as_object().context("the document has no definitions")?;
+    let definitions = &definitions(root)?;
 
     let mut reached = BTreeSet::new();
     for name in KINDS.iter().map(|kind| kind.definition).chain(BODIES.iter().copied()) {
@@ -120,7 +173,7 @@ fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     for name in &reached {
         let (group, short) = split(name)?;
         let definition = definitions.get(*name).with_context(|| format!("no definition {name}"))?;
-        let out = modules.entry(module_of(group)?).or_default();
+        let out = modules.entry(module_of(group, short)?).or_default();
         let kind = KINDS.iter().find(|kind| kind.definition == *name);
         structure(out, definitions, (group, short), definition, kind).with_context(|| format!("generating {name}"))?;
     }
@@ -132,10 +185,21 @@ fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         ),
     )];
     for (module, body) in modules {
-        let header = format!("//! Generated by `cargo xtask codegen api` from {INPUT}.\n\n");
+        let header = format!("//! Generated by `cargo xtask codegen api` from {}.\n\n", INPUTS.join(" and "));
         files.push((PathBuf::from(format!("crates/api/src/generated/{module}.rs")), header + &body));
     }
     Ok(files)
+}
+
+fn definitions(root: &Path) -> Result<Definitions> {
+    let mut all = Definitions::new();
+    for input in INPUTS.into_iter().chain([LEFT_OUT]) {
+        let text = std::fs::read_to_string(root.join(input)).with_context(|| format!("reading {input}"))?;
+        let mut document: Value = serde_json::from_str(&text).with_context(|| format!("parsing {input}"))?;
+        let found = document["definitions"].as_object_mut().with_context(|| format!("{input} has no definitions"))?;
+        all.append(found);
+    }
+    Ok(all)
 }
 
 fn reach<'a>(definitions: &'a Definitions, name: &str, reached: &mut BTreeSet<&'a str>) -> Result<()> {
@@ -168,10 +232,34 @@ fn split(name: &str) -> Result<(&str, &str)> {
     name.rsplit_once('.').with_context(|| format!("{name} has no version prefix"))
 }
 
-fn module_of(group: &str) -> Result<&'static str> {
-    Ok(match group {
+/// What several groups call v1beta1, by the beginnings of names: those of snapshots.kubevirt.io and of what they hold.
+const OF_SNAPSHOTS: &[&str] = &[
+    "VirtualMachine",
+    "Volume",
+    "Snapshot",
+    "SourceIndication",
+    "SourceSpec",
+    "Condition",
+    "Error",
+    "PersistentVolumeClaim",
+];
+/// What is of version v1, and of exports.
+const OF_EXPORTS: &[&str] = &["VirtualMachineExport", "Condition"];
+/// Those that begin so, too, and are CDI's.
+const OF_VOLUMES: &[&str] = &["VolumeImport", "VolumeUpload", "VolumeClone"];
+
+/// What several groups call v1alpha1, by the beginnings of names: those of backups.
+const OF_BACKUPS: &[&str] = &["VirtualMachineBackup", "Backup"];
+
+fn module_of(version: &str, name: &str) -> Result<&'static str> {
+    let begins = |with: &[&str]| with.iter().any(|start| name.starts_with(start));
+    Ok(match version {
+        "v1" if begins(OF_EXPORTS) => "export_v1",
         "v1" => "kubevirt_v1",
+        "v1alpha1" if begins(OF_BACKUPS) => "backup_v1alpha1",
         "v1alpha1" => "migrations_v1alpha1",
+        "v1beta1" if name.starts_with("VirtualMachineClone") => "clone_v1beta1",
+        "v1beta1" if begins(OF_SNAPSHOTS) && !begins(OF_VOLUMES) => "snapshot_v1beta1",
         "v1beta1" => "cdi_v1beta1",
         other => bail!("no module for definitions of {other}"),
     })
@@ -237,7 +325,8 @@ fn structure(
             continue;
         }
         let always = required || (served.is_some() && json == "metadata");
-        let mut field = Field::new(group, json, schema, always).with_context(|| format!("field {json}"))?;
+        let mut field =
+            Field::new(module_of(group, name)?, json, schema, always).with_context(|| format!("field {json}"))?;
         if field.shape == Shape::Optional && boxed(definitions, schema) {
             field.kind = format!("Box<{}>", field.kind);
         }
@@ -267,8 +356,8 @@ struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    fn new(group: &str, json: &'a str, schema: &Value, always: bool) -> Result<Self> {
-        let (mut kind, collection) = rust_type(group, schema)?;
+    fn new(module: &str, json: &'a str, schema: &Value, always: bool) -> Result<Self> {
+        let (mut kind, collection) = rust_type(module, schema)?;
         // The document calls every Go `int` an int32; byte counts do not fit in one.
         if matches!(json, "totalBytes" | "usedBytes") {
             kind = "i64".to_owned();
@@ -317,9 +406,9 @@ impl<'a> Field<'a> {
 }
 
 /// The type of a value, and whether it is a collection (empty means absent).
-fn rust_type(group: &str, schema: &Value) -> Result<(String, bool)> {
+fn rust_type(module: &str, schema: &Value) -> Result<(String, bool)> {
     if let Some(target) = target(schema) {
-        return Ok((named(group, target)?, false));
+        return Ok((named(module, target)?, false));
     }
     let kind = match &schema["type"] {
         Value::String(kind) => kind.as_str(),
@@ -336,9 +425,9 @@ fn rust_type(group: &str, schema: &Value) -> Result<(String, bool)> {
         ("integer", Some("int32" | "byte")) => ("i32".to_owned(), false),
         ("integer", _) => ("i64".to_owned(), false),
         ("number", _) => ("f64".to_owned(), false),
-        ("array", _) => (format!("Vec<{}>", rust_type(group, &schema["items"])?.0), true),
+        ("array", _) => (format!("Vec<{}>", rust_type(module, &schema["items"])?.0), true),
         ("object", _) if schema.get("additionalProperties").is_some() => {
-            let value = rust_type(group, &schema["additionalProperties"])?.0;
+            let value = rust_type(module, &schema["additionalProperties"])?.0;
             (format!("std::collections::BTreeMap<String, {value}>"), true)
         }
         ("object", _) => ("serde_json::Value".to_owned(), false),
@@ -346,7 +435,7 @@ fn rust_type(group: &str, schema: &Value) -> Result<(String, bool)> {
     })
 }
 
-fn named(group: &str, target: &str) -> Result<String> {
+fn named(module: &str, target: &str) -> Result<String> {
     if let Some(name) = target.strip_prefix(CORE) {
         return Ok(format!("k8s_openapi::api::core::v1::{name}"));
     }
@@ -365,8 +454,9 @@ fn named(group: &str, target: &str) -> Result<String> {
         }
         "k8s.io.apimachinery.pkg.runtime.RawExtension" => "serde_json::Value".to_owned(),
         other => {
-            let (other_group, name) = split(other)?;
-            if other_group == group { name.to_owned() } else { format!("super::{}::{name}", module_of(other_group)?) }
+            let (version, name) = split(other)?;
+            let home = module_of(version, name)?;
+            if home == module { name.to_owned() } else { format!("super::{home}::{name}") }
         }
     })
 }

@@ -1,5 +1,5 @@
-//! deploy/kubevirt-operator.yaml and deploy/kubevirt-cr.yaml: rendered by virt-operator itself, so that this program need
-//! not be built with it.
+//! The manifests that users apply, deploy/*-operator.yaml and deploy/*-cr.yaml: rendered by the operators themselves, so that
+//! this program need not be built with them.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,15 +8,17 @@ use anyhow::{Context, Result, ensure};
 
 /// Writes the manifests, or only compares them when `check`.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root).args(["test", "--quiet", "-p", "virt-operator", "--lib", "install"]);
-    if !check {
-        cargo.env("UPDATE_EXPECT", "1");
+    for operator in ["virt-operator", "cdi", "hpp"] {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(root).args(["test", "--quiet", "-p", operator, "--lib", "install"]);
+        if !check {
+            cargo.env("UPDATE_EXPECT", "1");
+        }
+        let status = cargo.status().context("cannot run cargo")?;
+        ensure!(
+            status.success(),
+            "deploy/*.yaml differ from what {operator} renders: run `cargo xtask codegen manifests`"
+        );
     }
-    let status = cargo.status().context("cannot run cargo")?;
-    ensure!(
-        status.success(),
-        "deploy/*.yaml differ from what virt-operator renders: run `cargo xtask codegen manifests`"
-    );
     Ok(())
 }

@@ -31,16 +31,17 @@ enum Layer {
 fn layer(name: &str) -> Option<Layer> {
     Some(match name {
         "api" => Layer::Api,
-        "kit" | "domain" | "disk" | "net" | "libvirt" | "sys" | "rpc" | "images" => Layer::Library,
+        "kit" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "images" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
-        "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "hpp" => Layer::Component,
+        "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
+        | "cdi" => Layer::Component,
         "ferrovirt" | "virtctl" | "container-disk" | "xtask" | "e2e" | "bench" => Layer::Program,
         _ => return None,
     })
 }
 
 /// Libraries that know no Kubernetes, and so depend on no crate that does.
-const NO_KUBERNETES: [&str; 6] = ["disk", "net", "sys", "libvirt", "images", "rpc"];
+const NO_KUBERNETES: [&str; 7] = ["disk", "net", "nbd", "sys", "libvirt", "images", "rpc"];
 /// The embedded cluster does not know that virtual machines exist.
 const NO_VIRTUAL_MACHINES: [&str; 3] = ["kube-apiserver", "kube-controllers", "kubelet"];
 

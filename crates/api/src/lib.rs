@@ -9,7 +9,10 @@ pub mod quantity;
 pub mod kubevirt {
     pub mod conditions;
     pub mod eviction;
+    pub mod hotplug;
     pub mod identity;
+    pub mod memory_dump;
+    pub mod tls;
     pub mod words;
 
     pub use crate::generated::kubevirt_v1 as v1;
@@ -20,7 +23,32 @@ pub mod migrations {
     pub use crate::generated::migrations_v1alpha1 as v1alpha1;
 }
 
-/// Group `cdi.kubevirt.io`, as far as virtual machines embed it.
+/// Group `backup.kubevirt.io`.
+pub mod backup {
+    pub use crate::generated::backup_v1alpha1 as v1alpha1;
+}
+
+/// Group `snapshot.kubevirt.io`.
+pub mod snapshot {
+    pub use crate::generated::snapshot_v1beta1 as v1beta1;
+}
+
+/// Group `clone.kubevirt.io`.
+pub mod clone {
+    pub use crate::generated::clone_v1beta1 as v1beta1;
+}
+
+/// Group `export.kubevirt.io`.
+pub mod export {
+    pub mod lending;
+    pub mod words;
+
+    pub use crate::generated::export_v1 as v1;
+}
+
+/// Groups `cdi.kubevirt.io` and `upload.cdi.kubevirt.io`.
 pub mod cdi {
+    pub mod words;
+
     pub use crate::generated::cdi_v1beta1 as v1beta1;
 }

@@ -45,7 +45,8 @@ conditions!(
     KubeVirtCondition,
     VirtualMachineCondition,
     VirtualMachineInstanceCondition,
-    VirtualMachineInstanceMigrationCondition
+    VirtualMachineInstanceMigrationCondition,
+    crate::snapshot::v1beta1::Condition
 );
 
 /// Sets the condition of type `kind`, adding it where there is none. The transition time moves only when the status does

@@ -6,6 +6,24 @@ pub const API_VERSION: &str = "kubevirt.io/v1";
 /// Namespace the components live in unless the KubeVirt object says otherwise.
 pub const DEFAULT_NAMESPACE: &str = "kubevirt";
 
+/// Tracking of changed blocks: values of `status.changedBlockTracking.state`, of machines and of their instances.
+pub mod tracking {
+    /// The machine is started with layers that track changes, or will be.
+    pub const INITIALIZING: &str = "Initializing";
+    /// It has to be started again for its tracking to begin or to end.
+    pub const PENDING_RESTART: &str = "PendingRestart";
+    /// What changes is counted.
+    pub const ENABLED: &str = "Enabled";
+    /// It was once counted, and is not any more.
+    pub const DISABLED: &str = "Disabled";
+    /// The machine is selected, and the gate of incremental backups is off.
+    pub const GATE_DISABLED: &str = "IncrementalBackupFeatureGateDisabled";
+    /// The feature gate.
+    pub const GATE: &str = "IncrementalBackup";
+    /// The layer beside the disk of a claim with a file system.
+    pub const LAYER: &str = "disk.img.cbt";
+}
+
 /// Label keys.
 pub mod label {
     pub const APP: &str = "kubevirt.io";
@@ -20,6 +38,8 @@ pub mod label {
     pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
     pub const MIGRATION_TARGET_NODE: &str = "kubevirt.io/migrationTargetNodeName";
     pub const MIGRATION_SELECTOR: &str = "kubevirt.io/vmi-name";
+    /// On migrations that were made to copy disks into other claims: their guest's name.
+    pub const VOLUME_UPDATE_MIGRATION: &str = "kubevirt.io/volume-update-migration";
     pub const CPU_MANAGER: &str = "cpumanager";
     pub const CPU_FEATURE_PREFIX: &str = "cpu-feature.node.kubevirt.io/";
     pub const CPU_MODEL_PREFIX: &str = "cpu-model.node.kubevirt.io/";
@@ -129,6 +149,8 @@ pub mod migration_phase {
 pub mod migration_condition {
     pub const ABORT_REQUESTED: &str = "migrationAbortRequested";
     pub const REJECTED_BY_QUOTA: &str = "migrationRejectedByResourceQuota";
+    /// The launcher has claims for work of its own, such as a backup's, which stay on their node.
+    pub const BLOCKED_BY_UTILITY_VOLUMES: &str = "migrationBlockedByUtilityVolumes";
     /// Ours: what the migration waits for. KubeVirt says that in its log only.
     pub const WAITING: &str = "ferrovirt.io/Waiting";
 }
@@ -163,6 +185,7 @@ pub mod condition {
     pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
     pub const FAILURE: &str = "Failure";
     pub const RESTART_REQUIRED: &str = "RestartRequired";
+    pub const MANUAL_RECOVERY_REQUIRED: &str = "ManualRecoveryRequired";
     pub const INITIALIZED: &str = "Initialized";
     pub const POD_SCHEDULED: &str = "PodScheduled";
     pub const VCPU_CHANGE: &str = "HotVCPUChange";

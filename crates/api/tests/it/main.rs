@@ -1,6 +1,8 @@
 //! Our types against objects of a running cluster: what is read and written again is the same JSON.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
+mod cdi;
+
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance};
 use serde_json::{Value, json};
 
