@@ -1,5 +1,7 @@
 //! Admission webhooks: an AdmissionReview in, a verdict out, over JSON values.
 
+use std::collections::BTreeMap;
+
 use axum::{Json, Router, body::Bytes, http::StatusCode, response::IntoResponse, routing::post};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Deserialize;
@@ -37,6 +39,10 @@ pub struct UserInfo {
     pub username: String,
     /// The user's groups.
     pub groups: Vec<String>,
+    /// The user's UID, if there is one.
+    pub uid: String,
+    /// What else is known of the user.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 /// One thing wrong with one field.
@@ -91,6 +97,24 @@ where
     F: Fn(&Request) -> Verdict + Clone + Send + Sync + 'static,
 {
     router.route(path, post(move |body: Bytes| async move { answer(&body, &handler) }))
+}
+
+/// Serves `handler`, which looks at the cluster, under `path`.
+pub fn route_looking<F, Fut>(router: Router, path: &str, handler: F) -> Router
+where
+    F: Fn(Request) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Verdict> + Send + 'static,
+{
+    let serve = move |body: Bytes| async move {
+        match review(&body) {
+            Ok(request) => {
+                let uid = request.uid.clone();
+                Json(response(&uid, handler(request).await)).into_response()
+            }
+            Err(message) => (StatusCode::BAD_REQUEST, message).into_response(),
+        }
+    };
+    router.route(path, post(serve))
 }
 
 fn answer(body: &[u8], handler: impl Fn(&Request) -> Verdict) -> axum::response::Response {

@@ -24,7 +24,7 @@ impl Backoff {
     /// The same delay, spread by up to a quarter so that many waiters do not return at once.
     pub fn jittered(&self, failures: u32) -> Duration {
         let delay = self.delay(failures);
-        delay + delay.mul_f64(rand::random::<f64>() / 4.0)
+        delay + delay.mul_f64(fastrand::f64() / 4.0)
     }
 }
 

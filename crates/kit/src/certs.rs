@@ -3,6 +3,8 @@
 //! A peer is not trusted for having a valid signature: its certificate says which component it is
 //! (`ferrovirt://role/<role>`) and, where one exists, on which node (`ferrovirt://node/<node>`).
 
+mod host;
+
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,6 +15,8 @@ use rcgen::{
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use time::OffsetDateTime;
 use x509_parser::{extensions::GeneralName, prelude::FromDer};
+
+pub use self::host::for_host;
 
 const ROLE: &str = "ferrovirt://role/";
 const NODE: &str = "ferrovirt://node/";
@@ -211,6 +215,12 @@ pub fn lifetime(certificate: &str) -> Option<(Timestamp, Timestamp)> {
     let from = Timestamp::from_second(parsed.validity().not_before.timestamp()).ok()?;
     let until = Timestamp::from_second(parsed.validity().not_after.timestamp()).ok()?;
     Some((from, until))
+}
+
+/// When the first certificate was made, and when it ends.
+pub fn life(certificate: &str) -> Option<(Timestamp, Timestamp)> {
+    let (from, until) = lifetime(certificate)?;
+    Some((from.checked_add(BACKDATE).ok()?, until))
 }
 
 /// A trust bundle of `newest` followed by the still valid certificates of `bundle`, without repetition: peers that hold

@@ -67,7 +67,7 @@ pub async fn acquire(
     loop {
         match attempt(&api, name, me).await {
             Ok(Some(lease)) => {
-                tracing::info!(lease = name, identity = me, "leading");
+                tracing::info!(lease = name, identity = me, "successfully acquired lease");
                 return Ok(Leadership { api, lease, me: me.to_owned() });
             }
             Ok(None) => {}

@@ -3,18 +3,24 @@
 //! Small plain functions, no framework: a component calls what it needs. Nothing here knows what a virtual machine is.
 
 pub mod admission;
+pub mod apply;
 pub mod backoff;
 pub mod certs;
 mod chain;
 pub mod client;
-
 pub mod clock;
+pub mod customize;
+pub mod drift;
+pub mod duration;
 pub mod events;
+pub mod gate;
 pub mod health;
+pub mod keyring;
 pub mod lease;
 pub mod metrics;
 pub mod peer;
 pub mod queue;
+pub mod refusal;
 pub mod server;
 pub mod shutdown;
 pub mod store;

@@ -72,6 +72,11 @@ impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<T> {
         self.wake.notify_one();
     }
 
+    /// Asks for each of `keys` to be worked on.
+    pub fn add_all(&self, keys: impl IntoIterator<Item = T>) {
+        keys.into_iter().for_each(|key| self.add(key));
+    }
+
     /// Asks for `key` to be worked on after `delay`.
     pub fn add_after(&self, key: T, delay: Duration) {
         self.lock().timers.insert((Instant::now() + delay, key));

@@ -11,7 +11,7 @@ use hyper_util::{
         graceful::{GracefulShutdown, Watcher},
     },
 };
-use rustls::{ServerConfig, pki_types::CertificateDer};
+use rustls::pki_types::CertificateDer;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -20,7 +20,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use crate::{Chain, certs, shutdown::CancellationToken};
+use crate::{Chain, certs, shutdown::CancellationToken, tls::Configuration};
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(10);
@@ -44,8 +44,7 @@ impl Peer {
 }
 
 /// Serves `router` over TLS until `stop`; then finishes running requests for a few seconds.
-pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, router: Router, stop: CancellationToken) {
-    let acceptor = TlsAcceptor::from(config);
+pub async fn serve_tls(listener: TcpListener, config: impl Configuration, router: Router, stop: CancellationToken) {
     let graceful = GracefulShutdown::new();
     // A bound on connections is a bound on memory, whoever connects.
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
@@ -62,7 +61,8 @@ pub async fn serve_tls(listener: TcpListener, config: Arc<ServerConfig>, router:
             },
             () = stop.cancelled() => break,
         };
-        let (acceptor, router, watcher) = (acceptor.clone(), router.clone(), graceful.watcher());
+        let acceptor = TlsAcceptor::from(config.current());
+        let (router, watcher) = (router.clone(), graceful.watcher());
         crate::spawn("connection", async move {
             connection(stream, address, acceptor, router, watcher).await;
             drop(slot);

@@ -4,7 +4,17 @@
 //! Secret mounted as files -> Identity files -> Material (arc-swap) <- resolver and verifiers read it per handshake
 //! ```
 
+mod changing;
+mod follow;
+mod policy;
+mod unchecked;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
+
+pub use changing::{Changing, Configuration};
+pub use follow::{Asked, follow};
+pub use policy::Policy;
+pub use unchecked::unchecked_client;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rustls::{
@@ -202,8 +212,13 @@ impl ClientCertVerifier for ClientVerifier {
 /// # Errors
 /// When the provider lacks a protocol version.
 pub fn server(material: Arc<Material>, clients: Option<Clients>) -> Result<Arc<ServerConfig>, Error> {
-    let builder =
-        ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(Error::Rustls)?;
+    with_policy(material, clients, &Policy::default())
+}
+
+fn with_policy(material: Arc<Material>, clients: Option<Clients>, policy: &Policy) -> Result<Arc<ServerConfig>, Error> {
+    let builder = ServerConfig::builder_with_provider(policy.provider())
+        .with_protocol_versions(policy.versions())
+        .map_err(Error::Rustls)?;
     let builder = match clients {
         Some(clients) => builder.with_client_cert_verifier(Arc::new(ClientVerifier { clients, provider: provider() })),
         None => builder.with_no_client_auth(),
