@@ -60,6 +60,13 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// Without its article: "VMDK image".
+    pub fn noun(self) -> &'static str {
+        self.article().split_once(' ').map_or("", |(_, noun)| noun)
+    }
+}
+
 /// The kind of a file that starts with `header`: its first 34 KiB, or all of it when it is shorter.
 pub fn detect(header: &[u8]) -> Kind {
     const MAGICS: &[(usize, &[u8], Kind)] = &[

@@ -58,6 +58,40 @@ pub enum Refusal {
     NoSize,
     #[error("the qcow2 image's tables do not fit its size: the file is cut short or damaged")]
     Tables,
+    #[error("the {} is damaged: {what}: convert it anew with `qemu-img convert -O qcow2`", kind.noun())]
+    Damaged { kind: Kind, what: String },
+    #[error("the {} is cut short: it needs {end} bytes and has {size}: fetch or upload it again", kind.noun())]
+    Cut { kind: Kind, end: u64, size: u64 },
+    #[error(
+        "the {} has a parent, an image that it holds the changes of: \
+         make it stand alone with `qemu-img convert -O qcow2`", .0.noun()
+    )]
+    Parent(Kind),
+    #[error(
+        "the VMDK file describes a disk of other or several files: \
+         make it one file with `qemu-img convert -O qcow2` where all of them are"
+    )]
+    Descriptor,
+    #[error("the {} is damaged: two of its parts lie in the same place, at byte {at}", kind.noun())]
+    Overlap { kind: Kind, at: u64 },
+    #[error("the {}'s tables are too scattered to keep in memory: rewrite it with `qemu-img convert -O qcow2`", .0.noun())]
+    Scattered(Kind),
+    #[error(
+        "the {} has its tables behind its data, and this source can be read only once: \
+         rewrite it with `qemu-img convert -O qcow2`", .0.noun()
+    )]
+    Once(Kind),
+    #[error("the {} is cut short: fetch or upload it again", .0.noun())]
+    PackedShort(Kind),
+    #[error(
+        "the {} needs a dictionary larger than {} MiB to unpack: compress it again with a smaller one",
+        kind.noun(), limit >> 20
+    )]
+    PackedMemory { kind: Kind, limit: u64 },
+    #[error("the {} is damaged ({said}): fetch or upload it again", kind.noun())]
+    PackedDamaged { kind: Kind, said: String },
+    #[error("the file is {} within another: unpack it to the disk image inside", .0.article())]
+    PackedTwice(Kind),
 }
 
 impl Refusal {
@@ -110,31 +144,42 @@ fn judge(header: &[u8], length: u64) -> Result<Image, Refusal> {
     }
 }
 
+impl Header {
+    /// What the header alone forbids.
+    pub(crate) fn judge(&self) -> Result<(), Refusal> {
+        if let Some(backing) = &self.backing {
+            return Err(Refusal::BackingFile(backing.clone()));
+        }
+        if self.external_data {
+            return Err(Refusal::DataFile);
+        }
+        if self.crypt_method != 0 {
+            return Err(Refusal::Encrypted);
+        }
+        if self.corrupt {
+            return Err(Refusal::Corrupt);
+        }
+        if self.unknown_features != 0 {
+            return Err(Refusal::Features(self.unknown_features));
+        }
+        if self.virtual_size == 0 {
+            return Err(Refusal::NoSize);
+        }
+        if self.virtual_size > MAX_VIRTUAL_SIZE {
+            return Err(Refusal::VirtualSize { size: self.virtual_size, limit: MAX_VIRTUAL_SIZE });
+        }
+        if self.l1_entries > 4 << 20 {
+            return Err(Refusal::Tables);
+        }
+        Ok(())
+    }
+}
+
 fn qcow2(bytes: &[u8], length: u64) -> Result<Image, Refusal> {
     let header = Header::parse(bytes).map_err(Refusal::Header)?;
-    if let Some(backing) = header.backing {
-        return Err(Refusal::BackingFile(backing));
-    }
-    if header.external_data {
-        return Err(Refusal::DataFile);
-    }
-    if header.crypt_method != 0 {
-        return Err(Refusal::Encrypted);
-    }
-    if header.corrupt {
-        return Err(Refusal::Corrupt);
-    }
-    if header.unknown_features != 0 {
-        return Err(Refusal::Features(header.unknown_features));
-    }
-    if header.virtual_size == 0 {
-        return Err(Refusal::NoSize);
-    }
-    if header.virtual_size > MAX_VIRTUAL_SIZE {
-        return Err(Refusal::VirtualSize { size: header.virtual_size, limit: MAX_VIRTUAL_SIZE });
-    }
+    header.judge()?;
     let table_end = header.l1_offset.saturating_add(u64::from(header.l1_entries) * 8);
-    if header.l1_entries > 4 << 20 || table_end > length {
+    if table_end > length {
         return Err(Refusal::Tables);
     }
     Ok(Image { format: Format::Qcow2, virtual_size: header.virtual_size })

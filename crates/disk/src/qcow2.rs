@@ -16,6 +16,14 @@ const EXTENSION_END: u32 = 0;
 const EXTENSION_BACKING_FORMAT: u32 = 0xe279_2aca;
 const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 
+/// How compressed clusters are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    #[default]
+    Zlib,
+    Zstd,
+}
+
 /// What a header says, as far as we decide by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
@@ -27,6 +35,9 @@ pub struct Header {
     pub backing: Option<String>,
     pub external_data: bool,
     pub corrupt: bool,
+    pub compression: Compression,
+    /// Entries of L2 tables say which parts of a cluster are there.
+    pub extended_l2: bool,
     /// Features that a reader must know and we do not.
     pub unknown_features: u64,
     pub l1_entries: u32,
@@ -43,6 +54,8 @@ pub enum HeaderError {
     Length(u32),
     #[error("clusters of 2^{0} bytes are not possible")]
     ClusterBits(u32),
+    #[error("compression {0} is not known")]
+    Compression(u8),
 }
 
 fn be32(bytes: &[u8], at: usize) -> Result<u32, HeaderError> {
@@ -86,6 +99,7 @@ impl Header {
         let mut extensions = 72;
         if version == 3 {
             let features = be64(bytes, 72)?;
+            // Bit 0: not closed after the last write, its refcounts may be behind.
             header.corrupt = features & 2 != 0;
             header.external_data = features & 4 != 0;
             header.unknown_features = features & !0b1_1111;
@@ -93,6 +107,14 @@ impl Header {
             if !(104..=1 << cluster_bits).contains(&length) {
                 return Err(HeaderError::Length(length));
             }
+            if features & 8 != 0 {
+                header.compression = match bytes.get(104).copied().ok_or(HeaderError::Short)? {
+                    0 => Compression::Zlib,
+                    1 => Compression::Zstd,
+                    other => return Err(HeaderError::Compression(other)),
+                };
+            }
+            header.extended_l2 = features & 16 != 0;
             extensions = length as usize;
         }
         header.external_data |= names_data_file(bytes, extensions);
