@@ -1,0 +1,201 @@
+//! cdi-controller: claims that say what they are filled with are filled, and DataVolumes, DataSources and DataImportCrons are kept
+//! as they ask.
+//!
+//! ```text
+//!  watches ─▶ stores ─▶ one queue of work ─▶ plan (pure) ─▶ a few writes
+//! ```
+//!
+//! One replica leads. Every write is idempotent: names follow from UIDs, and what a pod has done stands on its claim before the
+//! pod goes.
+
+pub mod claim;
+pub mod clone;
+pub mod conditions;
+pub mod config;
+pub mod context;
+pub mod cron;
+pub mod datasource;
+pub mod datavolume;
+pub mod import;
+pub mod insecure;
+pub mod metrics;
+pub mod names;
+pub mod populator;
+pub mod profile;
+pub mod progress;
+pub mod relay;
+pub mod serve;
+pub mod settings;
+pub mod sources;
+pub mod storage;
+pub mod transfer;
+pub mod upload;
+pub mod watches;
+pub mod worker;
+pub mod write;
+
+use std::sync::Arc;
+
+use context::{Context, Inner, Work};
+use cron::poll::{Digests, Registries};
+use kit::{
+    Chain, Task,
+    events::Recorder,
+    lease,
+    queue::{Next, Queue},
+    shutdown::{self, CancellationToken},
+    store::Store,
+};
+use kube::{
+    Api, Client,
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use progress::{Progress, Scrape};
+
+use crate::Error;
+
+/// Command line of cdi-controller.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Namespace CDI is installed in.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "cdi")]
+    pub namespace: String,
+    /// Name of this replica in the leader election.
+    #[arg(long, env = "POD_NAME", default_value = "cdi-controller")]
+    pub identity: String,
+    /// Image of the pods that fill volumes.
+    #[arg(long, env = "IMPORTER_IMAGE")]
+    pub image: String,
+    /// When that image is pulled.
+    #[arg(long, env = "PULL_POLICY", default_value = "IfNotPresent")]
+    pub pull_policy: String,
+    /// Port for health and metrics.
+    #[arg(long, default_value_t = 8443)]
+    pub port: u16,
+}
+
+const WORKERS: usize = 6;
+
+/// Runs until SIGTERM, or until another replica leads.
+///
+/// # Errors
+/// When the process cannot be set up, or leadership is lost.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
+    let client = kit::client::connect("cdi-controller").await.map_err(Error::setup("reach the API server"))?;
+    let scrape = Scrape::new().map_err(Error::setup("configure TLS"))?;
+    let counted = serve::Counted::default();
+    let _serving = serve::start(&client, args.port, counted.clone(), &stop).await?;
+    let leader = lease::acquire(client.clone(), &args.namespace, "cdi-controller", &args.identity, &stop).await;
+    let Ok(leader) = leader else { return Ok(()) };
+    let outside = Outside { progress: Arc::new(scrape), digests: Arc::new(Registries) };
+    let running = start(client, &args, outside, &stop);
+    counted.of(running.context.clone());
+    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+}
+
+/// The controllers at work; dropping it stops them.
+pub struct Running {
+    /// What they share.
+    pub context: Context,
+    _tasks: Vec<Task<()>>,
+}
+
+/// What the controllers ask that is not the API server.
+pub struct Outside {
+    /// How far pods are.
+    pub progress: Arc<dyn Progress>,
+    /// What images are now.
+    pub digests: Arc<dyn Digests>,
+}
+
+/// Starts every controller.
+pub fn start(client: Client, args: &Args, outside: Outside, stop: &CancellationToken) -> Running {
+    let context = Context(Arc::new(Inner {
+        recorder: Recorder::new(client.clone(), "cdi-controller", ""),
+        client,
+        namespace: args.namespace.clone(),
+        image: args.image.clone(),
+        pull_policy: args.pull_policy.clone(),
+        progress: outside.progress,
+        digests: outside.digests,
+        queue: Queue::default(),
+        volumes: Store::default(),
+        claims: Store::default(),
+        persistent: Store::default(),
+        pods: Store::default(),
+        classes: Store::default(),
+        profiles: Store::default(),
+        drivers: Store::default(),
+        cdis: Store::default(),
+        configs: Store::default(),
+        imports: Store::default(),
+        uploads: Store::default(),
+        clones: Store::default(),
+        sources: Store::default(),
+        crons: Store::default(),
+        transfers: Store::default(),
+        ovirt: Store::default(),
+        openstack: Store::default(),
+        snapshots: Store::default(),
+        snapshot_classes: Store::default(),
+    }));
+    let mut tasks = watches::start(&context);
+    tasks.extend(relay::start(&context));
+    let (started, stop) = (context.clone(), stop.clone());
+    tasks.push(kit::spawn("controllers", async move {
+        // Nothing is decided on half a picture.
+        started.claims.synced().await;
+        started.pods.synced().await;
+        started.volumes.synced().await;
+        started.classes.synced().await;
+        started.profiles.synced().await;
+        started.drivers.synced().await;
+        started.cdis.synced().await;
+        started.configs.synced().await;
+        started.persistent.synced().await;
+        let context = started.clone();
+        for worker in started.queue.run(WORKERS, &stop, move |work| reconcile(context.clone(), work)) {
+            // A worker ends with `stop`; one that panicked must not be missed silently.
+            if let Err(error) = worker.await {
+                tracing::error!(%error, "a worker ended");
+            }
+        }
+    }));
+    Running { context, _tasks: tasks }
+}
+
+async fn reconcile(context: Context, work: Work) -> Next {
+    let outcome = match &work {
+        Work::Volume(key) => Box::pin(datavolume::sync(&context, key)).await,
+        Work::Claim(key) => Box::pin(claim::sync(&context, key)).await,
+        Work::Profile(name) => profile::sync(&context, name).await,
+        Work::Config => config::sync(&context).await,
+        Work::Source(key) => datasource::sync(&context, key).await,
+        Work::Cron(key) => Box::pin(cron::sync(&context, key)).await,
+        Work::Transfer(name) => Box::pin(transfer::sync(&context, name)).await,
+    };
+    match outcome {
+        Ok(next) => next,
+        Err(error) if error.is_conflict() => {
+            tracing::debug!(?work, error = %Chain(&error), "conflict, again with the newer object");
+            Next::Retry
+        }
+        Err(error) => {
+            tracing::warn!(?work, error = %Chain(&error), "not reconciled, and will be tried again");
+            Next::Retry
+        }
+    }
+}
+
+/// An API of snapshots, whose kinds a cluster may lack.
+pub fn snapshot_api(client: &Client, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind));
+    Api::all_with(client.clone(), &resource)
+}
+
+/// The same of one namespace.
+pub fn snapshot_api_in(client: &Client, kind: &str, namespace: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind));
+    Api::namespaced_with(client.clone(), namespace, &resource)
+}

@@ -1,0 +1,156 @@
+//! What the pods that fill volumes have in common. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use api::cdi::words::{annotation, env, label, path};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{Resource, ResourceExt};
+use serde_json::{Map, Value, json};
+
+use crate::controller::{
+    context::{labels, noted},
+    settings::Settings,
+    storage::BLOCK,
+};
+
+/// Where a claim says whether its worker runs, the reason and the message.
+pub const RUNS: [&str; 3] = [annotation::RUNNING, annotation::RUNNING_REASON, annotation::RUNNING_MESSAGE];
+/// The same of the worker that reads what is cloned.
+pub const SOURCE_RUNS: [&str; 3] =
+    [annotation::SOURCE_RUNNING, annotation::SOURCE_RUNNING_REASON, annotation::SOURCE_RUNNING_MESSAGE];
+/// How long after a worker was refused the next is tried: a quota that grows tells nobody.
+pub const AGAIN: Duration = Duration::from_secs(5);
+
+/// The user and group of the workers.
+pub const QEMU: i64 = 107;
+/// What the claim's volume is called in its pod.
+pub const DATA: &str = "cdi-data-vol";
+
+/// What a worker pod is made of beside its claim.
+pub struct Environment<'a> {
+    /// The component image.
+    pub image: &'a str,
+    /// When it is pulled.
+    pub pull_policy: &'a str,
+    /// The configuration.
+    pub settings: &'a Settings,
+    /// Where worker pods may run: `nodeSelector`, `affinity` and `tolerations`.
+    pub placement: &'a Value,
+}
+
+/// An environment variable.
+pub fn variable(name: &str, value: &str) -> Value {
+    json!({ "name": name, "value": value })
+}
+
+/// What every worker is told: what its own server offers, and how much it is to say.
+pub fn told(settings: &Settings) -> Vec<Value> {
+    let (least, ciphers) = &settings.tls;
+    let log = if settings.verbose { "debug" } else { "" };
+    let all = [
+        (env::TLS_MIN_VERSION, least.clone()),
+        (env::TLS_CIPHERS, ciphers.join(",")),
+        ("FERROVIRT_LOG", log.to_owned()),
+    ];
+    all.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| variable(name, value)).collect()
+}
+
+/// Adds to a list, which may not be there.
+pub fn extend(list: &mut Value, more: Vec<Value>) {
+    match list {
+        Value::Array(list) => list.extend(more),
+        _ if more.is_empty() => {}
+        other => *other = Value::Array(more),
+    }
+}
+
+/// True when the claim is a device.
+pub fn is_block(claim: &PersistentVolumeClaim) -> bool {
+    claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some(BLOCK)
+}
+
+/// Whose progress it is: that of the claim that is filled in the end, or of its DataVolume.
+pub fn owner(claim: &PersistentVolumeClaim) -> String {
+    let controller = claim.owner_references().iter().find(|owner| owner.controller == Some(true));
+    controller.map(|owner| owner.uid.clone()).or_else(|| claim.uid()).unwrap_or_default()
+}
+
+/// Gives a container the volume of its claim, as device or as directory.
+pub fn attach(container: &mut Value, claim: &PersistentVolumeClaim) {
+    if is_block(claim) {
+        container["volumeDevices"] = json!([{ "name": DATA, "devicePath": path::BLOCK }]);
+    } else {
+        container["volumeMounts"] = json!([{ "name": DATA, "mountPath": path::DATA }]);
+    }
+}
+
+/// The security context of a worker's container: no privilege of any kind.
+pub fn confined() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "runAsNonRoot": true, "runAsUser": QEMU,
+        "seccompProfile": { "type": "RuntimeDefault" },
+    })
+}
+
+/// A worker pod of `claim` without its containers.
+pub fn shell(claim: &PersistentVolumeClaim, name: &str, component: &str, environment: &Environment<'_>) -> Value {
+    let mut labels = labels(component);
+    labels.insert(label::PROMETHEUS.to_owned(), "true".to_owned());
+    let mut annotations = passed_on(claim);
+    annotations.insert(annotation::CREATED_BY_CONTROLLER.to_owned(), json!("yes"));
+    let mut spec = json!({
+        "securityContext": { "runAsNonRoot": true, "runAsUser": QEMU, "fsGroup": QEMU, "seccompProfile": { "type": "RuntimeDefault" } },
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "imagePullSecrets": environment.settings.pull_secrets,
+        "volumes": [{ "name": DATA, "persistentVolumeClaim": { "claimName": claim.name_any() } }],
+    });
+    for (field, key) in
+        [("priorityClassName", annotation::PRIORITY_CLASS), ("serviceAccountName", annotation::SERVICE_ACCOUNT)]
+    {
+        if let Some(value) = noted(claim, key).filter(|value| !value.is_empty()) {
+            spec[field] = json!(value);
+        }
+    }
+    for (key, value) in environment.placement.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": claim.namespace(), "labels": labels, "annotations": annotations,
+            "ownerReferences": owned_by(claim),
+        },
+        "spec": spec,
+    })
+}
+
+/// The owner references of what goes with `object`.
+pub fn owned_by<K: Resource<DynamicType = ()>>(object: &K) -> Value {
+    let owner = object.controller_owner_ref(&()).map(|mut owner| {
+        owner.block_owner_deletion = Some(true);
+        owner
+    });
+    json!(owner.into_iter().collect::<Vec<_>>())
+}
+
+/// The labels that the importer of `claim` has from it, and a claim that is filled in its place: those by which users find what is
+/// theirs, and none that means something to these controllers.
+pub fn inherited(claim: &PersistentVolumeClaim) -> BTreeMap<String, String> {
+    let own = |key: &str| key == label::COMPONENT || key.starts_with(&format!("{}/", label::COMPONENT));
+    claim.labels().iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// The annotations of networks and sidecars, which a worker takes from its claim.
+pub fn passed_on(claim: &PersistentVolumeClaim) -> Map<String, Value> {
+    let mut out = Map::new();
+    // A sidecar that does not end keeps the pod from ending.
+    out.insert("sidecar.istio.io/inject".to_owned(), json!("false"));
+    out.insert("linkerd.io/inject".to_owned(), json!("disabled"));
+    for key in annotation::PASSED_ON {
+        if let Some(value) = noted(claim, key) {
+            out.insert(key.to_owned(), json!(value));
+        }
+    }
+    out
+}

@@ -1,0 +1,224 @@
+//! cdi-operator: deploys, watches over and removes CDI, as the CDI object says.
+//!
+//! ```text
+//! CDI -> key rings (plan) + manifests (render) -> server-side apply, in parallel -> readiness -> status
+//! ```
+
+mod authority;
+pub mod certificates;
+mod deploy;
+pub mod install;
+pub mod manifests;
+mod metrics;
+mod remove;
+pub mod status;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use api::cdi::v1beta1::CDI;
+pub use deploy::Context;
+pub(crate) use deploy::refused;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kit::apply::Applied;
+use kit::health::{self, Ready};
+use kit::queue::Queue;
+use kit::shutdown::{self, CancellationToken};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, certs, drift, events, lease, server, tls};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+
+use crate::{Error, security};
+
+/// Field manager of everything this operator applies, and its name in `app.kubernetes.io/managed-by`.
+pub const MANAGER: &str = "cdi-operator";
+
+/// Command line of cdi-operator.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Namespace of the operator and of what it deploys.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "cdi")]
+    pub namespace: String,
+    /// Name of this replica in the leader election.
+    #[arg(long, env = "POD_NAME", default_value = "cdi-operator")]
+    pub identity: String,
+    /// Image of the components and of the pods that import, clone and upload.
+    #[arg(long, env = "COMPONENT_IMAGE", default_value = install::COMPONENT_IMAGE)]
+    pub component_image: String,
+    /// Port for health and metrics.
+    #[arg(long, default_value_t = 8443)]
+    pub port: u16,
+}
+
+/// What the operator deploys.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// Namespace of the components.
+    pub namespace: String,
+    /// Their image.
+    pub image: String,
+    /// Version of the product.
+    pub version: String,
+}
+
+/// Runs until SIGTERM, or until another replica leads.
+///
+/// # Errors
+/// When the process cannot be set up, or leadership is lost.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
+    let client = kit::client::connect("cdi-operator").await.map_err(Error::setup("reach the API server"))?;
+    // Shown to the kubelet's probes and to who reads the metrics, who look at no authority.
+    let material = tls::Material::new();
+    let now = kit::clock::now();
+    let lifetime = Duration::from_secs(10 * 365 * 24 * 3600);
+    let authority = certs::Authority::generate(MANAGER, now, lifetime).map_err(Error::Certificates)?;
+    let leaf = certs::Leaf { name: MANAGER.into(), role: MANAGER.into(), ..Default::default() };
+    let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
+    material.set(&pair).map_err(Error::setup("use the certificate"))?;
+
+    let release =
+        Release { namespace: args.namespace.clone(), image: args.component_image.clone(), version: install::version() };
+    let ready = Ready::default();
+    let events = events::Recorder::new(client.clone(), MANAGER, "");
+    let operator = Operator::new(client.clone(), release, events);
+    let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
+    let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
+    let _following = security::follow(&client, config.clone());
+    let registry = metrics::registry(operator.context.cdis.clone());
+    let router = health::router(ready.clone()).merge(kit::metrics::router(registry));
+    let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
+    ready.set(true);
+    let leader = lease::acquire(client, &args.namespace, "cdi-operator-leader-election-helper", &args.identity, &stop);
+    let Ok(leader) = leader.await else { return Ok(()) };
+    let _running = operator.start(&stop);
+    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+}
+
+/// The operator before it leads: its stores are filled, nothing is written.
+pub struct Operator {
+    /// Shared by the workers.
+    pub context: Arc<Context>,
+    queue: Queue<Key>,
+    _watches: Vec<Task<()>>,
+}
+
+impl Operator {
+    /// Starts the watches.
+    pub fn new(client: Client, release: Release, events: events::Recorder) -> Self {
+        let context = Arc::new(Context {
+            client,
+            release,
+            events,
+            cdis: Store::default(),
+            deployments: Store::default(),
+            priorities: Store::default(),
+            applied: Applied::by(MANAGER),
+            schemas: AtomicBool::new(false),
+        });
+        let queue = Queue::default();
+        let watches = watches(&context, &queue);
+        Operator { context, queue, _watches: watches }
+    }
+
+    /// Starts the work; dropping the result stops it.
+    pub fn start(self, stop: &CancellationToken) -> Running {
+        let (context, queue, stop) = (self.context.clone(), self.queue.clone(), stop.clone());
+        let task = kit::spawn("controllers", async move {
+            context.cdis.synced().await;
+            context.deployments.synced().await;
+            context.priorities.synced().await;
+            for worker in queue.run(1, &stop, move |key| deploy::reconcile(context.clone(), key)) {
+                if let Err(error) = worker.await {
+                    tracing::error!(%error, "a worker ended");
+                }
+            }
+        });
+        Running { operator: self, _task: task }
+    }
+}
+
+/// The operator at work.
+pub struct Running {
+    /// What it shares, for tests.
+    pub operator: Operator,
+    _task: Task<()>,
+}
+
+/// What this operator applies and others may change.
+const OWNED: [drift::Kind; 15] = [
+    own("", "v1", "ServiceAccount"),
+    own("", "v1", "Service"),
+    own("", "v1", "Secret"),
+    own("", "v1", "ConfigMap"),
+    own("rbac.authorization.k8s.io", "v1", "Role"),
+    own("rbac.authorization.k8s.io", "v1", "RoleBinding"),
+    own("apps", "v1", "Deployment"),
+    own("networking.k8s.io", "v1", "NetworkPolicy"),
+    // Where they are known; elsewhere these wait.
+    own("monitoring.coreos.com", "v1", "ServiceMonitor"),
+    own("monitoring.coreos.com", "v1", "PrometheusRule"),
+    anywhere("rbac.authorization.k8s.io", "v1", "ClusterRole"),
+    anywhere("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
+    anywhere("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
+    anywhere("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration"),
+    anywhere("apiregistration.k8s.io", "v1", "APIService"),
+];
+
+const fn own(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
+    drift::Kind { group, version, kind, namespaced: true }
+}
+
+const fn anywhere(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
+    drift::Kind { group, version, kind, namespaced: false }
+}
+
+fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
+    let client = &context.client;
+    let namespace = &context.release.namespace;
+    let all = (queue.clone(), context.cdis.clone());
+    let wake = move || all.1.keys().into_iter().for_each(|key| all.0.add(key));
+    let (queue, others) = (queue.clone(), wake.clone());
+    let cdis = store::watch(Api::<CDI>::all(client.clone()), Watch::default(), context.cdis.clone(), move |change| {
+        queue.add(change.key.clone());
+        // When the one that counts goes, another may take its place.
+        if change.new.is_none() {
+            others();
+        }
+    });
+    let selector = format!("app.kubernetes.io/managed-by={MANAGER}");
+    let ours = watcher::Config::default().labels(&selector);
+    let again = wake.clone();
+    let deployments = store::watch(
+        Api::<Deployment>::namespaced(client.clone(), namespace),
+        Watch { config: ours, trim: trim_deployment, ..Watch::default() },
+        context.deployments.clone(),
+        move |_| again(),
+    );
+    let again = wake.clone();
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", deploy::PRIORITY));
+    let priorities = store::watch(
+        Api::<PriorityClass>::all(client.clone()),
+        Watch { config, ..Watch::default() },
+        context.priorities.clone(),
+        move |_| again(),
+    );
+    let applied = context.applied.clone();
+    let mut tasks = drift::watch(client, &OWNED, namespace, &selector, move |address, now| {
+        if applied.touched(address, now) {
+            wake();
+        }
+    });
+    tasks.extend([cdis, deployments, priorities]);
+    tasks
+}
+
+fn trim_deployment(deployment: &mut Deployment) {
+    if let Some(spec) = &mut deployment.spec {
+        spec.template = Default::default();
+    }
+}

@@ -1,0 +1,43 @@
+//! The CDI object decides the configuration; an installation in which the CDIConfig did is taken over with what it said.
+
+use api::cdi::v1beta1::{CDI, CDIConfig, CDIConfigSpec};
+use api::cdi::words::{self, annotation};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::deploy::Context;
+use crate::Error;
+
+/// Has the CDI object decide from now on.
+///
+/// # Errors
+/// When the API server refuses.
+pub(super) async fn take(context: &Context, cdi: &CDI) -> Result<(), Error> {
+    if cdi.annotations().contains_key(annotation::CONFIG_AUTHORITY) {
+        return Ok(());
+    }
+    let mut patch = json!({ "metadata": { "annotations": { annotation::CONFIG_AUTHORITY: "" } } });
+    if cdi.spec.config.is_none()
+        && let Some(said) = said_before(context).await?
+    {
+        patch["spec"] = json!({ "config": said });
+    }
+    let api: Api<CDI> = Api::all(context.client.clone());
+    let name = cdi.name_any();
+    let done = api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    let mut done = done.map_err(Error::api("patch", "CDI", &name))?;
+    done.metadata.managed_fields = None;
+    context.cdis.put(&done, Vec::new());
+    Ok(())
+}
+
+/// What a CDIConfig says that was there before; its kind may not be.
+async fn said_before(context: &Context) -> Result<Option<CDIConfigSpec>, Error> {
+    let api: Api<CDIConfig> = Api::all(context.client.clone());
+    match api.get_opt(words::CONFIG).await {
+        Ok(found) => Ok(found.map(|config| config.spec).filter(|spec| *spec != CDIConfigSpec::default())),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(Error::api("read", "CDIConfig", words::CONFIG)(error)),
+    }
+}

@@ -1,0 +1,13 @@
+//! cdi-controller.
+
+mod clones;
+mod cluster;
+mod crons;
+mod forklift;
+mod imports;
+mod metrics;
+mod profiles;
+mod quotas;
+mod registries;
+mod transfers;
+mod uploads;
