@@ -1,12 +1,15 @@
 //! The CSI driver: one process on each node serves all three services for the volumes of that node.
 
+mod busy;
 mod capability;
 mod controller;
 mod identity;
 mod node;
+mod page;
 pub mod registration;
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +23,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Response, Status};
 
 use crate::store::{self, Volume};
-use crate::{Error, Pool};
+use crate::{Error, Pool, pool};
 
 /// The name the driver registers by when it is given none.
 pub const NAME: &str = "kubevirt.io.hostpath-provisioner";
@@ -39,21 +42,45 @@ pub struct Driver {
     dev: PathBuf,
     /// Held while volumes are made, changed or removed.
     changing: tokio::sync::Mutex<()>,
+    /// What is worked on for longer.
+    busy: busy::Busy,
 }
 
 impl Driver {
     /// A driver for the volumes in `pools`, whose directories it makes.
     ///
     /// # Errors
-    /// When a pool cannot be used.
+    /// When the node has no name.
     pub fn new(name: String, node: String, pools: Vec<Pool>) -> Result<Self, Error> {
         if node.is_empty() {
             return Err(Error::Argument("--node-name is empty: volumes must be bound to a node".into()));
         }
-        for pool in &pools {
-            store::prepare(pool).map_err(Error::file("prepare the pool at", &pool.path))?;
+        // What is mounted later is prepared later, and one that cannot be used is no reason not to serve the others.
+        for pool in pools.iter().filter(|pool| pool.is_there()) {
+            if let Err(error) = store::prepare(pool) {
+                tracing::error!(pool = pool.name, path = %pool.path.display(), %error, "the pool cannot be used");
+            }
         }
-        Ok(Driver { name, node, pools, dev: "/dev".into(), changing: tokio::sync::Mutex::default() })
+        Ok(Driver {
+            name,
+            node,
+            pools,
+            dev: "/dev".into(),
+            changing: tokio::sync::Mutex::default(),
+            busy: busy::Busy::default(),
+        })
+    }
+
+    /// Held while volumes are made, changed or removed, by this process and by those of other nodes that share a pool.
+    async fn changing(&self) -> Result<Changing<'_>, Status> {
+        let ours = self.changing.lock().await;
+        let shared: Vec<PathBuf> = self.pools.iter().filter(|pool| pool.shared).map(|pool| pool.path.clone()).collect();
+        if shared.is_empty() {
+            return Ok(Changing { _ours: ours, _shared: Vec::new() });
+        }
+        let locked = tokio::task::spawn_blocking(move || shared.iter().map(|pool| store::lock(pool)).collect());
+        let locked: std::io::Result<Vec<File>> = locked.await.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Changing { _ours: ours, _shared: locked.map_err(failed("lock a pool that is shared"))? })
     }
 
     fn topology(&self) -> Topology {
@@ -63,14 +90,25 @@ impl Driver {
     /// The pool that the parameters choose; with one pool nothing needs to be chosen.
     fn pool(&self, parameters: &HashMap<String, String>) -> Result<&Pool, Status> {
         let names = || self.pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
-        match (parameters.get(POOL), self.pools.as_slice()) {
+        let pool = match (parameters.get(POOL), self.pools.as_slice()) {
             (Some(name), pools) => pools
                 .iter()
                 .find(|pool| pool.name == *name)
-                .ok_or_else(|| Status::invalid_argument(format!("{POOL} {name:?} is not one of: {}", names()))),
-            (None, [only]) => Ok(only),
-            (None, _) => Err(Status::invalid_argument(format!("parameter {POOL} is required: one of {}", names()))),
+                .ok_or_else(|| Status::invalid_argument(format!("{POOL} {name:?} is not one of: {}", names())))?,
+            (None, [only]) => only,
+            (None, _) => {
+                return Err(Status::invalid_argument(format!("parameter {POOL} is required: one of {}", names())));
+            }
+        };
+        check_mounted(pool)?;
+        if pool::is_read_only(&pool.path) {
+            let message = format!("pool {:?} can only be read: mount {} writable", pool.name, pool.path.display());
+            return Err(Status::failed_precondition(message));
         }
+        if !store::is_prepared(pool) {
+            store::prepare(pool).map_err(failed("prepare the pool"))?;
+        }
+        Ok(pool)
     }
 
     /// The volume of a request.
@@ -79,8 +117,28 @@ impl Driver {
             return Err(Status::invalid_argument("volume_id is required"));
         }
         let found = store::find(&self.pools, id).map_err(failed("read the record of the volume"))?;
-        found.ok_or_else(|| Status::not_found(format!("volume {id:?} does not exist on node {}", self.node)))
+        if let Some(volume) = found {
+            check_mounted(&volume.pool)?;
+            return Ok(volume);
+        }
+        // It may lie in a pool that cannot be looked into.
+        self.pools.iter().try_for_each(check_mounted)?;
+        Err(Status::not_found(format!("volume {id:?} does not exist on node {}", self.node)))
     }
+}
+
+/// Without its volume a pool is an empty directory, and nothing that is said of it would be true.
+fn check_mounted(pool: &Pool) -> Result<(), Status> {
+    if pool.is_there() {
+        return Ok(());
+    }
+    Err(Status::unavailable(format!("nothing is mounted at pool {:?}", pool.name)))
+}
+
+/// See [`Driver::changing`].
+struct Changing<'a> {
+    _ours: tokio::sync::MutexGuard<'a, ()>,
+    _shared: Vec<File>,
 }
 
 /// How the CSI specification has a call answered whose capability was not announced.

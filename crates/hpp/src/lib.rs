@@ -4,13 +4,22 @@
 //!  kubelet ── registration.sock ──▶ [ csi::registration ]
 //!          └─ csi.sock ───────────▶ [ csi::{identity, controller, node} ] ──▶ store ──▶ POOL/VOLUME
 //!  control plane ── through the kubelet, or a provisioner beside it ─┘
+//!
+//!  HostPathProvisioner ──▶ [ operator ] ──▶ DaemonSet of the driver, what mounts its pools, [ legacy ] where it is
+//! asked for
 //! ```
 //!
 //! Invariants: a volume's name never becomes a path without being checked; nothing of a volume is resolved by path but
 //! beneath its pool; this process may die and come back at any time, what it needs to know lies in the pool.
 
+mod copy;
 pub mod csi;
+pub mod legacy;
+mod metrics;
+pub mod mounter;
+pub mod operator;
 mod pool;
+mod record;
 mod store;
 
 use std::path::PathBuf;
@@ -39,6 +48,12 @@ pub struct Args {
     /// Where volumes are kept: a directory, or a list of pools as JSON: `[{"name":"local","path":"/data"}]`.
     #[arg(long, visible_alias = "datadir", default_value = "/csi-data-dir")]
     pub data_dir: String,
+    /// Where metrics and health are served; nowhere by default.
+    #[arg(long)]
+    pub metrics_port: Option<u16>,
+    /// A directory of the node's system, by which it is seen whether pools are on its file system.
+    #[arg(long, default_value = "/var/lib/kubelet/pods")]
+    pub system_dir: PathBuf,
 }
 
 /// Why the driver cannot run.
@@ -57,6 +72,24 @@ pub enum Error {
         /// The kernel's answer.
         #[source]
         source: std::io::Error,
+    },
+    /// A mount failed.
+    #[error("cannot mount the volume of a pool")]
+    Kernel(#[source] sys::Error),
+    /// The API server refused, or cannot be reached.
+    #[error("the API server refused")]
+    Cluster(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Another instance leads now.
+    #[error("leadership was lost")]
+    Deposed,
+    /// The metrics cannot be served.
+    #[error("cannot serve metrics on port {port}")]
+    Metrics {
+        /// The port.
+        port: u16,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A listening socket failed.
     #[error("cannot serve on {}", socket.display())]
@@ -82,6 +115,18 @@ impl Error {
 pub async fn run(args: Args) -> Result<(), Error> {
     let stop = kit::shutdown::on_signals().map_err(Error::file("listen for signals in", "this process"))?;
     let pools = pool::parse(&args.data_dir)?;
+    let _metrics = match args.metrics_port {
+        None => None,
+        Some(port) => {
+            let (paths, system) = (pools.iter().map(|pool| pool.path.clone()).collect::<Vec<_>>(), args.system_dir);
+            let fact = metrics::Fact {
+                name: operator::ON_ROOT,
+                help: "HPP pool path sharing a filesystem with OS, fix to prevent HPP PVs from causing disk pressure",
+                holds: move || paths.iter().any(|path| pool::is_on_same_file_system(path, &system)),
+            };
+            Some(metrics::serve("hostpath-csi", port, fact.registry(), &stop).await?)
+        }
+    };
     let driver = Arc::new(csi::Driver::new(args.driver_name.clone(), args.node_name.clone(), pools)?);
     let endpoint = PathBuf::from(args.endpoint.trim_start_matches("unix://").trim_start_matches("unix:"));
     let serving = csi::serve(driver, &endpoint, stop.clone());

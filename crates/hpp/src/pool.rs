@@ -1,5 +1,6 @@
 //! Pools: the directories volumes are kept in, each with a name that StorageClasses choose it by.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -9,6 +10,9 @@ use crate::Error;
 /// The pool of a driver that was given one directory and no name.
 const DEFAULT: &str = "legacy";
 
+/// A file in volumes that are mounted as pools: where it is missing, the directory is not the pool yet.
+pub(crate) const MARK: &str = ".hostpath-pool";
+
 /// One directory for volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -17,6 +21,24 @@ pub struct Pool {
     pub name: String,
     /// The directory.
     pub path: PathBuf,
+    /// All nodes have the same directory: its volumes can be used on all of them.
+    #[serde(default)]
+    pub shared: bool,
+    /// Something is mounted there, and until it is the pool is not what it is to be.
+    #[serde(default)]
+    pub mounted: bool,
+}
+
+impl Pool {
+    /// A directory of this node alone.
+    pub fn local(name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        Pool { name: name.into(), path: path.into(), shared: false, mounted: false }
+    }
+
+    /// Whether what is to be mounted there is.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.mounted || self.path.join(MARK).exists()
+    }
 }
 
 /// Pools as the command line gives them: one directory, or JSON.
@@ -27,7 +49,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Pool>, Error> {
                 "--data-dir {text:?}: neither an absolute path nor a JSON list of pools"
             )));
         }
-        return Ok(vec![Pool { name: DEFAULT.into(), path: text.into() }]);
+        return Ok(vec![Pool::local(DEFAULT, text)]);
     }
     let pools: Vec<Pool> = serde_json::from_str(text).map_err(|error| {
         Error::Argument(format!("--data-dir {text:?} is not a list of pools with name and path: {error}"))
@@ -76,9 +98,30 @@ pub(crate) fn space(path: &Path) -> std::io::Result<Space> {
     })
 }
 
+/// Whether nobody can write there, because of the mount or of the file system; of what is not there nothing is said.
+pub(crate) fn is_read_only(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|stat| stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// Whether what one takes the other has no more; of what is not there nothing is said.
+pub(crate) fn is_on_same_file_system(one: &Path, other: &Path) -> bool {
+    match (std::fs::metadata(one), std::fs::metadata(other)) {
+        (Ok(one), Ok(other)) => one.dev() == other.dev(),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_systems_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(is_on_same_file_system(dir.path(), &dir.path().join(".")));
+        assert!(!is_on_same_file_system(dir.path(), Path::new("/proc")));
+        assert!(!is_on_same_file_system(dir.path(), &dir.path().join("none")));
+    }
 
     #[test]
     fn pools_as_they_are_given() {

@@ -1,6 +1,9 @@
-//! The Controller service: making, removing, listing and growing volumes of this node.
+//! The Controller service: making, removing, listing and growing volumes of this node, and snapshots of them.
 //!
-//! A directory needs no attaching, and snapshots and clones are not among what the driver announces.
+//! A directory needs no attaching.
+
+mod create;
+mod snapshots;
 
 use std::sync::Arc;
 
@@ -12,12 +15,15 @@ use rpc::csi::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Driver, TOPOLOGY, capability, failed, unannounced};
+use super::{Driver, TOPOLOGY, busy, capability, failed, page, unannounced};
 use crate::pool;
-use crate::store::{self, Record, Volume};
+use crate::store::{self, Volume};
 
-const ABILITIES: [Type; 7] = [
+const ABILITIES: [Type; 10] = [
     Type::CreateDeleteVolume,
+    Type::CloneVolume,
+    Type::CreateDeleteSnapshot,
+    Type::ListSnapshots,
     Type::ListVolumes,
     Type::GetCapacity,
     Type::GetVolume,
@@ -34,38 +40,9 @@ impl Controller for Service {
         &self,
         request: Request<csi::CreateVolumeRequest>,
     ) -> Result<Response<csi::CreateVolumeResponse>, Status> {
-        let request = request.into_inner();
-        if request.name.is_empty() {
-            return Err(Status::invalid_argument("name is required"));
-        }
-        let block = capability::is_block(&request.volume_capabilities)?;
-        if request.volume_content_source.is_some() {
-            return Err(Status::invalid_argument("volume_content_source: volumes are made empty by this driver"));
-        }
-        self.0.check_place(request.accessibility_requirements.as_ref())?;
-        let pool = self.0.pool(&request.parameters)?;
-        let range = request.capacity_range.as_ref();
-        let size = capability::size(range, block)?;
-        let _held = self.0.changing.lock().await;
-        let id = store::id(&request.name);
-        let known = store::find(&self.0.pools, &id).map_err(failed("read the record of the volume"))?;
-        let volume = match known {
-            Some(known) => {
-                let same = known.record.block == block && known.pool == *pool && known.record.name == request.name;
-                if !same || !capability::fits(range, known.record.size) {
-                    let message = format!("volume {:?} exists already with another size, mode or pool", request.name);
-                    return Err(Status::already_exists(message));
-                }
-                known.ensure().map_err(failed("make the volume"))?;
-                known
-            }
-            None => {
-                check_space(pool, size)?;
-                let record = Record { name: request.name, block, size, ..Default::default() };
-                Volume::create(pool, record).map_err(failed("make the volume"))?
-            }
-        };
-        tracing::info!(volume = volume.id, size, block, pool = pool.name, "volume made");
+        let volume = create::volume(&self.0, request.into_inner()).await?;
+        let (size, block, pool) = (volume.record.size, volume.record.block, &volume.pool.name);
+        tracing::info!(volume = volume.id, size, block, pool, "volume made");
         Ok(Response::new(csi::CreateVolumeResponse { volume: Some(self.0.describe(&volume)) }))
     }
 
@@ -74,13 +51,21 @@ impl Controller for Service {
         request: Request<csi::DeleteVolumeRequest>,
     ) -> Result<Response<csi::DeleteVolumeResponse>, Status> {
         let id = request.into_inner().volume_id;
-        let _held = self.0.changing.lock().await;
+        let _held = self.0.changing().await?;
         match self.0.volume(&id) {
             Ok(volume) => {
-                if volume.record.targets.iter().any(|target| super::node::is_mounted(target)) {
+                let changed = self.0.busy.change(busy::volume(&id))?;
+                if volume.record.targets_on(&self.0.node).iter().any(|target| super::node::is_mounted(target)) {
                     return Err(Status::failed_precondition(format!("volume {id:?} is still published to a pod")));
                 }
-                let removing = tokio::task::spawn_blocking(move || volume.delete()).await;
+                if volume.record.block {
+                    self.0.detach(&volume)?;
+                }
+                let removing = tokio::task::spawn_blocking(move || {
+                    let _changed = changed;
+                    volume.delete()
+                });
+                let removing = removing.await;
                 removing.map_err(|error| Status::internal(error.to_string()))?.map_err(failed("remove the volume"))?;
                 tracing::info!(volume = id, "volume removed");
             }
@@ -99,11 +84,17 @@ impl Controller for Service {
             return Err(Status::invalid_argument("volume_id and volume_capabilities are required"));
         }
         let volume = self.0.volume(&request.volume_id)?;
-        let refusal = match capability::is_block(&request.volume_capabilities) {
+        let refusal = match capability::is_block(&request.volume_capabilities, volume.pool.shared) {
             Ok(block) if block == volume.record.block => None,
             Ok(true) => Some("the volume is a file system, not a block device".to_owned()),
             Ok(false) => Some("the volume is a block device, not a file system".to_owned()),
             Err(status) => Some(status.message().to_owned()),
+        };
+        let other_pool = request.parameters.get(super::POOL).filter(|pool| **pool != volume.pool.name);
+        let refusal = match (refusal, other_pool) {
+            (None, Some(pool)) => Some(format!("the volume is in pool {:?}, not in {pool:?}", volume.pool.name)),
+            (None, None) if !request.volume_context.is_empty() => Some("the volume has no volume_context".to_owned()),
+            (refusal, _) => refusal,
         };
         let confirmed = refusal.is_none().then_some(Confirmed {
             volume_context: request.volume_context,
@@ -120,27 +111,17 @@ impl Controller for Service {
         request: Request<csi::ListVolumesRequest>,
     ) -> Result<Response<csi::ListVolumesResponse>, Status> {
         let request = request.into_inner();
-        let most = usize::try_from(request.max_entries)
-            .map_err(|_| Status::invalid_argument("max_entries is negative"))
-            .map(|most| if most == 0 { usize::MAX } else { most })?;
-        let all = store::all(&self.0.pools).map_err(failed("list volumes"))?;
-        let token = request.starting_token;
-        // A token is the last volume of the page before: it holds also when volumes come and go meanwhile.
-        if !token.is_empty() && store::id(&token) != token {
-            return Err(Status::aborted(format!("starting_token {token:?} is not one of this driver")));
-        }
-        let rest: Vec<&Volume> = all.iter().filter(|volume| token.is_empty() || volume.id > token).collect();
-        let page = &rest[..most.min(rest.len())];
-        let next_token = page.last().filter(|_| page.len() < rest.len()).map(|last| last.id.clone());
+        let mut all = store::all(&self.0.pools).map_err(failed("list volumes"))?;
+        all.retain(|volume| !volume.record.filling);
+        let (page, next_token) = page::of(all, |volume| &volume.id, request.max_entries, &request.starting_token)?;
         let entries = page.iter().map(|volume| {
             let status = list_volumes_response::VolumeStatus {
                 published_node_ids: self.0.published_on(volume),
                 volume_condition: Some(condition(volume)),
             };
-            Ok(list_volumes_response::Entry { volume: Some(self.0.describe(volume)), status: Some(status) })
+            list_volumes_response::Entry { volume: Some(self.0.describe(volume)), status: Some(status) }
         });
-        let entries = entries.collect::<Result<_, Status>>()?;
-        Ok(Response::new(csi::ListVolumesResponse { entries, next_token: next_token.unwrap_or_default() }))
+        Ok(Response::new(csi::ListVolumesResponse { entries: entries.collect(), next_token }))
     }
 
     async fn controller_get_volume(
@@ -161,13 +142,19 @@ impl Controller for Service {
         request: Request<csi::GetCapacityRequest>,
     ) -> Result<Response<csi::GetCapacityResponse>, Status> {
         let request = request.into_inner();
+        let pool = match self.0.pool(&request.parameters) {
+            // A pool that is not mounted, or that nobody can write, has no room for anything.
+            Err(status) if matches!(status.code(), tonic::Code::Unavailable | tonic::Code::FailedPrecondition) => {
+                return Ok(Response::new(csi::GetCapacityResponse::default()));
+            }
+            other => other?,
+        };
         let elsewhere = request.accessible_topology.is_some_and(|topology| !self.0.is_here(&topology));
-        let unfit =
-            !request.volume_capabilities.is_empty() && capability::is_block(&request.volume_capabilities).is_err();
-        if elsewhere || unfit {
+        let capabilities = &request.volume_capabilities;
+        let unfit = !capabilities.is_empty() && capability::is_block(capabilities, pool.shared).is_err();
+        if (elsewhere && !pool.shared) || unfit {
             return Ok(Response::new(csi::GetCapacityResponse::default()));
         }
-        let pool = self.0.pool(&request.parameters)?;
         let space = pool::space(&pool.path).map_err(failed("measure the pool"))?;
         Ok(Response::new(csi::GetCapacityResponse {
             available_capacity: space.available,
@@ -184,9 +171,13 @@ impl Controller for Service {
         let Some(range) = request.capacity_range else {
             return Err(Status::invalid_argument("capacity_range is required"));
         };
-        let _held = self.0.changing.lock().await;
+        let _held = self.0.changing().await?;
         let mut volume = self.0.volume(&request.volume_id)?;
-        let size = capability::size(Some(&range), volume.record.block)?;
+        if volume.record.filling {
+            return Err(Status::failed_precondition(format!("volume {:?} is not filled yet", volume.id)));
+        }
+        capability::check_kind(request.volume_capability.as_ref(), volume.record.block)?;
+        let size = capability::size(Some(&range), volume.record.block, None)?;
         if range.limit_bytes > 0 && volume.record.size > range.limit_bytes {
             let message = format!("the volume has {} bytes and is not made smaller", volume.record.size);
             return Err(Status::out_of_range(message));
@@ -230,23 +221,23 @@ impl Controller for Service {
 
     async fn create_snapshot(
         &self,
-        _: Request<csi::CreateSnapshotRequest>,
+        request: Request<csi::CreateSnapshotRequest>,
     ) -> Result<Response<csi::CreateSnapshotResponse>, Status> {
-        unannounced("CreateSnapshot")
+        snapshots::create(&self.0, request.into_inner()).await
     }
 
     async fn delete_snapshot(
         &self,
-        _: Request<csi::DeleteSnapshotRequest>,
+        request: Request<csi::DeleteSnapshotRequest>,
     ) -> Result<Response<csi::DeleteSnapshotResponse>, Status> {
-        unannounced("DeleteSnapshot")
+        snapshots::delete(&self.0, request.into_inner().snapshot_id).await
     }
 
     async fn list_snapshots(
         &self,
-        _: Request<csi::ListSnapshotsRequest>,
+        request: Request<csi::ListSnapshotsRequest>,
     ) -> Result<Response<csi::ListSnapshotsResponse>, Status> {
-        unannounced("ListSnapshots")
+        snapshots::list(&self.0, &request.into_inner())
     }
 
     async fn controller_modify_volume(
@@ -272,40 +263,65 @@ impl Driver {
         Err(Status::invalid_argument(format!("not correct node: this is {}", self.node)))
     }
 
-    /// The volume in the words of CSI. A directory is said to have what was asked for, so that growth shows, though its files
+    /// The volume in the words of CSI. A directory is said to have what was asked for, so that growth shows, though
+    /// its files
     /// may take what the pool has.
     fn describe(&self, volume: &Volume) -> csi::Volume {
         csi::Volume {
             capacity_bytes: volume.record.size,
             volume_id: volume.id.clone(),
-            accessible_topology: vec![self.topology()],
+            content_source: volume.record.origin.as_ref().map(create::source),
+            accessible_topology: if volume.pool.shared { Vec::new() } else { vec![self.topology()] },
             ..Default::default()
         }
     }
 
+    /// The nodes it is published on; what others say of themselves is believed.
     fn published_on(&self, volume: &Volume) -> Vec<String> {
-        let published = volume.record.targets.iter().any(|target| super::node::is_mounted(target));
-        if published { vec![self.node.clone()] } else { Vec::new() }
+        let mut nodes = volume.record.targets.clone();
+        if let Some(own) = nodes.get_mut(&self.node) {
+            own.retain(|target| super::node::is_mounted(target));
+        }
+        nodes.into_iter().filter(|(_, targets)| !targets.is_empty()).map(|(node, _)| node).collect()
     }
 }
 
 /// A sparse file can be larger than the disk, but nobody would be glad of it.
 fn check_space(pool: &crate::Pool, size: i64) -> Result<(), Status> {
     let space = pool::space(&pool.path).map_err(failed("measure the pool"))?;
-    if size <= space.available {
-        return Ok(());
+    if size > space.total {
+        let message = format!("{size} bytes are asked for, and all of pool {:?} has {}", pool.name, space.total);
+        return Err(Status::out_of_range(message));
     }
-    Err(Status::out_of_range(format!("{size} bytes are asked for, and pool {:?} has {}", pool.name, space.available)))
+    if size > space.available || space.available == 0 {
+        let message = format!("{size} bytes are asked for, and pool {:?} has {} left", pool.name, space.available);
+        return Err(Status::resource_exhausted(message));
+    }
+    Ok(())
 }
+
+/// Of a pool with less room than one part in this many, volumes are said to be in danger.
+const SCARCE: i64 = 100;
 
 /// How the volume is.
 pub(super) fn condition(volume: &Volume) -> VolumeCondition {
-    if volume.is_whole() {
-        return VolumeCondition { abnormal: false, message: "the volume is well".into() };
+    let pool = &volume.pool;
+    if !volume.data().is_whole() {
+        let what = if volume.record.block { "file" } else { "directory" };
+        let message = format!("the {what} of the volume is missing in pool {:?}", pool.name);
+        return VolumeCondition { abnormal: true, message };
     }
-    let what = if volume.record.block { "file" } else { "directory" };
-    VolumeCondition {
-        abnormal: true,
-        message: format!("the {what} of the volume is missing in pool {:?}", volume.pool.name),
+    if pool::is_read_only(&pool.path) {
+        return VolumeCondition { abnormal: true, message: format!("pool {:?} can only be read", pool.name) };
+    }
+    match pool::space(&pool.path) {
+        Ok(space) if space.available < space.total / SCARCE => {
+            let message = format!("pool {:?} has {} of {} bytes left", pool.name, space.available, space.total);
+            VolumeCondition { abnormal: true, message }
+        }
+        Ok(_) => VolumeCondition { abnormal: false, message: "the volume is well".into() },
+        Err(error) => {
+            VolumeCondition { abnormal: true, message: format!("pool {:?} cannot be measured: {error}", pool.name) }
+        }
     }
 }

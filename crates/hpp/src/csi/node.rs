@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use rpc::csi::node_server::Node;
 use rpc::csi::node_service_capability::{self, Rpc, rpc::Type};
+use rpc::csi::volume_capability::access_mode::Mode;
 use rpc::csi::{self, NodeServiceCapability, VolumeUsage, volume_usage::Unit};
 use sys::{loop_device, mount};
 use tonic::{Request, Response, Status};
 
 use super::controller::condition;
 use super::{Driver, capability, failed, refused, unannounced};
-use crate::pool;
-use crate::store::{self, Record, Volume};
+use crate::store::{Record, Volume};
+use crate::{pool, record};
 
 const ABILITIES: [Type; 4] =
     [Type::GetVolumeStats, Type::VolumeCondition, Type::ExpandVolume, Type::SingleNodeMultiWriter];
@@ -37,30 +38,42 @@ impl Node for Service {
             return Err(Status::invalid_argument("volume_capability is required"));
         };
         let target = path("target_path", &request.target_path)?;
-        let block = capability::is_block_one(wanted)?;
+        let block = capability::is_block_one(wanted, true)?;
         let driver = &self.0;
-        let _held = driver.changing.lock().await;
+        let _held = driver.changing().await?;
         let mut volume = match driver.volume(&request.volume_id) {
             Err(status) if status.code() == tonic::Code::NotFound && is_ephemeral(&request.volume_context) => {
                 driver.make_ephemeral(&request.volume_id, block, &request.volume_context)?
             }
             other => other?,
         };
+        capability::is_block_one(wanted, volume.pool.shared)?;
+        if volume.record.filling {
+            return Err(Status::aborted(format!("volume {:?} is not filled yet", volume.id)));
+        }
         match (volume.record.block, block) {
             (false, true) => {
-                return Err(Status::invalid_argument("cannot publish a non-block volume as block volume"));
+                return Err(Status::failed_precondition("cannot publish a non-block volume as block volume"));
             }
             (true, false) => {
-                return Err(Status::invalid_argument("cannot publish a block volume as a file system"));
+                return Err(Status::failed_precondition("cannot publish a block volume as a file system"));
             }
             _ => {}
         }
         if is_mounted(&target) {
-            return Ok(Response::new(csi::NodePublishVolumeResponse {}));
+            return driver.check_published(&volume, &target, request.readonly).map(|()| answer());
+        }
+        let elsewhere = volume.record.targets_on(&driver.node).iter().find(|known| is_mounted(known));
+        if let (Some(other), Some(Mode::SingleNodeSingleWriter)) = (elsewhere, capability::mode(wanted)) {
+            return Err(Status::failed_precondition(format!(
+                "volume {:?} is published at {}, and SINGLE_NODE_SINGLE_WRITER is for one path",
+                volume.id,
+                other.display()
+            )));
         }
         // First on record: what is published is unpublished even when this process ends in between.
-        volume.record.targets.retain(|known| *known != target && is_mounted(known));
-        volume.record.targets.push(target.clone());
+        volume.record.retain_on(&driver.node, |known| *known != target && is_mounted(known));
+        volume.record.targets.entry(driver.node.clone()).or_default().push(target.clone());
         volume.keep().map_err(failed("keep the record of the volume"))?;
         if block {
             driver.publish_device(&volume, &target)?;
@@ -68,7 +81,7 @@ impl Node for Service {
             publish_directory(&volume, &target, request.readonly)?;
         }
         tracing::info!(volume = volume.id, target = %target.display(), "volume published");
-        Ok(Response::new(csi::NodePublishVolumeResponse {}))
+        Ok(answer())
     }
 
     async fn node_unpublish_volume(
@@ -80,7 +93,7 @@ impl Node for Service {
             return Err(Status::invalid_argument("volume_id is required"));
         }
         let target = path("target_path", &request.target_path)?;
-        let _held = self.0.changing.lock().await;
+        let _held = self.0.changing().await?;
         // Also of a volume that is gone: nothing of it must stay with the pod.
         mount::detach(&target).map_err(|error| refused(&error))?;
         remove_target(&target)?;
@@ -90,7 +103,7 @@ impl Node for Service {
             }
             other => other?,
         };
-        volume.record.targets.retain(|known| *known != target && is_mounted(known));
+        volume.record.retain_on(&self.0.node, |known| *known != target && is_mounted(known));
         if volume.record.targets.is_empty() {
             if volume.record.block {
                 self.0.detach(&volume)?;
@@ -142,8 +155,9 @@ impl Node for Service {
     ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
         let request = request.into_inner();
         let at = path("volume_path", &request.volume_path)?;
-        let _held = self.0.changing.lock().await;
+        let _held = self.0.changing().await?;
         let volume = self.0.volume(&request.volume_id)?;
+        capability::check_kind(request.volume_capability.as_ref(), volume.record.block)?;
         if !is_mounted(&at) {
             return Err(Status::not_found(format!("volume {:?} is not published at {}", volume.id, at.display())));
         }
@@ -156,7 +170,7 @@ impl Node for Service {
                 format!("the volume has {} bytes: it is made larger by ControllerExpandVolume", volume.record.size);
             return Err(Status::out_of_range(message));
         }
-        let file = volume.file().map_err(|error| refused(&error))?;
+        let file = volume.data().file().map_err(failed("open the volume"))?;
         if let Some(device) = loop_device::find(&file, &self.0.dev).map_err(|error| refused(&error))? {
             loop_device::follow_size(&device).map_err(|error| refused(&error))?;
         }
@@ -200,12 +214,32 @@ impl Node for Service {
     }
 }
 
+fn answer() -> Response<csi::NodePublishVolumeResponse> {
+    Response::new(csi::NodePublishVolumeResponse {})
+}
+
 impl Driver {
+    /// Whether what is mounted at `target` already is what is asked for.
+    fn check_published(&self, volume: &Volume, target: &Path, read_only: bool) -> Result<(), Status> {
+        if !volume.record.targets_on(&self.node).iter().any(|known| known == target) {
+            let message = format!("something other than volume {:?} is mounted at {}", volume.id, target.display());
+            return Err(Status::already_exists(message));
+        }
+        // Of a pool that nobody can write, all its mounts look alike.
+        let known = volume.record.block || pool::is_read_only(&volume.pool.path);
+        if !known && pool::is_read_only(target) != read_only {
+            let how = if read_only { "so that it can be written" } else { "read-only" };
+            let message = format!("volume {:?} is published at {} already, {how}", volume.id, target.display());
+            return Err(Status::already_exists(message));
+        }
+        Ok(())
+    }
+
     fn make_ephemeral(&self, id: &str, block: bool, context: &HashMap<String, String>) -> Result<Volume, Status> {
         if block {
             return Err(Status::invalid_argument("an ephemeral volume is a file system"));
         }
-        if store::id(id) != id {
+        if !record::is_id(id) {
             return Err(Status::invalid_argument(format!("volume_id {id:?} cannot be a file's name")));
         }
         let record = Record { name: id.to_owned(), ephemeral: true, ..Default::default() };
@@ -213,7 +247,7 @@ impl Driver {
     }
 
     fn publish_device(&self, volume: &Volume, target: &Path) -> Result<(), Status> {
-        let file = volume.file().map_err(|error| refused(&error))?;
+        let file = volume.data().file().map_err(failed("open the volume"))?;
         let device = loop_device::attach(&file, &self.dev).map_err(|error| refused(&error))?;
         std::fs::File::options()
             .create(true)
@@ -224,17 +258,17 @@ impl Driver {
     }
 
     /// Gives back the loop device of a volume that nobody has any more.
-    fn detach(&self, volume: &Volume) -> Result<(), Status> {
-        match volume.file() {
+    pub(super) fn detach(&self, volume: &Volume) -> Result<(), Status> {
+        match volume.data().file() {
             Ok(file) => loop_device::detach(&file, &self.dev).map_err(|error| refused(&error)),
-            Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => Ok(()),
-            Err(error) => Err(refused(&error)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed("open the volume")(error)),
         }
     }
 }
 
 fn publish_directory(volume: &Volume, target: &Path, read_only: bool) -> Result<(), Status> {
-    let source = volume.open().map_err(|error| refused(&error))?;
+    let source = volume.data().open().map_err(|error| refused(&error))?;
     match std::fs::create_dir(target) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
             return Err(failed("make the directory that the volume is bound to")(error));

@@ -77,7 +77,7 @@ async fn what_is_refused() {
         (
             with(&|r| r.volume_content_source = Some(csi::VolumeContentSource::default())),
             Code::InvalidArgument,
-            "made empty",
+            "one of volume and snapshot is required",
         ),
     ] {
         let refused = plugin.controller.create_volume(request).await.unwrap_err();

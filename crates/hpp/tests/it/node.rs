@@ -142,8 +142,8 @@ async fn what_is_refused() {
         (publish("dir", Path::new("/a/../b"), false), Code::InvalidArgument),
         (publish("none", &target, false), Code::NotFound),
         (publish("../one", &target, false), Code::NotFound),
-        (publish("dir", &target, true), Code::InvalidArgument),
-        (publish("dev", &target, false), Code::InvalidArgument),
+        (publish("dir", &target, true), Code::FailedPrecondition),
+        (publish("dev", &target, false), Code::FailedPrecondition),
         (NodePublishVolumeRequest { volume_capability: None, ..publish("dir", &target, false) }, Code::InvalidArgument),
     ] {
         let text = format!("{request:?}");

@@ -36,13 +36,46 @@ impl Plugin {
         Self::start_in(dir)
     }
 
+    /// Another node, with a pool that both have.
+    pub(crate) fn start_at(dir: tempfile::TempDir, node: &str) -> Plugin {
+        let shared = Pool { shared: true, ..Pool::local("shared", dir.path().join("shared")) };
+        let driver = Driver::new(hpp::csi::NAME.into(), node.into(), vec![shared]).unwrap();
+        let socket = dir.path().join(node);
+        Self::serve(dir, driver, &socket)
+    }
+
+    /// With a pool that a volume is to be mounted at.
+    pub(crate) fn start_mounted(dir: tempfile::TempDir) -> Plugin {
+        let pools = vec![
+            Pool::local("plain", dir.path().join("plain")),
+            Pool { mounted: true, ..Pool::local("mounted", dir.path().join("mounted")) },
+        ];
+        let driver = Driver::new(hpp::csi::NAME.into(), NODE.into(), pools).unwrap();
+        let socket = dir.path().join("csi.sock");
+        Self::serve(dir, driver, &socket)
+    }
+
+    /// With one pool, in a directory of `disk`.
+    pub(crate) fn start_on(disk: &Path) -> Plugin {
+        let dir = tempfile::tempdir_in(disk).unwrap();
+        std::fs::create_dir_all(dir.path().join("pods")).unwrap();
+        let driver = Driver::new(hpp::csi::NAME.into(), NODE.into(), vec![Pool::local("one", dir.path())]).unwrap();
+        let socket = dir.path().join("csi.sock");
+        Self::serve(dir, driver, &socket)
+    }
+
     fn start_in(dir: tempfile::TempDir) -> Plugin {
-        let pool = |name: &str| Pool { name: name.into(), path: dir.path().join(name) };
+        let pool = |name: &str| Pool::local(name, dir.path().join(name));
         let driver = Driver::new(hpp::csi::NAME.into(), NODE.into(), vec![pool("one"), pool("two")]).unwrap();
-        let (socket, stop) = (dir.path().join("csi.sock"), CancellationToken::new());
-        let (at, stopped) = (socket.clone(), stop.clone());
+        let socket = dir.path().join("csi.sock");
+        Self::serve(dir, driver, &socket)
+    }
+
+    fn serve(dir: tempfile::TempDir, driver: Driver, socket: &Path) -> Plugin {
+        let stop = CancellationToken::new();
+        let (at, stopped) = (socket.to_path_buf(), stop.clone());
         tokio::spawn(async move { hpp::csi::serve(Arc::new(driver), &at, stopped).await.unwrap() });
-        let channel = channel(&socket);
+        let channel = channel(socket);
         Plugin {
             dir,
             identity: IdentityClient::new(channel.clone()),

@@ -1,0 +1,365 @@
+//! The operator: deploys the CSI driver, and the legacy provisioner where it is asked for, as the HostPathProvisioner
+//! object says.
+//!
+//! ```text
+//! HostPathProvisioner -> pools (check) -> manifests (render) -> server-side apply -> readiness -> status
+//! ```
+
+mod beside;
+mod claims;
+mod constraints;
+pub mod install;
+mod manifests;
+mod monitoring;
+pub mod object;
+mod pools;
+mod status;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec};
+use kit::apply::{self, Applied};
+use kit::events::Recorder;
+use kit::queue::{Next, Queue};
+use kit::shutdown::{self, CancellationToken};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Chain, Task, lease};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource as _, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+pub use self::beside::Controllers;
+use self::manifests::Settings;
+pub(crate) use self::monitoring::ON_ROOT;
+use self::object::{HostPathProvisioner, PathConfig, Spec, StoragePool};
+use self::pools::Refusal;
+use crate::{Error, metrics};
+
+const MANAGER: &str = "hostpath-provisioner-operator";
+/// Keeps the object until what was deployed for it is gone.
+const FINALIZER: &str = "finalizer.delete.hostpath-provisioner";
+
+/// Command line of the operator.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Namespace of the operator and of what it deploys.
+    #[arg(long, env = "POD_NAMESPACE", default_value = install::NAMESPACE)]
+    pub namespace: String,
+    /// Name of this replica in the leader election.
+    #[arg(long, env = "POD_NAME", default_value = "hostpath-provisioner-operator")]
+    pub identity: String,
+    /// Image of what is deployed.
+    #[arg(long, env = "PROVISIONER_IMAGE", default_value = install::IMAGE)]
+    pub image: String,
+    /// Who makes, grows and captures volumes by calling the driver.
+    #[arg(long, env = "CSI_CONTROLLERS", value_enum, default_value = "driver")]
+    pub controllers: Controllers,
+    /// Where metrics and health are served; nowhere by default.
+    #[arg(long)]
+    pub metrics_port: Option<u16>,
+}
+
+/// Runs until it is told to stop, or until another replica leads.
+///
+/// # Errors
+/// When the process cannot be set up, or leadership is lost.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let stop = shutdown::on_signals().map_err(Error::file("listen for signals in", "this process"))?;
+    let client = kit::client::connect(MANAGER).await.map_err(|error| Error::Cluster(Box::new(error)))?;
+    let objects: Store<HostPathProvisioner> = Store::default();
+    let _watch = store::watch(Api::all(client.clone()), Watch::default(), objects.clone(), |_| {});
+    let _metrics = match args.metrics_port {
+        None => None,
+        Some(port) => {
+            let fact = metrics::Fact {
+                name: monitoring::READY,
+                help: "HPP CR Ready",
+                holds: move || objects.list().iter().any(|object| object.is("Available")),
+            };
+            Some(metrics::serve(MANAGER, port, fact.registry(), &stop).await?)
+        }
+    };
+    let leader = lease::acquire(client.clone(), &args.namespace, MANAGER, &args.identity, &stop).await;
+    let Ok(leader) = leader else { return Ok(()) };
+    let _running = Operator::start(client, &args.namespace, args.image, args.controllers, &stop);
+    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+}
+
+/// The operator at work; dropping it stops it.
+pub struct Operator {
+    _tasks: Vec<Task<()>>,
+}
+
+struct Context {
+    client: Client,
+    settings: Settings,
+    objects: Store<HostPathProvisioner>,
+    drivers: Store<DaemonSet>,
+    /// The driver's pods, for the nodes they are on.
+    pods: Store<Pod>,
+    claims: Store<PersistentVolumeClaim>,
+    mounters: Store<Deployment>,
+    applied: Applied,
+    recorder: Recorder,
+}
+
+impl Operator {
+    /// Starts the watches and the work.
+    pub fn start(
+        client: Client,
+        namespace: &str,
+        image: String,
+        controllers: Controllers,
+        stop: &CancellationToken,
+    ) -> Self {
+        let context = Arc::new(Context {
+            client: client.clone(),
+            settings: Settings { namespace: namespace.to_owned(), image, controllers, ..Settings::default() },
+            objects: Store::default(),
+            drivers: Store::default(),
+            pods: Store::default(),
+            claims: Store::default(),
+            mounters: Store::default(),
+            applied: Applied::by(MANAGER),
+            recorder: Recorder::new(client.clone(), MANAGER, ""),
+        });
+        let queue: Queue<Key> = Queue::default();
+        let wake = queue.clone();
+        let objects = Api::<HostPathProvisioner>::all(client.clone());
+        let all = context.objects.clone();
+        let mut tasks = vec![store::watch(objects, Watch::default(), context.objects.clone(), move |change| {
+            wake.add(change.key.clone());
+            if change.new.is_none() {
+                all.keys().into_iter().for_each(|key| wake.add(key));
+            }
+        })];
+        let ours = || watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
+        let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
+        let how = Watch { config: ours(), trim: |set: &mut DaemonSet| set.spec = None, ..Watch::default() };
+        tasks.push(follow(sets, how, context.drivers.clone(), "apps/v1", &queue, &context));
+        let mounters = Api::<Deployment>::namespaced(client.clone(), namespace);
+        let how = Watch { config: ours(), trim: |mounter: &mut Deployment| mounter.spec = None, ..Watch::default() };
+        tasks.push(follow(mounters, how, context.mounters.clone(), "apps/v1", &queue, &context));
+        let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), namespace);
+        let how = Watch { config: ours(), ..Watch::default() };
+        tasks.push(follow(claims, how, context.claims.clone(), "v1", &queue, &context));
+        let pods = Api::<Pod>::namespaced(client, namespace);
+        let config = watcher::Config::default().labels(&format!("k8s-app={}", manifests::DRIVER));
+        let how = Watch { config, trim: trim_pod, ..Watch::default() };
+        tasks.push(follow(pods, how, context.pods.clone(), "v1", &queue, &context));
+        let stopping = stop.clone();
+        tasks.push(kit::spawn("operator", async move {
+            context.objects.synced().await;
+            context.drivers.synced().await;
+            context.pods.synced().await;
+            context.claims.synced().await;
+            context.mounters.synced().await;
+            let workers = queue.run(1, &stopping, move |key| reconcile(context.clone(), key));
+            for worker in workers {
+                let _ = worker.await;
+            }
+        }));
+        Operator { _tasks: tasks }
+    }
+}
+
+/// Watches a kind that is deployed: whatever happens to it, it is looked whether all is as it is to be.
+fn follow<K>(
+    api: Api<K>,
+    how: Watch<K>,
+    store: Store<K>,
+    version: &'static str,
+    queue: &Queue<Key>,
+    context: &Arc<Context>,
+) -> Task<()>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
+{
+    let (queue, context) = (queue.clone(), context.clone());
+    store::watch(api, how, store, move |change| {
+        let manifest = json!({"apiVersion": version, "kind": K::kind(&()), "metadata": {
+            "name": change.key.name, "namespace": change.key.namespace}});
+        context.applied.touched(&apply::address(&manifest), change.new.map(kube::Resource::meta));
+        context.objects.keys().into_iter().for_each(|key| queue.add(key));
+    })
+}
+
+/// Only which node it is on is read.
+fn trim_pod(pod: &mut Pod) {
+    let node = pod.spec.take().and_then(|spec| spec.node_name);
+    pod.spec = Some(PodSpec { node_name: node, ..PodSpec::default() });
+    pod.status = None;
+}
+
+async fn reconcile(context: Arc<Context>, key: Key) -> Next {
+    let Some(object) = context.objects.get(&key) else { return Next::Wait };
+    let outcome = if object.metadata.deletion_timestamp.is_some() {
+        remove(&context, &object).await
+    } else {
+        deploy(&context, &object).await
+    };
+    match outcome {
+        Ok(next) => next,
+        Err(error) => {
+            tracing::warn!(object = key.name, error = %Chain(&error), "will retry");
+            Next::Retry
+        }
+    }
+}
+
+async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next, Error> {
+    if !object.finalizers().iter().any(|name| name == FINALIZER) {
+        let finalizers: Vec<&str> = object.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
+        patch(
+            context,
+            object,
+            &json!({"metadata": {"finalizers": finalizers, "resourceVersion": object.resource_version()}}),
+        )
+        .await?;
+        context.recorder.normal(&object.object_ref(&()), "DeployStarted", "Started Deployment");
+    }
+    let shared = object.shared();
+    let settings = settings(context).await?;
+    let pools = the_one(context, object)
+        .and_then(|()| pools::of(&object.spec))
+        .and_then(|pools| pools::check_shared(&pools, &shared).map(|()| pools));
+    let mut failure = None;
+    if let Ok(pools) = &pools {
+        let mut manifests = manifests::render(&object.spec, pools, &shared, &settings);
+        let mounted = claims::render(&object.spec, pools, &nodes(context), &settings);
+        prune(context, pools, &mounted).await?;
+        manifests.extend(mounted);
+        let applied = apply::all(&context.client, &context.applied, &manifests).await;
+        failure = applied.err().map(|error| Chain(&error).to_string());
+    }
+    let find = |name: &str| context.drivers.get(&Key::new(context.settings.namespace.as_str(), name));
+    let mut workloads = vec![find(manifests::DRIVER)];
+    let legacy = find(manifests::LEGACY);
+    match (&object.spec.path_config, legacy) {
+        (Some(_), legacy) => workloads.push(legacy),
+        // It was asked for before.
+        (None, Some(_)) if pools.is_ok() => remove_legacy(context).await?,
+        (None, _) => {}
+    }
+    let (claims, mounters) = (context.claims.list(), context.mounters.list());
+    let failed = failure.is_some();
+    let seen = status::Seen {
+        pools: pools.as_deref(),
+        workloads: &workloads,
+        claims: &claims,
+        mounters: &mounters,
+        failure,
+        version: concat!("v", env!("CARGO_PKG_VERSION")),
+    };
+    let status = status::status(object.status.as_ref(), &seen, kit::clock::now());
+    if object.status.as_ref() != Some(&status) {
+        patch(context, object, &json!({ "status": status })).await?;
+        if status.is("Available") && !object.is("Available") {
+            context.recorder.normal(&object.object_ref(&()), "ProvisionerHealthy", "Provisioner Healthy");
+        }
+    }
+    Ok(if failed { Next::Retry } else { Next::Wait })
+}
+
+/// How things are deployed, given what kinds the cluster knows.
+async fn settings(context: &Context) -> Result<Settings, Error> {
+    let monitored = knows(context, "monitoring.coreos.com/v1", &["ServiceMonitor", "PrometheusRule"]).await?;
+    let constrained = knows(context, "security.openshift.io/v1", &["SecurityContextConstraints"]).await?;
+    Ok(Settings { monitored, constrained, ..context.settings.clone() })
+}
+
+async fn knows(context: &Context, version: &str, kinds: &[&str]) -> Result<bool, Error> {
+    match context.client.list_api_group_resources(version).await {
+        Ok(known) => Ok(kinds.iter().all(|kind| known.resources.iter().any(|resource| resource.kind == *kind))),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(Error::Cluster(Box::new(error))),
+    }
+}
+
+/// There is one driver, so one object says how it is: the oldest.
+fn the_one(context: &Context, object: &HostPathProvisioner) -> Result<(), Refusal> {
+    let age = |object: &HostPathProvisioner| (object.metadata.creation_timestamp.clone(), object.name_any());
+    let others = context.objects.list();
+    let mut others = others.iter().filter(|other| other.metadata.deletion_timestamp.is_none());
+    match others.find(|other| age(other) < age(object)) {
+        Some(first) => Err(pools::another(&first.name_any())),
+        None => Ok(()),
+    }
+}
+
+/// The nodes the driver is on, or is to be.
+fn nodes(context: &Context) -> Vec<String> {
+    let pods = context.pods.list();
+    let mut nodes: Vec<String> = pods.into_iter().filter_map(|pod| pod.spec?.node_name).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}
+
+/// Takes away mounts that are not wanted any more. The claims stay, with the volumes that are in them.
+async fn prune(context: &Context, pools: &[StoragePool], wanted: &[serde_json::Value]) -> Result<(), Error> {
+    let wanted: Vec<&str> = wanted.iter().filter_map(|manifest| manifest["metadata"]["name"].as_str()).collect();
+    let driver = context.drivers.get(&Key::new(context.settings.namespace.as_str(), manifests::DRIVER));
+    let everywhere = driver.and_then(|set| set.status).map(|status| status.desired_number_scheduled);
+    // Where the driver is just being replaced it will be again.
+    let settled = everywhere.is_some_and(|count| usize::try_from(count) == Ok(nodes(context).len()));
+    for mounter in context.mounters.list().into_iter().filter(|mounter| mounter.name_any() != MANAGER) {
+        let left = !pools.iter().any(|pool| claims::is_of(&mounter.metadata, pool));
+        if left || (settled && !wanted.contains(&mounter.name_any().as_str())) {
+            delete(context, &[claims::reference(&mounter)]).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn remove_legacy(context: &Context) -> Result<(), Error> {
+    let all = manifests::legacy(&Spec::default(), &PathConfig::default(), &context.settings);
+    delete(context, &all).await
+}
+
+async fn delete(context: &Context, manifests: &[serde_json::Value]) -> Result<(), Error> {
+    for manifest in manifests {
+        let deleted = apply::delete(&context.client, &apply::address(manifest)).await;
+        deleted.map_err(|error| Error::Cluster(Box::new(error)))?;
+    }
+    context.applied.forget();
+    Ok(())
+}
+
+/// Removes what was deployed. Volumes stay where they are: whoever deploys again has them again.
+async fn remove(context: &Context, object: &HostPathProvisioner) -> Result<Next, Error> {
+    if !object.finalizers().iter().any(|name| name == FINALIZER) {
+        return Ok(Next::Wait);
+    }
+    // Another object may ask for the same; the last one takes it along.
+    let others = context
+        .objects
+        .list()
+        .into_iter()
+        .any(|other| other.metadata.uid != object.metadata.uid && other.metadata.deletion_timestamp.is_none());
+    if !others {
+        delete(context, &manifests::render(&object.spec, &[], &[], &settings(context).await?)).await?;
+        remove_legacy(context).await?;
+        for mounter in context.mounters.list().iter().filter(|mounter| mounter.name_any() != MANAGER) {
+            delete(context, &[claims::reference(mounter)]).await?;
+        }
+    }
+    let finalizers: Vec<&String> = object.finalizers().iter().filter(|name| *name != FINALIZER).collect();
+    patch(context, object, &json!({"metadata": {"finalizers": finalizers}})).await?;
+    Ok(Next::Wait)
+}
+
+/// Patches the object; one that is gone needs nothing.
+async fn patch(context: &Context, object: &HostPathProvisioner, change: &serde_json::Value) -> Result<(), Error> {
+    let api: Api<HostPathProvisioner> = Api::all(context.client.clone());
+    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(change)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::Cluster(Box::new(error))),
+    }
+}

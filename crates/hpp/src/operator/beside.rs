@@ -1,0 +1,87 @@
+//! Who makes, grows and captures volumes for claims: the control plane, or a container beside the driver. Pure.
+
+use serde_json::{Value, json};
+
+use super::manifests::{ACCOUNT, DRIVER, Settings, labels};
+
+/// The volume with the container's token, which the driver itself does not get.
+const TOKEN: &str = "token";
+
+/// Who calls the driver's controller service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Controllers {
+    /// A container beside the driver, as on any Kubernetes.
+    #[default]
+    Driver,
+    /// The control plane, which looks after drivers that bring nobody.
+    Cluster,
+}
+
+/// What the container does with the cluster's objects. Who gives this away must have it.
+pub(crate) fn rules() -> Vec<Value> {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
+    let see = &["get", "list", "watch"];
+    vec![
+        rule("", &["persistentvolumes"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "patch"]),
+        rule("", &["persistentvolumeclaims/status"], &["patch"]),
+        rule("", &["nodes"], see),
+        rule("", &["events"], &["create", "patch"]),
+        rule("storage.k8s.io", &["storageclasses", "csinodes", "csidrivers", "volumeattachments"], see),
+        rule("storage.k8s.io", &["csistoragecapacities"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("snapshot.storage.k8s.io", &["volumesnapshots", "volumesnapshotclasses"], see),
+        rule("snapshot.storage.k8s.io", &["volumesnapshotcontents"], &["get", "list", "watch", "patch"]),
+        rule("snapshot.storage.k8s.io", &["volumesnapshotcontents/status"], &["patch"]),
+    ]
+}
+
+/// The container's rights.
+pub(crate) fn rights(settings: &Settings) -> [Value; 2] {
+    let metadata = json!({ "name": ACCOUNT, "labels": labels(DRIVER) });
+    [
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules(),
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT },
+            "subjects": [{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": settings.namespace }],
+        }),
+    ]
+}
+
+/// The container.
+pub(crate) fn container(policy: &str, settings: &Settings) -> Value {
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    json!({
+        "name": "csi-controller",
+        "image": settings.image,
+        "imagePullPolicy": policy,
+        "command": ["csi-controller"],
+        "args": ["--csi-address=/csi/csi.sock"],
+        "env": [
+            field("NODE_NAME", "spec.nodeName"), field("POD_NAMESPACE", "metadata.namespace"),
+            { "name": "MALLOC_ARENA_MAX", "value": "1" },
+        ],
+        "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
+        // The socket is root's. Where SELinux is, only this type reaches it.
+        "securityContext": {
+            "runAsUser": 0, "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true, "seLinuxOptions": { "type": "spc_t" },
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            { "name": "socket", "mountPath": "/csi" },
+            { "name": TOKEN, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true },
+        ],
+    })
+}
+
+/// The volume of its token.
+pub(crate) fn token() -> Value {
+    json!({ "name": TOKEN, "projected": { "sources": [
+        { "serviceAccountToken": { "path": "token", "expirationSeconds": 3607 } },
+        { "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+        { "downwardAPI": { "items": [{ "path": "namespace", "fieldRef": { "fieldPath": "metadata.namespace" } }] } },
+    ] } })
+}

@@ -1,0 +1,319 @@
+//! What is deployed for a HostPathProvisioner. Pure.
+
+use serde_json::{Value, json};
+
+use super::beside::{self, Controllers};
+use super::constraints;
+use super::monitoring::{self, PORT, SCRAPED};
+use super::object::{PathConfig, Spec, StoragePool};
+use super::pools::short;
+use crate::csi;
+
+/// The DaemonSet of the CSI driver.
+pub(crate) const DRIVER: &str = "hostpath-provisioner-csi";
+/// The account its pods have. The driver asks the cluster for nothing; what calls it beside it does.
+pub(crate) const ACCOUNT: &str = "hostpath-provisioner-admin-csi";
+/// Where the driver's socket lies on a node.
+const PLUGIN: &str = "/var/lib/kubelet/plugins/csi-hostpath";
+
+/// The DaemonSet of the legacy provisioner.
+pub(crate) const LEGACY: &str = "hostpath-provisioner";
+/// The account of the legacy provisioner, which makes volumes.
+pub(crate) const LEGACY_ACCOUNT: &str = "hostpath-provisioner-admin";
+
+/// How things are deployed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// The namespace.
+    pub(crate) namespace: String,
+    /// The image of every program.
+    pub(crate) image: String,
+    /// Who calls the driver.
+    pub(crate) controllers: Controllers,
+    /// The cluster knows the kinds of Prometheus' operator.
+    pub(crate) monitored: bool,
+    /// The cluster knows SecurityContextConstraints.
+    pub(crate) constrained: bool,
+}
+
+/// Labels by which what is deployed is found again.
+pub(crate) fn labels(app: &str) -> Value {
+    json!({
+        "k8s-app": app, "app.kubernetes.io/component": "storage",
+        "app.kubernetes.io/managed-by": "hostpath-provisioner-operator",
+    })
+}
+
+/// All manifests.
+pub(crate) fn render(spec: &Spec, pools: &[StoragePool], shared: &[&str], settings: &Settings) -> Vec<Value> {
+    let mut all = vec![account(ACCOUNT, DRIVER, false, settings)];
+    if settings.controllers == Controllers::Driver {
+        all.extend(beside::rights(settings));
+    }
+    if settings.monitored {
+        all.extend(monitoring::render(settings));
+    }
+    if settings.constrained {
+        all.extend(constraints::render(settings, spec.path_config.is_some()));
+    }
+    all.extend([object(settings.controllers), daemon_set(spec, pools, shared, settings)]);
+    if let Some(config) = &spec.path_config {
+        all.extend(legacy(spec, config, settings));
+    }
+    all
+}
+
+fn account(name: &str, app: &str, token: bool, settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": name, "namespace": settings.namespace, "labels": labels(app) },
+        "automountServiceAccountToken": token,
+    })
+}
+
+/// What the legacy provisioner does with the cluster's objects. Who gives this away must have it.
+pub(crate) fn legacy_rules() -> [Value; 3] {
+    [
+        json!({ "apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["get", "list", "watch", "create", "delete"] }),
+        json!({ "apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get", "list", "watch"] }),
+    ]
+}
+
+/// The legacy provisioner; with an empty path only what it is found by.
+pub(crate) fn legacy(spec: &Spec, config: &PathConfig, settings: &Settings) -> Vec<Value> {
+    let path = config.path.trim_end_matches('/');
+    let container = json!({
+        "name": "hostpath-provisioner",
+        "image": settings.image,
+        "imagePullPolicy": spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
+        "command": ["hostpath-provisioner"],
+        "env": [
+            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
+            { "name": "PV_DIR", "value": path },
+            { "name": "USE_NAMING_PREFIX", "value": config.use_naming_prefix.to_string() },
+            { "name": "MALLOC_ARENA_MAX", "value": "1" },
+        ],
+        "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
+        "securityContext": { "privileged": true, "readOnlyRootFilesystem": true },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{ "name": "pv-volume", "mountPath": path }],
+    });
+    let mut pod = json!({
+        "serviceAccountName": LEGACY_ACCOUNT, "terminationGracePeriodSeconds": 5, "containers": [container],
+        "volumes": [{ "name": "pv-volume", "hostPath": { "path": path, "type": "DirectoryOrCreate" } }],
+    });
+    place_pod(&mut pod, spec);
+    let metadata = json!({ "name": LEGACY_ACCOUNT, "labels": labels(LEGACY) });
+    vec![
+        account(LEGACY_ACCOUNT, LEGACY, true, settings),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata,
+            "rules": legacy_rules(),
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": LEGACY_ACCOUNT },
+            "subjects": [{ "kind": "ServiceAccount", "name": LEGACY_ACCOUNT, "namespace": settings.namespace }],
+        }),
+        set(LEGACY, &pod, settings),
+    ]
+}
+
+/// On a CSIDriver: what a control plane that serves drivers is to do for it.
+const SERVED: &str = "ferrovirt.io/csi-controller";
+
+fn object(controllers: Controllers) -> Value {
+    let served = if controllers == Controllers::Driver { "none" } else { "all" };
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+        "metadata": { "name": csi::NAME, "labels": labels(DRIVER), "annotations": { SERVED: served } },
+        "spec": {
+            "attachRequired": false, "podInfoOnMount": true, "fsGroupPolicy": "File", "storageCapacity": true,
+            "volumeLifecycleModes": ["Persistent", "Ephemeral"],
+        },
+    })
+}
+
+/// Pods that are driven off a node need the driver until their volumes are taken from them.
+fn tolerations() -> Value {
+    json!([{ "key": "CriticalAddonsOnly", "operator": "Exists" }, { "operator": "Exists", "effect": "NoExecute" }])
+}
+
+/// Where a pool is in the driver's container, and the name of its volume.
+fn place(pool: &StoragePool) -> (String, String) {
+    let name = short(&["pool", &pool.name], 63);
+    (format!("/pools/{name}"), name)
+}
+
+fn daemon_set(spec: &Spec, pools: &[StoragePool], shared: &[&str], settings: &Settings) -> Value {
+    let host = |name: &str, path: &str| json!({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}});
+    let mut volumes = vec![
+        host("socket", PLUGIN),
+        host("registration", "/var/lib/kubelet/plugins_registry"),
+        host("pods", "/var/lib/kubelet/pods"),
+        host("plugins", "/var/lib/kubelet/plugins/kubernetes.io"),
+    ];
+    let both = |name: &str, path: &str| json!({"name": name, "mountPath": path, "mountPropagation": "Bidirectional"});
+    let mut mounts = vec![
+        json!({"name": "socket", "mountPath": "/csi"}),
+        json!({"name": "registration", "mountPath": "/registration"}),
+        both("pods", "/var/lib/kubelet/pods"),
+        both("plugins", "/var/lib/kubelet/plugins/kubernetes.io"),
+    ];
+    let mut dirs = Vec::new();
+    for pool in pools {
+        let (path, name) = place(pool);
+        volumes.push(host(&name, &pool.path));
+        // What is mounted there later is seen as well.
+        mounts.push(json!({"name": name, "mountPath": path, "mountPropagation": "HostToContainer"}));
+        let shared = shared.contains(&pool.name.as_str());
+        dirs.push(json!({"name": pool.name, "path": path, "shared": shared, "mounted": pool.pvc_template.is_some()}));
+    }
+    let policy = spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+    let container = json!({
+        "name": "hostpath-provisioner",
+        "image": settings.image,
+        "imagePullPolicy": policy,
+        "command": ["hostpath-csi"],
+        "args": [
+            format!("--data-dir={}", json!(dirs)),
+            "--registration-socket=/registration/csi-hostpath-reg.sock",
+            format!("--kubelet-endpoint={PLUGIN}/csi.sock"),
+            format!("--metrics-port={}", PORT.1),
+        ],
+        "ports": [{ "name": PORT.0, "containerPort": PORT.1, "protocol": "TCP" }],
+        "livenessProbe": {
+            "httpGet": { "path": "/healthz", "port": PORT.0, "scheme": "HTTPS" },
+            "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 3, "failureThreshold": 6,
+        },
+        "env": [
+            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
+            { "name": "MALLOC_ARENA_MAX", "value": "1" },
+        ],
+        "resources": { "requests": { "cpu": "10m", "memory": "10Mi" } },
+        "securityContext": { "privileged": true, "readOnlyRootFilesystem": true },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    });
+    let mut containers = vec![container];
+    if settings.controllers == Controllers::Driver {
+        containers.push(beside::container(policy, settings));
+        volumes.push(beside::token());
+    }
+    let mut pod = json!({
+        "serviceAccountName": ACCOUNT, "automountServiceAccountToken": false,
+        "priorityClassName": "system-node-critical", "terminationGracePeriodSeconds": 5,
+        "containers": containers,
+        "volumes": volumes,
+    });
+    place_pod(&mut pod, spec);
+    let mut set = set(DRIVER, &pod, settings);
+    set["spec"]["template"]["metadata"]["labels"][SCRAPED] = json!("true");
+    set
+}
+
+fn place_pod(pod: &mut Value, spec: &Spec) {
+    pod["tolerations"] = spec.workload.tolerations.as_ref().map_or_else(tolerations, |list| json!(list));
+    if let Some(selector) = &spec.workload.node_selector {
+        pod["nodeSelector"] = json!(selector);
+    }
+    if let Some(affinity) = &spec.workload.affinity {
+        pod["affinity"] = json!(affinity);
+    }
+}
+
+fn set(name: &str, pod: &Value, settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": { "name": name, "namespace": settings.namespace, "labels": labels(name) },
+        "spec": {
+            "selector": { "matchLabels": { "k8s-app": name } },
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
+            "template": { "metadata": { "labels": labels(name) }, "spec": pod },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(spec: &Value) -> Value {
+        let spec: Spec = serde_json::from_value(spec.clone()).unwrap();
+        let pools = super::super::pools::of(&spec).unwrap();
+        let settings = Settings { namespace: "hpp".into(), image: "i".into(), ..Settings::default() };
+        render(&spec, &pools, &["B"], &settings).pop().unwrap()
+    }
+
+    #[test]
+    fn pools_are_mounted_and_named() {
+        let set =
+            rendered(&json!({"storagePools": [{"name": "local", "path": "/var/a"}, {"name": "B", "path": "/b"}]}));
+        let pod = &set["spec"]["template"]["spec"];
+        let data = pod["containers"][0]["args"][0].as_str().unwrap().strip_prefix("--data-dir=").unwrap();
+        let pools = crate::pool::parse(data).unwrap();
+        assert_eq!(pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>(), ["local", "B"]);
+        assert_eq!(pools.iter().map(|pool| pool.shared).collect::<Vec<_>>(), [false, true]);
+        for (pool, path) in pools.iter().zip(["/var/a", "/b"]) {
+            let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+            let mount = mounts.iter().find(|mount| pool.path.to_str() == mount["mountPath"].as_str()).unwrap();
+            let volume = pod["volumes"].as_array().unwrap().iter().find(|v| v["name"] == mount["name"]).unwrap();
+            assert_eq!(volume["hostPath"]["path"], path);
+        }
+    }
+
+    #[test]
+    fn somebody_calls_the_driver() {
+        let pools = [StoragePool { name: "a".into(), path: "/a".into(), ..StoragePool::default() }];
+        for (controllers, containers, served) in [(Controllers::Driver, 2, "none"), (Controllers::Cluster, 1, "all")] {
+            let settings = Settings { namespace: "hpp".into(), image: "i".into(), controllers, ..Settings::default() };
+            let all = render(&Spec::default(), &pools, &[], &settings);
+            let of = |kind: &str| all.iter().find(|manifest| manifest["kind"] == kind);
+            let pod = &of("DaemonSet").unwrap()["spec"]["template"]["spec"];
+            assert_eq!(pod["containers"].as_array().unwrap().len(), containers);
+            // Only who needs the account's token has it.
+            assert_eq!(pod["automountServiceAccountToken"], false);
+            assert!(!pod["containers"][0].to_string().contains("serviceaccount"));
+            assert_eq!(of("CSIDriver").unwrap()["metadata"]["annotations"][SERVED], served);
+            assert_eq!(of("ClusterRole").is_some(), controllers == Controllers::Driver);
+        }
+    }
+
+    #[test]
+    fn one_path_is_for_both_provisioners() {
+        let spec: Spec =
+            serde_json::from_value(json!({"pathConfig": {"path": "/var/old/", "useNamingPrefix": true}})).unwrap();
+        let pools = super::super::pools::of(&spec).unwrap();
+        let all =
+            render(&spec, &pools, &[], &Settings { namespace: "hpp".into(), image: "i".into(), ..Settings::default() });
+        let legacy = all
+            .iter()
+            .find(|manifest| manifest["kind"] == "DaemonSet" && manifest["metadata"]["name"] == LEGACY)
+            .unwrap();
+        let pod = &legacy["spec"]["template"]["spec"];
+        assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/var/old");
+        assert_eq!(pod["containers"][0]["volumeMounts"][0]["mountPath"], "/var/old");
+        assert_eq!(pod["containers"][0]["env"][2]["value"], "true");
+        let driver = all
+            .iter()
+            .find(|manifest| manifest["metadata"]["name"] == DRIVER && manifest["kind"] == "DaemonSet")
+            .unwrap();
+        assert!(driver.to_string().contains("/var/old/csi"));
+    }
+
+    #[test]
+    fn the_driver_runs_where_it_is_to() {
+        let pool = json!({"name": "a", "path": "/a"});
+        let everywhere = rendered(&json!({ "storagePools": [pool] }));
+        assert_eq!(everywhere["spec"]["template"]["spec"]["tolerations"], tolerations());
+        let placed = rendered(&json!({"imagePullPolicy": "Always", "storagePools": [pool],
+            "workload": {"nodeSelector": {"disk": "fast"}, "tolerations": [], "affinity": {"nodeAffinity": {}}}}));
+        let pod = &placed["spec"]["template"]["spec"];
+        assert_eq!((&pod["nodeSelector"], &pod["tolerations"]), (&json!({"disk": "fast"}), &json!([])));
+        assert_eq!(
+            (&pod["affinity"], &pod["containers"][0]["imagePullPolicy"]),
+            (&json!({"nodeAffinity": {}}), &json!("Always"))
+        );
+    }
+}

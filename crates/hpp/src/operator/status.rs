@@ -1,0 +1,201 @@
+//! What the status of a HostPathProvisioner says. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::claims;
+use super::object::{ClaimStatus, Condition, PoolStatus, Status, StoragePool};
+use super::pools::Refusal;
+
+/// What was found.
+pub(crate) struct Seen<'a> {
+    /// What is asked for, or why that cannot be had.
+    pub(crate) pools: Result<&'a [StoragePool], &'a Refusal>,
+    /// The driver, and the legacy provisioner where it is asked for.
+    pub(crate) workloads: &'a [Option<DaemonSet>],
+    /// Claims of pools that are volumes.
+    pub(crate) claims: &'a [PersistentVolumeClaim],
+    /// What mounts them.
+    pub(crate) mounters: &'a [Deployment],
+    /// Why the last try to deploy it failed.
+    pub(crate) failure: Option<String>,
+    /// The product's version.
+    pub(crate) version: &'a str,
+}
+
+/// On how many nodes it runs in its present make, and on how many it is to run.
+fn count(workload: Option<&DaemonSet>) -> (i32, i32) {
+    let Some(set) = workload else { return (0, 0) };
+    let Some(status) = &set.status else { return (0, 0) };
+    if status.observed_generation < set.metadata.generation {
+        return (0, status.desired_number_scheduled);
+    }
+    let updated = status.updated_number_scheduled.unwrap_or(0);
+    (updated.min(status.number_available.unwrap_or(0)), status.desired_number_scheduled)
+}
+
+/// The status that follows; `before` is what it says so far.
+pub(crate) fn status(before: Option<&Status>, seen: &Seen<'_>, now: Timestamp) -> Status {
+    let counts = seen.workloads.iter().map(|workload| count(workload.as_ref()));
+    // The slowest counts.
+    let (ready, wanted) = counts.min_by_key(|(ready, wanted)| ready - wanted).unwrap_or_default();
+    let there = !seen.workloads.is_empty()
+        && seen.workloads.iter().all(|workload| workload.as_ref().is_some_and(|set| set.status.is_some()));
+    let whole = there && wanted > 0 && ready >= wanted;
+    let wrong = match (seen.pools, &seen.failure) {
+        (Err(refusal), _) => Some(("InvalidSpec", refusal.to_string())),
+        (_, Some(failure)) => Some(("DeploymentFailed", failure.clone())),
+        _ => None,
+    };
+    let available = match &wrong {
+        Some((reason, message)) if !whole => ("False", *reason, message.clone()),
+        _ if whole => ("True", "Complete", "Application Available".to_owned()),
+        _ if there && wanted == 0 => ("False", "NoNodes", "spec.workload: no node is selected".to_owned()),
+        _ => ("False", "DeployInProgress", format!("the driver runs on {ready} of {wanted} nodes")),
+    };
+    let progressing = match (&wrong, whole) {
+        (None, false) => ("True", available.1, available.2.clone()),
+        _ => ("False", "Complete", String::new()),
+    };
+    let degraded = match wrong {
+        Some((reason, message)) => ("True", reason, message),
+        None => ("False", "Complete", String::new()),
+    };
+    let mut conditions = Vec::new();
+    for (kind, (state, reason, message)) in
+        [("Available", available), ("Progressing", progressing), ("Degraded", degraded)]
+    {
+        conditions.push(condition(before, kind, state, reason, message, now));
+    }
+    let pools = seen.pools.unwrap_or_default().iter().map(|pool| {
+        let (ready, wanted) = mounted(pool, seen.mounters).unwrap_or((ready, wanted));
+        PoolStatus {
+            name: pool.name.clone(),
+            phase: if whole && ready >= wanted { "Ready" } else { "Preparing" }.into(),
+            desired_ready: wanted,
+            current_ready: ready,
+            claim_statuses: claims_of(pool, seen.claims),
+        }
+    });
+    let observed = before.and_then(|before| before.observed_version.clone());
+    Status {
+        conditions,
+        storage_pool_statuses: pools.collect(),
+        observed_version: if whole { Some(seen.version.to_owned()) } else { observed },
+        operator_version: Some(seen.version.to_owned()),
+        target_version: Some(seen.version.to_owned()),
+    }
+}
+
+/// Of a pool that is a volume of each node: on how many nodes it is mounted, and on how many it is to be.
+fn mounted(pool: &StoragePool, all: &[Deployment]) -> Option<(i32, i32)> {
+    pool.pvc_template.as_ref()?;
+    let mut counts = (0, 0);
+    for mounter in all.iter().filter(|mounter| claims::is_of(&mounter.metadata, pool)) {
+        counts.1 += 1;
+        counts.0 += i32::from(mounter.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0) > 0);
+    }
+    Some(counts)
+}
+
+/// How the claims of a pool are.
+fn claims_of(pool: &StoragePool, all: &[PersistentVolumeClaim]) -> Vec<ClaimStatus> {
+    let its = all.iter().filter(|claim| claims::is_of(&claim.metadata, pool));
+    its.map(|claim| ClaimStatus { name: claim.name_any(), status: claim.status.clone().unwrap_or_default() }).collect()
+}
+
+/// A condition; one that says the same as before keeps its times, so that nothing is written for it.
+fn condition(
+    before: Option<&Status>,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) -> Condition {
+    let known = before.and_then(|before| before.conditions.iter().find(|known| known.kind == kind));
+    let message = Some(message).filter(|message| !message.is_empty());
+    if let Some(known) = known
+        && known.status == status
+        && known.reason.as_deref() == Some(reason)
+        && known.message == message
+    {
+        return known.clone();
+    }
+    let since = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
+    Condition {
+        kind: kind.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message,
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: since.or(Some(Time(now))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn set(generation: i64, observed: i64, wanted: i32, ready: i32) -> DaemonSet {
+        serde_json::from_value(json!({"metadata": {"generation": generation}, "spec": {"selector": {}, "template": {}},
+            "status": {"observedGeneration": observed, "desiredNumberScheduled": wanted, "currentNumberScheduled": wanted,
+                "numberMisscheduled": 0, "numberReady": ready, "updatedNumberScheduled": ready, "numberAvailable": ready}}))
+        .unwrap()
+    }
+
+    fn words(status: &Status) -> Value {
+        let words =
+            status.conditions.iter().map(|c| format!("{}={} {}", c.kind, c.status, c.reason.as_deref().unwrap()));
+        json!(words.collect::<Vec<_>>())
+    }
+
+    #[track_caller]
+    fn check(driver: Option<DaemonSet>, failure: Option<&str>, expect: [&str; 3], phase: &str) {
+        let pools = [StoragePool { name: "p".into(), ..StoragePool::default() }];
+        let workloads = [driver];
+        let failure = failure.map(str::to_owned);
+        let seen =
+            Seen { pools: Ok(&pools), workloads: &workloads, claims: &[], mounters: &[], failure, version: "v1" };
+        let got = status(None, &seen, Timestamp::UNIX_EPOCH);
+        assert_eq!(words(&got), json!(expect));
+        assert_eq!(got.storage_pool_statuses[0].phase, phase);
+    }
+
+    #[test]
+    fn how_it_goes() {
+        let waiting =
+            ["Available=False DeployInProgress", "Progressing=True DeployInProgress", "Degraded=False Complete"];
+        let done = ["Available=True Complete", "Progressing=False Complete", "Degraded=False Complete"];
+        check(None, None, waiting, "Preparing");
+        check(Some(set(1, 1, 2, 1)), None, waiting, "Preparing");
+        check(Some(set(2, 1, 2, 2)), None, waiting, "Preparing");
+        check(Some(set(1, 1, 2, 2)), None, done, "Ready");
+        let nowhere = ["Available=False NoNodes", "Progressing=True NoNodes", "Degraded=False Complete"];
+        check(Some(set(1, 1, 0, 0)), None, nowhere, "Preparing");
+        let failed = ["Available=True Complete", "Progressing=False Complete", "Degraded=True DeploymentFailed"];
+        check(Some(set(1, 1, 2, 2)), Some("forbidden"), failed, "Ready");
+    }
+
+    #[test]
+    fn the_same_is_not_said_twice() {
+        let pools = [StoragePool { name: "p".into(), ..StoragePool::default() }];
+        let workloads = [Some(set(1, 1, 1, 1))];
+        let seen =
+            Seen { pools: Ok(&pools), workloads: &workloads, claims: &[], mounters: &[], failure: None, version: "v1" };
+        let first = status(None, &seen, Timestamp::UNIX_EPOCH);
+        assert_eq!(status(Some(&first), &seen, Timestamp::MAX), first);
+        let wrong = super::super::pools::of(&super::super::object::Spec::default()).unwrap_err();
+        let refused = status(Some(&first), &Seen { pools: Err(&wrong), workloads: &[], ..seen }, Timestamp::MAX);
+        assert_eq!(
+            words(&refused),
+            json!(["Available=False InvalidSpec", "Progressing=False Complete", "Degraded=True InvalidSpec"])
+        );
+        assert_eq!(refused.observed_version.as_deref(), Some("v1"));
+    }
+}
