@@ -7,9 +7,12 @@
 //!   (binder: first consumer)       +--> expand (a larger request) -----+  ControllerExpandVolume
 //! ```
 //!
-//! A driver that brings its own sidecars is left to them, function by function: see [`driver`].
+//! A driver that brings its own sidecars is left to them, function by function: see [`driver`]. Clusters of somebody
+//! else's
+//! serve none: there the same controllers run beside the driver, see [`beside`].
 
 mod attach;
+pub mod beside;
 pub(crate) mod binder;
 mod binding;
 mod capability;
@@ -19,12 +22,16 @@ mod ephemeral;
 mod expand;
 mod facts;
 mod fit;
+mod health;
 mod names;
+mod place;
 mod plan;
 mod provision;
 mod secret;
 pub(crate) mod sidecar;
+mod snapshot;
 mod topology;
+mod turned;
 mod write;
 
 use std::sync::Arc;
@@ -43,6 +50,8 @@ pub async fn run(ctx: Context) {
         attach::run(ctx.clone()),
         attach::publish::run(ctx.clone(), fleet.clone()),
         expand::run(ctx.clone(), fleet.clone()),
+        snapshot::run(ctx.clone(), fleet.clone()),
         capacity::publish::run(ctx.clone(), fleet.clone()),
+        health::run(ctx.clone(), fleet.clone()),
     );
 }

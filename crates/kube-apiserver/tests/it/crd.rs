@@ -142,7 +142,7 @@ async fn a_definition_takes_its_objects_with_it() {
 /// enough that nobody waits.
 #[tokio::test]
 async fn large_definitions_are_served() {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds");
+    let directory = "../../deploy/crds";
     let client = server().await.client();
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut files: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -37,7 +37,7 @@ async fn discovered(client: &Client) -> BTreeSet<String> {
 
 /// The same, out of the page's table of kinds.
 fn documented() -> BTreeSet<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kubernetes.md");
+    let path = "../../docs/kubernetes.md";
     let page = std::fs::read_to_string(path).unwrap();
     let table = page.split("\n## ").find(|part| part.starts_with("Kinds")).unwrap();
     let mut found = BTreeSet::new();

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeNodeAffinity};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::names::{BOUND_BY_CONTROLLER, NO_PROVISIONER, SELECTED_NODE};
-use super::{capacity, ephemeral, facts, fit, topology, write};
+use super::{capacity, ephemeral, facts, fit, place, topology, write};
 use crate::context::Context;
 use crate::error::{During, Result};
 use crate::pod;
@@ -44,6 +44,8 @@ pub(crate) struct PodVolumes {
     exclusive: bool,
     /// Claims that wait for the pod to be placed, largest first: they are the hardest to satisfy.
     open: Vec<(Arc<PersistentVolumeClaim>, Arc<StorageClass>)>,
+    /// Where open claims can be filled, by their names, when not everywhere.
+    places: BTreeMap<String, VolumeNodeAffinity>,
     /// Volumes that can be bound, when some claim is open.
     volumes: Vec<Arc<PersistentVolume>>,
     drivers: Vec<Arc<CSIDriver>>,
@@ -112,7 +114,10 @@ impl PodVolumes {
             }
             let class = classes.get(&Key::new("", facts::class_of(&claim))).filter(|c| facts::waits_for_consumer(c));
             match class.filter(|_| facts::volume_name(&claim).is_empty()) {
-                Some(class) => found.open.push((claim, class)),
+                Some(class) => {
+                    found.places.extend(place::of_source(ctx, &claim).map(|place| (name, place)));
+                    found.open.push((claim, class));
+                }
                 None => return Err("pod has unbound immediate PersistentVolumeClaims".into()),
             }
         }
@@ -207,6 +212,9 @@ impl PodVolumes {
                 taken.insert(volume.name_any());
                 choice.bind.push((claim.clone(), volume.clone()));
                 continue;
+            }
+            if self.places.get(&claim.name_any()).is_some_and(|place| !place::is_at(place, node)) {
+                return Err(ELSEWHERE);
             }
             if class.provisioner == NO_PROVISIONER || !topology::allowed(class, node) {
                 return Err(NO_VOLUME);

@@ -4,14 +4,17 @@
 //! the volume is Bound, the claim names the volume, the claim is Bound.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::names::{BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONER};
 use super::plan::{self, ClaimStep, Note, Reclaim, VolumeStep, World};
+use super::turned::Turned;
 use super::{facts, write};
 use crate::context::Context;
 use crate::error::{During, Result};
@@ -55,9 +58,12 @@ pub(super) async fn run(ctx: Context) {
             if new.is_some() {
                 queue.push(Key::of(volume.as_ref()));
             }
-            match facts::claim_ref(volume) {
-                Some(reference) => queue.push(claim_key(reference)),
-                None => unbound(),
+            // A claim whose volume was given to another has lost it.
+            for reference in [old, new].into_iter().flatten().filter_map(|volume| facts::claim_ref(volume)) {
+                queue.push(claim_key(reference));
+            }
+            if facts::claim_ref(volume).is_none() {
+                unbound();
             }
         }
     });
@@ -66,23 +72,27 @@ pub(super) async fn run(ctx: Context) {
     volumes.synced().await;
     classes.synced().await;
     pods.synced().await;
-    queue.work("persistentvolume", 8, |key| reconcile(&ctx, &queue, key)).await;
+    let turned = Turned::default();
+    queue.work("persistentvolume", 8, |key| reconcile(&ctx, &queue, &turned, key)).await;
 }
 
 fn claim_key(reference: &k8s_openapi::api::core::v1::ObjectReference) -> Key {
     Key::new(reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default())
 }
 
-async fn reconcile(ctx: &Context, queue: &Queue<Key>, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, queue: &Queue<Key>, turned: &Turned, key: Key) -> Result<Wake> {
     if key.namespace.is_empty() {
         let Some(volume) = ctx.store::<PersistentVolume>().get(&key) else { return Ok(Wake::OnChange) };
         return sync_volume(ctx, queue, &volume).await;
     }
-    let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else { return Ok(Wake::OnChange) };
-    sync_claim(ctx, &claim).await
+    let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else {
+        turned.forget(&key);
+        return Ok(Wake::OnChange);
+    };
+    sync_claim(ctx, turned, &claim).await
 }
 
-async fn sync_claim(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<Wake> {
+async fn sync_claim(ctx: &Context, turned: &Turned, claim: &PersistentVolumeClaim) -> Result<Wake> {
     let key = Key::of(claim);
     let (volumes, classes) = (ctx.store::<PersistentVolume>().all(), ctx.store::<StorageClass>().all());
     let mut consumers = ctx.store::<Pod>().in_namespace(&key.namespace);
@@ -118,11 +128,24 @@ async fn sync_claim(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<Wake
             let text = plan::waiting_for(&provisioner);
             ctx.events.record(COMPONENT, claim, Severity::Normal, "ExternalProvisioning", text);
         }
-        ClaimStep::Bind(volume) => bind(ctx, claim, &volume).await?,
+        ClaimStep::Bind(volume) => {
+            turned.forget(&key);
+            bind(ctx, claim, &volume).await?;
+        }
         ClaimStep::Lose(reason, text) => {
-            if facts::phase(claim) != "Lost" {
+            let news = facts::phase(claim) != "Lost";
+            if news {
                 set_status(ctx, claim, &json!({"phase": "Lost", "accessModes": null, "capacity": null})).await?;
-                ctx.events.record(COMPONENT, claim, Severity::Warning, reason, text);
+            }
+            let left = match (reason, news) {
+                (plan::MISBOUND, true) => Some(turned.note(&key, Instant::now())),
+                (plan::MISBOUND, false) => turned.due(&key, Instant::now()),
+                (_, news) => news.then_some(Duration::ZERO),
+            };
+            match left {
+                Some(Duration::ZERO) => ctx.events.record(COMPONENT, claim, Severity::Warning, reason, text),
+                Some(left) => return Ok(Wake::After(left)),
+                None => {}
             }
         }
     }

@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use super::beside::Beside;
 use super::sidecar::{self, Function, Source};
 use crate::context::Context;
 use crate::store::Key;
@@ -33,7 +34,11 @@ type Open = dyn Fn(String, String) -> BoxFuture<'static, io::Result<Box<dyn Sock
 
 /// How the socket of a driver on a node is opened; by default it is not, and no driver is served.
 #[derive(Clone, Default)]
-pub struct Drivers(Option<Arc<Open>>);
+pub struct Drivers {
+    open: Option<Arc<Open>>,
+    /// The only driver, on the only node.
+    beside: Option<Arc<Beside>>,
+}
 
 impl Drivers {
     /// `open` is given the names of the node and of the driver.
@@ -41,13 +46,18 @@ impl Drivers {
     where
         F: Fn(String, String) -> BoxFuture<'static, io::Result<Box<dyn Socket>>> + Send + Sync + 'static,
     {
-        Self(Some(Arc::new(open)))
+        Self { open: Some(Arc::new(open)), beside: None }
+    }
+
+    /// The same, but only of one driver on one node.
+    pub(super) fn beside(self, beside: Beside) -> Self {
+        Self { beside: Some(Arc::new(beside)), ..self }
     }
 }
 
 impl std::fmt::Debug for Drivers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Drivers").field(&self.0.is_some()).finish()
+        f.debug_struct("Drivers").field("open", &self.open.is_some()).field("beside", &self.beside).finish()
     }
 }
 
@@ -104,8 +114,32 @@ impl Fleet {
         Self { ctx, channels: Mutex::default(), abilities: Mutex::default() }
     }
 
+    /// Beside which driver this process runs, if it runs beside one.
+    pub(crate) fn beside(&self) -> Option<&Beside> {
+        self.ctx.options.drivers.beside.as_deref()
+    }
+
+    /// Whether what is to be done by the driver on one of the nodes, on `node` if it can be, is for this process to do.
+    pub(crate) fn is_ours(&self, driver: &str, node: Option<&str>, affinity: Option<&VolumeNodeAffinity>) -> bool {
+        self.beside().is_none_or(|own| self.place(driver, node, affinity).as_ref() == Some(&own.node))
+    }
+
+    /// Whether the driver on that very node is called by this process.
+    pub(crate) fn is_at(&self, node: &str) -> bool {
+        self.beside().is_none_or(|own| own.node == node)
+    }
+
     /// Has `look` look for work again when a driver comes, goes, or is put into our hands.
     pub(crate) fn on_change(&self, look: impl Fn() + Clone + Send + Sync + 'static) {
+        if self.beside().is_some() {
+            // Another node's work may have become this one's.
+            let look = look.clone();
+            self.ctx.store::<Node>().on_change(move |old, new| {
+                if old.map(|node| is_ready(node)) != new.map(|node| is_ready(node)) {
+                    look();
+                }
+            });
+        }
         self.ctx.store::<CSINode>().on_change({
             let look = look.clone();
             move |old, new| {
@@ -124,6 +158,11 @@ impl Fleet {
             async { ctx.store::<Node>().synced().await },
             async { ctx.store::<CSINode>().synced().await },
             async { ctx.store::<CSIDriver>().synced().await },
+        );
+        if self.beside().is_some() {
+            return;
+        }
+        tokio::join!(
             async { ctx.store::<Pod>().synced().await },
             async { ctx.store::<Deployment>().synced().await },
             async { ctx.store::<StatefulSet>().synced().await },
@@ -133,8 +172,11 @@ impl Fleet {
 
     /// Whether some node runs the driver and a function of it is the control plane's.
     pub(crate) fn serves(&self, driver: &str, function: Function) -> bool {
-        if self.ctx.options.drivers.0.is_none() {
+        if self.ctx.options.drivers.open.is_none() {
             return false;
+        }
+        if let Some(own) = self.beside() {
+            return own.driver == driver;
         }
         let registered = self.ctx.store::<CSINode>().all();
         let names = registered.iter().flat_map(|node| node.spec.drivers.iter().map(|d| d.name.clone()));
@@ -180,12 +222,31 @@ impl Fleet {
         node: Option<&str>,
         affinity: Option<&VolumeNodeAffinity>,
     ) -> Result<Driver, tonic::Status> {
-        let place = self.place(driver, node, affinity);
+        // Whose work it is was asked before.
+        let own = self.beside().filter(|own| own.driver == driver).map(|own| own.node.clone());
+        let place = own.or_else(|| self.place(driver, node, affinity));
         let place = place
             .ok_or_else(|| tonic::Status::unavailable(format!("no node that can be reached runs driver {driver}")))?;
         let channel = self.channel(&place, driver);
         let abilities = self.abilities(driver, &channel).await?;
         Ok(Driver { client: Client::new(channel), abilities })
+    }
+
+    /// The driver on this very node.
+    pub(crate) async fn at(&self, driver: &str, node: &str) -> Result<Driver, tonic::Status> {
+        if !self.is_at(node) || !self.nodes(driver).iter().any(|known| known == node) {
+            return Err(tonic::Status::unavailable(format!("node {node} does not run driver {driver}")));
+        }
+        let channel = self.channel(node, driver);
+        let abilities = self.abilities(driver, &channel).await?;
+        Ok(Driver { client: Client::new(channel), abilities })
+    }
+
+    /// The nodes that run the driver, as far as it can be called there.
+    pub(crate) fn nodes(&self, driver: &str) -> Vec<String> {
+        let registered = self.ctx.store::<CSINode>().all();
+        let running = registered.iter().filter(|r| r.spec.drivers.iter().any(|d| d.name == driver));
+        running.map(|r| r.name_any()).filter(|node| self.is_at(node)).collect()
     }
 
     fn place(&self, driver: &str, node: Option<&str>, affinity: Option<&VolumeNodeAffinity>) -> Option<String> {
@@ -210,7 +271,7 @@ impl Fleet {
         if let Some(channel) = channels.get(&key) {
             return channel.clone();
         }
-        let open = self.ctx.options.drivers.0.clone();
+        let open = self.ctx.options.drivers.open.clone();
         let place = key.clone();
         let connector = tower::service_fn(move |_: Uri| {
             let (open, (node, driver)) = (open.clone(), place.clone());

@@ -67,10 +67,17 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Wake> {
     let Some(volume) = volume.filter(|volume| facts::is_for(volume, &claim)) else { return Ok(Wake::OnChange) };
     let name = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|csi| csi.driver.clone());
     let Some(name) = name.filter(|name| fleet.serves(name, Function::Resizer)) else {
+        if fleet.beside().is_some() {
+            return Ok(Wake::OnChange);
+        }
         let text = "waiting for an external controller to expand this PVC";
         ctx.events.record(WAITING, claim.as_ref(), Severity::Normal, "ExternalExpanding", text);
         return Ok(Wake::OnChange);
     };
+    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
+    if !fleet.is_ours(&name, None, affinity) {
+        return Ok(Wake::OnChange);
+    }
     let target = match plan::step(&claim, &volume) {
         Step::None => return Ok(Wake::OnChange),
         Step::Grow(target) | Step::Finish(target) => target,
@@ -78,7 +85,6 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Wake> {
     if let Some(seconds) = plan::rests(&claim, &clock::now(), RECONSIDER) {
         return Ok(Wake::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(1))));
     }
-    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
     let driver = match fleet.reach(&name, None, affinity).await {
         Ok(driver) => driver,
         Err(status) => return Err(failed(ctx, &claim, &volume, &name, &worded(&status))),

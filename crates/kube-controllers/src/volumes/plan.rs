@@ -17,6 +17,9 @@ use super::{facts, fit};
 use crate::events::Severity;
 use crate::pod;
 
+/// The reason of a claim whose volume is another's.
+pub(crate) const MISBOUND: &str = "ClaimMisbound";
+
 /// An event to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
@@ -104,7 +107,7 @@ fn bound_claim(claim: &PersistentVolumeClaim, world: World<'_>) -> ClaimStep {
         }
         Some(_) => {
             let text = "Two claims are bound to the same volume, this one is bound incorrectly";
-            ClaimStep::Lose("ClaimMisbound", text)
+            ClaimStep::Lose(MISBOUND, text)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Makes the volumes of claims and deletes those released, with drivers that bring no provisioner.
 //!
-//! A volume's name is its claim's uid, so a try that was interrupted is simply repeated. A try whose outcome is unknown when
+//! A volume's name is its claim's uid, so a try that was interrupted is simply repeated. A try whose outcome is
+//! unknown when
 //! its claim goes away is repeated once more, to find the volume and delete it.
 
 mod plan;
@@ -25,7 +26,7 @@ use super::names::{
 };
 use super::secret::{self, Purpose};
 use super::sidecar::Function;
-use super::{facts, topology, write};
+use super::{beside, facts, place, topology, write};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
@@ -139,6 +140,7 @@ impl Provisioner {
             && facts::volume_name(claim).is_empty()
             && !facts::is_leaving(claim)
             && self.fleet.serves(&class.provisioner, Function::Provisioner)
+            && beside::makes(&self.ctx, &self.fleet, claim, class)
     }
 
     async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), String> {
@@ -165,8 +167,9 @@ impl Provisioner {
                 return Ok(());
             }
         };
+        let near = self.near(claim, selected).await?;
         let fine = driver.abilities.can(Can::SingleNodeMultiWriter);
-        let topology = self.topology(claim, class, selected, &driver)?;
+        let topology = self.topology(claim, class, selected.or(near.as_deref()), &driver)?;
         let driver = match topology.as_ref().and_then(|wanted| wanted.preferred.first()).filter(|_| selected.is_none())
         {
             // A driver whose volumes are local to its nodes makes them where it is asked.
@@ -210,6 +213,20 @@ impl Provisioner {
                 }
             }
         }
+    }
+
+    /// A node that what the claim is filled from can be read at, when not all can; another than the selected one is
+    /// asked for.
+    async fn near(&self, claim: &PersistentVolumeClaim, selected: Option<&str>) -> Result<Option<String>, String> {
+        let Some(place) = place::of_source(&self.ctx, claim) else { return Ok(None) };
+        let nodes = self.ctx.store::<Node>().all();
+        let mut near = nodes.iter().filter(|node| place::is_at(&place, node)).map(|node| node.name_any());
+        let Some(node) = selected else { return Ok(near.next()) };
+        if near.any(|name| name == node) {
+            return Ok(None);
+        }
+        self.ask_for_another_node(claim).await?;
+        Err(format!("what the volume is filled from cannot be read on node {node:?}"))
     }
 
     async fn driver(&self, name: &str, node: Option<&str>) -> Result<Driver, tonic::Status> {
@@ -309,7 +326,8 @@ impl Provisioner {
         let Some(source) = spec.and_then(|s| s.csi.as_ref()).filter(|csi| csi.driver == driver) else {
             return Ok(Wake::OnChange);
         };
-        if !self.fleet.serves(driver, Function::Provisioner) {
+        let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
+        if !self.fleet.serves(driver, Function::Provisioner) || !self.fleet.is_ours(driver, None, affinity) {
             return Ok(Wake::OnChange);
         }
         let deletes = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, SecretReference};
 use kube::{Api, ResourceExt};
 
+use super::snapshot::VolumeSnapshot;
 use crate::context::Context;
 use crate::error::{During, Result};
 
@@ -68,6 +69,27 @@ pub(crate) fn reference(
             known.insert(format!("pvc.annotations['{key}']"), value.clone());
         }
     }
+    Ok(Some(SecretReference { name: Some(filled(name, &known)?), namespace: Some(namespace) }))
+}
+
+/// The secret that a snapshot class's parameters name, with the names of snapshot and content filled in.
+pub(crate) fn of_snapshot(
+    parameters: &BTreeMap<String, String>,
+    snapshot: &VolumeSnapshot,
+    content: &str,
+) -> Result<Option<SecretReference>, String> {
+    let get = |part: &str| parameters.get(&format!("{RESERVED}snapshotter-secret-{part}"));
+    let (name, namespace) = match (get("name"), get("namespace")) {
+        (None, None) => return Ok(None),
+        (Some(name), Some(namespace)) => (name, namespace),
+        _ => return Err("either name and namespace for snapshotter secret must both be set, or neither".into()),
+    };
+    let mut known = BTreeMap::from([
+        ("volumesnapshotcontent.name".to_owned(), content.to_owned()),
+        ("volumesnapshot.namespace".to_owned(), snapshot.namespace().unwrap_or_default()),
+    ]);
+    let namespace = filled(namespace, &known)?;
+    known.insert("volumesnapshot.name".into(), snapshot.name_any());
     Ok(Some(SecretReference { name: Some(filled(name, &known)?), namespace: Some(namespace) }))
 }
 

@@ -53,6 +53,12 @@ pub(crate) fn of(container: &Container) -> Option<Function> {
         .find(|function| names.iter().any(|name| name.strip_prefix("csi-").is_some_and(|name| name == function.word())))
 }
 
+/// Whether the container is the controller of snapshots that clusters are told to install.
+pub(crate) fn is_snapshot_controller(container: &Container) -> bool {
+    let command = container.command.as_ref().and_then(|c| c.first()).map_or("", String::as_str);
+    [container.image.as_deref().unwrap_or_default(), command].iter().any(|name| base(name) == "snapshot-controller")
+}
+
 /// A pod, or the template of pods to come.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
@@ -167,5 +173,7 @@ mod tests {
         };
         assert_eq!(of(&container("all-in-one", "/usr/bin/csi-snapshotter")), Some(Function::Snapshotter));
         assert_eq!(of(&container("csi-node-driver-registrar", "csi-node")), None);
+        assert!(is_snapshot_controller(&container("registry/sig-storage/snapshot-controller:v8", "")));
+        assert!(!is_snapshot_controller(&container("csi-snapshotter", "snapshot-controller-not")));
     }
 }

@@ -19,6 +19,8 @@ use tonic::{Request, Response, Status};
 pub(crate) struct State {
     /// Id -> size.
     pub(crate) volumes: BTreeMap<String, i64>,
+    /// Id -> volume of snapshots.
+    pub(crate) snapshots: BTreeMap<String, String>,
     /// (id, node id) of published volumes.
     pub(crate) published: Vec<(String, String)>,
     /// Calls in order: method and what it was about.
@@ -31,8 +33,24 @@ pub(crate) struct State {
     pub(crate) lost: HashSet<&'static str>,
     /// Whether growing needs the node.
     pub(crate) node_expansion: bool,
+    /// Id -> what is wrong with the volume.
+    pub(crate) trouble: BTreeMap<String, String>,
     /// What GetCapacity answers for a segment's host, or for all.
     pub(crate) capacity: i64,
+}
+
+impl State {
+    fn snapshot(&self, id: &str) -> csi::Snapshot {
+        let volume = self.snapshots.get(id).cloned().unwrap_or_default();
+        csi::Snapshot {
+            size_bytes: self.volumes.get(&volume).copied().unwrap_or(1 << 30),
+            snapshot_id: id.to_owned(),
+            source_volume_id: volume,
+            creation_time: Some(prost_types::Timestamp { seconds: 1_767_225_600, nanos: 0 }),
+            ready_to_use: true,
+            ..csi::Snapshot::default()
+        }
+    }
 }
 
 /// See the module; cheap to clone.
@@ -201,13 +219,30 @@ impl Controller for Driver {
         &self,
         _: Request<csi::ListVolumesRequest>,
     ) -> Result<Response<csi::ListVolumesResponse>, Status> {
-        Err(Status::unimplemented("not asked for"))
+        let state = self.state.lock().unwrap();
+        let entry = |id: &String| {
+            let trouble = state.trouble.get(id);
+            let volume_condition = Some(csi::VolumeCondition {
+                abnormal: trouble.is_some(),
+                message: trouble.cloned().unwrap_or_default(),
+            });
+            csi::list_volumes_response::Entry {
+                volume: Some(csi::Volume { volume_id: id.clone(), ..csi::Volume::default() }),
+                status: Some(csi::list_volumes_response::VolumeStatus { volume_condition, ..Default::default() }),
+            }
+        };
+        let entries = state.volumes.keys().map(entry).collect();
+        Ok(Response::new(csi::ListVolumesResponse { entries, next_token: String::new() }))
     }
     async fn get_capacity(
         &self,
         request: Request<csi::GetCapacityRequest>,
     ) -> Result<Response<csi::GetCapacityResponse>, Status> {
-        let place = request.into_inner().accessible_topology.unwrap_or_default();
+        let request = request.into_inner();
+        if request.parameters.contains_key("bad") {
+            return Err(Status::invalid_argument("a parameter it does not know"));
+        }
+        let place = request.accessible_topology.unwrap_or_default();
         let host = place.segments.get("test/host").cloned().unwrap_or_default();
         self.called("GetCapacity", &host)?;
         let state = self.state.lock().unwrap();
@@ -224,6 +259,10 @@ impl Controller for Driver {
             Can::ExpandVolume,
             Can::GetCapacity,
             Can::CloneVolume,
+            Can::CreateDeleteSnapshot,
+            Can::ListSnapshots,
+            Can::ListVolumes,
+            Can::VolumeCondition,
         ];
         let capability = |can: Can| csi::ControllerServiceCapability {
             r#type: Some(csi::controller_service_capability::Type::Rpc(csi::controller_service_capability::Rpc {
@@ -235,21 +274,41 @@ impl Controller for Driver {
     }
     async fn create_snapshot(
         &self,
-        _: Request<csi::CreateSnapshotRequest>,
+        request: Request<csi::CreateSnapshotRequest>,
     ) -> Result<Response<csi::CreateSnapshotResponse>, Status> {
-        Err(Status::unimplemented("not asked for"))
+        let request = request.into_inner();
+        self.called("CreateSnapshot", &format!("{} {} {}", request.name, request.source_volume_id, self.node))?;
+        let mut state = self.state.lock().unwrap();
+        let id = format!("id-{}", request.name);
+        state.snapshots.insert(id.clone(), request.source_volume_id);
+        if state.lost.contains("CreateSnapshot") {
+            return Err(Status::unavailable("the answer is lost"));
+        }
+        Ok(Response::new(csi::CreateSnapshotResponse { snapshot: Some(state.snapshot(&id)) }))
     }
     async fn delete_snapshot(
         &self,
-        _: Request<csi::DeleteSnapshotRequest>,
+        request: Request<csi::DeleteSnapshotRequest>,
     ) -> Result<Response<csi::DeleteSnapshotResponse>, Status> {
-        Err(Status::unimplemented("not asked for"))
+        let id = request.into_inner().snapshot_id;
+        self.called("DeleteSnapshot", &format!("{id} {}", self.node))?;
+        self.state.lock().unwrap().snapshots.remove(&id);
+        self.changed.notify_waiters();
+        Ok(Response::new(csi::DeleteSnapshotResponse {}))
     }
     async fn list_snapshots(
         &self,
-        _: Request<csi::ListSnapshotsRequest>,
+        request: Request<csi::ListSnapshotsRequest>,
     ) -> Result<Response<csi::ListSnapshotsResponse>, Status> {
-        Err(Status::unimplemented("not asked for"))
+        let wanted = request.into_inner().snapshot_id;
+        self.called("ListSnapshots", &format!("{wanted} {}", self.node))?;
+        let state = self.state.lock().unwrap();
+        // Snapshots whose ids say so are on one node.
+        let here = wanted.split_once("-on-").is_none_or(|(_, node)| node == self.node);
+        let found = state.snapshots.contains_key(&wanted).then(|| state.snapshot(&wanted)).filter(|_| here);
+        let entry = |snapshot| csi::list_snapshots_response::Entry { snapshot: Some(snapshot) };
+        let entries = found.into_iter().map(entry).collect();
+        Ok(Response::new(csi::ListSnapshotsResponse { entries, next_token: String::new() }))
     }
     async fn controller_expand_volume(
         &self,

@@ -3,6 +3,7 @@
 #![allow(clippy::large_futures, clippy::needless_pass_by_value, reason = "few live at a time, and cases are literals")]
 
 mod batch;
+mod beside;
 mod cluster;
 mod collection;
 mod cronjobs;
@@ -10,5 +11,6 @@ mod driver;
 mod nodes;
 mod scheduling;
 mod services;
+mod snapshots;
 mod storage;
 mod workloads;

@@ -15,9 +15,9 @@ use tonic::Status;
 use crate::cluster::Cluster;
 use crate::driver::Driver;
 
-const NAME: &str = "d.example.com";
+pub(crate) const NAME: &str = "d.example.com";
 
-async fn wide<K>(cluster: &Cluster, object: Value) -> K
+pub(crate) async fn wide<K>(cluster: &Cluster, object: Value) -> K
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope>
         + DeserializeOwned
@@ -29,7 +29,7 @@ where
     cluster.all().create(&PostParams::default(), &object).await.unwrap()
 }
 
-async fn cluster(driver: &Driver) -> Cluster {
+pub(crate) async fn cluster(driver: &Driver) -> Cluster {
     let cluster = Cluster::with(driver.drivers()).await;
     cluster.start(volumes::run);
     cluster.start(protection::run);
@@ -38,7 +38,7 @@ async fn cluster(driver: &Driver) -> Cluster {
 }
 
 /// A node that runs the driver.
-async fn node(cluster: &Cluster, name: &str) {
+pub(crate) async fn node(cluster: &Cluster, name: &str) {
     cluster.node(name, json!({"test/host": name})).await;
     wide::<CSINode>(
         cluster,
@@ -48,7 +48,7 @@ async fn node(cluster: &Cluster, name: &str) {
     .await;
 }
 
-async fn class(cluster: &Cluster, name: &str, more: Value) {
+pub(crate) async fn class(cluster: &Cluster, name: &str, more: Value) {
     let mut class = json!({"metadata": {"name": name}, "provisioner": NAME, "allowVolumeExpansion": true});
     for (key, value) in more.as_object().unwrap() {
         class[key] = value.clone();
@@ -56,7 +56,7 @@ async fn class(cluster: &Cluster, name: &str, more: Value) {
     wide::<StorageClass>(cluster, class).await;
 }
 
-fn claim(name: &str, class: &str, more: &Value) -> Value {
+pub(crate) fn claim(name: &str, class: &str, more: &Value) -> Value {
     let mut spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}});
     for (key, value) in more.as_object().unwrap() {
         spec[key] = value.clone();
@@ -64,7 +64,7 @@ fn claim(name: &str, class: &str, more: &Value) -> Value {
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
-fn pod(name: &str, claim: &str, more: &Value) -> Value {
+pub(crate) fn pod(name: &str, claim: &str, more: &Value) -> Value {
     let mut spec = json!({"containers": [{"name": "c", "image": "i"}],
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]});
     for (key, value) in more.as_object().unwrap() {
@@ -82,7 +82,7 @@ fn volume(name: &str, size: &str, more: &Value) -> Value {
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
-fn phase_is(phase: &'static str) -> impl Fn(Option<&PersistentVolumeClaim>) -> bool {
+pub(crate) fn phase_is(phase: &'static str) -> impl Fn(Option<&PersistentVolumeClaim>) -> bool {
     move |claim| claim.is_some_and(|c| c.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase))
 }
 
@@ -90,7 +90,7 @@ fn volume_is(phase: &'static str) -> impl Fn(Option<&PersistentVolume>) -> bool 
     move |volume| volume.is_some_and(|v| v.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase))
 }
 
-async fn said(cluster: &Cluster, reason: &'static str, text: &'static str) {
+pub(crate) async fn said(cluster: &Cluster, reason: &'static str, text: &'static str) {
     let says = move |event: &Event| {
         event.reason.as_deref() == Some(reason) && event.message.as_deref().is_some_and(|m| m.contains(text))
     };
@@ -430,6 +430,8 @@ async fn room_is_published_and_heeded() {
     .await;
     node(&cluster, "n1").await;
     node(&cluster, "full").await;
+    // A class that the driver does not like is no other's fault.
+    class(&cluster, "bad", json!({"parameters": {"bad": "parameter"}})).await;
     class(&cluster, "local", json!({"volumeBindingMode": "WaitForFirstConsumer"})).await;
     let rooms = cluster.until_all::<CSIStorageCapacity>(|rooms| rooms.len() == 2).await;
     assert!(rooms.iter().any(|room| room.capacity.as_ref().unwrap().0 == "10Gi"));
@@ -504,4 +506,27 @@ async fn drivers_with_sidecars_are_left_to_them() {
     let ours = json!({"ferrovirt.io/csi-controller": "provisioner"});
     wide::<CSIDriver>(&cluster, json!({"metadata": {"name": NAME, "annotations": ours}, "spec": {}})).await;
     cluster.until(cluster.api(), "c", phase_is("Bound")).await;
+}
+
+#[tokio::test]
+async fn volumes_that_are_unwell_are_told_of() {
+    let driver = Driver::new(true);
+    let cluster = cluster(&driver).await;
+    node(&cluster, "n1").await;
+    wide::<CSIDriver>(&cluster, json!({"metadata": {"name": NAME}, "spec": {"attachRequired": false}})).await;
+    class(&cluster, "now", json!({})).await;
+    cluster.create::<PersistentVolumeClaim>(claim("c", "now", &json!({}))).await;
+    let bound = cluster.until(cluster.api(), "c", phase_is("Bound")).await.unwrap();
+    let handle = format!("id-pvc-{}", bound.metadata.uid.unwrap());
+    // The next look is a minute away, unless something changes of the driver.
+    let look = async |word: &str| {
+        let change = json!({"metadata": {"annotations": {"test/look": word}}});
+        cluster.all::<CSIDriver>().patch(NAME, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    };
+    driver.state.lock().unwrap().trouble.insert(handle.clone(), "the disk is on fire".into());
+    look("one").await;
+    said(&cluster, "VolumeConditionAbnormal", "the disk is on fire").await;
+    driver.state.lock().unwrap().trouble.clear();
+    look("two").await;
+    said(&cluster, "VolumeConditionNormal", "The Volume returns to the healthy state").await;
 }

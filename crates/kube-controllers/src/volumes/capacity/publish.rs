@@ -1,6 +1,7 @@
 //! Writes `CSIStorageCapacity` objects for drivers that publish their room and bring no provisioner.
 //!
-//! One object for each class of the driver and each segment of its topology; asked anew every minute, and whenever classes,
+//! One object for each class of the driver and each segment of its topology; asked anew every minute, and whenever
+//! classes,
 //! nodes or the driver's volumes change.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +11,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta};
+use kube::{Resource, ResourceExt};
 use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
 use serde_json::json;
@@ -32,6 +33,8 @@ const NAMESPACE: &str = "kube-system";
 const DRIVER: &str = "csi.storage.k8s.io/drivername";
 const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 const OURS: &str = "ferrovirt-csi-provisioner";
+/// The same of those that are written beside the driver.
+const BESIDE: &str = "csi-controller";
 const REFRESH: Duration = Duration::from_secs(60);
 
 /// Runs until the context's shutdown. Work goes driver by driver.
@@ -80,18 +83,32 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
 
 async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Wake> {
     let object = ctx.store::<CSIDriver>().get(&Key::new("", driver.as_str()));
-    let publishes = object.is_some_and(|object| object.spec.storage_capacity == Some(true));
+    let publishes = object.as_ref().is_some_and(|object| object.spec.storage_capacity == Some(true));
+    if fleet.beside().is_some_and(|own| own.driver != driver) {
+        return Ok(Wake::OnChange);
+    }
     let ours = publishes && fleet.serves(&driver, Function::Provisioner);
     let mut known: BTreeMap<String, Arc<CSIStorageCapacity>> = BTreeMap::new();
     for room in ctx.store::<CSIStorageCapacity>().all() {
         let labels = pod::labels(&room.metadata);
-        if labels.get(DRIVER) == Some(&driver) && labels.get(MANAGED_BY).is_some_and(|by| by == OURS) {
+        if labels.get(DRIVER) == Some(&driver) && labels.get(MANAGED_BY).is_some_and(|by| by == writer(fleet)) {
             known.insert(room.name_any(), room);
         }
     }
     if ours {
-        let wanted = wanted(ctx, fleet, &driver).await?;
-        for room in wanted {
+        let Known { mut rooms, silent } = ask(ctx, fleet, &driver).await?;
+        if let Some(own) = fleet.beside() {
+            // They go with the driver, whoever is still there then.
+            let owner = object.as_ref().and_then(|object| object.owner_ref(&()));
+            for room in &mut rooms {
+                room.metadata.namespace = Some(own.namespace.clone());
+                room.metadata.owner_references = owner.clone().map(|owner| vec![owner]);
+                room.labels_mut().insert(MANAGED_BY.to_owned(), BESIDE.to_owned());
+            }
+        }
+        // What is not known now is left as it was.
+        known.retain(|name, _| !silent.contains(name));
+        for room in rooms {
             let name = room.name_any();
             match known.remove(&name) {
                 None => match ctx.create("create csistoragecapacity", &room).await {
@@ -100,7 +117,7 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Wake>
                 },
                 Some(old) if old.capacity != room.capacity || old.maximum_volume_size != room.maximum_volume_size => {
                     let change = json!({"capacity": room.capacity, "maximumVolumeSize": room.maximum_volume_size});
-                    let key = Key::new(NAMESPACE, name);
+                    let key = Key::of(old.as_ref());
                     ctx.merge::<CSIStorageCapacity>("write csistoragecapacity", &key, &change).await?;
                 }
                 Some(_) => {}
@@ -113,8 +130,21 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Wake>
     Ok(if ours { Wake::After(REFRESH) } else { Wake::OnChange })
 }
 
-/// What each class has left in each segment.
-async fn wanted(ctx: &Context, fleet: &Fleet, driver: &str) -> Result<Vec<CSIStorageCapacity>> {
+/// Who is said to write what this process writes.
+fn writer(fleet: &Fleet) -> &'static str {
+    if fleet.beside().is_some() { BESIDE } else { OURS }
+}
+
+/// What a driver said.
+#[derive(Default)]
+struct Known {
+    /// What each class has left in each segment.
+    rooms: Vec<CSIStorageCapacity>,
+    /// The names of those of which it said nothing: a class whose parameters it does not like is no other's fault.
+    silent: BTreeSet<String>,
+}
+
+async fn ask(ctx: &Context, fleet: &Fleet, driver: &str) -> Result<Known> {
     let unfinished = |status: &tonic::Status| Error::Unfinished {
         object: driver.to_owned(),
         what: format!("ask for its capacity: {}", worded(status)),
@@ -122,19 +152,23 @@ async fn wanted(ctx: &Context, fleet: &Fleet, driver: &str) -> Result<Vec<CSISto
     let (nodes, registered) = (ctx.store::<Node>().all(), ctx.store::<CSINode>().all());
     let any = fleet.reach(driver, None, None).await.map_err(|status| unfinished(&status))?;
     if !any.abilities.can(Can::GetCapacity) {
-        return Ok(Vec::new());
+        return Ok(Known::default());
     }
     let segments = if any.abilities.has_topology() {
         topology::segments(&nodes, &registered, driver)
     } else {
         BTreeSet::from([Segment::new()])
     };
-    let mut found = Vec::new();
+    let mut found = Known::default();
     let classes = ctx.store::<StorageClass>().all();
     for class in classes.iter().filter(|class| class.provisioner == driver) {
         for segment in &segments {
             let place = csi::Topology { segments: segment.clone().into_iter().collect() };
             let affinity = topology::affinity(std::slice::from_ref(&place));
+            if !fleet.is_ours(driver, None, affinity.as_ref()) {
+                found.silent.insert(name(driver, &class.name_any(), segment));
+                continue;
+            }
             let near = fleet.reach(driver, None, affinity.as_ref()).await.map_err(|status| unfinished(&status))?;
             let mut parameters: std::collections::HashMap<_, _> =
                 class.parameters.clone().unwrap_or_default().into_iter().collect();
@@ -144,8 +178,14 @@ async fn wanted(ctx: &Context, fleet: &Fleet, driver: &str) -> Result<Vec<CSISto
                 parameters,
                 accessible_topology: Some(place).filter(|place| !place.segments.is_empty()),
             };
-            let answer = near.client.clone().get_capacity(request).await.map_err(|status| unfinished(&status))?;
-            found.push(room(driver, class, segment, &answer.into_inner()));
+            match near.client.clone().get_capacity(request).await {
+                Ok(answer) => found.rooms.push(room(driver, class, segment, &answer.into_inner())),
+                Err(status) => {
+                    let class = class.name_any();
+                    tracing::warn!(driver, class, error = worded(&status), "the driver does not say what is left");
+                    found.silent.insert(name(driver, &class, segment));
+                }
+            }
         }
     }
     Ok(found)

@@ -9,11 +9,10 @@ use rpc::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::super::driver::Abilities;
 use super::super::facts;
+use super::super::snapshot::{GROUP as SNAPSHOTS, MODE_CHANGE};
 use crate::context::Context;
 use crate::quantity;
 use crate::store::Key;
-
-const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 
 /// What a claim's volume is to be filled with.
 #[derive(Debug)]
@@ -141,6 +140,15 @@ async fn snapshot_of(
     let handle = text(&content, "/status/snapshotHandle");
     if text(&content, "/spec/driver") != driver {
         return Err(format!("driver {} in snapshotcontent is not {driver}", text(&content, "/spec/driver")));
+    }
+    let was = text(&content, "/spec/sourceVolumeMode");
+    let wanted = facts::volume_mode(claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()));
+    if !was.is_empty() && was != wanted && facts::annotation(&content, MODE_CHANGE) != "true" {
+        return Err(format!(
+            "requested volume {namespace}/{} modifies the mode of the source volume but does not have permission to do so. {MODE_CHANGE} annotation is not present on snapshotcontent {}",
+            claim.name_any(),
+            content.name_any()
+        ));
     }
     if handle.is_empty() {
         return Err(format!("snapshot handle of snapshot {name} is not available"));
