@@ -10,7 +10,8 @@ pub(crate) fn error(message: &str) -> String {
     format!("{{\"error\":{}}}\n", quoted(message))
 }
 
-fn quoted(text: &str) -> String {
+/// Text as JSON.
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

@@ -60,7 +60,7 @@ fn open_all(paths: &[PathBuf]) -> io::Result<Vec<(PathBuf, File)>> {
     paths.iter().map(|path| open(path).map(|file| (path.clone(), file))).collect()
 }
 
-fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let named = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(
             error.kind(),
@@ -79,7 +79,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn only_file(directory: &Path) -> io::Result<PathBuf> {
+pub(crate) fn only_file(directory: &Path) -> io::Result<PathBuf> {
     let found = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
     let mut files = Vec::new();
     match fs::read_dir(directory) {

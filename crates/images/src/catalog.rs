@@ -47,7 +47,8 @@ impl Image {
     }
 }
 
-const COMPONENT_PACKAGES: [&str; 5] = ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static"];
+const COMPONENT_PACKAGES: [&str; 6] =
+    ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static", "e2fsprogs"];
 const LAUNCHER_PACKAGES: [&str; 14] = [
     "libc6",
     "libgcc-s1",
@@ -66,7 +67,28 @@ const LAUNCHER_PACKAGES: [&str; 14] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 4] = ["virt-operator", "virt-api", "virt-controller", "virt-handler"];
+const COMPONENTS: [&str; 20] = [
+    "virt-operator",
+    "virt-api",
+    "virt-controller",
+    "virt-handler",
+    "virt-exportserver",
+    "virt-exportproxy",
+    "cdi-operator",
+    "cdi-controller",
+    "cdi-apiserver",
+    "cdi-uploadproxy",
+    "cdi-uploadserver",
+    "cdi-importer",
+    "ovirt-populator",
+    "openstack-populator",
+    "cdi-cloner",
+    "hostpath-provisioner-operator",
+    "hostpath-csi",
+    "hostpath-provisioner",
+    "hostpath-pool",
+    "csi-controller",
+];
 /// Links of the launcher: programs that ask it, and one that asks libvirt what the node can do.
 const ASKING: [&str; 3] = ["virt-probe", "virt-freezer", "virt-node-capabilities"];
 
@@ -105,7 +127,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     let guest = sysroot::prepare(&shop.cache, "guest", &guest::PACKAGES, false, say)?;
 
     let recipe = hash(&[include_bytes!("catalog.rs"), include_bytes!("layer.rs")]);
-    let binary = hash_files(&[&shop.binary])?;
+    let binary = hash_files(&[&shop.binary, &shop.container_disk])?;
     let launching = hash_files(&[&shop.launcher, &shop.container_disk])?;
     let inputs = |image: Image| match image {
         Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
@@ -135,6 +157,8 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         let base = component_layer(&component.root, &shop.binary)?.write(&blobs)?;
         let mut ours = Layer::default();
         ours.file("usr/bin/ferrovirt", &shop.binary, 0o755, 0);
+        // Lent to images of disks that the kubelet pulls for an importer.
+        ours.file("usr/bin/cdi-image-server", &shop.container_disk, 0o755, 0);
         links(&mut ours, &COMPONENTS, "ferrovirt");
         let start = Start { entrypoint: words(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
         layout.add(&Image::Component.name(), &[base, ours.write(&blobs)?], &start, &inputs(Image::Component))?;
@@ -177,7 +201,7 @@ fn links(layer: &mut Layer, names: &[&str], to: &str) {
 fn component_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     let mut layer = Layer::default();
     common(&mut layer, root);
-    programs(&mut layer, root, &[PathBuf::from("usr/sbin/nft")], &[binary])?;
+    programs(&mut layer, root, &["usr/sbin/nft", "sbin/mke2fs"].map(PathBuf::from), &[binary])?;
     let mut bundle = Vec::new();
     let mozilla = root.join("usr/share/ca-certificates/mozilla");
     let mut files: Vec<PathBuf> =
@@ -195,9 +219,12 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     common(&mut layer, root);
     let mut wanted: Vec<PathBuf> = [
         "usr/sbin/libvirtd",
+        // Writes what libvirt dumps of a guest's memory.
+        "usr/lib/libvirt/libvirt_iohelper",
         "usr/bin/virsh",
         "usr/bin/qemu-system-x86_64",
         "usr/bin/qemu-img",
+        "usr/bin/qemu-io",
         "usr/bin/swtpm",
         "usr/bin/swtpm_setup",
         "usr/bin/swtpm_ioctl",
@@ -231,6 +258,8 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
         "usr/share/OVMF",
         "usr/share/ovmf",
         "usr/share/libvirt/cpu_map",
+        // What libvirt holds the descriptions of backups against.
+        "usr/share/libvirt/schemas",
         "usr/lib/ipxe/qemu",
         // Clocks of guests that show a local time.
         "usr/share/zoneinfo",
@@ -239,6 +268,8 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
             layer.tree(Path::new(tree), &root.join(tree), &firmware)?;
         }
     }
+    // What `virtctl guestfs` runs.
+    layer.bytes("entrypoint.sh", &b"#!/bin/sh\nexec /bin/sh\n"[..], 0o755);
     layer.bytes("etc/swtpm_setup.conf", &b"create_certs_tool=\n"[..], 0o644);
     Ok(layer)
 }

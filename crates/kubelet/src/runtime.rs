@@ -9,8 +9,10 @@ use std::{
 
 use rpc::{
     containerd::{
-        CRI_NAMESPACE, NAMESPACE_HEADER, containers::containers_client::ContainersClient,
-        events::events_client::EventsClient, tasks::tasks_client::TasksClient,
+        CRI_NAMESPACE, NAMESPACE_HEADER,
+        containers::containers_client::ContainersClient,
+        events::events_client::EventsClient,
+        tasks::{self, tasks_client::TasksClient},
     },
     cri::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient},
 };
@@ -29,6 +31,9 @@ const MESSAGE_LIMIT: usize = 64 << 20;
 /// How long containerd's CRI services are waited for, and how often they are asked.
 const INITIALIZATION: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long the last output of a process that has ended may take to reach the log.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Labels and annotations of sandboxes and containers, named as upstream so that crictl and others understand them.
 pub(crate) mod label {
@@ -143,6 +148,28 @@ impl Runtime {
         let filter = Some(cri::ContainerStatsFilter { label_selector: by_uid(uid), ..Default::default() });
         let reply = self.cri().list_container_stats(cri::ListContainerStatsRequest { filter }).await;
         Ok(reply.map_err(Error::runtime("container stats"))?.into_inner().stats)
+    }
+
+    /// Returns once the container's process has ended and its log is whole.
+    ///
+    /// The end of the process comes first: what it said last is still on its way then. containerd waits for it before it
+    /// calls the container exited (`task.Delete`, which the CRI plugin does on an exit, waits for the copying of output).
+    /// An error says that containerd could not be asked; a container that is gone has ended.
+    pub(crate) async fn ended(&self, id: &str) -> Result<()> {
+        let request = tasks::WaitRequest { container_id: id.to_owned(), exec_id: String::new() };
+        gone_is_fine(self.tasks().wait(request).await.map(drop), "wait for task")?;
+        let whole = async {
+            while self
+                .container_status(id)
+                .await
+                .is_ok_and(|status| status.state() == cri::ContainerState::ContainerRunning)
+            {
+                tokio::time::sleep(INTERVAL).await;
+            }
+        };
+        // Somebody who holds the output of a dead container open shall not hold its readers.
+        let _ = tokio::time::timeout(LAST_WORDS, whole).await;
+        Ok(())
     }
 
     /// Stops a container: its stop signal now, SIGKILL after `grace` seconds. A container that is gone is stopped.

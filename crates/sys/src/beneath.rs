@@ -51,6 +51,35 @@ impl Dir {
         self.open_with(path.as_ref(), flags, Mode::from_raw_mode(mode)).map(std::fs::File::from)
     }
 
+    /// A directory called `name` in this one, made unless it is there.
+    pub fn make_dir(&self, name: &str, mode: u32) -> Result<Self> {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.dir(name),
+            Err(error) => Err(at("make a directory", Path::new(name))(error)),
+        }
+    }
+
+    /// Removes the file called `name` from this directory.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()).map_err(at("remove", Path::new(name)))
+    }
+
+    /// Names of what lies in this directory, as far as they are text.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let failed = || call("list a directory");
+        let fd = self.openat(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(fd).map_err(failed())? {
+            let entry = entry.map_err(failed())?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !matches!(name, "." | "..")
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
     /// Bytes that somebody without privilege may still write to the file system of this directory.
     pub fn free_bytes(&self) -> Result<u64> {
         let found = rustix::fs::fstatvfs(&self.fd).map_err(call("read the free space of a directory"))?;
@@ -88,6 +117,13 @@ impl Dir {
 pub fn give(reference: impl AsFd, owner: u32) -> Result<()> {
     let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
     rustix::fs::chownat(reference, "", Some(user), Some(group), AtFlags::EMPTY_PATH).map_err(call("change an owner"))
+}
+
+impl From<OwnedFd> for Dir {
+    /// Of a descriptor that somebody passed on; what is not a directory is noticed when something is opened beneath it.
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
 }
 
 impl AsFd for Dir {

@@ -78,7 +78,21 @@ pub fn parse_hierarchies(mountinfo: &str) -> Vec<Hierarchy> {
 
 /// The hierarchies mounted in this mount namespace.
 pub fn hierarchies() -> Result<Vec<Hierarchy>> {
-    let table = Path::new("/proc/self/mountinfo");
+    read_hierarchies(Path::new("/proc/self/mountinfo"))
+}
+
+/// The hierarchies as the first process of this PID namespace has them mounted, each where it is reached from here.
+/// Containers have their own group only.
+pub fn hierarchies_of_first() -> Result<Vec<Hierarchy>> {
+    let first = Path::new("/proc/1");
+    let reached = |hierarchy: Hierarchy| {
+        let mount = first.join("root").join(hierarchy.mount.strip_prefix("/").unwrap_or(&hierarchy.mount));
+        Hierarchy { mount, ..hierarchy }
+    };
+    Ok(read_hierarchies(&first.join("mountinfo"))?.into_iter().map(reached).collect())
+}
+
+fn read_hierarchies(table: &Path) -> Result<Vec<Hierarchy>> {
     fs::read_to_string(table).map(|text| parse_hierarchies(&text)).map_err(at("read", table))
 }
 

@@ -42,6 +42,11 @@ pub fn numbers(path: &Path) -> Option<(Kind, u32, u32)> {
     Some((kind, rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)))
 }
 
+/// Major and minor of a device number, as file metadata give it.
+pub fn split(number: u64) -> (u32, u32) {
+    (rustix::fs::major(number), rustix::fs::minor(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

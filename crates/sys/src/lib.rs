@@ -1,5 +1,6 @@
 //! What the kernel offers and the standard library does not: namespaces, mounts, paths opened beneath a directory, file
-//! descriptors passed over sockets, peer credentials, cgroups, device nodes and the question whether KVM is usable.
+//! descriptors passed over sockets, peer credentials, cgroups, device nodes and who may open them, quotas and the question
+//! whether KVM is usable.
 //!
 //! Invariants: the surface is safe; `unsafe` lives in the modules that say so, each block with its reason; nothing here
 //! knows Kubernetes, libvirt or the layout of a node.
@@ -7,6 +8,7 @@
 pub mod beneath;
 pub mod cgroup;
 pub mod device;
+pub mod device_access;
 pub mod fdpass;
 pub mod heap;
 pub mod kvm;
@@ -18,6 +20,7 @@ pub mod namespace;
 pub mod packet;
 pub mod peer;
 pub mod process;
+pub mod quota;
 pub mod signal;
 pub mod tap;
 

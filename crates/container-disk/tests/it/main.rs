@@ -91,3 +91,40 @@ fn sigterm_ends_it() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(lender.child.wait().unwrap().success());
 }
+
+#[test]
+fn a_disk_is_served_to_the_importer_of_its_pod() {
+    let directory = std::env::temp_dir().join(format!("container-disk-http-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("disk")).unwrap();
+    std::fs::write(directory.join("disk/vm.qcow2"), b"0123456789").unwrap();
+    let (ready, done) = (directory.join("ready"), directory.join("done"));
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_container-disk"));
+    command.arg("-p").arg(port.to_string()).arg("-image-dir").arg(directory.join("disk"));
+    command.arg("-ready-file").arg(&ready).arg("-done-file").arg(&done).env("X_KUBEVIRT_IO_Y", "z");
+    let lender = Lender { child: command.spawn().unwrap(), directory };
+    let mut lender = std::mem::ManuallyDrop::new(lender);
+    let start = Instant::now();
+    while std::fs::read_to_string(&ready).unwrap_or_default() != "vm.qcow2" {
+        assert!(start.elapsed() < Duration::from_secs(10), "never ready");
+        std::thread::yield_now();
+    }
+    let ask = |request: &str| {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        std::io::Write::write_all(&mut stream, format!("{request}\r\n\r\n").as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    assert!(ask("GET /vm.qcow2 HTTP/1.1").ends_with("\r\n\r\n0123456789"));
+    assert!(
+        ask("GET /disk.img HTTP/1.1\r\nRange: bytes=7-")
+            .ends_with("Content-Range: bytes 7-9/10\r\nAccept-Ranges: bytes\r\nConnection: close\r\n\r\n789")
+    );
+    assert!(ask("GET /../secret HTTP/1.1").starts_with("HTTP/1.1 404"));
+    assert!(ask("GET /info HTTP/1.1").contains("\"X_KUBEVIRT_IO_Y=z\""));
+    std::fs::write(&done, "").unwrap();
+    assert!(lender.child.wait().unwrap().success());
+    std::fs::remove_dir_all(&lender.directory).unwrap();
+}

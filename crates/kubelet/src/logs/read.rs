@@ -11,7 +11,6 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use inotify::{Inotify, WatchMask};
 use jiff::Timestamp;
-use rpc::containerd::tasks::WaitRequest;
 use tokio::sync::mpsc;
 
 use crate::{logs::record, runtime::Runtime};
@@ -49,9 +48,8 @@ pub(crate) fn stream(
     let task = kit::spawn("log", async move {
         let ended = async {
             if let Some(container_id) = running {
-                let request = WaitRequest { container_id, exec_id: String::new() };
-                // An error means that the task is gone, which is an end too.
-                let _ = runtime.tasks().wait(request).await;
+                // Without containerd there is nothing to follow, which is an end too.
+                let _ = runtime.ended(&container_id).await;
             }
         };
         read(&path, &query, ended, &send).await

@@ -74,9 +74,11 @@ async fn session(socket: WebSocket, attached: Attached) {
     let (send, mut pieces) = mpsc::channel::<read::Piece>(8);
     let ending = tokio::sync::OnceCell::new();
     let ended = async {
-        let request = tasks::WaitRequest { container_id: attached.container.clone(), exec_id: String::new() };
         // Set once, here.
-        let _ = ending.set(seen(attached.runtime.tasks().wait(request).await.map(drop)));
+        let _ = ending.set(match attached.runtime.ended(&attached.container).await {
+            Err(error) => Ending::Failed(kit::Chain(&error).to_string()),
+            Ok(()) => Ending::Exit(0),
+        });
     };
     let tail = (!attached.only).then_some(0);
     let query = Query { follow: true, tail, stdout: true, stderr: true, ..Default::default() };
@@ -107,14 +109,6 @@ async fn session(socket: WebSocket, attached: Attached) {
     }
     drop(output);
     inputs.drain(writing).await;
-}
-
-/// How a session ended whose process was waited for. One that is no longer known ended before.
-fn seen(end: Result<(), tonic::Status>) -> Ending {
-    match end {
-        Err(status) if status.code() != tonic::Code::NotFound => Ending::Failed(status.message().to_owned()),
-        _ => Ending::Exit(0),
-    }
 }
 
 impl Attached {
@@ -151,17 +145,5 @@ impl Attached {
         let reply = self.runtime.tasks().get(request).await.map_err(Error::runtime("get task"))?.into_inner();
         let path = reply.process.map(|process| process.stdin).unwrap_or_default();
         pipe::OpenOptions::new().open_sender(&path).map_err(Error::file("open the input of the container", path))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ends_of_sessions() {
-        assert_eq!(seen(Ok(())), Ending::Exit(0));
-        assert_eq!(seen(Err(tonic::Status::not_found("task x not found"))), Ending::Exit(0));
-        assert_eq!(seen(Err(tonic::Status::unavailable("no containerd"))), Ending::Failed("no containerd".into()));
     }
 }

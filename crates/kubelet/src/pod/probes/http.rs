@@ -1,16 +1,9 @@
 //! The GET of probes and hooks: the status code, nothing else. Certificates are not checked, as the API defines.
 
-use std::sync::Arc;
-
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::HTTPHeader;
-use rustls::{
-    DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::CryptoProvider,
-    pki_types::{CertificateDer, ServerName, UnixTime},
-};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -41,7 +34,8 @@ pub(crate) async fn get(host: &str, port: u16, path: &str, https: bool, headers:
     let request = request.body(Empty::<bytes::Bytes>::new()).map_err(|error| fail(&error))?;
     let answer = if https {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| fail(&error))?;
-        let connector = tokio_rustls::TlsConnector::from(trusting().map_err(|error| fail(&error))?);
+        let config = kit::tls::unchecked_client().map_err(|error| fail(&error))?;
+        let connector = tokio_rustls::TlsConnector::from(config);
         let stream = connector.connect(name, stream).await.map_err(|error| fail(&error))?;
         exchange(stream, request).await
     } else {
@@ -64,53 +58,5 @@ where
             ended?;
             answer.await.map(|answer| answer.status().as_u16())
         }
-    }
-}
-
-fn trusting() -> Result<Arc<rustls::ClientConfig>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Trusting(provider)))
-        .with_no_client_auth();
-    Ok(Arc::new(config))
-}
-
-#[derive(Debug)]
-struct Trusting(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Trusting {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
