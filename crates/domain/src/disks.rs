@@ -1,4 +1,6 @@
 //! Disks, CD-ROMs and LUNs, with the bus, cache and chain of files each needs.
+//!
+//! `spec` is what the guest is started with: what comes later is in [`crate::hotplug`].
 
 use std::collections::BTreeMap;
 
@@ -11,14 +13,14 @@ use crate::{Environment, Error, topology};
 
 /// What a disk looks like to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Device {
+pub(crate) enum Device {
     Disk,
     Cdrom,
     Lun,
 }
 
 impl Device {
-    fn of(disk: &Disk) -> Self {
+    pub(crate) fn of(disk: &Disk) -> Self {
         match (&disk.cdrom, &disk.lun) {
             (Some(_), _) => Self::Cdrom,
             (None, Some(_)) => Self::Lun,
@@ -26,7 +28,7 @@ impl Device {
         }
     }
 
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Disk => "disk",
             Self::Cdrom => "cdrom",
@@ -44,7 +46,7 @@ pub(crate) enum Bus {
 }
 
 impl Bus {
-    fn of(disk: &Disk) -> Result<Self, Error> {
+    pub(crate) fn of(disk: &Disk) -> Result<Self, Error> {
         let named = match (&disk.disk, &disk.cdrom, &disk.lun) {
             (_, Some(cdrom), _) => cdrom.bus.as_deref().filter(|bus| !bus.is_empty()).unwrap_or("sata"),
             (_, _, Some(lun)) => lun.bus.as_deref().filter(|bus| !bus.is_empty()).unwrap_or("scsi"),
@@ -60,7 +62,7 @@ impl Bus {
         }
     }
 
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Virtio => "virtio",
             Self::Sata => "sata",
@@ -69,7 +71,7 @@ impl Bus {
         }
     }
 
-    fn prefix(self) -> &'static str {
+    pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Virtio => "vd",
             Self::Sata | Self::Scsi | Self::Usb => "sd",
@@ -107,11 +109,14 @@ pub(crate) fn elements(vmi: &VirtualMachineInstance, environment: &Environment) 
         let index = named.entry(bus.prefix()).or_default();
         let target = format!("{}{}", bus.prefix(), letters(*index));
         *index += 1;
-        if !vmi.spec.volumes.iter().any(|volume| volume.name == disk.name) {
-            return Err(Error::NoVolume { disk: disk.name.clone() });
-        }
-        let resolved =
-            environment.disks.get(&disk.name).ok_or_else(|| Error::NotResolved { disk: disk.name.clone() })?;
+        let has_volume = vmi.spec.volumes.iter().any(|volume| volume.name == disk.name);
+        let empty = ResolvedDisk { readonly: true, ..ResolvedDisk::default() };
+        let resolved = match environment.disks.get(&disk.name) {
+            Some(resolved) => resolved,
+            None if has_volume => return Err(Error::NotResolved { disk: disk.name.clone() }),
+            None if Device::of(disk) == Device::Cdrom => &empty,
+            None => return Err(Error::NoVolume { disk: disk.name.clone() }),
+        };
         // Without any order in the VMI the firmware tries the disks as they are listed.
         let order = match disk.boot_order {
             Some(order) => Some(i64::from(order)),
@@ -126,14 +131,7 @@ pub(crate) fn elements(vmi: &VirtualMachineInstance, environment: &Environment) 
             .children(order.map(|order| Element::new("boot").attr("order", order)));
         if bus == Bus::Scsi {
             // Named units: left alone, libvirt adds a controller for each seven disks.
-            element = element.child(
-                Element::new("address")
-                    .attr("type", "drive")
-                    .attr("controller", 0)
-                    .attr("bus", 0)
-                    .attr("target", scsi_units)
-                    .attr("unit", 0),
-            );
+            element = element.child(scsi_address(scsi_units));
             scsi_units += 1;
         }
         out.push(element);
@@ -141,7 +139,17 @@ pub(crate) fn elements(vmi: &VirtualMachineInstance, environment: &Environment) 
     Ok(out)
 }
 
-fn element(
+/// A place on the one SCSI controller.
+pub(crate) fn scsi_address(target: u32) -> Element {
+    Element::new("address")
+        .attr("type", "drive")
+        .attr("controller", 0)
+        .attr("bus", 0)
+        .attr("target", target)
+        .attr("unit", 0)
+}
+
+pub(crate) fn element(
     spec: &DomainSpec,
     environment: &Environment,
     disk: &Disk,
@@ -157,7 +165,17 @@ fn element(
     if bus == Bus::Virtio {
         element = element.attr("model", topology::virtio(spec, &machine));
     }
-    element = element.child(driver(spec, disk, bus, resolved, threads)).child(source(&resolved.path, resolved.block));
+    element = element.child(driver(spec, disk, bus, resolved, threads));
+    // Which file holds the data is our word, too, and not the header's.
+    let data = resolved.data.as_ref().map(|data| {
+        Element::new("dataStore")
+            .attr("type", if data.block { "block" } else { "file" })
+            .child(Element::new("format").attr("type", data.format.word()))
+            .child(source(&data.path, data.block))
+    });
+    // Without a path it is a drive without a medium.
+    let path = (!resolved.path.is_empty()).then(|| source(&resolved.path, resolved.block).children(data));
+    element = element.children(path);
     if let Some(backing) = &resolved.backing {
         // The chain ends here by our word: nothing in the image's header may extend it.
         element = element.child(
@@ -197,9 +215,12 @@ fn element(
 }
 
 fn driver(spec: &DomainSpec, disk: &Disk, bus: Bus, resolved: &ResolvedDisk, threads: &IoThreads) -> Element {
-    // Contents that die with the pod gain nothing from bypassing the page cache, and share it between VMs.
+    // Contents that die with the pod gain nothing from bypassing the page cache, and share it between VMs. What guests write
+    // together none of them may find in a cache of its own.
+    let shared = disk.shareable == Some(true);
     let cache = disk.cache.as_deref().filter(|cache| !cache.is_empty()).unwrap_or(
         match (resolved.ephemeral, resolved.direct_io) {
+            _ if shared => "none",
             (true, _) => "writeback",
             (false, true) => "none",
             (false, false) => "writethrough",
@@ -226,14 +247,14 @@ fn driver(spec: &DomainSpec, disk: &Disk, bus: Bus, resolved: &ResolvedDisk, thr
 }
 
 /// Which I/O thread serves each disk.
-struct IoThreads {
+pub(crate) struct IoThreads {
     count: u64,
     by_disk: BTreeMap<String, u64>,
 }
 
 impl IoThreads {
     /// A disk with a thread of its own gets one; the others share one, or spread over a pool.
-    fn of(spec: &DomainSpec) -> Self {
+    pub(crate) fn of(spec: &DomainSpec) -> Self {
         let disks = &spec.devices.disks;
         let dedicated = |disk: &&Disk| disk.dedicated_io_thread == Some(true);
         let own: Vec<&Disk> = disks.iter().filter(dedicated).collect();
@@ -277,7 +298,26 @@ pub(crate) fn io_threads(spec: &DomainSpec) -> Option<Element> {
 
 #[cfg(test)]
 mod tests {
-    use super::letters;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn caches() {
+        #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+        fn check(disk: Value, direct_io: bool, expect: &str) {
+            let disk: Disk = serde_json::from_value(disk).unwrap();
+            let resolved = ResolvedDisk { direct_io, ..ResolvedDisk::default() };
+            let spec = DomainSpec::default();
+            let found = driver(&spec, &disk, Bus::Virtio, &resolved, &IoThreads::of(&spec)).render();
+            assert!(found.contains(&format!("cache='{expect}' error_policy='stop'")), "{found}");
+        }
+        check(json!({ "name": "a" }), true, "none");
+        check(json!({ "name": "a" }), false, "writethrough");
+        check(json!({ "name": "a", "cache": "writeback" }), true, "writeback");
+        check(json!({ "name": "a", "shareable": true }), false, "none");
+    }
 
     #[test]
     fn names_of_many_disks() {

@@ -74,6 +74,8 @@ pub struct ResolvedDisk {
     pub block: bool,
     /// Only for an overlay: the file below it, which itself has nothing below.
     pub backing: Option<Backing>,
+    /// Only for a layer that tracks changes: the raw disk that holds what it shows.
+    pub data: Option<Backing>,
     /// Contents that go with the pod (overlays, seed images, empty disks).
     pub ephemeral: bool,
     /// The file system below allows O_DIRECT.
@@ -81,6 +83,14 @@ pub struct ResolvedDisk {
     /// All blocks are allocated.
     pub preallocated: bool,
     pub readonly: bool,
+}
+
+impl ResolvedDisk {
+    /// The file or device with the disk's contents: the one below, where a layer tracks what changes; and whether it is a
+    /// device.
+    pub fn contents(&self) -> (&str, bool) {
+        self.data.as_ref().map_or((&self.path, self.block), |data| (&data.path, data.block))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -23,6 +23,18 @@ pub struct GuestFacts {
     /// What the balloon leaves the guest, in KiB.
     pub memory_kib: u64,
     pub devices: Vec<LiveDevice>,
+    /// What the guest stands still for.
+    pub failed_disks: Vec<FailedDisk>,
+}
+
+/// A disk that could not be read or written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailedDisk {
+    /// Name in the VMI.
+    pub name: String,
+    /// There was no room for what the guest wrote.
+    pub full: bool,
 }
 
 /// A network interface as the guest sees it.
@@ -53,6 +65,16 @@ pub struct LiveDevice {
     pub queues: u32,
     /// Disks only: virtual size, 0 when not known.
     pub size: u64,
+    /// Disks only: `disk`, `cdrom` or `lun`.
+    pub device: String,
+    /// Disks only: `virtio`, `scsi`, ….
+    pub bus: String,
+    /// Disks only: the file or device behind it; empty for a drive without a medium.
+    pub source: String,
+    /// Disks only: a layer above the data counts what changes.
+    pub tracked: bool,
+    /// Disks on the SCSI bus only: the target number of their address.
+    pub unit: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //!   VMI + Environment --to_xml--> domain XML --libvirt--> live XML --LiveDomain::read--> facts
 //! ```
 
+pub mod backup;
 mod capabilities;
 mod clock;
 mod cpu;
@@ -12,27 +13,34 @@ mod disks;
 mod environment;
 mod facts;
 mod features;
+pub mod hotplug;
 mod interfaces;
 mod live;
 mod machine;
 mod memory;
+mod memory_dump;
 mod migratable;
 mod migration;
+mod relocate;
 mod topology;
 mod xml;
 
+use api::kubevirt::hotplug::at_start;
 use api::kubevirt::v1::VirtualMachineInstance;
 
 pub use capabilities::NodeCapabilities;
 pub use environment::{
     Backing, Environment, FirmwareFiles, Format, Paths, PluggedInterface, ResolvedDisk, ResolvedKernel, Smbios,
 };
-pub use facts::{DeviceKind, GuestFacts, GuestInterface, LiveDevice};
+pub use facts::{DeviceKind, FailedDisk, GuestFacts, GuestInterface, LiveDevice};
 pub use live::{LiveDomain, ReadError};
+pub use memory_dump::MemoryDump;
 pub use migratable::{Host, Migratability, Obstacle, migratability};
 pub use migration::{
-    DowntimeRamp, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress, StallDetector,
+    Destination, DowntimeRamp, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress,
+    StallDetector,
 };
+pub use relocate::{Place, relocated};
 use xml::Element;
 
 /// Why a VMI has no domain. The sentence reaches the user in a condition.
@@ -54,6 +62,8 @@ pub enum Error {
     Quantity { field: &'static str, value: String },
     #[error("spec.domain.cpu: {vcpus} vCPUs are more than a machine of this type has ({limit})")]
     TooManyCpus { vcpus: u64, limit: u64 },
+    #[error("disk {disk}: the SCSI controller has no address left")]
+    NoAddress { disk: String },
     #[error("spec.domain.{field} is not supported yet")]
     Unsupported { field: &'static str },
 }
@@ -77,6 +87,7 @@ pub mod console {
 
 /// The domain of a VMI in this environment.
 pub fn to_xml(vmi: &VirtualMachineInstance, environment: &Environment) -> Result<String, Error> {
+    let vmi = &VirtualMachineInstance { spec: at_start(&vmi.spec), ..vmi.clone() };
     let spec = &vmi.spec.domain;
     if !spec.devices.gpus.is_empty() {
         return Err(Error::Unsupported { field: "devices.gpus" });

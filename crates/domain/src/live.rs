@@ -62,7 +62,9 @@ impl LiveDomain {
         match path.as_slice() {
             ["domain", "os", "type"] => self.machine = attribute(start, "machine"),
             ["domain", "vcpu"] => self.vcpus = attribute(start, "current").parse().unwrap_or(0),
-            ["domain", "devices", "disk"] => self.devices.push(LiveDevice::default()),
+            ["domain", "devices", "disk"] => {
+                self.devices.push(LiveDevice { device: attribute(start, "device"), ..LiveDevice::default() });
+            }
             ["domain", "devices", "interface"] => {
                 self.devices.push(LiveDevice {
                     kind: DeviceKind::Interface,
@@ -71,10 +73,24 @@ impl LiveDomain {
                     ..LiveDevice::default()
                 });
             }
+            ["domain", "devices", "disk", "source", "dataStore"] => {
+                if let Some(device) = self.devices.last_mut() {
+                    device.tracked = true;
+                }
+            }
             ["domain", "devices", "disk" | "interface", field] => {
                 let Some(device) = self.devices.last_mut() else { return };
                 match *field {
-                    "target" => device.target = attribute(start, "dev"),
+                    "target" => {
+                        device.target = attribute(start, "dev");
+                        device.bus = attribute(start, "bus");
+                    }
+                    "source" if device.kind == DeviceKind::Disk => {
+                        device.source = ["file", "dev"].map(|kind| attribute(start, kind)).concat();
+                    }
+                    "address" if attribute(start, "type") == "drive" => {
+                        device.unit = attribute(start, "target").parse().ok();
+                    }
                     "mac" => device.mac = attribute(start, "address"),
                     "alias" => {
                         let alias = attribute(start, "name");

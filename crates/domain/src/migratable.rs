@@ -176,8 +176,13 @@ fn movement(vmi: &VirtualMachineInstance, disk: &Disk, volume: &Volume) -> Movem
     }
     if volume.container_disk.is_some() {
         Movement::Copy("changes to a containerDisk")
-    } else if volume.ephemeral.is_some() {
-        Movement::Copy("changes to a claim that is only read")
+    } else if let Some(source) = &volume.ephemeral {
+        // The layer is copied; what it lies on has to be there already.
+        let below = source.persistent_volume_claim.as_ref().map_or("", |claim| &claim.claim_name);
+        match claimed(vmi, &volume.name, below, Writer::None) {
+            Movement::None => Movement::Copy("changes to a claim that is only read"),
+            stuck => stuck,
+        }
     } else if volume.empty_disk.is_some() {
         Movement::Copy("an emptyDisk")
     } else {
@@ -194,10 +199,11 @@ enum Writer {
     Others,
 }
 
+const NEEDS: &str = "live migration requires that all PVCs must be shared (using ReadWriteMany access mode)";
+
 fn claimed(vmi: &VirtualMachineInstance, volume: &str, claim: &str, writer: Writer) -> Movement {
     let known = vmi.status.iter().flat_map(|status| &status.volume_status).find(|known| known.name == volume);
     let modes = known.and_then(|known| known.persistent_volume_claim_info.as_ref()).map(|info| &info.access_modes);
-    const NEEDS: &str = "live migration requires that all PVCs must be shared (using ReadWriteMany access mode)";
     // virt-controller, which knows the storage classes, has looked.
     let stays = known.and_then(|known| known.message.as_deref().filter(|_| known.phase.is_none()));
     let has = |modes: &[String], mode: &str| modes.iter().any(|one| one == mode);
@@ -304,6 +310,9 @@ mod tests {
         let mounted = json!({ "persistentVolumeClaim": { "claimName": "data", "readOnly": true } });
         check(mounted, &once, stuck, "LiveMigration");
         check(claim, &with(json!(["ReadWriteOnce", "ReadWriteMany"])), None, "LiveMigration");
+        let layer = json!({ "ephemeral": { "persistentVolumeClaim": { "claimName": "data" } } });
+        check(layer.clone(), &once, stuck, "LiveMigration");
+        check(layer, &with(json!(["ReadOnlyMany"])), None, "BlockMigration");
         let host = json!({ "hostDisk": { "path": "/x", "type": "Disk" } });
         let said = "cannot migrate VMI with non-shared HostDisk";
         check(host, &[], Some(("DisksNotLiveMigratable", said)), "LiveMigration");

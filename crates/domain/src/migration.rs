@@ -1,5 +1,7 @@
 //! How a domain moves: what the node agent asks of a launcher, and what the launcher tells while it happens.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// What a migration may do and how long it may take.
@@ -12,6 +14,8 @@ pub struct MigrationOptions {
     pub bandwidth: u64,
     /// Volumes on claims that the target has its own for, whose disks are copied; those that only a pod has are copied anyway.
     pub copied_volumes: Vec<String>,
+    /// What the target's disks of those are, where that is known.
+    pub destinations: BTreeMap<String, Destination>,
     /// Slow the guest down when it changes memory faster than it can be sent.
     pub auto_converge: bool,
     /// Let the guest run on the target before all of its memory is there, when time runs out.
@@ -32,6 +36,18 @@ pub struct MigrationOptions {
     pub ramp: Option<DowntimeRamp>,
     /// Judge progress by what remains after each pass over the memory, in place of `progress_timeout`.
     pub stall: Option<StallDetector>,
+}
+
+/// The disk that one is copied into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Destination {
+    /// It is a device, and not an image on a file system.
+    pub block: bool,
+    /// How large its claim is, in bytes.
+    pub capacity: u64,
+    /// It came while the guest ran.
+    pub hotplugged: bool,
 }
 
 /// How the pause that QEMU may take grows.

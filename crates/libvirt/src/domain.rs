@@ -9,6 +9,8 @@ use crate::{Parameter, Result, State, screenshot};
 
 /// Affect the running domain.
 const LIVE: u32 = 1;
+/// Leave out of the XML what another node knows better.
+const FOR_ANOTHER_NODE: u32 = 8;
 
 pub struct Domain {
     pub(crate) connection: Connection,
@@ -61,9 +63,9 @@ impl Domain {
         self.flagged("starting the domain", remote::DOMAIN_CREATE_WITH_FLAGS, PAUSED)
     }
 
-    /// Forgets the definition, with its NVRAM, saved state and snapshots.
+    /// Forgets the definition with its saved state and snapshots; NVRAM and the TPM's state are kept.
     pub fn undefine(&self) -> Result<()> {
-        const WITH_ALL: u32 = 1 | 2 | 4 | 32;
+        const WITH_ALL: u32 = 1 | 2 | 8 | 64;
         let undefine = |flags| self.flagged("undefining the domain", remote::DOMAIN_UNDEFINE_FLAGS, flags);
         match undefine(WITH_ALL) {
             // The test driver keeps nothing of the kind and knows no such flags.
@@ -122,6 +124,16 @@ impl Domain {
             "reading the domain XML",
             remote::DOMAIN_GET_XML_DESC,
             self.arguments().u32(0),
+            Reader::text,
+        )
+    }
+
+    /// The live XML as another node's libvirt takes it for a domain that is sent there.
+    pub fn migratable_xml(&self) -> Result<String> {
+        self.connection.call(
+            "reading the domain XML",
+            remote::DOMAIN_GET_XML_DESC,
+            self.arguments().u32(FOR_ANOTHER_NODE),
             Reader::text,
         )
     }
@@ -240,6 +252,28 @@ impl Domain {
         self.connection.call("detaching a device", remote::DOMAIN_DETACH_DEVICE_FLAGS, arguments, nothing)
     }
 
+    /// Changes a device that is there already: the medium of a drive.
+    pub fn update_device(&self, xml: &str) -> Result<()> {
+        let arguments = self.arguments().text(checked("the device XML", xml)?).u32(LIVE);
+        self.connection.call("changing a device", remote::DOMAIN_UPDATE_DEVICE_FLAGS, arguments, nothing)
+    }
+
+    /// Writes the guest's memory as an ELF core into the file at `path`. The guest stands still meanwhile, and goes on when this
+    /// returns.
+    pub fn dump_memory(&self, path: &str) -> Result<()> {
+        const RAW: u32 = 0;
+        const MEMORY_ONLY: u32 = 1 << 4;
+        let arguments = self.arguments().text(checked("the path of the dump", path)?).u32(RAW).u32(MEMORY_ONLY);
+        self.connection.call("dumping the guest's memory", remote::DOMAIN_CORE_DUMP_WITH_FORMAT, arguments, nothing)
+    }
+
+    /// Tells the guest that a disk, by its target name, has grown to `bytes`.
+    pub fn resize_disk(&self, target: &str, bytes: u64) -> Result<()> {
+        const IN_BYTES: u32 = 1;
+        let arguments = self.arguments().text(checked("the disk's name", target)?).u64(bytes).u32(IN_BYTES);
+        self.connection.call("resizing a disk", remote::DOMAIN_BLOCK_RESIZE, arguments, nothing)
+    }
+
     pub fn set_vcpus(&self, count: u32) -> Result<()> {
         let arguments = self.arguments().u32(count).u32(LIVE);
         self.connection.call("changing the number of vCPUs", remote::DOMAIN_SET_VCPUS_FLAGS, arguments, nothing)
@@ -252,7 +286,11 @@ impl Domain {
 
     /// What every call about a domain begins with.
     pub(crate) fn arguments(&self) -> Writer {
-        self.name.write(Writer::default())
+        self.name(Writer::default())
+    }
+
+    pub(crate) fn name(&self, to: Writer) -> Writer {
+        self.name.write(to)
     }
 
     pub(crate) fn flagged(&self, call: &'static str, procedure: u32, flags: u32) -> Result<()> {

@@ -13,6 +13,9 @@ pub mod code {
     pub const AGENT_UNRESPONSIVE: i32 = 86;
     pub const AGENT_UNSYNCED: i32 = 90;
     pub const NO_SUPPORT: i32 = 3;
+    pub const INVALID_CHECKPOINT: i32 = 102;
+    pub const NO_CHECKPOINT: i32 = 103;
+    pub const CHECKPOINT_INCONSISTENT: i32 = 109;
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,5 +63,10 @@ impl Error {
 
     pub fn is_no_domain(&self) -> bool {
         self.code() == code::NO_DOMAIN
+    }
+
+    /// A checkpoint is not there, or what it stands for cannot be relied on: a backup from it would lack changes.
+    pub fn is_bad_checkpoint(&self) -> bool {
+        [code::INVALID_CHECKPOINT, code::NO_CHECKPOINT, code::CHECKPOINT_INCONSISTENT].contains(&self.code())
     }
 }

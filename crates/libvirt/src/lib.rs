@@ -13,6 +13,7 @@
 //! 15 MiB: too much for a launcher, of which every machine has one.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod client;
 mod connection;
 mod domain;
@@ -26,6 +27,7 @@ mod stats;
 mod wire;
 mod xdr;
 
+pub use backup::{Ended as BackupEnded, ended as backup_ended};
 pub use connection::{Capability, Connection};
 pub use domain::{AddressSource, BlockInfo, Domain, Info, InterfaceAddresses};
 pub use error::{Error, code};

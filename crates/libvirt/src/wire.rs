@@ -23,6 +23,7 @@ pub(crate) mod remote {
     pub(crate) const DOMAIN_DETACH_DEVICE_FLAGS: u32 = 161;
     pub(crate) const DOMAIN_ABORT_JOB: u32 = 164;
     pub(crate) const DOMAIN_MIGRATE_SET_MAX_DOWNTIME: u32 = 166;
+    pub(crate) const DOMAIN_UPDATE_DEVICE_FLAGS: u32 = 174;
     pub(crate) const DOMAIN_GET_BLOCK_INFO: u32 = 194;
     pub(crate) const DOMAIN_CREATE_WITH_FLAGS: u32 = 196;
     pub(crate) const DOMAIN_SET_VCPUS_FLAGS: u32 = 199;
@@ -31,10 +32,12 @@ pub(crate) mod remote {
     pub(crate) const DOMAIN_UNDEFINE_FLAGS: u32 = 231;
     pub(crate) const DOMAIN_DESTROY_FLAGS: u32 = 234;
     pub(crate) const DOMAIN_RESET: u32 = 245;
+    pub(crate) const DOMAIN_BLOCK_RESIZE: u32 = 251;
     pub(crate) const DOMAIN_SHUTDOWN_FLAGS: u32 = 258;
     pub(crate) const DOMAIN_GET_JOB_STATS: u32 = 298;
     pub(crate) const DOMAIN_MIGRATE_PERFORM3_PARAMS: u32 = 305;
     pub(crate) const CONNECT_DOMAIN_EVENT_CALLBACK_REGISTER_ANY: u32 = 316;
+    pub(crate) const DOMAIN_CORE_DUMP_WITH_FORMAT: u32 = 334;
     pub(crate) const DOMAIN_FSFREEZE: u32 = 335;
     pub(crate) const DOMAIN_FSTHAW: u32 = 336;
     pub(crate) const DOMAIN_SET_TIME: u32 = 338;
@@ -44,7 +47,11 @@ pub(crate) mod remote {
     pub(crate) const DOMAIN_INTERFACE_ADDRESSES: u32 = 353;
     pub(crate) const DOMAIN_MIGRATE_START_POST_COPY: u32 = 364;
     pub(crate) const CONNECT_BASELINE_HYPERVISOR_CPU: u32 = 394;
-    pub(crate) const DOMAIN_AGENT_SET_RESPONSE_TIMEOUT: u32 = 413;
+    pub(crate) const DOMAIN_CHECKPOINT_CREATE_XML: u32 = 411;
+    pub(crate) const DOMAIN_LIST_ALL_CHECKPOINTS: u32 = 413;
+    pub(crate) const DOMAIN_CHECKPOINT_DELETE: u32 = 417;
+    pub(crate) const DOMAIN_AGENT_SET_RESPONSE_TIMEOUT: u32 = 420;
+    pub(crate) const DOMAIN_BACKUP_BEGIN: u32 = 421;
 }
 
 /// Of the program `packet::QEMU`.

@@ -52,6 +52,9 @@ pub enum Error {
     /// A disk on a claim cannot be used as it is.
     #[error("{0}")]
     Disk(String),
+    /// A disk is not where it was said to be: its attachment pod has just started, or another takes its place.
+    #[error("{0}")]
+    NotThereYet(String),
     /// A disk that comes from another node does not fit here.
     #[error("volume {volume}: its disk of {size} B does not fit on this node's volume, which has room for {there} B")]
     NoRoom {

@@ -89,7 +89,7 @@ pub(crate) fn open(pods: &Path, pod: &str, volume: &str, socket: &str) -> Result
 }
 
 /// Whether a cgroup path runs through the pod's group: `…/pod<uid>/…`, or the systemd driver's `…-pod<uid_>.slice/…`.
-fn belongs(cgroup: &str, pod: &str) -> bool {
+pub(crate) fn belongs(cgroup: &str, pod: &str) -> bool {
     let escaped = format!("pod{}.slice", pod.replace('-', "_"));
     let plain = format!("pod{pod}");
     cgroup.split('/').any(|part| part == plain || part.ends_with(&format!("-{escaped}")) || part == escaped)

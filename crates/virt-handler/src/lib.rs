@@ -17,6 +17,7 @@
 mod certificate;
 mod device_plugin;
 mod error;
+mod hotplug;
 mod launcher;
 mod migration;
 mod network;
@@ -29,10 +30,13 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::kubevirt::tls::asked;
+use api::kubevirt::v1::KubeVirt;
 pub use error::Error;
 use kit::health::{self, Ready};
 use kit::peer::Peers;
 use kit::{metrics, shutdown, tls};
+use kube::{Api, runtime::watcher};
 use prometheus_client::registry::Registry;
 use sys::kvm::Verdict;
 use tokio::net::TcpListener;
@@ -113,18 +117,20 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let inner = vmi::Inner::new(args.node_name.clone(), args.pods_dir, records, no_kvm, host_model, road);
     let context = vmi::Context(Arc::new(inner));
     let ready = Ready::default();
-    let public = tls::server(material.clone(), None).map_err(Error::setup("configure TLS"))?;
+    let public = tls::Changing::new(material.clone(), None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(migration::metrics::Figures(context.clone())));
     let health = health::router(ready.clone()).merge(metrics::router(registry));
-    let _health = kit::spawn("health", kit::server::serve_tls(listener, public, health, stop.clone()));
+    let _health = kit::spawn("health", kit::server::serve_tls(listener, public.clone(), health, stop.clone()));
 
     let only = tls::Clients::Roles(trust, vec!["virt-api".to_owned()]);
-    let private = tls::server(material, Some(only)).map_err(Error::setup("configure TLS"))?;
+    let private = tls::Changing::new(material, Some(only)).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.console_port).await?;
     let consoles = server::router(context.clone());
-    let _consoles = kit::spawn("consoles", kit::server::serve_tls(listener, private, consoles, stop.clone()));
+    let _consoles = kit::spawn("consoles", kit::server::serve_tls(listener, private.clone(), consoles, stop.clone()));
+    let all = Api::<KubeVirt>::all(client.clone());
+    let _obeying = tls::follow(all, watcher::Config::default(), vec![public, private], asked);
 
     let listener = listen(args.migration_port).await?;
     let _streams = kit::spawn("streams", migration::target::serve(listener, context.clone(), stop.clone()));

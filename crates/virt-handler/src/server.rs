@@ -2,6 +2,7 @@
 //! (rule R4), which has authorised the user.
 
 mod console;
+mod pull;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use kit::store::Key;
-use rpc::launcher::{Empty, FreezeRequest, ScreenshotRequest};
+use rpc::launcher::{BackupRequest, CheckpointRequest, Empty, FreezeRequest, ScreenshotRequest};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -48,6 +49,8 @@ pub(crate) fn router(context: Context) -> Router {
         .route("/softreboot", put(soft_reboot))
         .route("/freeze", put(freeze))
         .route("/unfreeze", put(unfreeze))
+        .route("/backup", put(backup))
+        .route("/redefine-checkpoint", put(redefine_checkpoint))
         .layer(axum::extract::DefaultBodyLimit::max(LARGEST_BODY))
         .with_state(shared);
     Router::new().nest("/v1/namespaces/{namespace}/virtualmachineinstances/{name}", vmi)
@@ -68,6 +71,8 @@ impl From<tonic::Status> for Refusal {
             tonic::Code::FailedPrecondition | tonic::Code::Aborted => StatusCode::CONFLICT,
             tonic::Code::InvalidArgument => StatusCode::BAD_REQUEST,
             tonic::Code::NotFound => StatusCode::NOT_FOUND,
+            // What the request builds on is not there any more, and will not come back.
+            tonic::Code::DataLoss => StatusCode::GONE,
             tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => StatusCode::GATEWAY_TIMEOUT,
             tonic::Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -167,6 +172,24 @@ async fn freeze(State(shared): State<Shared>, Path(vmi): Vmi, body: axum::body::
 
 async fn unfreeze(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
     shared.launcher(&vmi)?.client.unfreeze(call(Empty {})).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn backup(State(shared): State<Shared>, Path(vmi): Vmi, options: String) -> Result<StatusCode, Refusal> {
+    if let Some(options) = pull::asked(&options) {
+        pull::lend(&shared, &vmi, &options).await?;
+        return Ok(StatusCode::ACCEPTED);
+    }
+    shared.launcher(&vmi)?.client.backup(call(BackupRequest { options })).await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn redefine_checkpoint(
+    State(shared): State<Shared>,
+    Path(vmi): Vmi,
+    checkpoint: String,
+) -> Result<StatusCode, Refusal> {
+    shared.launcher(&vmi)?.client.redefine_checkpoint(call(CheckpointRequest { checkpoint })).await?;
     Ok(StatusCode::ACCEPTED)
 }
 

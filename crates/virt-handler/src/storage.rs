@@ -12,7 +12,9 @@ use std::io::{Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
-use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance};
+use api::kubevirt::hotplug::is_hotplug;
+use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, Volume};
+use api::kubevirt::words::tracking;
 use api::quantity::Amount;
 use sys::beneath::{self, Dir};
 
@@ -34,10 +36,29 @@ pub(crate) struct ClaimedDisk {
     volume: String,
     block: bool,
     writable: bool,
+    /// What changes on it is tracked in a layer beside it.
+    tracked: bool,
     /// The claim's size; an image that is not there is made as large.
     capacity: u64,
     /// The size of the disk that is copied into this one.
     copied: Option<u64>,
+}
+
+impl ClaimedDisk {
+    /// The volume's name.
+    pub(crate) fn volume(&self) -> &str {
+        &self.volume
+    }
+
+    /// It is a device, and not an image on a file system.
+    pub(crate) fn is_block(&self) -> bool {
+        self.block
+    }
+
+    /// The guest writes to it.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
 }
 
 /// Why a disk is made ready.
@@ -69,28 +90,47 @@ impl Tolerance {
     }
 }
 
-/// The disks of `vmi` that lie on claims. Pure.
+/// The disks that `vmi` is started with and that lie on claims. Pure.
 pub(crate) fn disks(vmi: &VirtualMachineInstance, purpose: Purpose) -> Vec<ClaimedDisk> {
-    let moved = vmi.status.iter().filter(|_| purpose == Purpose::Arrival).flat_map(|status| &status.migrated_volumes);
     let listed = |name: &str| vmi.spec.domain.devices.disks.iter().any(|disk| disk.name == name);
-    let statuses = vmi.status.as_ref().map(|status| status.volume_status.as_slice()).unwrap_or_default();
-    let mut out = Vec::new();
-    for volume in vmi.spec.volumes.iter().filter(|volume| listed(&volume.name)) {
-        let Some(status) = statuses.iter().find(|status| status.name == volume.name) else { continue };
-        let target = moved.clone().find(|moved| moved.volume_name == volume.name);
-        let info = target.and_then(|moved| moved.destination_pvc_info.as_ref());
-        let Some(info) = info.or(status.persistent_volume_claim_info.as_ref()) else { continue };
-        let read_only = volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true));
-        let capacity = info.capacity.get("storage").and_then(|size| Amount::try_from(size).ok());
-        out.push(ClaimedDisk {
-            volume: volume.name.clone(),
-            block: info.volume_mode.as_deref() == Some("Block"),
-            writable: !read_only && volume.ephemeral.is_none(),
-            capacity: capacity.map_or(0, Amount::bytes),
-            copied: target.and(status.size).and_then(|size| u64::try_from(size).ok()),
-        });
-    }
-    out
+    let volumes = vmi.spec.volumes.iter().filter(|volume| listed(&volume.name) && !is_hotplug(volume));
+    volumes.filter_map(|volume| claimed(vmi, volume, purpose)).collect()
+}
+
+/// The disk of a volume that comes while the guest runs, or comes along on its way out. Pure.
+pub(crate) fn hotplugged(vmi: &VirtualMachineInstance, name: &str, purpose: Purpose) -> Option<ClaimedDisk> {
+    let Some(volume) = vmi.spec.volumes.iter().find(|known| known.name == name) else {
+        let entry = api::kubevirt::hotplug::status(vmi, name)?;
+        let leaves = api::kubevirt::hotplug::is_leaving(vmi, entry);
+        return claimed(vmi, &Volume { name: name.to_owned(), ..Volume::default() }, purpose).filter(|_| leaves);
+    };
+    let mut disk = claimed(vmi, volume, purpose)?;
+    // The media of drives are only read.
+    disk.writable &= api::kubevirt::hotplug::disk(&vmi.spec, name).is_some_and(|disk| disk.cdrom.is_none());
+    disk.tracked &= disk.writable;
+    Some(disk)
+}
+
+fn claimed(vmi: &VirtualMachineInstance, volume: &Volume, purpose: Purpose) -> Option<ClaimedDisk> {
+    let mut moved =
+        vmi.status.iter().filter(|_| purpose == Purpose::Arrival).flat_map(|status| &status.migrated_volumes);
+    let status = api::kubevirt::hotplug::status(vmi, &volume.name)?;
+    let target = moved.find(|moved| moved.volume_name == volume.name);
+    let info = target.and_then(|moved| moved.destination_pvc_info.as_ref());
+    let info = info.or(status.persistent_volume_claim_info.as_ref())?;
+    let read_only = volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true));
+    let capacity = info.capacity.get("storage").and_then(|size| Amount::try_from(size).ok());
+    let tracking = vmi.status.as_ref().and_then(|status| status.changed_block_tracking.as_ref());
+    let tracks = tracking.is_some_and(|known| [tracking::INITIALIZING, tracking::ENABLED].contains(&&*known.state));
+    let writable = !read_only && volume.ephemeral.is_none();
+    Some(ClaimedDisk {
+        volume: volume.name.clone(),
+        block: info.volume_mode.as_deref() == Some("Block"),
+        writable,
+        tracked: tracks && writable,
+        capacity: capacity.map_or(0, Amount::bytes),
+        copied: target.and(status.size).and_then(|size| u64::try_from(size).ok()),
+    })
 }
 
 /// The size of a new image, and whether it is less than promised. Pure.
@@ -144,20 +184,44 @@ fn device(root: &Dir, disk: &ClaimedDisk) -> Result<(), Error> {
 
 /// A file system has the image, and the image belongs to the pod's user.
 fn image(root: &Dir, disk: &ClaimedDisk, purpose: Purpose) -> Result<Option<String>, Error> {
-    let failed = || Error::disk(&disk.volume);
     // In most images /var/run is a link, and none is followed here.
     let path = format!("{MOUNTS}/{}", disk.volume);
-    let dir = root.dir(&path).or_else(|_| root.dir(format!("var/{path}"))).map_err(failed())?;
+    let dir = root.dir(&path).or_else(|_| root.dir(format!("var/{path}"))).map_err(Error::disk(&disk.volume))?;
+    image_in(&dir, disk, purpose)
+}
+
+/// An image in the directory of its volume.
+pub(crate) struct Opened {
+    pub(crate) image: File,
+    /// The file beside it that is to track what changes on it, if something is to.
+    pub(crate) layer: Option<File>,
+    /// For the user.
+    pub(crate) warning: Option<String>,
+}
+
+/// The image in the directory of its volume, made ready and open.
+pub(crate) fn open_image(dir: &Dir, disk: &ClaimedDisk, purpose: Purpose) -> Result<Opened, Error> {
+    let warning = image_in(dir, disk, purpose)?;
+    let opened = if disk.writable { dir.write(IMAGE) } else { dir.read(IMAGE) };
+    let image = opened.map_err(Error::disk(&disk.volume))?;
+    let layer = disk.tracked.then(|| dir.write(tracking::LAYER)).transpose().map_err(Error::disk(&disk.volume))?;
+    Ok(Opened { image, layer, warning })
+}
+
+fn image_in(dir: &Dir, disk: &ClaimedDisk, purpose: Purpose) -> Result<Option<String>, Error> {
+    let failed = || Error::disk(&disk.volume);
     if !disk.writable {
         return dir.reference(IMAGE).map(|_| None).map_err(failed());
     }
-    match dir.create(IMAGE, 0o660) {
-        Ok(_new) => {}
-        Err(error) if error.io_kind() == Some(std::io::ErrorKind::AlreadyExists) => {}
-        Err(error) => return Err(failed()(error)),
+    for name in [Some(IMAGE), disk.tracked.then_some(tracking::LAYER)].into_iter().flatten() {
+        match dir.create(name, 0o660) {
+            Ok(_new) => {}
+            Err(error) if error.io_kind() == Some(std::io::ErrorKind::AlreadyExists) => {}
+            Err(error) => return Err(failed()(error)),
+        }
+        let found = dir.reference(name).map_err(failed())?;
+        own(found, disk, |found| found.is_file())?;
     }
-    let found = dir.reference(IMAGE).map_err(failed())?;
-    own(found, disk, |found| found.is_file())?;
     // One without a size was made a moment ago, here or before a power cut.
     let file = dir.write(IMAGE).map_err(failed())?;
     let io = |op: &'static str| move |source| failed()(sys::Error::Call { op, source });
@@ -211,7 +275,7 @@ mod tests {
     const MI: u64 = 1 << 20;
 
     fn disk(capacity: u64) -> ClaimedDisk {
-        ClaimedDisk { volume: "root".into(), block: false, writable: true, capacity, copied: None }
+        ClaimedDisk { volume: "root".into(), block: false, writable: true, tracked: false, capacity, copied: None }
     }
 
     #[track_caller]
@@ -276,6 +340,45 @@ mod tests {
         std::fs::hard_link(dir.join("secret"), volume.join(IMAGE)).unwrap();
         assert!(image(&root, &disk(MI), start).is_err());
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn disks_that_come_and_go() {
+        let info = json!({ "capacity": { "storage": "1Gi" }, "volumeMode": "Filesystem" });
+        let entry = |name: &str, target: &str| json!({ "name": name, "target": target, "persistentVolumeClaimInfo": info, "hotplugVolume": {} });
+        let later =
+            |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name, "hotpluggable": true } });
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "spec": {
+                "domain": { "devices": { "disks": [{ "name": "data" }, { "name": "medium", "cdrom": {} }] } },
+                "volumes": [later("data"), later("medium")],
+            },
+            "status": {
+                "volumeStatus": [entry("data", "sda"), entry("medium", "sdb"), entry("leaving", "sdc"), entry("gone", "")],
+                "changedBlockTracking": { "state": "Enabled" },
+            },
+        }))
+        .unwrap();
+        let found = |name: &str| {
+            let disk = hotplugged(&vmi, name, Purpose::Arrival);
+            disk.map(|disk| (disk.writable, disk.tracked))
+        };
+        assert_eq!(found("data"), Some((true, true)));
+        assert_eq!(found("medium"), Some((false, false)));
+        assert_eq!(found("leaving"), Some((true, true)));
+        assert_eq!((found("gone"), found("unknown")), (None, None));
+    }
+
+    #[test]
+    fn a_tracked_image_comes_with_the_file_beside_it() {
+        let run = std::env::temp_dir().join(format!("storage-tracked-{}", std::process::id()));
+        std::fs::create_dir_all(&run).unwrap();
+        let dir = Dir::open(&run).unwrap();
+        let start = Purpose::Start(Tolerance::of(&KubeVirtConfiguration::default()));
+        let opened = |tracked| open_image(&dir, &ClaimedDisk { tracked, ..disk(MI) }, start).unwrap();
+        assert!(opened(false).layer.is_none() && !run.join(tracking::LAYER).exists());
+        assert!(opened(true).layer.is_some() && run.join(tracking::LAYER).exists());
+        std::fs::remove_dir_all(run).unwrap();
     }
 
     #[test]

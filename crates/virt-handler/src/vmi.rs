@@ -9,6 +9,7 @@
 //! hands the same VMI to the launcher, which has it running. The guest notices nothing.
 
 mod execute;
+mod memory_dump;
 mod plan;
 mod status;
 

@@ -44,8 +44,56 @@ impl Dirs {
         self.private().join("claimed-disks")
     }
 
+    /// Links to images that were lent to a running guest.
+    pub(crate) fn hotplugged_disks(&self) -> PathBuf {
+        self.run.join("kubevirt/hotplug-disks")
+    }
+
+    /// Links to files that a backup is written to.
+    pub(crate) fn backups(&self) -> PathBuf {
+        self.private().join("backups")
+    }
+
+    /// Where QEMU serves the backup that [`api::export::lending::served_at`] names.
+    pub(crate) fn served_backup(&self, name: &str) -> PathBuf {
+        self.run.join("kubevirt/sockets").join(name)
+    }
+
+    /// Where node agents lend disks to a running guest.
+    pub(crate) fn hotplug_socket(&self) -> PathBuf {
+        self.run.join("kubevirt/sockets/hotplug-sock")
+    }
+
     pub fn launcher_socket(&self) -> PathBuf {
         self.run.join("kubevirt/sockets/launcher-sock")
+    }
+
+    /// A claim with what the guest keeps beside its disks from one pod to the next, where the machine has one.
+    fn kept(&self, what: &str) -> Option<PathBuf> {
+        Some(self.private().join(what)).filter(|state| state.is_dir())
+    }
+
+    /// The variables of EFI.
+    pub(crate) fn nvram(&self) -> PathBuf {
+        self.kept("vm-state-efi").unwrap_or_else(|| self.private().join("libvirt")).join("nvram.fd")
+    }
+
+    /// Where the layers are kept that track what changes on devices.
+    pub(crate) fn tracking(&self) -> Option<PathBuf> {
+        self.kept("vm-state-cbt")
+    }
+
+    /// Has libvirt find the states of TPMs where they last.
+    fn keep_tpm(&self) -> Result<(), Error> {
+        let Some(state) = self.kept("vm-state-tpm") else { return Ok(()) };
+        let (kept, place) = (state.join("swtpm"), self.private().join("libvirt/qemu/swtpm"));
+        let made = std::fs::create_dir_all(&kept)
+            .and_then(|()| std::fs::create_dir_all(self.private().join("libvirt/qemu")))
+            .and_then(|()| std::os::unix::fs::symlink(&kept, &place));
+        match made {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.map_err(|source| Error::Prepare { path: place, source }),
+        }
     }
 
     /// Sockets and log of the guest's consoles.
@@ -74,6 +122,8 @@ impl Dirs {
             self.ephemeral(),
             self.container_disks(),
             self.claimed_disks(),
+            self.backups(),
+            self.hotplugged_disks(),
             self.run.join("kubevirt/sockets"),
             self.run.join("libvirt"),
         ];
@@ -84,6 +134,6 @@ impl Dirs {
                 .create(&path)
                 .map_err(|source| Error::Prepare { path, source })?;
         }
-        Ok(())
+        self.keep_tpm()
     }
 }

@@ -10,23 +10,31 @@ use std::time::Duration;
 use api::kubevirt::v1::VirtualMachineInstance;
 use domain::{Environment, LiveDomain, MigrationProgress};
 use kit::shutdown::CancellationToken;
-use libvirt::{Connection, Domain, Event, PausedReason, State};
+use libvirt::{Connection, Domain, Event, Lifecycle, PausedReason, State};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
+use crate::hotplug::{Hotplugged, Lending};
 use crate::migration::{Channels, Leaving};
 use crate::prepare::Prepared;
 use crate::publish::{self, Published, Publisher};
 use crate::request_queue::{Kind, Phase, Queue, Verdict, judge};
 use crate::{Args, Dirs, Error, agent, console_log, words};
 
+mod backup;
+mod devices;
+mod failing;
+mod memory_dump;
 mod moving;
+mod sizes;
 mod start;
 
 /// Requests that wait to be taken.
 const REQUESTS: usize = 64;
 /// The guest may have missed the power button while it booted.
 const PRESS_AGAIN: Duration = Duration::from_secs(5);
+/// `VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED`.
+const SUSPENDED_TO_MIGRATE: i32 = 1;
 /// Between two looks at what sends no event.
 const TICK: Duration = Duration::from_secs(5);
 /// Between two tries to take a device that the guest already writes.
@@ -49,6 +57,18 @@ pub enum DriverError {
     Options(#[source] serde_json::Error),
     #[error("migration {0} has not ended")]
     Migrating(String),
+    #[error("backup {0} has not ended")]
+    BackupRuns(String),
+    #[error("the guest's memory is being written to {0}")]
+    Dumping(String),
+    #[error("the files of the backup cannot be made")]
+    BackupFiles(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("checkpoint {name} cannot be relied on")]
+    Checkpoint {
+        name: String,
+        #[source]
+        source: libvirt::Error,
+    },
     #[error("the sockets of the migration cannot be made")]
     Channels(#[source] std::io::Error),
     #[error("{0}")]
@@ -57,6 +77,12 @@ pub enum DriverError {
     Libvirt(#[from] libvirt::Error),
     #[error("the guest agent is not connected")]
     NoAgent,
+    #[error("volume {volume}: the guest was not given its disk")]
+    Disk {
+        volume: String,
+        #[source]
+        source: Box<DriverError>,
+    },
     #[error("the launcher is ending")]
     Ending,
 }
@@ -68,6 +94,10 @@ pub(crate) enum Command {
     Freeze { seconds: u64 },
     Expect { vmi: String },
     Migrate { options: String },
+    Backup { options: String },
+    Checkpoint { checkpoint: String },
+    DumpMemory { volume: String, file: String },
+    Lend(Lending),
     Plain,
 }
 
@@ -108,6 +138,13 @@ pub struct Driver {
     phase: Phase,
     /// Borrowed files, open for as long as QEMU may open them.
     prepared: Prepared,
+    /// Disks that were lent since the guest started.
+    hotplugged: Hotplugged,
+    asked: devices::Asked,
+    backup: Option<backup::Running>,
+    dump: memory_dump::Dump,
+    failing: failing::Failing,
+    sizes: sizes::Sizes,
     agent_facts: domain::GuestFacts,
     agent_task: Option<kit::Task<()>>,
     thaw_at: Option<Instant>,
@@ -151,6 +188,12 @@ impl Driver {
             domain,
             phase: Phase::Empty,
             prepared: Prepared::default(),
+            hotplugged: Hotplugged::default(),
+            asked: devices::Asked::default(),
+            backup: None,
+            dump: memory_dump::Dump::default(),
+            failing: failing::Failing::default(),
+            sizes: sizes::Sizes::default(),
             agent_facts: domain::GuestFacts::default(),
             agent_task: None,
             thaw_at: None,
@@ -184,6 +227,7 @@ impl Driver {
                     self.refresh().await;
                 }
                 Some(progress) = self.progress.1.recv() => self.moving(progress).await,
+                written = self.dump.written() => self.memory_written(written).await,
                 _ = tick.tick() => self.look().await,
                 // A guest that came from elsewhere has its devices once their last holder has ended; and nobody else may come
                 // between, who waits for them too.
@@ -197,6 +241,7 @@ impl Driver {
                     self.destroy().await;
                 }
                 () = at(self.press_at) => self.press().await,
+                () = at(self.failing.again()) => self.try_again().await,
                 () = at(self.thaw_at) => {
                     tracing::warn!("nobody thawed the guest's file systems in time: thawing them");
                     self.thaw_at = None;
@@ -265,18 +310,35 @@ impl Driver {
                 self.abort_migration();
                 Ok(())
             }
-            (Kind::Sync | Kind::Freeze | Kind::Expect | Kind::Migrate, _) => {
-                Err(DriverError::Refused("the request is incomplete"))
+            (Kind::Backup, Command::Backup { options }) => self.backup(&options).await,
+            (Kind::Checkpoint, Command::Checkpoint { checkpoint }) => self.redefine(&checkpoint).await,
+            (Kind::DumpMemory, Command::DumpMemory { volume, file }) => self.dump_memory(&volume, &file).await,
+            (Kind::Lend, Command::Lend(lending)) => {
+                let kept = self.hotplugged.keep(&self.dirs, lending);
+                kept.map_err(|error| DriverError::Start(kit::Chain(&error).to_string()))
             }
+            (
+                Kind::Sync
+                | Kind::Freeze
+                | Kind::Expect
+                | Kind::Migrate
+                | Kind::Lend
+                | Kind::Backup
+                | Kind::Checkpoint
+                | Kind::DumpMemory,
+                _,
+            ) => Err(DriverError::Refused("the request is incomplete")),
         };
-        self.refresh().await;
+        // What is lent changes nothing before the guest gets it.
+        if kind != Kind::Lend {
+            self.refresh().await;
+        }
         outcome
     }
 
     async fn sync(&mut self, vmi: &str, environment: &str) -> Result<(), DriverError> {
         if self.phase != Phase::Empty {
-            // A domain that runs is what the VMI asked for; its devices follow requests of their own.
-            return Ok(());
+            return self.change_devices(vmi, environment).await;
         }
         let outcome = self.start(vmi, environment).await;
         let (sentence, last) = match &outcome {
@@ -295,15 +357,20 @@ impl Driver {
 
     async fn start(&mut self, vmi: &str, environment: &str) -> Result<(), start::Failure> {
         let vmi = self.read(vmi)?;
-        let mut environment: Environment = serde_json::from_str(environment).map_err(start::Failure::Environment)?;
-        environment.paths.consoles = self.consoles.display().to_string();
-        environment.paths.emulator.clone_from(&self.emulator);
+        let environment = self.environment(environment)?;
         let (prepared, domain) = start::domain(&vmi, environment, &self.dirs, &self.connection).await?;
         self.prepared = prepared;
         self.phase = Phase::Running;
         self.domain.send_replace(Some(Arc::new(domain)));
         tracing::info!(domain = self.name, borrowed = self.prepared.lent.len(), "the virtual machine runs");
         Ok(())
+    }
+
+    fn environment(&self, text: &str) -> Result<Environment, start::Failure> {
+        let mut environment: Environment = serde_json::from_str(text).map_err(start::Failure::Environment)?;
+        environment.paths.consoles = self.consoles.display().to_string();
+        environment.paths.emulator.clone_from(&self.emulator);
+        Ok(environment)
     }
 
     fn read(&mut self, vmi: &str) -> Result<VirtualMachineInstance, start::Failure> {
@@ -409,13 +476,19 @@ impl Driver {
 
     async fn happened(&mut self, event: Event) {
         tracing::debug!(?event, "event");
+        if let Some(ended) = libvirt::backup_ended(&event) {
+            self.backup_ended(ended).await;
+        }
         match event {
             Event::Agent { connected, .. } => self.agent(connected),
-            Event::IoError { alias, reason, path, .. } => {
-                tracing::error!(alias, reason, path, "a disk failed: the guest is paused");
+            Event::IoError { ref alias, ref reason, ref path, .. } => {
+                tracing::error!(alias, reason, path, "a disk failed");
+                self.failing.note(&event, Instant::now());
             }
             Event::Watchdog { action, .. } => tracing::warn!(action, "the guest's watchdog fired"),
             Event::Reboot { .. } => tracing::info!("the guest reboots"),
+            // It stands still for as long as its hand-over takes. Each question now would make that longer.
+            Event::Lifecycle { change: Lifecycle::Suspended, detail: SUSPENDED_TO_MIGRATE, .. } => return,
             Event::Lifecycle { .. }
             | Event::Balloon { .. }
             | Event::DeviceRemoved { .. }
@@ -455,21 +528,15 @@ impl Driver {
         if self.current().is_none() {
             return;
         }
-        let read = self.with_domain(|domain| {
+        let mut sizes = self.sizes.clone();
+        let read = self.with_domain(move |domain| {
             let state = domain.state()?;
             let xml = if state.is_active() { domain.xml()? } else { String::new() };
-            let live = LiveDomain::read(&xml).unwrap_or_default();
-            let sizes: Vec<u64> = live
-                .devices
-                .iter()
-                .map(|device| match device.kind {
-                    domain::DeviceKind::Disk => domain.block_info(&device.target).map_or(0, |info| info.capacity),
-                    domain::DeviceKind::Interface => 0,
-                })
-                .collect();
+            let mut live = LiveDomain::read(&xml).unwrap_or_default();
+            sizes.complete(&mut live.devices, |target| domain.block_info(target).ok().map(|info| info.capacity));
             Ok((state, xml, live, sizes))
         });
-        let (state, xml, mut live, sizes) = match read.await {
+        let (state, xml, live, sizes) = match read.await {
             Ok(read) => read,
             Err(DriverError::Libvirt(error)) if error.is_no_domain() => {
                 // Who sends it away hears how that ended.
@@ -490,14 +557,16 @@ impl Driver {
             // Its end is an event.
             return self.end_torn_guest().await;
         }
-        for (device, size) in live.devices.iter_mut().zip(sizes) {
-            device.size = size;
-        }
+        self.sizes = sizes;
         self.phase = words::phase(state, self.phase);
+        if state != State::Paused(PausedReason::IoError) {
+            self.failing.over();
+        }
         let mut facts = self.agent_facts.clone();
         facts.machine = live.machine;
         facts.memory_kib = live.memory_kib;
         facts.devices = live.devices;
+        facts.failed_disks = self.failing.disks();
         let guest = serde_json::to_string(&facts).unwrap_or_default();
         self.publisher.update(|published| {
             words::status(state).clone_into(&mut published.status);

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use rpc::launcher::launcher_client::LauncherClient;
-use rpc::launcher::{Empty, ExecRequest, FreezeRequest, GuestPingRequest};
+use rpc::launcher::{DomainState, Empty, ExecRequest, FreezeRequest, GuestPingRequest};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::Dirs;
@@ -27,6 +27,8 @@ pub enum InsideError {
     Exit { code: i32, output: String },
     #[error("neither --command nor --guestAgentPing was given")]
     NothingToDo,
+    #[error("Paused VM: its file systems are neither frozen nor thawed until it runs again")]
+    Paused,
 }
 
 /// Probe the guest through its agent.
@@ -118,17 +120,55 @@ pub async fn probe(args: ProbeArgs) -> Result<(), InsideError> {
     }
 }
 
-/// `virt-freezer`
+/// `virt-freezer`; what there is to say where there was nothing to do: backup tools run it for every machine, and one without
+/// an agent is backed up as it is.
 ///
 /// # Errors
 /// When the guest was not frozen or thawed.
-pub async fn freezer(args: FreezerArgs) -> Result<(), InsideError> {
+pub async fn freezer(args: FreezerArgs) -> Result<Option<&'static str>, InsideError> {
     let mut client = launcher(&args.place).await?;
+    let unknown = refused("the launcher does not say how the guest is");
+    let mut states = client.watch(Empty {}).await.map_err(&unknown)?.into_inner();
+    let state = states.message().await.map_err(&unknown)?.unwrap_or_default();
+    if let Some(why) = idle(&state)? {
+        return Ok(Some(why));
+    }
     if args.freeze {
         let request = FreezeRequest { unfreeze_timeout_seconds: args.unfreeze_timeout_seconds };
         client.freeze(request).await.map_err(refused("the guest's file systems were not frozen"))?;
     } else {
         client.unfreeze(Empty {}).await.map_err(refused("the guest's file systems were not thawed"))?;
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Why there is nothing to do for a guest in this state.
+fn idle(state: &DomainState) -> Result<Option<&'static str>, InsideError> {
+    match (state.agent_connected, state.status.as_str()) {
+        (false, _) => Ok(Some("No guest agent, exiting")),
+        (true, "Paused") => Err(InsideError::Paused),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_without_an_agent_is_left_alone_and_a_paused_one_cannot_hear() {
+        #[track_caller]
+        fn check(agent_connected: bool, status: &str, expect: &str) {
+            let state = DomainState { agent_connected, status: status.to_owned(), ..DomainState::default() };
+            let said = match idle(&state) {
+                Ok(said) => said.unwrap_or_default().to_owned(),
+                Err(error) => error.to_string(),
+            };
+            assert!(said.starts_with(expect) && said.is_empty() == expect.is_empty(), "{said}");
+        }
+        check(true, "Running", "");
+        check(false, "Running", "No guest agent, exiting");
+        check(false, "Paused", "No guest agent, exiting");
+        check(true, "Paused", "Paused VM");
+    }
 }

@@ -17,6 +17,7 @@ mod daemon;
 mod dirs;
 mod driver;
 mod exec;
+mod hotplug;
 mod inside;
 mod migration;
 mod node_capabilities;
@@ -114,6 +115,7 @@ fn ask_early(connection: libvirt::Connection) {
 struct Started {
     driver: Driver,
     server: kit::Task<()>,
+    _hotplug: kit::Task<()>,
 }
 
 /// The driver and the server in front of it, not yet driving.
@@ -124,7 +126,9 @@ async fn serve(
     shutdown: CancellationToken,
 ) -> Result<Started, Error> {
     let socket = dirs.launcher_socket();
-    let (driver, handle) = Driver::new(args, dirs, connection, shutdown)?;
+    let (driver, handle) = Driver::new(args, dirs.clone(), connection, shutdown)?;
+    let failed = |source| Error::Serve { path: dirs.hotplug_socket(), source };
+    let hotplug = hotplug::listen(&dirs, handle.requests.clone()).map_err(failed)?;
     let listener = server::listen(&socket).map_err(|source| Error::Serve { path: socket.clone(), source })?;
     let server = kit::spawn("server", async move {
         if let Err(error) = server::serve(listener, handle).await {
@@ -132,5 +136,5 @@ async fn serve(
         }
     });
     tracing::info!(socket = %socket.display(), "ready");
-    Ok(Started { driver, server })
+    Ok(Started { driver, server, _hotplug: hotplug })
 }

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
     let outcome = match Path::new(&called).file_name().and_then(OsStr::to_str) {
         Some("virt-probe") => ask("virt-probe", virt_launcher::probe),
-        Some("virt-freezer") => ask("virt-freezer", virt_launcher::freezer),
+        Some("virt-freezer") => ask("virt-freezer", freezer),
         Some("virt-node-capabilities") => ask("virt-node-capabilities", virt_launcher::node_capabilities),
         _ => launch(),
     };
@@ -37,6 +37,13 @@ fn launch() -> Result<(), Failure> {
     let level = std::env::var("FERROVIRT_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false).init();
     Ok(virt_launcher::run(arguments)?)
+}
+
+async fn freezer(arguments: virt_launcher::FreezerArgs) -> Result<(), virt_launcher::InsideError> {
+    if let Some(said) = virt_launcher::freezer(arguments).await? {
+        let _ = writeln!(std::io::stderr().lock(), "{said}");
+    }
+    Ok(())
 }
 
 /// A program that asks one question and ends.

@@ -7,10 +7,13 @@ mod ramp;
 mod stall;
 mod watchdog;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{LiveDomain, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress};
+use domain::{
+    LiveDomain, MigrationChannel, MigrationMode, MigrationOptions, MigrationOutcome, MigrationProgress, Place,
+};
 use kit::Task;
 use kit::shutdown::CancellationToken;
 use libvirt::{Domain, Job, Migration};
@@ -63,7 +66,15 @@ impl Leaving {
 pub(crate) use channels::Open;
 
 /// What libvirt is asked for.
-pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepared, live: &LiveDomain) -> Migration {
+///
+/// `xml` is the domain for another node, `places` are disks that lie elsewhere there.
+pub(crate) fn request(
+    options: &MigrationOptions,
+    dirs: &Dirs,
+    prepared: &Prepared,
+    live: &LiveDomain,
+    xml: Option<String>,
+) -> Migration {
     let unix = |channel| format!("unix:{}", dirs.migration_socket(channel).display());
     let copied = |device: &&domain::LiveDevice| {
         let own = |disk: &domain::ResolvedDisk| disk.ephemeral || options.copied_volumes.contains(&device.name);
@@ -81,7 +92,7 @@ pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepar
         memory_uri: unix(MigrationChannel::Memory),
         disks_uri: (!copied_disks.is_empty()).then(|| unix(MigrationChannel::Disks)),
         copied_disks,
-        xml: None,
+        xml,
         bandwidth: options.bandwidth.div_ceil(MIB),
         // QEMU compresses on parallel connections only, and has no post-copy on those.
         parallel: if compressed { COMPRESSED_CONNECTIONS } else { 0 },
@@ -91,6 +102,31 @@ pub(crate) fn request(options: &MigrationOptions, dirs: &Dirs, prepared: &Prepar
         paused: false,
         trust_disks: options.trust_disks,
     }
+}
+
+/// The disks that lie elsewhere on the target: on a device in place of an image, or the other way round, or on a device that
+/// is larger than the disk.
+pub(crate) fn relocated(
+    options: &MigrationOptions,
+    dirs: &Dirs,
+    prepared: &Prepared,
+    size: impl Fn(&str) -> Option<u64>,
+) -> BTreeMap<String, Place> {
+    let mut places = BTreeMap::new();
+    for (volume, there) in &options.destinations {
+        let Some(here) = prepared.disks.get(volume) else { continue };
+        // A guest whose disk is as large as the device has no slice of it.
+        let (layered, (_, is_device)) = (here.data.is_some(), here.contents());
+        let slice = size(volume).filter(|size| !layered && there.block && *size > 0 && *size < there.capacity);
+        if is_device == there.block && slice.is_none() {
+            continue;
+        }
+        let links = if there.hotplugged { dirs.hotplugged_disks() } else { dirs.claimed_disks() };
+        let path = if there.block { format!("/dev/{volume}").into() } else { links.join(format!("{volume}.img")) };
+        let place = Place { path: path.display().to_string(), block: there.block, slice, layered };
+        places.insert(volume.clone(), place);
+    }
+    places
 }
 
 async fn send(
@@ -105,11 +141,12 @@ async fn send(
     let mut progress = MigrationProgress { uid: options.uid.clone(), ..MigrationProgress::default() };
     // Whoever watches learns that it has begun.
     let _ = report.send(progress.clone()).await;
+    let (mut convergence, mut handover) = (Convergence::default(), Handover::default());
+    convergence.prepare(domain, options).await;
     let moving = domain.clone();
     let mut done = tokio::task::spawn_blocking(move || moving.migrate(&migration));
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut convergence, mut handover) = (Convergence::default(), Handover::default());
     let mut ended_because = None;
     let outcome = loop {
         tokio::select! {

@@ -6,6 +6,7 @@ use std::io::BufWriter;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{VirtualMachineInstance, Volume};
 use api::quantity::Amount;
 use disk::iso::Files;
@@ -15,12 +16,14 @@ use domain::{Backing, Format, ResolvedDisk, ResolvedKernel};
 use crate::cloud_init::{self, Secret, Seed};
 use crate::dirs::Dirs;
 
-mod claim;
-mod lent;
+pub(crate) mod claim;
+pub(crate) mod lent;
+pub(crate) mod tracked;
 
-pub(crate) use claim::Exclusive;
-use claim::{Access, Claimed};
-use lent::Lent;
+pub(crate) use claim::{Access, Claimed, Exclusive};
+pub(crate) use lent::Lent;
+use tracked::Below;
+pub(crate) use tracked::Moment;
 
 /// Why a volume cannot become a disk.
 #[derive(Debug, thiserror::Error)]
@@ -79,9 +82,16 @@ pub(crate) struct Prepared {
     pub(crate) devices: Exclusive,
 }
 
-pub(crate) async fn prepare(vmi: &VirtualMachineInstance, dirs: &Dirs) -> Result<Prepared, Error> {
+pub(crate) async fn prepare(vmi: &VirtualMachineInstance, dirs: &Dirs, moment: Moment) -> Result<Prepared, Error> {
     let mut prepared = Prepared::default();
+    if moment == Moment::Start {
+        tracked::sweep(vmi, dirs);
+    }
     for volume in &vmi.spec.volumes {
+        // Those are lent when they come.
+        if is_hotplug(volume) {
+            continue;
+        }
         // Volumes without a disk (downward metrics, memory dumps, service accounts for pods) need no file.
         if !vmi.spec.domain.devices.disks.iter().any(|disk| disk.name == volume.name) {
             continue;
@@ -93,7 +103,7 @@ pub(crate) async fn prepare(vmi: &VirtualMachineInstance, dirs: &Dirs) -> Result
             prepared.lent.push(lent);
             resolved
         } else if is_claim(volume) {
-            claimed(vmi, volume, dirs, &mut prepared)?
+            claimed(vmi, volume, dirs, moment, &mut prepared)?
         } else {
             resolve(vmi, volume, dirs)?
         };
@@ -112,6 +122,7 @@ fn claimed(
     vmi: &VirtualMachineInstance,
     volume: &Volume,
     dirs: &Dirs,
+    moment: Moment,
     prepared: &mut Prepared,
 ) -> Result<ResolvedDisk, Error> {
     let name = &volume.name;
@@ -121,18 +132,28 @@ fn claimed(
         writable: !read_only && volume.ephemeral.is_none(),
         shareable: disk.is_some_and(|disk| disk.shareable == Some(true)),
     };
-    let (resolved, size) = match claim::open(dirs, name, access)? {
-        Claimed::Image(lent, resolved) => {
+    let (claimed, mut resolved) = claim::open(dirs, name, access)?;
+    if tracked::wanted(vmi, disk) && access.writable {
+        let below = match &claimed {
+            Claimed::Image(lent) => Below::Image(lent, None),
+            Claimed::Device(_) => Below::Device(&resolved.path),
+        };
+        let layer = tracked::layer(vmi, name, dirs, below, moment)?;
+        resolved = tracked::over(&layer, resolved);
+        prepared.lent.push(layer);
+    }
+    let size = match claimed {
+        Claimed::Image(lent) => {
             let size = lent.size;
             prepared.lent.push(lent);
-            (resolved, size)
+            size
         }
-        Claimed::Device(path, resolved) => {
+        Claimed::Device(path) => {
             let size = if volume.ephemeral.is_some() { device_size(name, &path)? } else { 0 };
             if access.writable && !access.shareable {
                 prepared.devices.want(name, path);
             }
-            (resolved, size)
+            size
         }
     };
     if volume.ephemeral.is_none() {

@@ -37,6 +37,11 @@ pub(crate) enum Kind {
     Expect,
     Migrate,
     AbortMigration,
+    /// A disk is lent that the guest may be given.
+    Lend,
+    Backup,
+    Checkpoint,
+    DumpMemory,
 }
 
 /// What becomes of a request.
@@ -57,7 +62,7 @@ pub(crate) fn judge(phase: Phase, kind: Kind) -> Verdict {
 
         (Kind::Expect, Phase::Empty) => Run,
         (Kind::Expect, Phase::Expecting | Phase::Running | Phase::Paused) => Done,
-        (Kind::AbortMigration, _) => Run,
+        (Kind::AbortMigration | Kind::Lend, _) => Run,
 
         (Kind::Kill | Kind::Shutdown, Phase::Gone) => Done,
         // Without a domain, ending means that none will start.
@@ -70,9 +75,10 @@ pub(crate) fn judge(phase: Phase, kind: Kind) -> Verdict {
         (_, Phase::Gone) => Refuse("the virtual machine is no longer running"),
 
         (Kind::Pause, Phase::Paused) | (Kind::Unpause, Phase::Running) => Done,
-        (Kind::Pause | Kind::Freeze | Kind::Migrate | Kind::Expect, Phase::ShuttingDown) => {
-            Refuse("the virtual machine is shutting down")
-        }
+        (
+            Kind::Pause | Kind::Freeze | Kind::Migrate | Kind::Expect | Kind::Backup | Kind::DumpMemory,
+            Phase::ShuttingDown,
+        ) => Refuse("the virtual machine is shutting down"),
         (Kind::SoftReboot | Kind::Freeze, Phase::Paused) => Refuse("the virtual machine is paused"),
         (Kind::SoftReboot, Phase::ShuttingDown) => Refuse("the virtual machine is shutting down"),
         _ => Run,
@@ -152,6 +158,7 @@ mod tests {
         check(Kind::Expect, Phase::Gone, Verdict::Refuse("the virtual machine is no longer running"));
         check(Kind::Kill, Phase::Expecting, Verdict::Run);
         check(Kind::AbortMigration, Phase::Empty, Verdict::Run);
+        check(Kind::Lend, Phase::Empty, Verdict::Run);
         check(Kind::Migrate, Phase::Paused, Verdict::Run);
         for kind in [Kind::Sync, Kind::Pause, Kind::Migrate] {
             check(kind, Phase::Expecting, Verdict::Refuse("the virtual machine is still on its way here"));

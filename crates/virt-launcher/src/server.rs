@@ -16,8 +16,8 @@ use futures::{Stream, StreamExt as _};
 use libvirt::Domain;
 use rpc::launcher::launcher_server::{Launcher, LauncherServer};
 use rpc::launcher::{
-    Blob, DomainState, Empty, ExecReply, ExecRequest, ExpectRequest, FreezeRequest, GuestPingRequest, Json,
-    MigrateRequest, ScreenshotRequest, SyncRequest,
+    BackupRequest, Blob, CheckpointRequest, DomainState, Empty, ExecReply, ExecRequest, ExpectRequest, FreezeRequest,
+    GuestPingRequest, Json, MemoryDumpRequest, MigrateRequest, ScreenshotRequest, SyncRequest,
 };
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
@@ -69,11 +69,14 @@ fn status(error: &DriverError) -> Status {
     match error {
         DriverError::Refused(_) | DriverError::NoAgent | DriverError::Start(_) => Status::failed_precondition(sentence),
         DriverError::Migrating(_) => Status::failed_precondition(sentence),
+        DriverError::BackupRuns(_) | DriverError::Dumping(_) => Status::failed_precondition(sentence),
+        DriverError::BackupFiles(_) => Status::internal(sentence),
+        DriverError::Checkpoint { .. } => Status::data_loss(sentence),
         DriverError::Channels(_) => Status::internal(sentence),
         DriverError::Vmi(_) | DriverError::Environment(_) | DriverError::Options(_) => {
             Status::invalid_argument(sentence)
         }
-        DriverError::Libvirt(_) => Status::internal(sentence),
+        DriverError::Libvirt(_) | DriverError::Disk { .. } => Status::internal(sentence),
         DriverError::Ending => Status::unavailable(sentence),
     }
 }
@@ -261,6 +264,19 @@ impl Launcher for Service {
 
     async fn migrate(&self, request: Request<MigrateRequest>) -> Answer<Empty> {
         self.ask(Kind::Migrate, Command::Migrate { options: request.into_inner().options }).await
+    }
+
+    async fn backup(&self, request: Request<BackupRequest>) -> Answer<Empty> {
+        self.ask(Kind::Backup, Command::Backup { options: request.into_inner().options }).await
+    }
+
+    async fn redefine_checkpoint(&self, request: Request<CheckpointRequest>) -> Answer<Empty> {
+        self.ask(Kind::Checkpoint, Command::Checkpoint { checkpoint: request.into_inner().checkpoint }).await
+    }
+
+    async fn dump_memory(&self, request: Request<MemoryDumpRequest>) -> Answer<Empty> {
+        let MemoryDumpRequest { volume, file } = request.into_inner();
+        self.ask(Kind::DumpMemory, Command::DumpMemory { volume, file }).await
     }
 
     async fn abort_migration(&self, _: Request<Empty>) -> Answer<Empty> {

@@ -3,7 +3,7 @@
 //! `UPDATE_EXPECT=1 cargo test -p domain` writes the XML anew; the difference is then for a reader to judge.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use api::kubevirt::v1::VirtualMachineInstance;
@@ -17,7 +17,7 @@ struct Case {
 }
 
 fn testdata(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
+    Path::new("testdata").join(name)
 }
 
 #[track_caller]

@@ -55,6 +55,27 @@ pub struct MigrateRequest {
     pub options: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupRequest {
+    /// `BackupOptions` of backup.kubevirt.io as JSON.
+    #[prost(string, tag = "1")]
+    pub options: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckpointRequest {
+    /// `BackupCheckpoint` of backup.kubevirt.io as JSON.
+    #[prost(string, tag = "1")]
+    pub checkpoint: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemoryDumpRequest {
+    /// The volume, as the VirtualMachineInstance calls it.
+    #[prost(string, tag = "1")]
+    pub volume: ::prost::alloc::string::String,
+    /// The name of the file.
+    #[prost(string, tag = "2")]
+    pub file: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncRequest {
     /// The VirtualMachineInstance as JSON.
     #[prost(string, tag = "1")]
@@ -95,6 +116,12 @@ pub struct DomainState {
     /// The migration away from here that runs or that ended last, serialized `domain::MigrationProgress`; empty before any.
     #[prost(string, tag = "10")]
     pub migration: ::prost::alloc::string::String,
+    /// The backup that runs or that ended last, `VirtualMachineInstanceBackupStatus` of kubevirt.io as JSON; empty before any.
+    #[prost(string, tag = "11")]
+    pub backup: ::prost::alloc::string::String,
+    /// The memory dump that is written or that ended last, serialized `domain::MemoryDump`; empty before any.
+    #[prost(string, tag = "12")]
+    pub memory_dump: ::prost::alloc::string::String,
 }
 /// Generated client implementations.
 pub mod launcher_client {
@@ -623,6 +650,79 @@ pub mod launcher_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Begin a backup, end the one that runs, or forget a checkpoint. Returns at once; the state stream tells the rest. A backup is
+        /// known by its name and its start: the same twice is one.
+        pub async fn backup(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BackupRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ferrovirt.launcher.v1.Launcher/Backup",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Backup"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tell libvirt of a checkpoint that an earlier launcher of the guest made. DATA_LOSS when changes since then are not known.
+        pub async fn redefine_checkpoint(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CheckpointRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ferrovirt.launcher.v1.Launcher/RedefineCheckpoint",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new(
+                        "ferrovirt.launcher.v1.Launcher",
+                        "RedefineCheckpoint",
+                    ),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Write the guest's memory into a file of a volume that the launcher was lent. Returns at once; the state stream tells the rest.
+        /// A dump is known by its file: the same twice is one.
+        pub async fn dump_memory(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemoryDumpRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ferrovirt.launcher.v1.Launcher/DumpMemory",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "DumpMemory"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -732,6 +832,23 @@ pub mod launcher_server {
         async fn abort_migration(
             &self,
             request: tonic::Request<super::Empty>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// Begin a backup, end the one that runs, or forget a checkpoint. Returns at once; the state stream tells the rest. A backup is
+        /// known by its name and its start: the same twice is one.
+        async fn backup(
+            &self,
+            request: tonic::Request<super::BackupRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// Tell libvirt of a checkpoint that an earlier launcher of the guest made. DATA_LOSS when changes since then are not known.
+        async fn redefine_checkpoint(
+            &self,
+            request: tonic::Request<super::CheckpointRequest>,
+        ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
+        /// Write the guest's memory into a file of a volume that the launcher was lent. Returns at once; the state stream tells the rest.
+        /// A dump is known by its file: the same twice is one.
+        async fn dump_memory(
+            &self,
+            request: tonic::Request<super::MemoryDumpRequest>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
     }
     #[derive(Debug)]
@@ -1660,6 +1777,139 @@ pub mod launcher_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AbortMigrationSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ferrovirt.launcher.v1.Launcher/Backup" => {
+                    #[allow(non_camel_case_types)]
+                    struct BackupSvc<T: Launcher>(pub Arc<T>);
+                    impl<T: Launcher> tonic::server::UnaryService<super::BackupRequest>
+                    for BackupSvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BackupRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Launcher>::backup(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BackupSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ferrovirt.launcher.v1.Launcher/RedefineCheckpoint" => {
+                    #[allow(non_camel_case_types)]
+                    struct RedefineCheckpointSvc<T: Launcher>(pub Arc<T>);
+                    impl<
+                        T: Launcher,
+                    > tonic::server::UnaryService<super::CheckpointRequest>
+                    for RedefineCheckpointSvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CheckpointRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Launcher>::redefine_checkpoint(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RedefineCheckpointSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ferrovirt.launcher.v1.Launcher/DumpMemory" => {
+                    #[allow(non_camel_case_types)]
+                    struct DumpMemorySvc<T: Launcher>(pub Arc<T>);
+                    impl<
+                        T: Launcher,
+                    > tonic::server::UnaryService<super::MemoryDumpRequest>
+                    for DumpMemorySvc<T> {
+                        type Response = super::Empty;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MemoryDumpRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Launcher>::dump_memory(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DumpMemorySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

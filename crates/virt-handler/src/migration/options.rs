@@ -1,11 +1,12 @@
 //! What the launcher is asked for, of the configuration that holds for a migration. Pure.
 
+use api::kubevirt::hotplug;
 use api::kubevirt::v1::{
     DowntimeTuningOptions, StallDetectorOptions, StorageMigratedVolumeInfo, VirtualMachineInstance,
     VirtualMachineInstanceMigrationState as State,
 };
 use api::quantity::Amount;
-use domain::{DowntimeRamp, MigrationOptions, StallDetector};
+use domain::{Destination, DowntimeRamp, MigrationOptions, StallDetector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::uid;
@@ -19,6 +20,7 @@ const LONGEST_PAUSE: u64 = 900;
 /// The options of the migration of `vmi` in `state`.
 pub(crate) fn options(vmi: &VirtualMachineInstance, state: &State) -> MigrationOptions {
     let name = |volume: &StorageMigratedVolumeInfo| volume.volume_name.clone();
+    let copied = || vmi.status.iter().flat_map(|status| &status.migrated_volumes);
     let wanted = state.migration_configuration.as_deref().cloned().unwrap_or_default();
     let bandwidth = wanted.bandwidth_per_migration.as_ref().and_then(|quantity| Amount::try_from(quantity).ok());
     let experimental = wanted.experimental.clone().unwrap_or_default();
@@ -27,7 +29,8 @@ pub(crate) fn options(vmi: &VirtualMachineInstance, state: &State) -> MigrationO
     let some_pause = if ramp.is_some() || stall.is_some() { LONGEST_PAUSE } else { 0 };
     MigrationOptions {
         uid: uid(state).to_owned(),
-        copied_volumes: vmi.status.iter().flat_map(|status| &status.migrated_volumes).map(name).collect(),
+        copied_volumes: copied().map(name).collect(),
+        destinations: copied().filter_map(|volume| Some((name(volume), destination(vmi, volume)?))).collect(),
         bandwidth: bandwidth.map(Amount::bytes).unwrap_or_default(),
         auto_converge: wanted.allow_auto_converge == Some(true),
         post_copy: wanted.allow_post_copy == Some(true),
@@ -40,6 +43,17 @@ pub(crate) fn options(vmi: &VirtualMachineInstance, state: &State) -> MigrationO
         ramp,
         stall,
     }
+}
+
+/// What the disk of `volume` is copied into.
+fn destination(vmi: &VirtualMachineInstance, volume: &StorageMigratedVolumeInfo) -> Option<Destination> {
+    let info = volume.destination_pvc_info.as_ref()?;
+    let capacity = info.capacity.get("storage").and_then(|size| Amount::try_from(size).ok());
+    Some(Destination {
+        block: info.volume_mode.as_deref() == Some("Block"),
+        capacity: capacity.map_or(0, Amount::bytes),
+        hotplugged: hotplug::volumes(&vmi.spec).any(|known| known.name == volume.volume_name),
+    })
 }
 
 fn positive(value: Option<i64>, default: u64) -> u64 {
@@ -84,7 +98,9 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(configuration: Value, expect: &MigrationOptions) {
         let state = json!({ "migrationUid": "m", "migrationConfiguration": configuration });
-        let vmi = json!({ "status": { "migratedVolumes": [{ "volumeName": "data" }] } });
+        let device = json!({ "volumeMode": "Block", "capacity": { "storage": "1Mi" } });
+        let moved = json!([{ "volumeName": "data", "destinationPVCInfo": device }]);
+        let vmi = json!({ "status": { "migratedVolumes": moved } });
         let found = options(&serde_json::from_value(vmi).unwrap(), &serde_json::from_value(state).unwrap());
         assert_eq!(&found, expect);
     }
@@ -93,6 +109,7 @@ mod tests {
         MigrationOptions {
             uid: "m".into(),
             copied_volumes: vec!["data".into()],
+            destinations: [("data".into(), Destination { block: true, capacity: 1 << 20, hotplugged: false })].into(),
             completion_timeout_per_gib: 150,
             progress_timeout: 150,
             ..MigrationOptions::default()

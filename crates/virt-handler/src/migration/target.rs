@@ -29,6 +29,7 @@ use super::plan::{self, Coming, TargetStep};
 use super::status::{self, Ready};
 use super::{Road, post_copy, uid};
 use crate::Error;
+use crate::hotplug;
 use crate::launcher;
 use crate::storage::Purpose;
 use crate::vmi::{self, CALL, Context, Guest, timed};
@@ -148,6 +149,10 @@ async fn execute(
                     return Err(error);
                 }
                 prepared => prepared?,
+            }
+            for attached in hotplug::arriving(vmi) {
+                hotplug::lend(context, vmi, launcher.clone(), &attached, Purpose::Arrival).await?;
+                guest.was_lent(&attached.volume);
             }
             let vmi = serde_json::to_string(vmi).map_err(|error| tonic::Status::internal(error.to_string()))?;
             launcher.client.clone().expect(timed(ExpectRequest { vmi }, EXPECT)).await?;

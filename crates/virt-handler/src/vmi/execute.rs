@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus};
 use api::kubevirt::words::{annotation, phase};
-use domain::{Environment, GuestFacts, MigrationProgress};
+use domain::{Environment, FailedDisk, GuestFacts, MigrationProgress};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kit::queue::Next;
@@ -17,9 +17,11 @@ use rpc::launcher::{DomainState, Empty, SyncRequest};
 use serde_json::{Map, Value, json};
 
 use super::Context;
+use super::memory_dump;
 use super::plan::{self, Known, Step};
 use super::status::{self, Observed};
 use crate::Error;
+use crate::hotplug;
 use crate::launcher::{self, Launcher};
 use crate::migration::{self, Moving};
 use crate::network::{self, Plugged};
@@ -30,6 +32,10 @@ use crate::storage::{self, Purpose, Tolerance};
 const PATIENCE: u32 = 8;
 /// How long the target of a migration has to tell that the domain is there, once the launcher here has gone.
 const WORD_OF_TARGET: SignedDuration = SignedDuration::from_secs(15);
+/// How long something that passes by itself may last before the user is told.
+const PASSING: SignedDuration = SignedDuration::from_secs(20);
+/// Between two looks at a guest that is to let go of a disk.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// A call that the launcher answers from memory.
 pub(crate) const CALL: Duration = Duration::from_secs(10);
 /// Defining and starting a domain.
@@ -59,16 +65,30 @@ struct Held {
     gone_since: Option<Timestamp>,
     emulation: Option<String>,
     state: Option<DomainState>,
+    /// Volumes that the launcher was lent while it ran.
+    lent: hotplug::Lent,
+    /// Claims that are larger than their disks, as they were when the launcher was told of them.
+    larger: hotplug::Larger,
     trouble: Option<String>,
+    /// Since when something is waited for that passes by itself.
+    passing: Option<Timestamp>,
     told: Told,
 }
 
 impl Held {
+    /// Whether what was met at `now` has to be told: what passes by itself, only when it does not.
+    fn is_news(&mut self, error: &Error, now: Timestamp) -> bool {
+        let passes = matches!(error, Error::NotThereYet(_));
+        !passes || now.duration_since(*self.passing.get_or_insert(now)) >= PASSING
+    }
+
     /// A launcher in another pod than the one before, whose migration failed, say: what is known of that one, and what was
     /// plugged into it, is nothing to this one.
     fn meets(&mut self, pod: &str) {
         if self.pod != pod {
             (self.plugged, self.state) = (None, None);
+            self.lent.clear();
+            self.larger.clear();
             pod.clone_into(&mut self.pod);
         }
     }
@@ -80,6 +100,7 @@ struct Told {
     started: bool,
     trouble: String,
     stays: String,
+    failed: Vec<FailedDisk>,
 }
 
 impl Guest {
@@ -94,6 +115,11 @@ impl Guest {
     /// The launcher, while it is connected.
     pub(crate) fn launcher(&self) -> Option<Launcher> {
         self.held().launcher.clone()
+    }
+
+    /// Remembers that the launcher has the disk of `volume` from an attachment pod.
+    pub(crate) fn was_lent(&self, volume: &str) {
+        self.held().lent.insert(volume.to_owned());
     }
 
     /// Has done with its pod: the next launcher is another's.
@@ -156,7 +182,7 @@ impl Guest {
         }
     }
 
-    fn observed(&self) -> Observed {
+    pub(super) fn observed(&self) -> Observed {
         let held = self.held();
         let facts = held.state.as_ref().map(|s| s.guest.as_str()).filter(|text| !text.is_empty());
         Observed {
@@ -166,6 +192,7 @@ impl Guest {
             addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),
             trouble: held.trouble.clone(),
             emulation: held.emulation.clone(),
+            lent: held.lent.clone(),
             on_its_way: false,
             host_model: None,
         }
@@ -207,6 +234,19 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
             break;
         }
     }
+    let mut waits_for_guest = false;
+    if !retry {
+        match change_disks(context, &vmi, &guest).await {
+            Ok(waits) => {
+                waits_for_guest = waits;
+                guest.held().passing = None;
+            }
+            Err(error) => {
+                retry = true;
+                trouble(context, &vmi, &guest, Step::Sync, &error);
+            }
+        }
+    }
     if let Err(error) = migration::source::step(context, &vmi, &guest).await {
         tracing::info!(vmi = %key, uid, error = %Chain(&error), "a step of the migration failed and will be tried again");
         retry = true;
@@ -221,6 +261,7 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
         // Nobody tells when the target's time is over.
         (false, _) if waits => Next::After(Duration::from_secs(1)),
         (false, Some(after)) => Next::After(after),
+        (false, None) if waits_for_guest => Next::After(ASK_AGAIN),
         (false, None) => Next::Wait,
     }
 }
@@ -342,13 +383,62 @@ pub(crate) async fn connect(
     Ok(())
 }
 
-async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> {
-    let mut client = current(guest, vmi)?.client;
+/// Lends the launcher the disks that are to come, has it compare what the guest has with what it is to have, and takes back
+/// what has gone. True when the guest was asked for something that it may not have heard.
+async fn change_disks(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<bool, Error> {
+    let known = guest.known();
+    let running = vmi.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase::RUNNING);
+    let stays = vmi.metadata.deletion_timestamp.is_none() && !migration::plan::is_leaving(vmi, &context.node);
+    if !(known.connected && known.domain && running && stays) {
+        return Ok(false);
+    }
+    let seen = guest.observed();
+    let (devices, dump) = (&seen.facts.devices, seen.dump());
+    let plan = hotplug::plan(vmi, devices, &guest.held().lent, |volume| dump.is_writing(volume));
+    let larger = hotplug::larger(vmi, devices);
+    // Told once: a disk that cannot grow is not asked again before its claim has changed.
+    let grows = larger != guest.held().larger && !larger.is_empty();
+    let launcher = current(guest, vmi)?;
+    let mut outcome = Ok(plan.waits);
+    if !plan.lend.is_empty() {
+        let purpose = Purpose::Start(Tolerance::of(&configuration(context).await?));
+        for attached in &plan.lend {
+            match hotplug::lend(context, vmi, launcher.clone(), attached, purpose).await {
+                Ok(()) => guest.was_lent(&attached.volume),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+    }
+    for volume in &plan.renew {
+        match hotplug::renew(launcher.clone(), volume.clone()).await {
+            // Known again after a restart of this process, and so taken back in the end.
+            Ok(()) => guest.was_lent(volume),
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
+    }
+    if plan.compare || grows {
+        sync(context, guest, vmi).await?;
+    }
+    guest.held().larger = larger;
+    for volume in &plan.take_back {
+        hotplug::take_back(launcher.clone(), volume.clone()).await?;
+        guest.held().lent.remove(volume);
+    }
+    outcome.and(memory_dump::begin(vmi, guest).await.map(|()| plan.waits))
+}
+
+/// What the administrator chose.
+async fn configuration(context: &Context) -> Result<KubeVirtConfiguration, Error> {
     let kubevirts: Api<KubeVirt> = Api::all(context.client.clone());
     let found = kubevirts.list(&ListParams::default().limit(1)).await;
     let read = |source| Error::Read { what: "the KubeVirt object", source };
     let configuration = found.map_err(read)?.items.into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
-    let configuration = configuration.unwrap_or_default();
+    Ok(configuration.map(|configuration| *configuration).unwrap_or_default())
+}
+
+async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    let mut client = current(guest, vmi)?.client;
+    let configuration = configuration(context).await?;
     if !guest.known().domain {
         let purpose = Purpose::Start(Tolerance::of(&configuration));
         prepare_disks(context, vmi, current(guest, vmi)?, purpose).await?;
@@ -437,6 +527,9 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
         Step::Connect | Step::Shutdown | Step::Kill => return,
     };
     let mut held = guest.held();
+    if !held.is_news(error, clock::now()) {
+        return;
+    }
     if held.told.trouble != message {
         context.recorder.warning(&reference(vmi), reason, &message);
         held.told.trouble.clone_from(&message);
@@ -482,6 +575,14 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
         Err(error) => return Err(failed(error)),
     }
     announce(context, vmi, guest, before.phase.as_deref(), &wanted);
+    for (bad, reason, message) in status::dump::news(&before.volume_status, &wanted.volume_status) {
+        let about = reference(vmi);
+        if bad {
+            context.recorder.warning(&about, reason, message);
+        } else {
+            context.recorder.normal(&about, reason, message);
+        }
+    }
     Ok(())
 }
 
@@ -521,6 +622,7 @@ fn announce(
             held.told.stays = why;
         }
     }
+    failures(context, &reference, guest);
     if now == before {
         return;
     }
@@ -542,6 +644,16 @@ fn announce(
         }
         _ => {}
     }
+}
+
+/// Says of each disk once that it failed, and again when it fails again.
+fn failures(context: &Context, reference: &ObjectReference, guest: &Guest) {
+    let failed = guest.observed().facts.failed_disks;
+    let mut held = guest.held();
+    for disk in failed.iter().filter(|disk| !held.told.failed.contains(disk)) {
+        context.recorder.warning(reference, "IOerror", status::failure(disk));
+    }
+    held.told.failed = failed;
 }
 
 fn reference(vmi: &VirtualMachineInstance) -> ObjectReference {
@@ -582,6 +694,19 @@ mod tests {
             held.meets(pod);
             assert_eq!((held.plugged.is_some(), held.state.is_some(), held.pod.as_str()), (expect, expect, pod));
         }
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_told_when_it_does_not() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (passes, lasts) = (Error::NotThereYet("no pod".to_owned()), Error::Disk("no disk".to_owned()));
+        let mut held = Held::default();
+        assert!(held.is_news(&lasts, at(0)));
+        for (second, expect) in [(5, false), (24, false), (25, true), (90, true)] {
+            assert_eq!(held.is_news(&passes, at(second)), expect, "{second}");
+        }
+        held.passing = None;
+        assert!(!held.is_news(&passes, at(91)), "it has passed meanwhile");
     }
 
     #[test]

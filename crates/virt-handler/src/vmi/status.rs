@@ -1,17 +1,24 @@
 //! The part of a VMI's status that virt-handler writes: everything from the running domain. Pure.
 
+pub(crate) mod dump;
+mod tracking;
+
+use std::collections::BTreeSet;
+
 use api::kubevirt::conditions::{remove, set};
+use api::kubevirt::hotplug::{self, is_hotplug};
 use api::kubevirt::v1::{
     Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
     VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
 };
 use api::kubevirt::words::{condition, eviction_strategy, phase};
 use api::quantity::Amount;
-use domain::{DeviceKind, GuestFacts, Host};
+use domain::{DeviceKind, FailedDisk, GuestFacts, Host, MemoryDump};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rpc::launcher::DomainState;
 
+use crate::hotplug::has;
 use crate::network::is_secondary;
 
 /// The reason of the Synchronized condition, as clients of KubeVirt know it.
@@ -32,10 +39,20 @@ pub(crate) struct Observed {
     pub trouble: Option<String>,
     /// Why the guest is emulated, if it is.
     pub emulation: Option<String>,
+    /// Volumes that the launcher was lent while it ran.
+    pub lent: BTreeSet<String>,
     /// A migration from here has begun and not ended: how the launcher ended says nothing yet.
     pub on_its_way: bool,
     /// The model of this node's processors as libvirt names it.
     pub host_model: Option<String>,
+}
+
+impl Observed {
+    /// What the launcher told last of a dump of the guest's memory.
+    pub(crate) fn dump(&self) -> MemoryDump {
+        let told = self.domain.as_ref().map(|state| state.memory_dump.as_str()).filter(|text| !text.is_empty());
+        told.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
 }
 
 /// The status the VMI should have.
@@ -61,7 +78,8 @@ pub(crate) fn status(vmi: &VirtualMachineInstance, seen: &Observed, now: Timesta
     conditions(&mut status, vmi, seen, ended, now);
     if current == phase::RUNNING {
         interfaces(&mut status, vmi, seen);
-        volumes(&mut status, vmi, seen);
+        volumes(&mut status, vmi, seen, now);
+        tracking::tracking(&mut status, seen);
         guest(&mut status, seen);
     }
     status
@@ -131,12 +149,13 @@ fn conditions(
     if state.status == "Running" && waits_for_guest_alone(list, vmi) {
         set(list, condition::READY, "True", None, None, &now);
     }
-    if state.status == "Paused" && !ended {
+    // For a dump of its memory it is halted for a moment, which nobody has to do anything about.
+    if state.status == "Paused" && !ended && state.reason != "PausedDump" {
         let (reason, message) = match state.reason.as_str() {
-            "PausedIOError" => ("PausedIOError", "VMI was paused, IO error"),
-            _ => ("PausedByUser", "VMI was paused by user"),
+            "PausedIOError" => ("PausedIOError", paused_for(&seen.facts.failed_disks)),
+            _ => ("PausedByUser", "VMI was paused by user".to_owned()),
         };
-        set(list, condition::PAUSED, "True", Some(reason), Some(message), &now);
+        set(list, condition::PAUSED, "True", Some(reason), Some(&message), &now);
     } else {
         remove(list, condition::PAUSED);
     }
@@ -157,6 +176,22 @@ fn conditions(
             None => remove(list, condition::EMULATED),
         }
     }
+}
+
+/// What a guest waits for whose disks failed.
+fn paused_for(disks: &[FailedDisk]) -> String {
+    let full: Vec<&str> = disks.iter().filter(|disk| disk.full).map(|disk| disk.name.as_str()).collect();
+    match full.as_slice() {
+        [] => "VMI was paused, IO error".to_owned(),
+        full => format!("VMI was paused, IO error: not enough space on volume {}", full.join(", ")),
+    }
+}
+
+/// The event of a disk that failed.
+pub(crate) fn failure(disk: &FailedDisk) -> String {
+    let FailedDisk { name, full } = disk;
+    let why = if *full { "not enough space on volume" } else { "IO error at the volume" };
+    format!("VM Paused due to {why}: {name}")
 }
 
 /// Whether the guest can move, by which method, and why.
@@ -256,19 +291,24 @@ fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineIns
     status.interfaces = out;
 }
 
-fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed) {
+fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed, now: Timestamp) {
     let held = std::mem::take(&mut status.volume_status);
+    let known = |name: &str| held.iter().find(|v| v.name == name).cloned();
     status.volume_status = vmi
         .spec
         .volumes
         .iter()
         .filter_map(|volume| {
-            let device = seen.facts.devices.iter().find(|d| d.kind == DeviceKind::Disk && d.name == volume.name)?;
-            let mut entry = held
-                .iter()
-                .find(|v| v.name == volume.name)
-                .cloned()
-                .unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..Default::default() });
+            let device = seen.facts.devices.iter().find(|d| d.kind == DeviceKind::Disk && d.name == volume.name);
+            let Some(device) = device.filter(|_| !is_hotplug(volume) || has(&seen.facts.devices, &volume.name)) else {
+                return known(&volume.name).filter(|_| is_hotplug(volume)).map(|entry| coming(entry, &seen.lent));
+            };
+            let mut entry =
+                known(&volume.name).unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..Default::default() });
+            if is_hotplug(volume) {
+                let message = format!("Successfully attach hotplugged volume {} to VM", volume.name);
+                say(&mut entry, hotplug::phase::READY, hotplug::reason::READY, message);
+            }
             entry.target.clone_from(&device.target);
             let seed = volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some();
             // Where it is copied to, a disk has to be as large as here.
@@ -279,6 +319,47 @@ fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstan
             Some(entry)
         })
         .collect();
+    let told = seen.dump();
+    let machine = vmi.metadata.name.as_deref().unwrap_or_default();
+    let own = hotplug::utilities(&vmi.spec).filter_map(|volume| Some((volume, known(volume.name)?)));
+    status.volume_status.extend(
+        own.map(|(volume, entry)| dump::entry(machine, volume, entry, |entry| coming(entry, &seen.lent), &told, now)),
+    );
+    let named = |name: &str| hotplug::is_named(&vmi.spec, name);
+    let gone = held.iter().filter(|entry| entry.hotplug_volume.is_some() && !named(&entry.name));
+    status.volume_status.extend(gone.map(|entry| going(entry.clone(), seen)));
+    // What the guest keeps beside its disks is no volume of its specification.
+    let state = |entry: &&VolumeStatus| {
+        let claim = entry.persistent_volume_claim_info.as_ref().and_then(|info| info.claim_name.as_ref());
+        claim == Some(&entry.name) && entry.hotplug_volume.is_none() && !named(&entry.name)
+    };
+    status.volume_status.extend(held.iter().filter(state).cloned());
+}
+
+/// A volume that the guest does not have yet.
+fn coming(mut entry: VolumeStatus, lent: &BTreeSet<String>) -> VolumeStatus {
+    if lent.contains(&entry.name) && entry.hotplug_volume.is_some() {
+        let message = format!("Volume {} has been mounted in virt-launcher pod", entry.name);
+        say(&mut entry, hotplug::phase::MOUNTED_TO_POD, hotplug::reason::MOUNTED, message);
+    }
+    entry
+}
+
+/// A volume that the guest is not to have any more.
+fn going(mut entry: VolumeStatus, seen: &Observed) -> VolumeStatus {
+    let used = seen.lent.contains(&entry.name) || seen.dump().is_writing(&entry.name);
+    if !has(&seen.facts.devices, &entry.name) && !used {
+        entry.target.clear();
+        let message = format!("Volume {} has been unmounted from virt-launcher pod", entry.name);
+        say(&mut entry, hotplug::phase::UNMOUNTED_FROM_POD, hotplug::reason::UNMOUNTED, message);
+    }
+    entry
+}
+
+fn say(entry: &mut VolumeStatus, phase: &str, reason: &str, message: String) {
+    entry.phase = Some(phase.to_owned());
+    entry.reason = Some(reason.to_owned());
+    entry.message = Some(message);
 }
 
 fn guest(status: &mut VirtualMachineInstanceStatus, seen: &Observed) {
@@ -528,6 +609,32 @@ mod tests {
         check("GuestNotRunning", false, &domain("Paused", "User"), "False");
         check("GuestNotRunning", true, &domain("Running", ""), "False");
         check("PodTerminating", false, &domain("Running", ""), "False");
+    }
+
+    #[test]
+    fn a_guest_whose_disk_failed_says_which() {
+        #[track_caller]
+        fn check(disks: &[(&str, bool)], condition: &str, events: &[&str]) {
+            let failed = |(name, full): &(&str, bool)| FailedDisk { name: (*name).to_owned(), full: *full };
+            let mut seen = domain("Paused", "PausedIOError");
+            seen.facts.failed_disks = disks.iter().map(failed).collect();
+            let said: Vec<String> = seen.facts.failed_disks.iter().map(failure).collect();
+            let status = status(&vmi("Running"), &seen, now());
+            let paused = status.conditions.iter().find(|known| known.type_ == condition::PAUSED).unwrap();
+            assert_eq!(paused.message.as_deref(), Some(condition));
+            assert_eq!(said, events);
+        }
+        check(&[], "VMI was paused, IO error", &[]);
+        check(&[("a", false)], "VMI was paused, IO error", &["VM Paused due to IO error at the volume: a"]);
+        check(
+            &[("a", true), ("b", false), ("c", true)],
+            "VMI was paused, IO error: not enough space on volume a, c",
+            &[
+                "VM Paused due to not enough space on volume: a",
+                "VM Paused due to IO error at the volume: b",
+                "VM Paused due to not enough space on volume: c",
+            ],
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The driver's part in a migration: waiting for a domain on the target, sending one away on the source.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use domain::{LiveDomain, MigrationOptions, MigrationOutcome, MigrationProgress};
@@ -18,8 +19,11 @@ impl Driver {
     pub(super) async fn expect(&mut self, vmi: &str) -> Result<(), DriverError> {
         let failed = |failure: super::start::Failure| DriverError::Start(failure.to_string());
         let vmi = self.read(vmi).map_err(failed)?;
-        let prepared = prepare::prepare(&vmi, &self.dirs).await;
-        self.prepared = prepared.map_err(|error| DriverError::Start(kit::Chain(&error).to_string()))?;
+        let prepared = prepare::prepare(&vmi, &self.dirs, prepare::Moment::Arrival).await;
+        let refused = |error: prepare::Error| DriverError::Start(kit::Chain(&error).to_string());
+        let mut prepared = prepared.map_err(refused)?;
+        self.hotplugged.join(&vmi, &self.dirs, &mut prepared).map_err(refused)?;
+        self.prepared = prepared;
         self.phase = Phase::Expecting;
         tracing::info!(domain = self.name, "a domain is expected from another node");
         Ok(())
@@ -66,6 +70,7 @@ impl Driver {
     /// Begins to send the domain away. The same migration twice is one.
     pub(super) async fn migrate(&mut self, options: &str) -> Result<(), DriverError> {
         let options: MigrationOptions = serde_json::from_str(options).map_err(DriverError::Options)?;
+        self.dump.none_runs()?;
         match &self.leaving {
             Some(leaving) if leaving.uid == options.uid => return Ok(()),
             Some(leaving) => return Err(DriverError::Migrating(leaving.uid.clone())),
@@ -75,10 +80,34 @@ impl Driver {
         let xml = self.with_domain(libvirt::Domain::xml).await?;
         let live = LiveDomain::read(&xml).unwrap_or_default();
         let open = self.channels.open(&self.dirs).map_err(DriverError::Channels)?;
-        let request = migration::request(&options, &self.dirs, &self.prepared, &live);
+        let elsewhere = self.for_the_target(&options, &live).await?;
+        let request = migration::request(&options, &self.dirs, &self.prepared, &live, elsewhere);
         tracing::info!(uid = options.uid, copied = ?request.copied_disks, "sending the virtual machine to another node");
         self.leaving = Some(Leaving::start(domain, options, request, open, self.progress.0.clone()));
         Ok(())
+    }
+
+    /// The domain as it is to be on the target, where some of its disks lie elsewhere there.
+    async fn for_the_target(
+        &mut self,
+        options: &MigrationOptions,
+        live: &LiveDomain,
+    ) -> Result<Option<String>, DriverError> {
+        let mut sizes = BTreeMap::new();
+        for device in live.devices.iter().filter(|device| options.destinations.contains_key(&device.name)) {
+            let target = device.target.clone();
+            let info = self.with_domain(move |domain| domain.block_info(&target)).await?;
+            sizes.insert(device.name.as_str(), info.capacity);
+        }
+        let places = migration::relocated(options, &self.dirs, &self.prepared, |volume| sizes.get(volume).copied());
+        if places.is_empty() {
+            return Ok(None);
+        }
+        let xml = self.with_domain(libvirt::Domain::migratable_xml).await?;
+        let xml =
+            domain::relocated(&xml, &places).map_err(|error| DriverError::Start(kit::Chain(&error).to_string()))?;
+        tracing::info!(?places, "disks lie elsewhere on the target");
+        Ok(Some(xml))
     }
 
     /// Ends a guest that lacks memory it will never get: neither side has it whole, and neither may run it.

@@ -57,11 +57,11 @@ pub(super) async fn domain(
     if let Some(zone) = zone.filter(|zone| !is_zone(Path::new(ZONES), zone)) {
         return Err(Failure::TimeZone(zone.to_owned()));
     }
-    let mut prepared = prepare::prepare(vmi, dirs).await.map_err(Failure::Prepare)?;
+    let mut prepared = prepare::prepare(vmi, dirs, prepare::Moment::Start).await.map_err(Failure::Prepare)?;
     prepared.devices.take().map_err(Failure::Prepare)?;
     environment.disks.clone_from(&prepared.disks);
     environment.kernel.clone_from(&prepared.kernel);
-    environment.firmware.nvram = dirs.private().join("libvirt/nvram.fd").display().to_string();
+    environment.firmware.nvram = dirs.nvram().display().to_string();
     let xml = domain::to_xml(vmi, &environment).map_err(Failure::Domain)?;
     tracing::debug!(xml, "domain");
     let paused = vmi.spec.start_strategy.as_deref() == Some("Paused");
@@ -92,10 +92,11 @@ pub(super) async fn domain(
 }
 
 /// The volume whose image QEMU could not lock, if that is what `message` says.
-fn locked<'a>(message: &str, disks: &'a BTreeMap<String, ResolvedDisk>) -> Option<&'a str> {
+pub(super) fn locked<'a>(message: &str, disks: &'a BTreeMap<String, ResolvedDisk>) -> Option<&'a str> {
     let (_, rest) = message.split_once("Failed to get ").filter(|(_, rest)| rest.contains("lock"))?;
     let (path, _) = rest.split_once("image [")?.1.split_once(']')?;
-    let of = |disk: &ResolvedDisk| disk.path == path || disk.backing.as_ref().is_some_and(|below| below.path == path);
+    let below = |file: &Option<domain::Backing>| file.as_ref().is_some_and(|below| below.path == path);
+    let of = |disk: &ResolvedDisk| disk.path == path || below(&disk.backing) || below(&disk.data);
     disks.iter().find(|(_, disk)| of(disk)).map(|(volume, _)| volume.as_str())
 }
 

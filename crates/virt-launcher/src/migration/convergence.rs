@@ -20,6 +20,19 @@ pub(super) struct Convergence {
 }
 
 impl Convergence {
+    /// Says how long a pause the migration that is about to start may take.
+    pub(super) async fn prepare(&mut self, domain: &Arc<Domain>, options: &MigrationOptions) {
+        self.ramp(domain, options, &Job::default(), Duration::ZERO).await;
+    }
+
+    async fn ramp(&mut self, domain: &Arc<Domain>, options: &MigrationOptions, job: &Job, elapsed: Duration) {
+        if let Some(pause) = self.ramp.next(options, job, elapsed)
+            && allow(domain, pause).await
+        {
+            self.ramp.allowed(pause, job, elapsed);
+        }
+    }
+
     /// Judges the job as it is, `elapsed` after its start; why the migration is being ended, if it is.
     pub(super) async fn look(
         &mut self,
@@ -29,11 +42,7 @@ impl Convergence {
         elapsed: Duration,
         progress: &mut MigrationProgress,
     ) -> Option<String> {
-        if let Some(pause) = self.ramp.next(options, job, elapsed)
-            && allow(domain, pause).await
-        {
-            self.ramp.allowed(pause, elapsed);
-        }
+        self.ramp(domain, options, job, elapsed).await;
         let verdict = match &options.stall {
             Some(stall) => self.detector.judge((options, stall), job, elapsed),
             None => self.watchdog.judge(options, job, elapsed),

@@ -1,10 +1,13 @@
 //! How long a pause QEMU may take, as the migration goes on. Pure: time is an argument.
 //!
-//! QEMU hands the guest over once the rest would take no longer to send than the pause it may take. A guest that changes its
-//! memory a little too fast for a short pause gets there with a longer one, which is allowed in steps:
+//! QEMU hands the guest over once the rest would take no longer to send than the pause it may take, and takes it as soon as
+//! it may: with the 300 ms that it grants itself, a guest at rest is stopped in the midst of the first pass, and with 30 ms it
+//! stands still while everything is sent that it changed during that pass. With less there is another pass first, and nearly
+//! nothing left to send. A guest that changes its memory too fast for that gets there with more, which is allowed in steps:
 //!
 //! ```text
-//!   initial --start_after passes, cooldown--> + step --cooldown--> + step ... --> the longest
+//!   tuned:           initial --start_after passes, cooldown--> + step --cooldown--> + step ... --> the longest
+//!   nobody says:     2 ms --a pass in vain--> 8 --a pass in vain--> 32 ... --> 300 ms
 //! ```
 
 use std::time::Duration;
@@ -13,34 +16,49 @@ use domain::{DowntimeRamp, MigrationOptions};
 use libvirt::Job;
 
 /// What QEMU takes when nobody says, in milliseconds.
-pub(super) const USUAL: u64 = 300;
+const USUAL: u64 = 300;
+/// What is tried first then, and by how much it grows.
+const BRIEF: u64 = 2;
+const GROWTH: u64 = 4;
 
 /// The pause that was allowed last.
 #[derive(Debug, Default)]
 pub(super) struct Ramp {
-    allowed: Option<(u64, Duration)>,
+    allowed: Option<Allowed>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Allowed {
+    milliseconds: u64,
+    /// When QEMU was told.
+    at: Duration,
+    /// In which pass.
+    pass: u64,
 }
 
 impl Ramp {
     /// What to allow from now on, `elapsed` after the start; nothing when that is allowed already.
     pub(super) fn next(&self, options: &MigrationOptions, job: &Job, elapsed: Duration) -> Option<u64> {
         let longest = options.max_downtime;
-        let Some((allowed, since)) = self.allowed else {
+        let Some(Allowed { milliseconds: allowed, at: since, pass }) = self.allowed else {
             return match (&options.ramp, &options.stall) {
                 // What the detector finds later may take longer.
                 (_, Some(_)) => Some(longest.min(USUAL)),
                 (Some(ramp), None) => Some(ramp.initial.min(longest)),
-                (None, None) => (longest > 0).then_some(longest),
+                (None, None) => Some(if longest > 0 { longest } else { BRIEF }),
             };
         };
+        if longest == 0 && options.ramp.is_none() && options.stall.is_none() {
+            return (job.iteration > pass.max(1) && allowed < USUAL).then(|| USUAL.min(GROWTH * allowed));
+        }
         let ramp = options.ramp.as_ref().filter(|_| options.stall.is_none())?;
         let ready = job.iteration >= ramp.start_after && elapsed.saturating_sub(since).as_secs() >= ramp.cooldown;
         (ready && allowed < longest).then(|| longest.min(allowed + step(ramp, longest)))
     }
 
     /// QEMU was told.
-    pub(super) fn allowed(&mut self, milliseconds: u64, elapsed: Duration) {
-        self.allowed = Some((milliseconds, elapsed));
+    pub(super) fn allowed(&mut self, milliseconds: u64, job: &Job, elapsed: Duration) {
+        self.allowed = Some(Allowed { milliseconds, at: elapsed, pass: job.iteration });
     }
 }
 
@@ -61,7 +79,7 @@ mod tests {
         for (second, iteration) in seen {
             let (job, elapsed) = (Job { iteration: *iteration, ..Job::default() }, Duration::from_secs(*second));
             if let Some(next) = ramp.next(options, &job, elapsed) {
-                ramp.allowed(next, elapsed);
+                ramp.allowed(next, &job, elapsed);
                 told.push((*second, next));
             }
         }
@@ -71,8 +89,13 @@ mod tests {
     #[test]
     fn a_pause_that_is_chosen_is_told_once() {
         let seen = [(0, 1), (20, 9), (40, 19)];
-        check(&MigrationOptions::default(), &seen, &[]);
         check(&MigrationOptions { max_downtime: 900, ..MigrationOptions::default() }, &seen, &[(0, 900)]);
+    }
+
+    #[test]
+    fn when_nobody_says_it_is_brief_and_grows_with_each_pass_in_vain() {
+        let seen = [(0, 0), (1, 1), (9, 1), (10, 2), (11, 2), (12, 3), (13, 5), (14, 6), (15, 7), (16, 8)];
+        check(&MigrationOptions::default(), &seen, &[(0, 2), (10, 8), (12, 32), (13, 128), (14, 300)]);
     }
 
     #[test]

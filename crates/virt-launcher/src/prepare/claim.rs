@@ -27,36 +27,42 @@ const DEVICES: &str = "/dev";
 
 /// How a disk uses its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Access {
-    pub(super) writable: bool,
+pub(crate) struct Access {
+    pub(crate) writable: bool,
     /// Several guests write it by agreement: a file system made for it, a cluster's quorum disk.
-    pub(super) shareable: bool,
+    pub(crate) shareable: bool,
 }
 
 /// A claim's disk, open.
-pub(super) enum Claimed {
-    Image(Lent, ResolvedDisk),
-    Device(PathBuf, ResolvedDisk),
+pub(crate) enum Claimed {
+    Image(Lent),
+    Device(PathBuf),
 }
 
 /// Finds the disk of `volume`.
-pub(super) fn open(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed, Error> {
-    let device = Path::new(DEVICES).join(volume);
-    if std::fs::metadata(&device).is_ok_and(|found| found.file_type().is_block_device()) {
-        let resolved = ResolvedDisk {
-            path: device.display().to_string(),
-            format: Format::Raw,
-            block: true,
-            direct_io: true,
-            readonly: !access.writable,
-            ..ResolvedDisk::default()
-        };
-        return Ok(Claimed::Device(device, resolved));
+pub(super) fn open(dirs: &Dirs, volume: &str, access: Access) -> Result<(Claimed, ResolvedDisk), Error> {
+    match device(volume, access) {
+        Some(device) => Ok(device),
+        None => image(dirs, volume, access),
     }
-    image(dirs, volume, access)
 }
 
-fn image(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed, Error> {
+/// The device of `volume`, if the pod has one.
+pub(crate) fn device(volume: &str, access: Access) -> Option<(Claimed, ResolvedDisk)> {
+    let device = Path::new(DEVICES).join(volume);
+    let found = std::fs::metadata(&device).ok()?;
+    let resolved = ResolvedDisk {
+        path: device.display().to_string(),
+        format: Format::Raw,
+        block: true,
+        direct_io: true,
+        readonly: !access.writable,
+        ..ResolvedDisk::default()
+    };
+    found.file_type().is_block_device().then_some((Claimed::Device(device), resolved))
+}
+
+fn image(dirs: &Dirs, volume: &str, access: Access) -> Result<(Claimed, ResolvedDisk), Error> {
     let directory = dirs.claims().join(volume);
     let path = directory.join(IMAGE);
     let failed = |source: io::Error| Error::Read { volume: volume.to_owned(), path: path.clone(), source };
@@ -65,6 +71,22 @@ fn image(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed, Error> {
         .map_err(|error| {
             failed(io::Error::new(error.io_kind().unwrap_or(io::ErrorKind::Other), kit::Chain(&error).to_string()))
         })?;
+    judged(opened, &dirs.claimed_disks(), volume, access, &path)
+}
+
+/// The disk in `image`, which somebody has opened beneath its volume; `links` is where QEMU finds it.
+pub(crate) fn lent(image: File, links: &Path, volume: &str, access: Access) -> Result<(Claimed, ResolvedDisk), Error> {
+    judged(image, links, volume, access, Path::new(IMAGE))
+}
+
+fn judged(
+    opened: File,
+    links: &Path,
+    volume: &str,
+    access: Access,
+    path: &Path,
+) -> Result<(Claimed, ResolvedDisk), Error> {
+    let failed = |source: io::Error| Error::Read { volume: volume.to_owned(), path: path.to_owned(), source };
     let found = opened.metadata().map_err(failed)?;
     if !found.is_file() {
         let message = format!("{} is not a regular file", path.display());
@@ -75,7 +97,7 @@ fn image(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed, Error> {
             format!("{} is empty: put a raw image in its place, or remove it to have one made", path.display());
         return Err(Error::Unusable { volume: volume.to_owned(), message });
     }
-    let lent = Lent::new(opened, &dirs.claimed_disks(), &format!("{volume}.img")).map_err(failed)?;
+    let lent = Lent::new(opened, links, &format!("{volume}.img")).map_err(failed)?;
     let direct = File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(&lent.link).is_ok();
     let resolved = ResolvedDisk {
         path: lent.link.display().to_string(),
@@ -85,25 +107,31 @@ fn image(dirs: &Dirs, volume: &str, access: Access) -> Result<Claimed, Error> {
         readonly: !access.writable,
         ..ResolvedDisk::default()
     };
-    Ok(Claimed::Image(lent, resolved))
+    Ok((Claimed::Image(lent), resolved))
 }
 
 /// Devices that no other guest of this node may write while this one does.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive {
     wanted: Vec<(String, PathBuf)>,
-    held: Vec<File>,
+    held: Vec<(String, File)>,
 }
 
 impl Exclusive {
     /// Remembers a device to be taken.
-    pub(super) fn want(&mut self, volume: &str, device: PathBuf) {
+    pub(crate) fn want(&mut self, volume: &str, device: PathBuf) {
         self.wanted.push((volume.to_owned(), device));
     }
 
     /// Whether a device is not held yet.
     pub(crate) fn is_wanting(&self) -> bool {
         !self.wanted.is_empty()
+    }
+
+    /// Lets go of the device of `volume`.
+    pub(crate) fn release(&mut self, volume: &str) {
+        self.wanted.retain(|(name, _)| name != volume);
+        self.held.retain(|(name, _)| name != volume);
     }
 
     /// Takes what is not held yet. Held until this value goes, and by the kernel's word gone with this process.
@@ -113,7 +141,7 @@ impl Exclusive {
         while let Some((volume, device)) = self.wanted.last() {
             let flags = (OFlags::EXCL | OFlags::NONBLOCK).bits().cast_signed();
             match File::options().read(true).write(true).custom_flags(flags).open(device) {
-                Ok(file) => self.held.push(file),
+                Ok(file) => self.held.push((volume.clone(), file)),
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                     return Err(Error::InUse { volume: volume.clone() });
                 }
@@ -157,7 +185,7 @@ mod tests {
         let mut image = b"QFI\xfb\0\0\0\x03".to_vec();
         image.resize(1 << 20, 0);
         std::fs::write(volume.join(IMAGE), &image).unwrap();
-        let Ok(Claimed::Image(lent, resolved)) = open(&dirs, "root", WRITABLE) else { panic!("not an image") };
+        let Ok((Claimed::Image(lent), resolved)) = open(&dirs, "root", WRITABLE) else { panic!("not an image") };
         assert_eq!((resolved.format, resolved.readonly, lent.size), (Format::Raw, false, 1 << 20));
         // What QEMU is given is this file, also when another has taken its name.
         std::fs::rename(volume.join(IMAGE), volume.join("moved")).unwrap();

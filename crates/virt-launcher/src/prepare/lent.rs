@@ -27,7 +27,7 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// Makes the link `name` in `directory`.
-    pub(super) fn new(file: File, directory: &Path, name: &str) -> std::io::Result<Self> {
+    pub(crate) fn new(file: File, directory: &Path, name: &str) -> std::io::Result<Self> {
         let link = directory.join(name);
         let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         // A link of an earlier try points to a file that is closed now.

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::{PATIENCE, connect, until, watch};
 
 /// What the guest prints; it is the boot sector below.
-const GREETING: &str = "ferrovirt guest is up";
+pub(crate) const GREETING: &str = "ferrovirt guest is up";
 
 /// The launcher and everything it wrote, gone with the test.
 pub(crate) struct Launcher {
