@@ -199,6 +199,16 @@ fn disks(spec: &mut Value) {
     };
     let mut known = named(spec.pointer("/domain/devices/disks"));
     known.extend(named(spec.pointer("/domain/devices/filesystems")));
+    // What a guest's memory is dumped to is no disk of the guest's.
+    let dumps: Vec<String> = spec
+        .get("volumes")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter(|volume| volume.get("memoryDump").is_some_and(|source| !source.is_null()))
+        .filter_map(|volume| volume.get("name")?.as_str().map(str::to_owned))
+        .collect();
+    known.extend(dumps);
     let loose: Vec<String> = named(spec.get("volumes")).into_iter().filter(|name| !known.contains(name)).collect();
     if spec.pointer("/domain/devices/disks").is_none() && loose.is_empty() {
         return;

@@ -9,6 +9,10 @@ const MACHINE: &[(&str, &str)] = &[
     ("stop", "update"),
     ("restart", "update"),
     ("migrate", "update"),
+    ("addvolume", "update"),
+    ("removevolume", "update"),
+    ("memorydump", "update"),
+    ("removememorydump", "update"),
     ("evacuate/cancel", "update"),
     ("expand-spec", "get"),
     ("portforward", "get"),
@@ -25,6 +29,10 @@ const INSTANCE: &[(&str, &str)] = &[
     ("reset", "update"),
     ("freeze", "update"),
     ("unfreeze", "update"),
+    ("backup", "update"),
+    ("redefine-checkpoint", "update"),
+    ("addvolume", "update"),
+    ("removevolume", "update"),
     ("evacuate/cancel", "update"),
     ("guestosinfo", "get"),
     ("userlist", "get"),
@@ -53,6 +61,7 @@ pub fn resources(version: &str) -> Value {
     let rest = [
         one("expand-vm-spec".to_owned(), true, "update"),
         one("version".to_owned(), false, "get"),
+        one("guestfs".to_owned(), false, "get"),
         one("healthz".to_owned(), false, "get"),
     ];
     let all: Vec<Value> = machines.chain(instances).chain(rest).collect();

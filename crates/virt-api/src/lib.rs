@@ -5,19 +5,20 @@
 //!            --aggregation, front-proxy certificate--> path (parsed once) -> auth -> subresource -> virt-handler
 //! ```
 
-pub mod auth;
 mod cluster;
 pub mod defaults;
 pub mod discovery;
 mod eviction;
 mod migration;
 pub mod path;
+mod restore;
 mod status;
 mod subresource;
 pub mod validate;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use api::kubevirt::tls::asked;
 use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration};
 use axum::{
     Json, Router,
@@ -26,14 +27,14 @@ use axum::{
 };
 use defaults::Defaults;
 use kit::{
-    Task, admission, clock,
+    Task, admission, clock, gate,
     health::{self, Ready},
     metrics, server,
     shutdown::{self, CancellationToken},
     store::{self, Store, Watch},
     tls,
 };
-use kube::{Api, Client};
+use kube::{Api, Client, runtime::watcher};
 use prometheus_client::registry::Registry;
 use subresource::Context;
 use validate::Rules;
@@ -56,6 +57,9 @@ pub struct Args {
     /// File with the trust bundle of the components.
     #[arg(long, default_value = "/etc/kubevirt/ca/ca-bundle")]
     pub ca_bundle: PathBuf,
+    /// Image with tools for disks, that `virtctl guestfs` runs.
+    #[arg(long, env = "GS_IMAGE", default_value = "")]
+    pub guestfs_image: String,
 }
 
 /// virt-api could not be set up.
@@ -84,8 +88,11 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let front = tls::Trust::new();
     let listener =
         tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, args.port)).await.map_err(setup("listen"))?;
+    let whole = client.clone();
     let server = Server::start(client, &args.namespace, material.clone(), trust, front.clone()).await?;
-    let config = tls::server(material, Some(tls::Clients::Optional(front))).map_err(setup("configure TLS"))?;
+    let server = server.offer(&args.guestfs_image);
+    let config = tls::Changing::new(material, Some(tls::Clients::Optional(front))).map_err(setup("configure TLS"))?;
+    let _obeying = tls::follow(Api::<KubeVirt>::all(whole), watcher::Config::default(), vec![config.clone()], asked);
     let gone = CancellationToken::new();
     let _leaving = kit::spawn("leaving", leave(server.ready.clone(), stop, gone.clone()));
     serve(listener, config, server, gone).await;
@@ -103,12 +110,7 @@ async fn leave(ready: Ready, stop: CancellationToken, gone: CancellationToken) {
     gone.cancel();
 }
 
-async fn serve(
-    listener: tokio::net::TcpListener,
-    config: Arc<rustls::ServerConfig>,
-    server: Server,
-    stop: CancellationToken,
-) {
+async fn serve(listener: tokio::net::TcpListener, config: Arc<tls::Changing>, server: Server, stop: CancellationToken) {
     let router = server.router().merge(metrics::router(Registry::default()));
     server::serve_tls(listener, config, router, stop).await;
 }
@@ -133,7 +135,7 @@ impl Server {
         front: Arc<tls::Trust>,
     ) -> Result<Self, Error> {
         let (gate, vouching) =
-            auth::Gate::open(client.clone(), front).await.map_err(setup("read how the API server vouches"))?;
+            gate::Gate::open(client.clone(), front).await.map_err(setup("read how the API server vouches"))?;
         let tls = tls::client(material, trust, "virt-handler", None).map_err(setup("configure TLS to virt-handler"))?;
         let kubevirts: Store<KubeVirt> = Store::default();
         let watch = store::watch(
@@ -145,8 +147,23 @@ impl Server {
         kubevirts.synced().await;
         let ready = Ready::default();
         ready.set(true);
-        let context = Arc::new(Context { client, gate, tls, namespace: namespace.to_owned(), kubevirts });
+        let context = Arc::new(Context {
+            client,
+            gate,
+            tls,
+            namespace: namespace.to_owned(),
+            kubevirts,
+            guestfs_image: std::sync::OnceLock::new(),
+        });
         Ok(Server { context, ready, _tasks: vec![vouching, watch] })
+    }
+
+    /// Names the image with tools for disks to clients that ask.
+    #[must_use]
+    pub fn offer(self, guestfs_image: &str) -> Self {
+        // Said once, before anything is served.
+        let _ = self.context.guestfs_image.set(guestfs_image.to_owned());
+        self
     }
 
     /// Webhooks, discovery, subresources and health.
@@ -165,8 +182,13 @@ impl Server {
         let guard = eviction::Guard { client: self.context.client.clone(), kubevirts: self.context.kubevirts.clone() };
         let evictions =
             Router::new().route("/pod-eviction-validate", post(eviction::review)).with_state(Arc::new(guard));
+        let client = self.context.client.clone();
+        let restores = admission::route_looking(Router::new(), "/virtualmachinerestores-validate", move |request| {
+            restore::review(client.clone(), request)
+        });
         webhooks(&self.context.kubevirts, &self.context.namespace)
             .merge(migrations)
+            .merge(restores)
             .merge(evictions)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
@@ -199,13 +221,19 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
         defaults::mutate_instance(request, &Defaults::of(&configuration(&held)), &now)
     });
     router = admission::route(router, "/migration-mutate-create", validate::migration::mutate);
-    let validators: [(&str, Check); 6] = [
+    router = admission::route(router, "/vm-clone-mutate-create", validate::clone::mutate);
+    let validators: [(&str, Check); 11] = [
         ("/virtualmachines-validate", validate::vm),
         ("/virtualmachineinstances-validate-create", validate::vmi_create),
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
         ("/migration-validate-update", |request, _| validate::migration::update(request)),
         ("/migration-policy-validate-create", validate::policy::policy),
+        ("/virtualmachinesnapshots-validate", |request, _| validate::snapshot::snapshot(request)),
+        ("/vm-clone-validate-create", |request, _| validate::clone::validate(request)),
+        ("/virtualmachinebackups-validate", validate::backup::backup),
+        ("/virtualmachinebackuptrackers-validate", validate::backup::tracker),
+        ("/virtualmachineexports-validate", |request, _| validate::export::export(request)),
     ];
     for (path, check) in validators {
         let (held, namespace) = (kubevirts.clone(), namespace.to_owned());

@@ -1,6 +1,7 @@
 //! The path of a request, parsed once: what is authorised is exactly what is served.
 
 use http::Method;
+pub use kit::gate::Question;
 
 /// The group this server adds to the API.
 pub const GROUP: &str = "subresources.kubevirt.io";
@@ -44,21 +45,6 @@ pub struct Parsed {
     pub version: &'static str,
     /// What it is about.
     pub target: Target,
-}
-
-/// What the authoriser is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// `get` or `update`.
-    pub verb: &'static str,
-    /// Empty for cluster-wide names.
-    pub namespace: String,
-    /// The resource.
-    pub resource: String,
-    /// The subresource, or empty.
-    pub subresource: String,
-    /// The object's name, or empty.
-    pub name: String,
 }
 
 /// Parses `path`; none when it is not one of ours. Only plain words are accepted: no escapes, no dots as directories.
@@ -114,6 +100,8 @@ impl Parsed {
         let verb = if *method == Method::GET { "get" } else { "update" };
         let question = |namespace: &str, resource: &str, subresource: &str, name: &str| {
             Some(Question {
+                group: GROUP,
+                version: "v1",
                 verb,
                 namespace: namespace.to_owned(),
                 resource: resource.to_owned(),

@@ -2,12 +2,14 @@
 
 mod guest;
 mod lifecycle;
+mod memory_dump;
 mod migrate;
 mod node;
 mod options;
 mod portforward;
+mod volumes;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::kubevirt::v1::KubeVirt;
 use axum::{
@@ -17,13 +19,12 @@ use axum::{
     http::Method,
     response::{IntoResponse, Response},
 };
-use kit::{server::Peer, store::Store};
+use kit::{gate::Gate, server::Peer, store::Store};
 use kube::Client;
 use rustls::ClientConfig;
 use serde_json::json;
 
 use crate::{
-    auth::Gate,
     cluster,
     path::{self, Target},
     status::Refusal,
@@ -44,6 +45,8 @@ pub(crate) struct Context {
     pub(crate) namespace: String,
     /// The KubeVirt object.
     pub(crate) kubevirts: Store<KubeVirt>,
+    /// The image with tools for disks.
+    pub(crate) guestfs_image: OnceLock<String>,
 }
 
 /// Everything below `/apis/subresources.kubevirt.io/VERSION/`.
@@ -64,7 +67,7 @@ async fn route(context: &Context, request: Request) -> Result<Response, Refusal>
     }
     let method = request.method().clone();
     match parsed.target {
-        Target::Cluster { name } => cluster_wide(&name, &method),
+        Target::Cluster { name } => cluster_wide(context, &name, &method),
         Target::Namespace { name, .. } if name == "expand-vm-spec" && method == Method::PUT => {
             let body = body(request).await?;
             let machine: serde_json::Value = serde_json::from_slice(&body)
@@ -109,6 +112,12 @@ async fn dispatch(
         ("virtualmachines", "stop") if put => lifecycle::stop(context, object, &body(request).await?).await,
         ("virtualmachines", "restart") if put => lifecycle::restart(context, object, &body(request).await?).await,
         ("virtualmachines", "migrate") if put => migrate::migrate(context, object, &body(request).await?).await,
+        ("virtualmachines" | "virtualmachineinstances", "addvolume" | "removevolume") if put => {
+            volumes::serve(context, object, subresource == "addvolume", &body(request).await?).await
+        }
+        ("virtualmachines", "memorydump" | "removememorydump") if put => {
+            memory_dump::serve(context, object, subresource == "memorydump", &body(request).await?).await
+        }
         (_, "evacuate/cancel") if put => {
             let configuration = crate::configuration(&context.kubevirts);
             migrate::evacuate_cancel(context, &configuration, object, &body(request).await?).await
@@ -123,7 +132,7 @@ async fn dispatch(
         ("virtualmachineinstances", "guestosinfo" | "userlist" | "filesystemlist" | "vnc/screenshot") if get => {
             guest::read(context, object, subresource, request.uri().query()).await
         }
-        ("virtualmachineinstances", "pause" | "unpause" | "reset" | "softreboot" | "freeze" | "unfreeze") if put => {
+        ("virtualmachineinstances", subresource) if put && guest::ACTIONS.contains(&subresource) => {
             guest::act(context, object, subresource, body(request).await?).await
         }
         _ => Err(unknown(subresource)),
@@ -133,14 +142,7 @@ async fn dispatch(
 /// What clients may know of but this version does not do: said plainly, with the way around where there is one.
 fn unknown(subresource: &str) -> Refusal {
     let message = match subresource {
-        "addvolume" | "removevolume" => {
-            "volumes cannot be plugged into a running guest in this version: change spec.template of the VM and restart it"
-        }
-        "memorydump" | "removememorydump" | "backup" | "redefine-checkpoint" => {
-            "memory dumps and backups are not part of this version"
-        }
         "usbredir" | "vsock" => "redirected USB devices and vsock are not part of this version",
-        "guestfs" => "this version ships no libguestfs image",
         "objectgraph" => "the object graph is not part of this version",
         word if word.starts_with("sev/") => "confidential guests are not part of this version",
         _ => return Refusal::not_found("the server could not find the requested resource"),
@@ -153,10 +155,16 @@ async fn body(request: Request) -> Result<Bytes, Refusal> {
     bytes.map_err(|error| Refusal::bad_request(format!("the body cannot be read: {error}")))
 }
 
-fn cluster_wide(name: &str, method: &Method) -> Result<Response, Refusal> {
+fn cluster_wide(context: &Context, name: &str, method: &Method) -> Result<Response, Refusal> {
     match name {
         "healthz" if *method == Method::GET => Ok("ok".into_response()),
         "version" if *method == Method::GET => Ok(Json(version()).into_response()),
+        "guestfs" if *method == Method::GET => {
+            let image = context.guestfs_image.get().filter(|image| !image.is_empty());
+            let image = image.ok_or_else(|| Refusal::not_allowed("no image with tools for disks is configured"))?;
+            Ok(Json(json!({ "registry": "", "tag": "", "imagePrefix": "", "digest": "", "gsImage": image }))
+                .into_response())
+        }
         other => Err(unknown(other)),
     }
 }

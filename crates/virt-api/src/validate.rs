@@ -1,8 +1,12 @@
 //! What is refused at admission, with the field and what to do about it: the validating webhooks. Pure.
 
 mod access;
+pub mod backup;
+mod busy;
+pub mod clone;
 mod devices;
 mod eviction;
+pub mod export;
 mod hardware;
 mod machine;
 pub mod migration;
@@ -10,7 +14,9 @@ mod names;
 mod networks;
 pub mod policy;
 mod resources;
+pub mod snapshot;
 mod strict;
+mod templates;
 mod unserved;
 mod volumes;
 
@@ -56,6 +62,11 @@ impl Rules {
     fn is_on(&self, gate: &str) -> bool {
         self.feature_gates.iter().any(|named| named == gate)
     }
+}
+
+/// Whether a volume may be called so.
+pub(crate) fn is_volume_name(name: &str) -> bool {
+    names::is_label(name)
 }
 
 fn invalid(field: String, message: String) -> Cause {
@@ -108,8 +119,9 @@ pub fn vm(request: &Request, rules: &Rules) -> Verdict {
         Ok(vm) => vm,
         Err(causes) => return Verdict::Invalid(causes),
     };
-    let (unserved, wrong): (Vec<_>, Vec<_>) =
+    let (unserved, mut wrong): (Vec<_>, Vec<_>) =
         machine::check(&vm, rules).into_iter().partition(|cause| cause.reason == UNSERVED);
+    wrong.extend(busy::check(&vm, request));
     if !wrong.is_empty() {
         return Verdict::Invalid(wrong);
     }
@@ -169,10 +181,32 @@ fn deleting(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null())
 }
 
-/// Labels by which our components find each other are theirs.
+/// What of an instance's status decides which pods are trusted with a guest, and where its disks are.
+const TRUSTED: [&str; 6] =
+    ["activePods", "nodeName", "migrationState", "migratedVolumes", "volumeStatus", "runtimeUser"];
+
+/// Parts of the status that our components go by: whoever may change a guest may not tell them what to believe.
+fn trusted(new: &Value, old: &Value) -> Option<Cause> {
+    let part = |object: &Value, key: &str| {
+        let found = object.get("status").and_then(|status| status.get(key)).cloned().unwrap_or(Value::Null);
+        let empty =
+            found.as_object().is_some_and(serde_json::Map::is_empty) || found.as_array().is_some_and(Vec::is_empty);
+        if empty { Value::Null } else { found }
+    };
+    let key = TRUSTED.into_iter().find(|key| part(new, key) != part(old, key))?;
+    let field = format!("status.{key}");
+    let message =
+        format!("{field}: update of VMI object is restricted: only KubeVirt's components write it, leave it as it is");
+    Some(unsupported(field, message))
+}
+
+/// Labels by which our components find each other are theirs, and so is what they tell each other.
 fn reserved(new: &Value, old: &Value, request: &Request, rules: &Rules) -> Vec<Cause> {
     if rules.components.contains(&request.user_info.username) {
         return Vec::new();
+    }
+    if let Some(cause) = trusted(new, old) {
+        return vec![cause];
     }
     const OURS: [&str; 6] = [
         words::label::CREATED_BY,

@@ -6,6 +6,10 @@ use std::{
 };
 
 use api::{
+    backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker},
+    cdi::v1beta1::DataVolume,
+    clone::v1beta1::VirtualMachineClone,
+    export::v1::VirtualMachineExport,
     kubevirt::{
         v1::{
             KubeVirt, KubeVirtStatus, VMIMConfigurationOptions, VirtualMachine, VirtualMachineInstance,
@@ -14,10 +18,13 @@ use api::{
         words::{device, label},
     },
     migrations::v1alpha1::MigrationPolicy,
+    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot},
 };
 use k8s_openapi::api::{
     core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec},
+    networking::v1::Ingress,
     policy::v1::PodDisruptionBudget,
+    storage::v1::StorageClass,
 };
 use kit::{
     events::Recorder,
@@ -27,10 +34,21 @@ use kit::{
 use kube::{Client, Resource, ResourceExt};
 
 use crate::{
-    migration::{configuration, metrics::Ages, plan},
+    export::Route,
+    migration::{
+        configuration,
+        metrics::{Ages, ages},
+        plan,
+    },
     node::{loss::Lost, pulse::Pulse},
     settings::Settings,
-    vmi::claims::{self, Claims},
+    snapshot::kinds::{VolumeSnapshot, VolumeSnapshotClass},
+    start::Images,
+    vm::data_volumes,
+    vmi::{
+        claims::{self, Claims},
+        state as vmi_state,
+    },
     workload_update::LastBatch,
 };
 
@@ -44,18 +62,50 @@ pub struct Inner {
     pub client: Client,
     /// Events.
     pub recorder: Recorder,
+    /// Events of exports.
+    pub exporting: Recorder,
     /// Where this controller and its KubeVirt object live.
     pub namespace: String,
     /// The launcher's image.
     pub launcher_image: String,
+    /// The image of the servers of exports.
+    pub exporter_image: String,
     /// VirtualMachines.
     pub vms: Store<VirtualMachine>,
     /// VirtualMachineInstances.
     pub vmis: Store<VirtualMachineInstance>,
     /// Launcher pods.
     pub pods: Store<Pod>,
+    /// Pods that have volumes for running guests.
+    pub attachments: Store<Pod>,
     /// Claims that disks may lie on.
     pub claims: Store<PersistentVolumeClaim>,
+    /// Data volumes, where there are any.
+    pub data_volumes: Store<DataVolume>,
+    /// Snapshots of machines.
+    pub snapshots: Store<VirtualMachineSnapshot>,
+    /// Machines that are brought back to snapshots.
+    pub restores: Store<VirtualMachineRestore>,
+    /// Backups of machines.
+    pub backups: Store<VirtualMachineBackup>,
+    /// What is known of the last backups of machines.
+    pub trackers: Store<VirtualMachineBackupTracker>,
+    /// Snapshots of volumes, where there are any.
+    pub volume_snapshots: Store<VolumeSnapshot>,
+    /// How drivers make snapshots of volumes, where any do.
+    pub snapshot_classes: Store<VolumeSnapshotClass>,
+    /// Which driver makes the volumes of claims.
+    pub storage_classes: Store<StorageClass>,
+    /// Copies of machines.
+    pub clones: Store<VirtualMachineClone>,
+    /// Exports of volumes and machines.
+    pub exports: Store<VirtualMachineExport>,
+    /// Pods that serve exports.
+    pub exporters: Store<Pod>,
+    /// Ways from outside to Services beside this controller.
+    pub ingresses: Store<Ingress>,
+    /// The same on OpenShift.
+    pub routes: Store<Route>,
     /// Volumes that are put back under the names of claims.
     pub put_backs: Store<PersistentVolume>,
     /// Nodes that virt-handler has labelled.
@@ -78,6 +128,18 @@ pub struct Inner {
     pub vmi_queue: Queue<Key>,
     /// Names of claims whose disks are elsewhere, or may be.
     pub claim_queue: Queue<Key>,
+    /// Names of snapshots to look at.
+    pub snapshot_queue: Queue<Key>,
+    /// Names of restores to look at.
+    pub restore_queue: Queue<Key>,
+    /// Names of clones to look at.
+    pub clone_queue: Queue<Key>,
+    /// Names of backups to look at.
+    pub backup_queue: Queue<Key>,
+    /// Names of trackers to look at.
+    pub tracker_queue: Queue<Key>,
+    /// Names of exports to look at.
+    pub export_queue: Queue<Key>,
     /// Names of nodes to look at.
     pub node_queue: Queue<Key>,
     /// Names of migrations to look at.
@@ -105,6 +167,61 @@ impl std::ops::Deref for Context {
 }
 
 impl Inner {
+    /// Nothing known and nothing to do yet.
+    pub(crate) fn new(client: Client, namespace: &str, images: Images<'_>) -> Self {
+        Self {
+            recorder: Recorder::new(client.clone(), "virtualmachine-controller", ""),
+            exporting: Recorder::new(client.clone(), "export-controller", ""),
+            client,
+            namespace: namespace.to_owned(),
+            launcher_image: images.launcher.to_owned(),
+            exporter_image: images.exporter.to_owned(),
+            vms: Store::default(),
+            vmis: Store::default(),
+            pods: Store::default(),
+            attachments: Store::default(),
+            claims: Store::default(),
+            data_volumes: Store::default(),
+            snapshots: Store::default(),
+            restores: Store::default(),
+            backups: Store::default(),
+            trackers: Store::default(),
+            volume_snapshots: Store::default(),
+            snapshot_classes: Store::default(),
+            storage_classes: Store::default(),
+            clones: Store::default(),
+            exports: Store::default(),
+            exporters: Store::default(),
+            ingresses: Store::default(),
+            routes: Store::default(),
+            put_backs: Store::default(),
+            nodes: Store::default(),
+            kubevirts: Store::default(),
+            migrations: Store::default(),
+            policies: Store::default(),
+            migration_ages: ages(),
+            starting: tokio::sync::Mutex::default(),
+            budgets: Store::default(),
+            vm_queue: Queue::default(),
+            vmi_queue: Queue::default(),
+            claim_queue: Queue::default(),
+            snapshot_queue: Queue::default(),
+            restore_queue: Queue::default(),
+            clone_queue: Queue::default(),
+            backup_queue: Queue::default(),
+            tracker_queue: Queue::default(),
+            export_queue: Queue::default(),
+            node_queue: Queue::default(),
+            migration_queue: Queue::default(),
+            budget_queue: Queue::default(),
+            evacuation_queue: Queue::default(),
+            update_queue: Queue::default(),
+            last_batch: LastBatch::default(),
+            pulse: Mutex::default(),
+            lost: Mutex::default(),
+        }
+    }
+
     /// The administrator's choices as they are now.
     pub fn settings(&self) -> Settings {
         Settings::of(self.kubevirts.list().first(), &self.launcher_image)
@@ -148,14 +265,16 @@ impl Inner {
         before.as_ref() != lost
     }
 
-    /// The claims that `vmi` names and that exist.
+    /// The claims that `vmi` names and that exist, and the one that holds its state.
     pub fn claims_of(&self, vmi: &VirtualMachineInstance) -> Claims {
         let namespace = vmi.namespace().unwrap_or_default();
-        let found = claims::of(vmi).filter_map(|used| {
+        let found = claims::all(vmi).filter_map(|used| {
             let claim = self.claims.get(&Key::new(namespace.as_str(), used.claim))?;
             Some((used.claim.to_owned(), claim))
         });
-        found.collect()
+        let kept = vmi_state::is_kept_by(vmi);
+        let state = kept.then(|| vmi_state::find(&self.claims, &namespace, &vmi.name_any()));
+        found.chain(state.flatten().map(|claim| (claim.name_any(), claim))).collect()
     }
 
     /// True when guests run without KVM: because the administrator wants it, or because no node offers it.
@@ -212,6 +331,20 @@ pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
     format!("claim:{namespace}/{claim}")
 }
 
+/// The word under which VMs are found by a data volume of theirs.
+pub(crate) fn data_word(namespace: &str, data: &str) -> String {
+    format!("data:{namespace}/{data}")
+}
+
+/// Index words of a VM: its data volumes, and the claims its disks lie on.
+pub(crate) fn vm_words(vm: &VirtualMachine) -> Vec<String> {
+    let namespace = vm.namespace().unwrap_or_default();
+    let data = data_volumes::names(vm).map(|name| data_word(&namespace, name));
+    let volumes = vm.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
+    let claims = volumes.filter_map(claims::of_volume).map(|used| claim_word(&namespace, used.claim));
+    data.chain(claims).collect()
+}
+
 /// The word under which a claim's stand-ins are found.
 pub(crate) fn stand_in_word(namespace: &str, claim: &str) -> String {
     format!("stand-in:{namespace}/{claim}")
@@ -251,7 +384,7 @@ pub(crate) fn vmi_words(vmi: &VirtualMachineInstance) -> Vec<String> {
         words.push(node_word(node));
     }
     let namespace = vmi.namespace().unwrap_or_default();
-    words.extend(claims::of(vmi).map(|used| claim_word(&namespace, used.claim)));
+    words.extend(claims::all(vmi).map(|used| claim_word(&namespace, used.claim)));
     words
 }
 
@@ -269,6 +402,10 @@ pub(crate) fn trim_pod(pod: &mut Pod) {
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             containers: launcher.into_iter().collect(),
             node_selector: selector.filter(|left: &BTreeMap<_, _>| !left.is_empty()),
+            volumes: spec
+                .volumes
+                .map(|all| all.into_iter().filter(|volume| volume.persistent_volume_claim.is_some()).collect())
+                .filter(|claimed: &Vec<_>| !claimed.is_empty()),
             ..Default::default()
         });
     }

@@ -99,7 +99,7 @@ pub(crate) async fn create_migration(
     purpose: &str,
 ) -> Result<(), kube::Error> {
     let selector = api::kubevirt::identity::instance_id(&vmi.name_any());
-    wanted["metadata"]["labels"] = json!({ (label::MIGRATION_SELECTOR): selector });
+    wanted["metadata"]["labels"][label::MIGRATION_SELECTOR] = json!(selector);
     let wanted: VirtualMachineInstanceMigration = serde_json::from_value(wanted).map_err(kube::Error::SerdeError)?;
     let api: Api<VirtualMachineInstanceMigration> =
         Api::namespaced(context.client.clone(), &vmi.namespace().unwrap_or_default());

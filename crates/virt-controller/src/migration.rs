@@ -26,7 +26,7 @@ use api::kubevirt::{
     words::label,
 };
 use k8s_openapi::api::core::v1::Pod;
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -37,9 +37,11 @@ use steps::Subject;
 
 use crate::{
     context::{Context, UNFINISHED, job_word, migration_word, migration_words, moved, owner_word, reference},
-    error::Error,
+    error::{self, Error},
     patch, stand_in,
     vmi::{self, active},
+    volumes_update::request,
+    write,
 };
 
 /// Finished migrations that are kept for each guest.
@@ -47,17 +49,7 @@ const KEPT: usize = 5;
 
 /// Brings one migration a step further.
 pub async fn reconcile(context: Context, key: Key) -> Next {
-    match Box::pin(sync(&context, &key)).await {
-        Ok(next) => next,
-        Err(error) if error.is_conflict() => {
-            tracing::debug!(migration = %key, error = %Chain(&error), "conflict, again with the newer object");
-            Next::Retry
-        }
-        Err(error) => {
-            tracing::warn!(migration = %key, error = %Chain(&error), "migration not reconciled");
-            Next::Retry
-        }
-    }
+    error::settled("migration", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
@@ -91,13 +83,18 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         source_lost: lost(guest.as_ref().map(|guest| source_node(&migration, guest))),
         target_lost: lost(target),
         target_hold,
+        outdated: guest.as_ref().is_some_and(|guest| is_outdated(context, &migration, guest, &pods)),
         rival: siblings.iter().any(|other| is_rival(&migration, other)),
         turn,
         immovable,
+        patience: configuration::utility_volumes_timeout(&context.migration_configuration()),
         back_off,
         now,
     };
     let plan = plan::plan(&view);
+    if plan::is_final(&migration) || plan.steps.contains(&Step::Release) {
+        vmi::state::settle(context, &migration, guest.as_ref()).await?;
+    }
     let subject = Subject { migration: &migration, guest: guest.clone(), pods: &pods };
     let done = steps::execute(context, subject, &plan.steps).await;
     drop(starting);
@@ -119,6 +116,17 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 /// The launcher pods of `guest`.
 fn pods_of(context: &Context, guest: &VirtualMachineInstance) -> Vec<Pod> {
     context.pods.by_word(&owner_word(&guest.uid().unwrap_or_default()))
+}
+
+/// The target pod of `migration` has other claims than the guest is to have there.
+fn is_outdated(context: &Context, migration: &Migration, guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
+    let uid = migration.metadata.uid.as_deref().unwrap_or_default();
+    let Some(target) = pods.iter().find(|pod| plan::job(pod) == Some(uid)) else { return false };
+    if state::ours(guest, uid).is_some() || plan::is_final(migration) {
+        return false;
+    }
+    let known = stand_in::prepare::claims(context, guest, uid);
+    !request::fits(&stand_in::claim::there(guest, &known, uid), target)
 }
 
 /// True when `other` was there before `migration` and is not over: a guest is moved by one at a time.
@@ -193,17 +201,11 @@ async fn write_status(
     let (namespace, name) = (migration.namespace().unwrap_or_default(), migration.name_any());
     let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(migration.metadata.resource_version.as_deref(), &changed);
-    match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(mut written) => {
-            written.metadata.managed_fields = None;
-            let words = migration_words(&written);
-            context.migrations.put(&written, words);
-            metrics::observe(context, migration, &plan.phases, clock::now());
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::api("patch", "virtualmachineinstancemigration", &namespace, &name)(error)),
+    let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    if write::accept(answer, &context.migrations, migration_words, ("virtualmachineinstancemigration", migration))? {
+        metrics::observe(context, migration, &plan.phases, clock::now());
     }
+    Ok(())
 }
 
 fn remark(context: &Context, migration: &Migration, guest: Option<&VirtualMachineInstance>, plan: &Plan) {

@@ -69,9 +69,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if changed {
         for key in machines(context, &key.name) {
-            for job in context.migrations.keys_by_word(&migration_word(&key)) {
-                context.migration_queue.add(job);
-            }
+            context.migration_queue.add_all(context.migrations.keys_by_word(&migration_word(&key)));
             context.vmi_queue.add(key);
         }
     }

@@ -34,6 +34,8 @@ pub struct Settings {
     pub parallel_outbound_migrations: usize,
     /// A taint of this key, with the effect NoSchedule, empties a node.
     pub drain_taint_key: String,
+    /// Storage class of what guests keep beside their disks, if one is named.
+    pub vm_state_storage_class: Option<String>,
     /// Percent-encoded feature gates switched on.
     pub feature_gates: Vec<String>,
 }
@@ -65,6 +67,7 @@ impl Settings {
             parallel_migrations: count(migrations.parallel_migrations_per_cluster, 5),
             parallel_outbound_migrations: count(migrations.parallel_outbound_migrations_per_node, 2),
             drain_taint_key: word(migrations.node_drain_taint_key, "kubevirt.io/drain"),
+            vm_state_storage_class: configuration.vm_state_storage_class.filter(|class| !class.is_empty()),
             feature_gates: developer.feature_gates,
         }
     }

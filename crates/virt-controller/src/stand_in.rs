@@ -17,13 +17,13 @@ use std::collections::BTreeSet;
 
 use api::kubevirt::{v1::VirtualMachineInstance, words::label};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kit::{Chain, queue::Next, store::Key};
+use kit::{queue::Next, store::Key};
 use kube::ResourceExt;
 use plan::View;
 
 use crate::{
     context::{Context, UNFINISHED, claim_word, owner_word, put_back_word, stand_in_word},
-    error::Error,
+    error::{self, Error},
     vmi::claims::{self, Claims},
 };
 
@@ -36,17 +36,7 @@ pub const PUT_BACK: &str = "ferrovirt.io/put-back";
 
 /// Brings the disk of one claim a step nearer to its name.
 pub async fn reconcile(context: Context, key: Key) -> Next {
-    match Box::pin(sync(&context, &key)).await {
-        Ok(next) => next,
-        Err(error) if error.is_conflict() => {
-            tracing::debug!(claim = %key, error = %Chain(&error), "conflict, again with the newer object");
-            Next::Retry
-        }
-        Err(error) => {
-            tracing::warn!(claim = %key, error = %Chain(&error), "the claim's disk is not put back");
-            Next::Retry
-        }
-    }
+    error::settled("claim", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {

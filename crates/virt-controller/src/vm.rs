@@ -1,14 +1,21 @@
 //! VirtualMachine -> VirtualMachineInstance: starts, stops and restarts it as the run strategy and the requests say.
 
+pub mod data_volumes;
+pub mod hotplug;
 pub mod instance;
+pub mod memory_dump;
 pub mod plan;
+mod provision;
+pub mod snapshots;
 pub mod status;
 
+use std::time::Duration;
+
 use api::kubevirt::{
-    v1::{VirtualMachine, VirtualMachineInstance},
+    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec},
     words::finalizer,
 };
-use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Namespace};
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -19,24 +26,20 @@ use serde_json::json;
 use status::Facts;
 
 use crate::{
-    context::{Context, reference, vmi_words},
-    error::Error,
-    patch,
+    context::{Context, reference, vm_words, vmi_words},
+    error::{self, Error},
+    patch, stand_in,
+    tracking::Wanted,
+    volumes_update::{self, plan::Update},
+    write,
 };
+
+/// Until a claim that a changed volume names is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Brings one VM a step further.
 pub async fn reconcile(context: Context, key: Key) -> Next {
-    match Box::pin(sync(&context, &key)).await {
-        Ok(next) => next,
-        Err(error) if error.is_conflict() => {
-            tracing::debug!(vm = %key, error = %Chain(&error), "conflict, again with the newer object");
-            Next::Retry
-        }
-        Err(error) => {
-            tracing::warn!(vm = %key, error = %Chain(&error), "VM not reconciled");
-            Next::Retry
-        }
-    }
+    error::settled("vm", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
@@ -61,8 +64,23 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         facts.failure = Some(("FailedCreate", why));
         plan.steps.retain(|step| !matches!(step, Step::Start { .. }));
     }
+    let mut data = data_volumes::DataVolumes::new();
+    if vm.metadata.deletion_timestamp.is_none() {
+        data = provision::known(context, &vm);
+        if let Err(failed) = provision::provision(context, &vm, &mut data).await {
+            facts.failure = Some(("FailedCreate", Chain(&failed).to_string()));
+            error = Some(failed);
+        }
+        let has_claim = |name: &str| context.claims.contains(&Key::new(key.namespace.as_str(), name));
+        facts.data = data_volumes::readiness(&vm, &data, has_claim);
+        let restoring = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
+        if restoring || !facts.data.is_ready() || volumes_update::keeps_from_starting(&vm, vmi.as_ref()) {
+            plan.steps.retain(|step| !matches!(step, Step::Start { .. }));
+        }
+    }
+    facts.tracking = tracking(context, &vm).await?;
     for step in plan.steps.clone() {
-        match execute(context, &vm, vmi.as_ref(), &step).await {
+        match execute(context, &vm, vmi.as_ref(), &step, facts.tracking).await {
             Ok(Outcome::Released) => return Ok(Next::Wait),
             Ok(Outcome::Started(created)) => {
                 vmi = Some(*created);
@@ -79,8 +97,48 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             }
         }
     }
-    facts.restart_required = restart_required(context, &vm, vmi.as_ref()).await;
-    let wanted = status::status(&vm, vmi.as_ref(), &plan, &facts, clock::seconds(now));
+    if let Some(running) = vmi.clone().filter(|_| vm.metadata.deletion_timestamp.is_none() && error.is_none()) {
+        match volumes_update::follow(context, &vm, &running, &data).await {
+            Ok(update) => facts.volumes = update,
+            Err(failed) => error = Some(failed),
+        }
+        vmi = context.vmis.get(key).filter(|vmi| owned_by(vmi, &uid)).or(vmi);
+        if error.is_none()
+            && let Some(vmi) = &vmi
+        {
+            error = plug(context, &vm, vmi).await.err();
+        }
+    }
+    let mut dump = None;
+    if vm.metadata.deletion_timestamp.is_none() && error.is_none() {
+        let newest = context.vmis.get(key).filter(|vmi| owned_by(vmi, &uid));
+        match memory_dump::carry_out(context, &vm, newest.as_ref()).await {
+            Ok(settled) => dump = settled,
+            Err(failed) => {
+                if !failed.is_conflict() {
+                    facts.failure.get_or_insert_with(|| (memory_dump::TROUBLE, Chain(&failed).to_string()));
+                }
+                error = Some(failed);
+            }
+        }
+    }
+    facts.snapshots = snapshots::known(context, &vm);
+    if let Update::Refuse(why) = &facts.volumes {
+        facts.failure.get_or_insert_with(|| ("VolumesUpdateError", why.clone()));
+        // Nobody tells this machine of claims.
+        plan.again = Some(plan.again.map_or(LOOK_AGAIN, |again| again.min(LOOK_AGAIN)));
+    }
+    facts.restart_required = match &facts.volumes {
+        Update::Restart(why) => Some(why.clone()),
+        _ => {
+            let differs = restart_required(context, &vm, vmi.as_ref()).await;
+            differs.then(|| "a non-live-updatable field was changed in the template spec".to_owned())
+        }
+    };
+    let mut wanted = status::status(&vm, vmi.as_ref(), &plan, &facts, clock::seconds(now));
+    if let Some(settled) = dump {
+        wanted.memory_dump_request = settled;
+    }
     write_status(context, &vm, wanted).await?;
     match error {
         Some(error) => Err(error),
@@ -111,6 +169,7 @@ async fn execute(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
     step: &Step,
+    tracking: Wanted,
 ) -> Result<Outcome, Error> {
     let namespace = vm.namespace().unwrap_or_default();
     let vms: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
@@ -143,7 +202,8 @@ async fn execute(
             finalizers_patch(&vmis, vmi, kept).await.map_err(release)?;
         }
         (Step::Start { paused, receiver }, _) => {
-            return start(context, vm, &vmis, *paused, *receiver).await.map(|vmi| Outcome::Started(Box::new(vmi)));
+            let wanted = instance::instance(vm, *paused, *receiver, tracking.starts_tracked());
+            return start(context, vm, &vmis, wanted).await.map(|vmi| Outcome::Started(Box::new(vmi)));
         }
         (Step::Stop, Some(vmi)) if vmi.metadata.deletion_timestamp.is_none() => {
             let params = DeleteParams {
@@ -183,13 +243,11 @@ async fn start(
     context: &Context,
     vm: &VirtualMachine,
     vmis: &Api<VirtualMachineInstance>,
-    paused: bool,
-    receiver: bool,
+    wanted: VirtualMachineInstance,
 ) -> Result<VirtualMachineInstance, Error> {
     let namespace = vm.namespace().unwrap_or_default();
     let name = vm.name_any();
     record_revision(context, vm).await?;
-    let wanted = instance::instance(vm, paused, receiver);
     let mut created = match vmis.create(&PostParams::default(), &wanted).await {
         Ok(created) => {
             let message = format!("Started the virtual machine by creating the new virtual machine instance {name}");
@@ -205,6 +263,24 @@ async fn start(
     let words = vmi_words(&created);
     context.vmis.put(&created, words);
     Ok(created)
+}
+
+/// What the administrator wants of the changes of this machine's disks.
+async fn tracking(context: &Context, vm: &VirtualMachine) -> Result<Wanted, Error> {
+    let kubevirts = context.kubevirts.list();
+    let gate = crate::tracking::gate(kubevirts.first());
+    let Some(selectors) = crate::tracking::selectors(kubevirts.first()) else {
+        return Ok(Wanted { selected: false, gate });
+    };
+    let name = vm.namespace().unwrap_or_default();
+    let namespace = if selectors.namespace_label_selector.is_some() {
+        let api: Api<Namespace> = Api::all(context.client.clone());
+        api.get_opt(&name).await.map_err(Error::api("read", "namespace", "", &name))?.unwrap_or_default()
+    } else {
+        Namespace::default()
+    };
+    let selected = crate::tracking::selected(&selectors, vm.labels(), namespace.labels());
+    Ok(Wanted { selected, gate })
 }
 
 /// Writes what the machine is started with, and forgets what it was started with before.
@@ -251,8 +327,35 @@ async fn restart_required(context: &Context, vm: &VirtualMachine, vmi: Option<&V
     let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &namespace);
     let Ok(Some(revision)) = api.get_opt(&revision).await else { return false };
     let started = revision.data.as_ref().and_then(|data| data.0.pointer("/spec/template/spec").cloned());
-    let wanted = serde_json::to_value(&vm.spec.template.spec).ok();
-    started.is_some() && started != wanted
+    let started: Option<VirtualMachineInstanceSpec> = started.and_then(|spec| serde_json::from_value(spec).ok());
+    let wanted = vm.spec.template.spec.as_deref();
+    started.zip(wanted).is_some_and(|(started, wanted)| hotplug::needs_restart(&started, wanted))
+}
+
+/// Brings volumes of the template that come and go to the instance that is there.
+async fn plug(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    let ends = vmi.metadata.deletion_timestamp.is_some() || crate::vmi::plan::is_final(vmi);
+    let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
+    let root = |claim: &str| {
+        let held = context.claims.get(&Key::new(namespace.as_str(), claim));
+        held.map_or_else(|| claim.to_owned(), |claim| stand_in::claim::root(&claim))
+    };
+    let Some(devices) = hotplug::devices(vm, vmi, root).filter(|_| !ends) else { return Ok(()) };
+    let patch = json!({
+        "metadata": { "resourceVersion": vmi.metadata.resource_version },
+        "spec": { "volumes": devices.volumes, "domain": { "devices": { "disks": devices.disks } } },
+    });
+    let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
+    match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(mut written) => {
+            written.metadata.managed_fields = None;
+            let words = vmi_words(&written);
+            context.vmis.put(&written, words);
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::api("plug volumes into", "virtualmachineinstance", &namespace, &name)(error)),
+    }
 }
 
 async fn write_status(
@@ -263,7 +366,7 @@ async fn write_status(
     let old = vm.status.as_deref().cloned().unwrap_or_default();
     let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
     // What this pass changed of the metadata (a finalizer) moved the version; requests are what must not be lost.
-    let locked = changed.get("stateChangeRequests").is_some();
+    let locked = ["stateChangeRequests", "memoryDumpRequest"].iter().any(|field| changed.get(field).is_some());
     let version = vm.metadata.resource_version.as_deref().filter(|_| locked);
     let mut patch = patch::status(version, &changed);
     if !locked {
@@ -272,13 +375,6 @@ async fn write_status(
     let namespace = vm.namespace().unwrap_or_default();
     let name = vm.name_any();
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
-    match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(mut written) => {
-            written.metadata.managed_fields = None;
-            context.vms.put(&written, Vec::new());
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::api("patch", "virtualmachine", &namespace, &name)(error)),
-    }
+    let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    write::accept(answer, &context.vms, vm_words, ("virtualmachine", vm)).map(drop)
 }

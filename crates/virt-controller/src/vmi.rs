@@ -3,10 +3,12 @@
 pub mod active;
 mod brief;
 pub mod claims;
+pub mod data_volumes;
 pub(crate) mod lost;
 pub mod plan;
 pub mod pod;
 pub mod resources;
+pub mod state;
 pub mod status;
 
 use std::time::Duration;
@@ -27,8 +29,8 @@ use serde_json::json;
 use crate::node::loss::Fate;
 use crate::{
     context::{self, Context, owner_word, pod_words, reference, vmi_words},
-    error::Error,
-    migration, patch, stand_in,
+    error::{self, Error},
+    hotplug, migration, patch, stand_in, volumes_update, write,
 };
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
@@ -43,21 +45,15 @@ fn pod_slack() -> i64 {
 
 /// Brings one VMI a step further.
 pub async fn reconcile(context: Context, key: Key) -> Next {
-    match Box::pin(sync(&context, &key)).await {
-        Ok(next) => next,
-        Err(error) if error.is_conflict() => {
-            tracing::debug!(vmi = %key, error = %Chain(&error), "conflict, again with the newer object");
-            Next::Retry
-        }
-        Err(error) => {
-            tracing::warn!(vmi = %key, error = %Chain(&error), "VMI not reconciled");
-            Next::Retry
-        }
-    }
+    error::settled("vmi", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let Some(vmi) = context.vmis.get(key) else { return Ok(Next::Wait) };
+    if volumes_update::settle(context, &vmi).await? {
+        // The watch brings it back.
+        return Ok(Next::Wait);
+    }
     let uid = vmi.uid().unwrap_or_default();
     let mut pods = context.pods.by_word(&owner_word(&uid));
     // A guest that runs on another node already is not lost with the one it left.
@@ -80,7 +76,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let emulation = context.emulation(&settings);
     let now = clock::seconds(clock::now());
     let mut plan = plan::plan(&vmi, &pods, clock::now());
-    let claims = context.claims_of(&vmi);
+    let mut claims = context.claims_of(&vmi);
     let missing = waits_for_claim(context, &vmi, &claims).filter(|_| plan.steps.contains(&Step::CreatePod));
     if missing.is_some() {
         plan.steps.retain(|step| *step != Step::CreatePod);
@@ -91,7 +87,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let mut steps = std::mem::take(&mut plan.steps);
     if let Some(at) = steps.iter().position(|step| *step == Step::CreatePod) {
         steps.remove(at);
-        match create_pod(context, &vmi, &claims, &settings, emulation).await {
+        match create_pod(context, &vmi, &mut claims, &settings, emulation).await {
             Ok(pod) => {
                 pods.push(pod);
                 plan = plan::plan(&vmi, &pods, clock::now());
@@ -129,10 +125,28 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
                 Ok(nowhere) => claims::stay(&mut wanted.volume_status, &nowhere),
                 // No reason not to start: a migration asks again.
                 Err(error) => {
-                    tracing::warn!(vmi = %key, error = %Chain(&error), "whether it can be moved is not known")
+                    tracing::warn!(vmi = %key, error = %Chain(&error), "whether it can be moved is not known");
                 }
             }
         }
+    }
+    if !plan::is_ours(&vmi) && !plan::is_final(&vmi) {
+        claims::refresh(&vmi, &claims, &mut wanted.volume_status);
+    }
+    let mut attaching = None;
+    if let Some(pod) = pod.filter(|_| cut_off.is_none() && hotplug::concerns(context, &vmi)) {
+        let holders = match hotplug::attach(context, &vmi, pod, &claims, &settings).await {
+            Ok(holders) => holders,
+            Err(error) => {
+                attaching = Some(error);
+                hotplug::holders(context, &vmi, pod)
+            }
+        };
+        wanted.volume_status = hotplug::status::statuses(&vmi, &claims, &holders, &wanted.volume_status);
+    }
+    if !plan::is_final(&vmi) {
+        let data = |name: &str| context.data_volumes.get(&Key::new(key.namespace.as_str(), name));
+        data_volumes::tell(&mut wanted, &vmi, data, now);
     }
     if let Some(message) = &cut_off {
         status::cut_off(&mut wanted, message, now);
@@ -145,7 +159,8 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         context.recorder.warning(&reference(&vmi), reason, message.clone());
     }
     if let Some(error) = &creation_error {
-        status::creation_failed(&mut wanted, &Chain(error).to_string(), now);
+        let reason = if matches!(error, Error::NoStateStorage(_)) { status::NO_STATE_STORAGE } else { "FailedCreate" };
+        status::creation_failed(&mut wanted, reason, &Chain(error).to_string(), now);
     }
     let wait = brief::brief(&vmi, &wanted, clock::now());
     if wait.is_none() {
@@ -154,7 +169,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if plan.phase == Some(phase::FAILED) {
         context.recorder.warning(&reference(&vmi), "Failed", plan.reason.clone().unwrap_or_default());
     }
-    if let Some(error) = creation_error {
+    if let Some(error) = creation_error.or(attaching) {
         return Err(error);
     }
     if let Some(vmi) = context.vmis.get(key) {
@@ -176,11 +191,12 @@ fn waits_for_claim(
 async fn create_pod(
     context: &Context,
     vmi: &VirtualMachineInstance,
-    claims: &claims::Claims,
+    claims: &mut claims::Claims,
     settings: &crate::settings::Settings,
     emulation: bool,
 ) -> Result<Pod, Error> {
     let namespace = vmi.namespace().unwrap_or_default();
+    state::ensure(context, vmi, claims).await?;
     let pod = pod::render(vmi, claims, settings, emulation).map_err(Error::Render)?;
     let message = format!("Created virtual machine pod {}", pod.name_any());
     stored(context, &pod, &namespace, &reference(vmi), (&reference(vmi), message)).await
@@ -281,16 +297,8 @@ async fn write_status(
     let namespace = vmi.namespace().unwrap_or_default();
     let name = vmi.name_any();
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
-    match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(mut written) => {
-            written.metadata.managed_fields = None;
-            let words = vmi_words(&written);
-            context.vmis.put(&written, words);
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::api("patch", "virtualmachineinstance", &namespace, &name)(error)),
-    }
+    let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    write::accept(answer, &context.vmis, vmi_words, ("virtualmachineinstance", vmi)).map(drop)
 }
 
 async fn release(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {

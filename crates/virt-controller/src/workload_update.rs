@@ -6,6 +6,7 @@ pub mod plan;
 use std::sync::{Mutex, PoisonError};
 
 use api::kubevirt::{
+    identity::instance_id,
     v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration},
     words::{annotation, label},
 };
@@ -22,6 +23,7 @@ use crate::{
     context::{Context, owner_word, reference},
     error::Error,
     evacuation::create_migration,
+    volumes_update::request,
 };
 
 const PURPOSE: &str = " for automated workload update";
@@ -69,9 +71,16 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         failure = failure.or(end(context, vmi).await.err());
     }
     for vmi in migrate {
+        // Who has disks copied finds the migration by this.
+        let labels = if request::is_wanted(vmi) {
+            json!({ label::VOLUME_UPDATE_MIGRATION: instance_id(&vmi.name_any()) })
+        } else {
+            json!({})
+        };
         let wanted = json!({
             "metadata": {
                 "generateName": "kubevirt-workload-update-",
+                "labels": labels,
                 "annotations": { (annotation::WORKLOAD_UPDATE_MIGRATION): "" },
             },
             "spec": { "vmiName": vmi.name_any(), "priority": "system-critical" },

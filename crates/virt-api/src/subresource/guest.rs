@@ -13,11 +13,18 @@ use http::{HeaderMap, Method, StatusCode, header};
 use hyper_util::rt::TokioIo;
 
 use super::{Context, Object, node, options::Options};
-use crate::{cluster, status::Refusal};
+use crate::{
+    cluster,
+    status::{Refusal, conflict},
+};
 
 const KIND: &str = "virtualmachineinstance";
 /// Largest answer of the guest passed on: a screenshot.
 const ANSWER: usize = 32 << 20;
+
+/// What is done to a guest by a PUT.
+pub(super) const ACTIONS: [&str; 8] =
+    ["pause", "unpause", "reset", "softreboot", "freeze", "unfreeze", "backup", "redefine-checkpoint"];
 
 fn path(object: &Object, subresource: &str) -> String {
     format!("/v1/namespaces/{}/virtualmachineinstances/{}/{subresource}", object.namespace, object.name)
@@ -31,7 +38,7 @@ fn has(vmi: &VirtualMachineInstance, kind: &str) -> bool {
 /// Why `subresource` cannot be served now; none when it can.
 fn refusal(vmi: &VirtualMachineInstance, subresource: &str) -> Option<Refusal> {
     let name = vmi.metadata.name.as_deref().unwrap_or_default();
-    let conflict = |message: &str| Some(Refusal::conflict(KIND, name, message));
+    let refuse = |message: &str| Some(conflict(KIND, name, message));
     let devices = &vmi.spec.domain.devices;
     let paused = has(vmi, condition::PAUSED);
     let status = vmi.status.clone().unwrap_or_default();
@@ -43,26 +50,26 @@ fn refusal(vmi: &VirtualMachineInstance, subresource: &str) -> Option<Refusal> {
         "vnc" | "vnc/screenshot" if devices.autoattach_graphics_device == Some(false) => {
             Some(Refusal::bad_request("No graphics devices are present."))
         }
-        "console" if status.phase.as_deref() == Some(phase::FAILED) => conflict("VMI is in failed status"),
+        "console" if status.phase.as_deref() == Some(phase::FAILED) => refuse("VMI is in failed status"),
         // Clients wait for a console or a screen as long as the answer is 400.
         "console" | "vnc" | "vnc/screenshot" if !runs => Some(Refusal::bad_request("VMI is not running")),
-        "pause" | "freeze" | "softreboot" if !runs => conflict("VM is not running"),
-        _ if !runs => conflict("VMI is not running"),
+        "pause" | "freeze" | "softreboot" if !runs => refuse("VM is not running"),
+        _ if !runs => refuse("VMI is not running"),
         "guestosinfo" | "userlist" | "filesystemlist" if !has(vmi, condition::AGENT_CONNECTED) => {
-            conflict("VMI does not have guest agent connected")
+            refuse("VMI does not have guest agent connected")
         }
         "pause" if vmi.spec.liveness_probe.is_some() => {
             Some(Refusal::forbidden("Pausing VMIs with LivenessProbe is currently not supported"))
         }
-        "pause" if paused => conflict("VMI is already paused"),
-        "unpause" if !paused => conflict("VMI is not paused"),
-        "softreboot" if paused => conflict("VMI is paused"),
+        "pause" if paused => refuse("VMI is already paused"),
+        "unpause" if !paused => refuse("VMI is not paused"),
+        "softreboot" if paused => refuse("VMI is paused"),
         "softreboot" => {
             let acpi = vmi.spec.domain.features.as_ref().and_then(|f| f.acpi.as_ref()).and_then(|acpi| acpi.enabled);
             let reachable = has(vmi, condition::AGENT_CONNECTED) || acpi != Some(false);
-            if reachable { None } else { conflict("VMI neither have the agent connected nor the ACPI feature enabled") }
+            if reachable { None } else { refuse("VMI neither have the agent connected nor the ACPI feature enabled") }
         }
-        "freeze" | "unfreeze" if paused => conflict("VMI is paused"),
+        "freeze" | "unfreeze" if paused => refuse("VMI is paused"),
         _ => None,
     }
 }

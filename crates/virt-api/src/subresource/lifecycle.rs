@@ -2,7 +2,7 @@
 
 use api::kubevirt::{
     v1::{VirtualMachine, VirtualMachineInstance},
-    words::{phase, run_strategy},
+    words::{condition, phase, run_strategy},
 };
 use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::{Value, json};
@@ -10,10 +10,13 @@ use serde_json::{Value, json};
 use super::{Context, Object, options::Options};
 use crate::{
     cluster,
-    status::{Refusal, done},
+    status::{Refusal, conflict, done},
 };
 
 const KIND: &str = "virtualmachine";
+/// Why a machine whose disks are half copied is not started on them.
+const RECOVERY: &str = "VM recovery required: Volume migration failed, leaving some volumes pointing to non-consistent \
+                        targets; manual intervention is needed to reassign them to their original volumes.";
 /// How often a decision is taken again when the machine changes meanwhile.
 const ATTEMPTS: u32 = 5;
 
@@ -48,6 +51,11 @@ fn alive(vmi: Option<&VirtualMachineInstance>) -> Option<&VirtualMachineInstance
     })
 }
 
+fn holds(vm: &VirtualMachine, condition: &str) -> bool {
+    let mut conditions = vm.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|held| held.type_ == condition && held.status == "True")
+}
+
 fn pending(vm: &VirtualMachine) -> bool {
     vm.status.as_ref().is_some_and(|status| !status.state_change_requests.is_empty())
 }
@@ -61,6 +69,9 @@ fn stop_is_done(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bo
 fn started(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, paused: bool) -> Result<Change, &'static str> {
     if alive(vmi).is_some() {
         return Err("VM is already running");
+    }
+    if holds(vm, condition::MANUAL_RECOVERY_REQUIRED) {
+        return Err(RECOVERY);
     }
     if pending(vm) && !stop_is_done(vm, vmi) {
         return Err("unable to complete request: stop/start already underway");
@@ -121,6 +132,9 @@ fn restarted(
     vmi: Option<&VirtualMachineInstance>,
     grace: Option<i64>,
 ) -> Result<Change, &'static str> {
+    if holds(vm, condition::VOLUMES_CHANGE) {
+        return Err(RECOVERY);
+    }
     match strategy(vm) {
         run_strategy::HALTED => return Err("RunStategy Halted does not support manual restart requests"),
         run_strategy::ONCE => return Err("RunStategy Once does not support manual restart requests"),
@@ -168,7 +182,7 @@ where
         attempt += 1;
         let vm = cluster::vm(client, &object.namespace, &object.name).await?;
         let vmi = cluster::find_vmi(client, &object.namespace, &object.name).await?;
-        let change = plan(&vm, vmi.as_ref()).map_err(|message| Refusal::conflict(KIND, &object.name, message))?;
+        let change = plan(&vm, vmi.as_ref()).map_err(|message| conflict(KIND, &object.name, message))?;
         match write(context, &vm, vmi.as_ref(), change, dry_run).await {
             Ok(()) => break,
             // The controller wrote the status in between: the decision is taken again on what it wrote.

@@ -23,7 +23,7 @@ use serde_json::json;
 use super::{Context, Object, options};
 use crate::{
     cluster,
-    status::{Refusal, done},
+    status::{Refusal, conflict, done},
 };
 
 /// PUT virtualmachines/NAME/migrate. The answer names the migration.
@@ -34,7 +34,7 @@ pub(super) async fn migrate(context: &Context, object: &Object, body: &Bytes) ->
     cluster::vm(&context.client, namespace, name).await?;
     let vmi = cluster::vmi(&context.client, namespace, name).await?;
     if vmi.status.as_ref().and_then(|status| status.phase.as_deref()) != Some(phase::RUNNING) {
-        return Err(Refusal::conflict("virtualmachine", name, "VM is not running"));
+        return Err(conflict("virtualmachine", name, "VM is not running"));
     }
     let wanted: VirtualMachineInstanceMigration = serde_json::from_value(json!({
         "metadata": { "generateName": "kubevirt-migrate-vm-" },
@@ -77,7 +77,7 @@ pub(super) async fn evacuate_cancel(
     let asked = options.evacuation_node_name;
     if !asked.is_empty() && asked != leaving {
         let why = format!("it is evacuated from node {leaving:?}, not from {asked:?}");
-        return Err(Refusal::conflict("virtualmachineinstance", name, &why));
+        return Err(conflict("virtualmachineinstance", name, &why));
     }
     // Progress is written all the time meanwhile, and is no reason to refuse.
     let patch = json!({ "metadata": { "uid": vmi.metadata.uid }, "status": { "evacuationNodeName": null } });

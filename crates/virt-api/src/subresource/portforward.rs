@@ -24,7 +24,10 @@ use tokio::{
 };
 
 use super::{Context, Object};
-use crate::{cluster, status::Refusal};
+use crate::{
+    cluster,
+    status::{Refusal, conflict},
+};
 
 const PROTOCOL: &str = "plain.kubevirt.io";
 const DIAL: Duration = Duration::from_secs(10);
@@ -52,13 +55,13 @@ fn address(vmi: &VirtualMachineInstance) -> Result<IpAddr, Refusal> {
     let name = vmi.metadata.name.as_deref().unwrap_or_default();
     let status = vmi.status.clone().unwrap_or_default();
     if status.phase.as_deref() != Some(phase::RUNNING) {
-        return Err(Refusal::conflict("virtualmachineinstance", name, "VMI is not running"));
+        return Err(conflict("virtualmachineinstance", name, "VMI is not running"));
     }
     if status.conditions.iter().any(|c| c.type_ == condition::PAUSED && c.status == "True") {
-        return Err(Refusal::conflict("virtualmachineinstance", name, "VMI is paused"));
+        return Err(conflict("virtualmachineinstance", name, "VMI is paused"));
     }
     let found = status.interfaces.iter().filter_map(|interface| interface.ip_address.as_deref()?.parse().ok()).next();
-    found.ok_or_else(|| Refusal::conflict("virtualmachineinstance", name, "VMI has no address yet: try again shortly"))
+    found.ok_or_else(|| conflict("virtualmachineinstance", name, "VMI has no address yet: try again shortly"))
 }
 
 pub(super) async fn serve(
@@ -74,7 +77,7 @@ pub(super) async fn serve(
             let vm = cluster::vm(client, namespace, name).await?;
             let vmi = cluster::find_vmi(client, namespace, name).await?;
             let name = vm.metadata.name.as_deref().unwrap_or_default();
-            vmi.ok_or_else(|| Refusal::conflict("virtualmachine", name, "VMI is not started"))?
+            vmi.ok_or_else(|| conflict("virtualmachine", name, "VMI is not started"))?
         }
         _ => cluster::vmi(client, namespace, name).await?,
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{Disk, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
@@ -45,7 +46,14 @@ fn disks(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>)
             let message = format!("{field}.name and {base}[{other}].name must not have the same Name.");
             causes.push(duplicate(format!("{field}.name"), message));
         }
-        if !spec.volumes.iter().any(|volume| volume.name == disk.name) {
+        let volume = spec.volumes.iter().find(|volume| volume.name == disk.name);
+        let bus = disk.disk.as_ref().map(|target| target.bus.as_deref().unwrap_or_default());
+        if volume.is_some_and(is_hotplug) && bus.is_some_and(|bus| !["", "scsi", "virtio"].contains(&bus)) {
+            let message = format!("hotplugged Disk {} does not use a scsi or virtio bus", disk.name);
+            causes.push(invalid(format!("{field}.disk.bus"), message));
+        }
+        // A drive may be empty.
+        if volume.is_none() && disk.cdrom.is_none() {
             let message = format!(
                 "{field}.Name '{}' not found: add a volume of this name to {path}.volumes, or correct the disk's name",
                 disk.name
@@ -63,8 +71,15 @@ fn disks(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>)
                 causes.push(invalid(format!("{field}.serial"), message));
             }
         }
-        if let Some(cache) = disk.cache.as_deref().filter(|c| !["", "none", "writethrough", "writeback"].contains(c)) {
-            let message = format!("{field}.cache has invalid value {cache}: use none, writethrough or writeback");
+        let known = ["", "none", "writethrough", "writeback", "directsync"];
+        if let Some(cache) = disk.cache.as_deref().filter(|cache| !known.contains(cache)) {
+            let message =
+                format!("{field}.cache has invalid value {cache}: use none, writethrough, writeback or directsync");
+            causes.push(invalid(format!("{field}.cache"), message));
+        }
+        if let Some(cache) = disk.cache.as_deref().filter(|c| disk.shareable == Some(true) && !["", "none"].contains(c))
+        {
+            let message = format!("a sharable disk requires cache = none got: {cache}");
             causes.push(invalid(format!("{field}.cache"), message));
         }
         if let Some(io) = disk.io.as_deref().filter(|io| !["", "native", "default", "threads"].contains(io)) {
@@ -73,7 +88,7 @@ fn disks(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>)
             causes.push(invalid(format!("{field}.io"), format!("{message} Found {io}.")));
         }
         if disk.io.as_deref() == Some("native")
-            && disk.cache.as_deref().is_some_and(|cache| !["", "none"].contains(&cache))
+            && disk.cache.as_deref().is_some_and(|cache| !["", "none", "directsync"].contains(&cache))
         {
             let message = format!("{field}.io native needs {field}.cache none");
             causes.push(invalid(format!("{field}.io"), message));

@@ -3,7 +3,7 @@
 use api::kubevirt::{v1::VirtualMachine, words::run_strategy};
 use kit::admission::Cause;
 
-use super::{REQUIRED, Rules, eviction, instance_spec, invalid, required, unserved};
+use super::{REQUIRED, Rules, eviction, instance_spec, invalid, required, templates, unserved};
 
 const STRATEGIES: [&str; 6] = [
     run_strategy::HALTED,
@@ -38,10 +38,7 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
             causes.push(unserved(format!("spec.{field}"), "write its values into spec.template instead"));
         }
     }
-    if !vm.spec.data_volume_templates.is_empty() {
-        let why = "create the PersistentVolumeClaim, and name it in spec.template.spec.volumes";
-        causes.push(unserved("spec.dataVolumeTemplates".to_owned(), why));
-    }
+    templates::check(vm, &mut causes);
     match &vm.spec.template.spec {
         Some(spec) => {
             // The memory may be the instance type's.
@@ -64,13 +61,6 @@ pub(super) fn remarks(vm: &VirtualMachine, rules: &Rules) -> Vec<String> {
     if let Some(spec) = spec {
         let metadata = vm.spec.template.metadata.as_ref();
         remarks.extend(eviction::remarks("spec.template.spec", metadata, spec, rules));
-    }
-    if vm.spec.update_volumes_strategy.as_deref() == Some("Migration") {
-        remarks.push(
-            "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect when the \
-             VM is restarted"
-                .to_owned(),
-        );
     }
     remarks
 }

@@ -2,7 +2,10 @@
 
 use api::kubevirt::{
     identity::instance_id,
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceMigrationSpec},
+    v1::{
+        VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceMigration,
+        VirtualMachineInstanceMigrationSpec,
+    },
     words::{condition, finalizer, label, migration_phase, migration_priority, phase},
 };
 use kit::admission::{Cause, Request, Verdict};
@@ -87,7 +90,13 @@ pub fn create((namespace, name): (&str, &str), guest: &Guest) -> Verdict {
         return refuse("Cannot migrate VMI in finalized state.".to_owned());
     }
     let conditions = status.conditions.iter();
-    if let Some(no) = conditions.into_iter().find(|c| c.type_ == condition::LIVE_MIGRATABLE && c.status == "False") {
+    // Disks that no other node has are no obstacle where they are to be copied into claims that somebody chose.
+    let copied = status.conditions.iter().any(|c| c.type_ == condition::VOLUMES_CHANGE && c.status == "True");
+    let stays = |reason: Option<&str>| !copied || reason != Some("DisksNotLiveMigratable");
+    let stuck = |c: &&VirtualMachineInstanceCondition| {
+        c.type_ == condition::LIVE_MIGRATABLE && c.status == "False" && stays(c.reason.as_deref())
+    };
+    if let Some(no) = conditions.into_iter().find(stuck) {
         let (reason, message) = (no.reason.as_deref().unwrap_or_default(), no.message.as_deref().unwrap_or_default());
         return refuse(format!("Cannot migrate VMI, Reason: {reason}, Message: {message}"));
     }

@@ -168,18 +168,28 @@ fn one(
     ports(&field, interface, causes);
 }
 
+/// Six bytes in hexadecimal.
+fn mac_bytes(text: &str) -> Option<Vec<u8>> {
+    let byte = |part: &str| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None };
+    let bytes: Option<Vec<u8>> = text.split([':', '-']).map(byte).collect();
+    bytes.filter(|bytes| bytes.len() == 6)
+}
+
+/// Whether `text` is a MAC address.
+pub(super) fn is_mac(text: &str) -> bool {
+    mac_bytes(text).is_some()
+}
+
 fn mac(field: &str, interface: &Interface, spec: &VirtualMachineInstanceSpec, index: usize, causes: &mut Vec<Cause>) {
     let Some(mac) = interface.mac_address.as_deref().filter(|mac| !mac.is_empty()) else { return };
-    let bytes: Vec<Option<u8>> = mac
-        .split([':', '-'])
-        .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
-        .collect();
     let place = format!("{field}.macAddress");
-    if bytes.len() != 6 || bytes.iter().any(Option::is_none) {
+    let Some(bytes) = mac_bytes(mac) else {
         let message =
             format!("interface {field}.name has malformed MAC address ({mac}): write it like 02:00:00:00:00:01.");
         causes.push(invalid(place, message));
-    } else if bytes[0].is_some_and(|first| first & 1 == 1) {
+        return;
+    };
+    if bytes[0] & 1 == 1 {
         causes.push(invalid(
             place,
             format!("interface {field}.name has the multicast MAC address ({mac}): its first byte must be even."),

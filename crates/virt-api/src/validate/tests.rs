@@ -380,12 +380,6 @@ fn nothing_is_silently_left_out() {
     }
     let deep = [
         (
-            "domain/devices/tpm",
-            json!({ "persistent": true }),
-            "persistent",
-            "the state of the TPM goes with the pod: set it to false",
-        ),
-        (
             "domain/cpu",
             json!({ "cores": 2, "dedicatedCpuPlacement": true }),
             "dedicatedCpuPlacement",
@@ -397,18 +391,14 @@ fn nothing_is_silently_left_out() {
             "numa.guestMappingPassthrough",
             "the host's NUMA topology is not passed on: remove it",
         ),
-        (
-            "domain/firmware",
-            json!({ "bootloader": { "efi": { "secureBoot": false, "persistent": true } } }),
-            "bootloader.efi.persistent",
-            "the variables of EFI go with the pod: set it to false",
-        ),
     ];
     for (pointer, value, rest, why) in deep {
         let field = format!("spec.template.spec.{}.{rest}", pointer.replace('/', "."));
         kept(&format!("{SPEC}/{pointer}"), value, &field, why);
     }
-    check(&format!("{SPEC}/domain/devices/tpm"), json!({}), &[]);
+    check(&format!("{SPEC}/domain/devices/tpm"), json!({ "persistent": true }), &[]);
+    let efi = json!({ "bootloader": { "efi": { "secureBoot": false, "persistent": true } } });
+    check(&format!("{SPEC}/domain/firmware"), efi, &[]);
     kept(
         &format!("{SPEC}/volumes/0"),
         json!({ "name": "root", "hostDisk": { "path": "/disk.img", "type": "Disk" } }),
@@ -420,15 +410,45 @@ fn nothing_is_silently_left_out() {
     template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", "bridge": {} }]);
     let why = "the pod's own network is the cluster's: use pod: {} for it, and multus for networks beside it";
     kept(SPEC, template, "spec.template.spec.networks[0].multus.default", why);
-    kept(
-        "/dataVolumeTemplates",
-        json!([{ "metadata": { "name": "dv" }, "spec": {} }]),
-        "spec.dataVolumeTemplates",
-        "create the PersistentVolumeClaim, and name it in spec.template.spec.volumes",
-    );
     let why = "write its values into spec.template instead";
     kept("/preference", json!({ "name": "linux" }), "spec.preference", why);
     kept("/instancetype", json!({ "name": "small" }), "spec.instancetype", why);
+}
+
+#[test]
+fn templates_of_data_volumes_say_what_and_how_large_and_are_used() {
+    let blank = json!({ "source": { "blank": {} }, "storage": { "resources": { "requests": { "storage": "1Gi" } } } });
+    let one = |spec: &Value| json!([{ "metadata": { "name": "dv" }, "spec": spec }]);
+    let unused = (
+        "spec.dataVolumeTemplates[0]",
+        "DataVolumeTemplate entry dv must be referenced in the VMI template's 'volumes' list",
+    );
+    check("/dataVolumeTemplates", one(&blank), &[unused]);
+    let place = "spec.dataVolumeTemplates[0]";
+    let neither = "Data volume should have either Source, SourceRef, or be externally populated";
+    check(
+        "/dataVolumeTemplates",
+        one(&json!({})),
+        &[(place, neither), (place, "Missing Data volume PVC or Storage"), unused],
+    );
+    let nameless = "'name' field must not be empty for DataVolumeTemplate entry in 'spec.dataVolumeTemplates'";
+    check("/dataVolumeTemplates", json!([{ "spec": blank }]), &[("spec.dataVolumeTemplates[0].name", nameless)]);
+}
+
+#[test]
+fn what_comes_later_comes_on_a_bus_that_can_take_it() {
+    let volume = json!({ "name": "root", "persistentVolumeClaim": { "claimName": "a", "hotpluggable": true } });
+    let mut template = good()["template"]["spec"].clone();
+    template["volumes"] = json!([volume]);
+    template["domain"]["devices"]["disks"] = json!([{ "name": "root", "disk": { "bus": "sata" } }]);
+    let place = "spec.template.spec.domain.devices.disks[0].disk.bus";
+    let said = "hotplugged Disk root does not use a scsi or virtio bus";
+    check(SPEC, template.clone(), &[(place, said)]);
+    template["domain"]["devices"]["disks"] = json!([{ "name": "root", "disk": { "bus": "scsi" } }]);
+    check(SPEC, template.clone(), &[]);
+    // A drive may be empty.
+    template["domain"]["devices"]["disks"] = json!([{ "name": "root", "disk": {} }, { "name": "cd", "cdrom": {} }]);
+    check(SPEC, template, &[]);
 }
 
 #[test]
@@ -447,15 +467,12 @@ fn memory_may_be_the_instance_types() {
 #[test]
 fn what_is_left_out_without_harm_is_remarked_on() {
     let mut spec = good();
-    spec["updateVolumesStrategy"] = json!("Migration");
     spec["template"]["spec"]["domain"]["devices"]["disks"][0]["tag"] = json!("boot");
     let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
     let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
     let tag =
         "spec.template.spec.domain.devices.disks[0].tag is not acted on in this version: the guest is not told of it";
-    let moves = "spec.updateVolumesStrategy Migration is not acted on in this version: changed volumes take effect when \
-                 the VM is restarted";
-    assert_eq!(verdict, Verdict::Allow { warnings: vec![tag.to_owned(), moves.to_owned()] });
+    assert_eq!(verdict, Verdict::Allow { warnings: vec![tag.to_owned()] });
 }
 
 #[test]
@@ -576,6 +593,25 @@ fn a_running_guest_is_not_rewritten_by_users() {
     assert!(matches!(vmi_update(&request, &rules()), Verdict::Invalid(_)));
     request.user_info.username = "system:serviceaccount:kubevirt:kubevirt-handler".into();
     assert_eq!(vmi_update(&request, &rules()), Verdict::allow());
+}
+
+#[test]
+fn users_do_not_tell_components_what_to_believe() {
+    let with = |status: Value| json!({ "metadata": { "name": "vm" }, "status": status });
+    let ask = |old: Value, new: Value, user: &str| {
+        let mut request = Request { object: with(new), old_object: with(old), ..Default::default() };
+        request.operation = "UPDATE".into();
+        request.user_info.username = user.into();
+        vmi_update(&request, &rules())
+    };
+    let (there, other) = (json!({ "activePods": { "a": "n" } }), json!({ "activePods": { "a": "n", "b": "n" } }));
+    let Verdict::Invalid(causes) = ask(there.clone(), other.clone(), "user") else { panic!("a user may") };
+    assert_eq!(causes[0].field, "status.activePods");
+    assert_eq!(ask(there.clone(), other, "system:serviceaccount:kubevirt:kubevirt-controller"), Verdict::allow());
+    assert_eq!(ask(there.clone(), there, "user"), Verdict::allow());
+    let moved = json!({ "migrationState": { "targetPod": "mine" } });
+    assert!(matches!(ask(Value::Null, moved, "user"), Verdict::Invalid(_)));
+    assert_eq!(ask(Value::Null, json!({ "activePods": {}, "reason": "x" }), "user"), Verdict::allow());
 }
 
 #[test]

@@ -10,7 +10,6 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
     let devices = &domain.devices;
     let cpu = domain.cpu.clone().unwrap_or_default();
     let firmware = domain.firmware.clone().unwrap_or_default();
-    let efi = firmware.bootloader.as_ref().and_then(|loader| loader.efi.as_ref());
     let is = |flag: Option<bool>| flag == Some(true);
     let table = [
         (!devices.gpus.is_empty(), "domain.devices.gpus", "no GPU is passed through: remove it"),
@@ -34,16 +33,6 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
             devices.downward_metrics.is_some(),
             "domain.devices.downwardMetrics",
             "metrics of the host are not handed to guests: remove it",
-        ),
-        (
-            devices.tpm.as_ref().is_some_and(|tpm| is(tpm.persistent) && tpm.enabled.unwrap_or(true)),
-            "domain.devices.tpm.persistent",
-            "the state of the TPM goes with the pod: set it to false",
-        ),
-        (
-            efi.is_some_and(|efi| is(efi.persistent)),
-            "domain.firmware.bootloader.efi.persistent",
-            "the variables of EFI go with the pod: set it to false",
         ),
         (firmware.acpi.is_some(), "domain.firmware.acpi", "no ACPI table is handed to the guest: remove it"),
         (

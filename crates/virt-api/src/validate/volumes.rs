@@ -17,7 +17,7 @@ use super::{invalid, names, required, unserved};
 const CLOUD_INIT: usize = 2048;
 
 /// Sources that this version can use.
-pub(super) const SOURCES: [&str; 12] = [
+pub(super) const SOURCES: [&str; 13] = [
     "cloudInitConfigDrive",
     "cloudInitNoCloud",
     "configMap",
@@ -26,6 +26,7 @@ pub(super) const SOURCES: [&str; 12] = [
     "downwardAPI",
     "emptyDisk",
     "ephemeral",
+    "memoryDump",
     "persistentVolumeClaim",
     "secret",
     "serviceAccount",
@@ -35,7 +36,7 @@ pub(super) const SOURCES: [&str; 12] = [
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     let base = format!("{path}.volumes");
     let mut seen: Vec<&str> = Vec::new();
-    let mut served = 0;
+    let (mut served, mut dumps) = (0, 0);
     for (index, volume) in spec.volumes.iter().enumerate() {
         let field = format!("{base}[{index}]");
         let name = volume.name.as_str();
@@ -54,9 +55,15 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
         if volume.service_account.is_some() {
             served += 1;
         }
+        if volume.memory_dump.is_some() {
+            dumps += 1;
+        }
     }
     if served > 1 {
         causes.push(invalid(base.clone(), format!("{base} must have max one serviceAccount volume set")));
+    }
+    if dumps > 1 {
+        causes.push(invalid(base.clone(), format!("{base} must have max one memory dump volume set")));
     }
     matched(path, spec, causes);
 }
@@ -118,7 +125,8 @@ fn source(field: &str, volume: &Volume, causes: &mut Vec<Cause>) {
         let claim = ephemeral.persistent_volume_claim.as_ref();
         ("ephemeral.persistentVolumeClaim.claimName", claim.map_or(&none, |claim| &claim.claim_name))
     });
-    if let Some((place, _)) = claim.or(disk).or(below).filter(|(_, name)| name.is_empty()) {
+    let dump = volume.memory_dump.as_ref().map(|dump| ("memoryDump.claimName", &dump.claim_name));
+    if let Some((place, _)) = claim.or(disk).or(below).or(dump).filter(|(_, name)| name.is_empty()) {
         let place = format!("{field}.{place}");
         causes
             .push(required(place.clone(), format!("{place} is a required field: name the claim that holds the disk")));

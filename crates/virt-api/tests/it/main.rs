@@ -2,16 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod eviction;
+mod restore;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use axum::{Router, body::Body, http::Request};
 use k8s_openapi::{
-    api::core::v1::{ConfigMap, Node},
+    api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kit::{
+    apply::{self, Applied},
     certs::{Authority, Leaf},
     clock,
     server::Peer,
@@ -21,10 +23,11 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use kube_apiserver::ApiServer;
+use kube_apiserver::{ApiServer, request::User};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 use tower::ServiceExt;
+use virt_operator::manifests::{Input, rbac};
 
 struct Setup {
     client: Client,
@@ -34,12 +37,33 @@ struct Setup {
     _server: ApiServer,
 }
 
+/// The account of virt-api, with the rights that it is installed with and no other.
+async fn account(server: &ApiServer) -> Client {
+    let admin = server.client();
+    let namespaces: Api<Namespace> = Api::all(admin.clone());
+    let own = json!({ "metadata": { "name": "kubevirt" } });
+    namespaces.create(&PostParams::default(), &serde_json::from_value(own).unwrap()).await.unwrap();
+    let rights = rbac::render(&Input { namespace: "kubevirt".into(), ..Input::default() });
+    apply::all(&admin, &Applied::by("test"), &rights).await.unwrap();
+    server.client_as(User {
+        name: "system:serviceaccount:kubevirt:kubevirt-apiserver".into(),
+        groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
+        ..User::default()
+    })
+}
+
 async fn setup() -> Setup {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for name in ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/crds/{name}.kubevirt.io.yaml"));
+    let kept = [
+        "virtualmachinerestores.snapshot",
+        "virtualmachinesnapshots.snapshot",
+        "virtualmachinesnapshotcontents.snapshot",
+    ];
+    let machines = ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts"];
+    for name in machines.into_iter().chain(kept) {
+        let path = format!("../../deploy/crds/{name}.kubevirt.io.yaml");
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         crds.create(&PostParams::default(), &crd).await.unwrap();
     }
@@ -58,7 +82,8 @@ async fn setup() -> Setup {
     let apply = PatchParams::apply("test").force();
     maps.patch("extension-apiserver-authentication", &apply, &Patch::Apply(vouching)).await.unwrap();
     let (material, trust, front) = (Material::new(), Trust::new(), Trust::new());
-    let api = virt_api::Server::start(client.clone(), "kubevirt", material, trust, front).await.unwrap();
+    let own = account(&server).await;
+    let api = virt_api::Server::start(own, "kubevirt", material, trust, front).await.unwrap();
     let certificate = CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap();
     let peer = Peer { address: ([127, 0, 0, 1], 1).into(), certificates: Arc::from([certificate]) };
     Setup { client, router: api.router(), peer, _api: api, _server: server }
@@ -189,6 +214,45 @@ async fn an_evacuation_is_cancelled() {
 }
 
 #[tokio::test]
+async fn a_memory_dump_is_requested_and_taken_back() {
+    let setup = setup().await;
+    running(&setup).await;
+    let vms: Api<VirtualMachine> = Api::namespaced(setup.client.clone(), "default");
+    let path = |verb: &str| format!("/namespaces/default/virtualmachines/vm/{verb}");
+    let dump = async |claim: &str, user: &str, groups: &[&str]| {
+        let body = Body::from(json!({ "claimName": claim, "phase": "" }).to_string());
+        let (code, body) = setup.send("PUT", &path("memorydump"), body, user, groups).await;
+        (code, body["message"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(dump("out", "eve", &["system:authenticated"]).await.0, 403);
+    let missing = "persistentvolumeclaim.kubevirt.io \"out\" not found";
+    assert_eq!(dump("out", "admin", ADMIN).await, (404, missing.to_owned()));
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(setup.client.clone(), "default");
+    let claim = json!({ "metadata": { "name": "out" }, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+    } });
+    claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    assert_eq!(dump("out", "admin", ADMIN).await.0, 202);
+    let held = async || json!(vms.get("vm").await.unwrap().status.unwrap().memory_dump_request);
+    assert_eq!(held().await, json!({ "claimName": "out", "phase": "Associating" }));
+    let busy = "Operation cannot be fulfilled on virtualmachine.kubevirt.io \"vm\": memory dump request for pvc [out] \
+                already in progress";
+    assert_eq!(dump("", "admin", ADMIN).await, (409, busy.to_owned()));
+
+    // Of what an earlier dump said nothing is left.
+    let done = json!({ "phase": "Completed", "fileName": "f", "startTimestamp": "2026-01-31T13:59:59Z" });
+    let patch = Patch::Merge(json!({ "status": { "memoryDumpRequest": done } }));
+    vms.patch_status("vm", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(dump("", "admin", ADMIN).await.0, 202);
+    assert_eq!(held().await, json!({ "claimName": "out", "phase": "Associating" }));
+    let (code, _) = setup.call("PUT", &path("removememorydump"), "admin", ADMIN).await;
+    let leaving = json!({ "claimName": "out", "phase": "Dissociating", "remove": true });
+    assert_eq!((code, held().await), (202, leaving));
+    let (code, _) = setup.call("PUT", &path("removememorydump"), "admin", ADMIN).await;
+    assert_eq!(code, 409);
+}
+
+#[tokio::test]
 async fn a_migration_is_judged_by_its_guest() {
     let setup = setup().await;
     running(&setup).await;
@@ -224,8 +288,8 @@ async fn only_the_api_server_is_heard() {
 #[tokio::test]
 async fn what_is_absent_is_said_plainly() {
     let setup = setup().await;
-    let path = "/namespaces/default/virtualmachines/vm/memorydump";
-    let (code, body) = setup.call("PUT", path, "admin", ADMIN).await;
+    let path = "/namespaces/default/virtualmachines/vm/objectgraph";
+    let (code, body) = setup.call("GET", path, "admin", ADMIN).await;
     assert_eq!((code, body["reason"].as_str()), (405, Some("MethodNotAllowed")));
     assert!(body["message"].as_str().unwrap().contains("not part of this version"));
     let (code, body) = setup.call("GET", "/version", "admin", ADMIN).await;

@@ -4,6 +4,7 @@ use api::{
     kubevirt::v1::{DowntimeTuningOptions, ExperimentalMigrationOptions, KubeVirt, VMIMConfigurationOptions},
     migrations::v1alpha1::MigrationPolicySpec,
 };
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Seconds without progress, and seconds for each GiB, after which a migration is given up.
@@ -30,6 +31,11 @@ pub fn limits(configuration: &VMIMConfigurationOptions) -> Limits {
         cluster: count(configuration.parallel_migrations_per_cluster, 5),
         outbound: count(configuration.parallel_outbound_migrations_per_node, 2),
     }
+}
+
+/// How long a migration waits for claims that the launcher has for work of its own.
+pub fn utility_volumes_timeout(configuration: &VMIMConfigurationOptions) -> SignedDuration {
+    SignedDuration::from_secs(configuration.utility_volumes_timeout.unwrap_or(PATIENCE_SECONDS).max(0))
 }
 
 /// The configuration of `kubevirt` (none: all defaults).

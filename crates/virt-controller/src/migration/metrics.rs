@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 
 use super::{plan::phase_of, state};
-use crate::{context::Context, hindrance};
+use crate::{context::Context, hindrance, snapshot};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -106,6 +106,7 @@ impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let Some(context) = self.0.get() else { return Ok(()) };
         hindrance::encode(context, &mut encoder)?;
+        snapshot::metrics::encode(context, &mut encoder)?;
         let migrations = context.migrations.list();
         for (word, found) in counts(&migrations) {
             let (name, help) =

@@ -13,8 +13,9 @@
 use std::time::Duration;
 
 use api::kubevirt::{
+    hotplug::utilities,
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::{annotation, finalizer, label, migration_phase as phase},
+    words::{annotation, finalizer, label, migration_condition as condition, migration_phase as phase},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -119,8 +120,12 @@ pub struct View<'a> {
     pub target_hold: Option<String>,
     /// Another migration of the guest was there first and is not over.
     pub rival: bool,
+    /// The target pod was made for other claims than the disks are to be copied into now.
+    pub outdated: bool,
     /// Its turn, once it waits for one.
     pub turn: Turn,
+    /// It is given up when claims that the launcher has for work of its own are in its way for longer.
+    pub patience: SignedDuration,
     /// Why a disk of the guest cannot be copied, asked when it is about to start.
     pub immovable: Option<String>,
     /// Attempts before it failed; it waits this long.
@@ -255,7 +260,27 @@ fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<String> {
     let own = state::ours(guest, view.uid());
     let immovable = || view.immovable.as_ref().map(|why| format!("Migration failed because {why}"));
     let moved = own.is_some_and(state::moved);
-    interrupted(view, guest).map(str::to_owned).or_else(|| immovable().filter(|_| !moved))
+    let stopped = interrupted(view, guest).map(str::to_owned).or_else(|| held_up(view, guest));
+    stopped.or_else(|| immovable().filter(|_| !moved))
+}
+
+/// What has been in the way of a migration that waits, for longer than one waits.
+fn held_up(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<String> {
+    if !matches!(phase_of(view.migration), phase::UNSET | phase::PENDING) || view.target().is_some() {
+        return None;
+    }
+    let volume = utilities(&guest.spec).next()?;
+    let asked = view.migration.creation_timestamp()?;
+    let late = view.now.duration_since(asked.0) >= view.patience;
+    late.then(|| {
+        format!(
+            "Migration failed because utility volume {} (PVC {}) was not detached within {} seconds \
+             (utilityVolumesTimeout)",
+            volume.name,
+            volume.claim,
+            view.patience.as_secs()
+        )
+    })
 }
 
 /// What happened that ends the migration, if something did.
@@ -274,6 +299,9 @@ fn interrupted(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'stat
     }
     if view.cancelled() && own.is_none_or(state::over) {
         return Some("Migration failed due to being canceled");
+    }
+    if view.outdated && own.is_none() {
+        return Some("Migration failed because the volumes of the guest were changed after its target pod was made");
     }
     if own.is_some_and(state::failed) {
         return Some("source node reported migration failed");
@@ -405,6 +433,8 @@ pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
         && state::of(guest).is_none_or(state::over)
         && !guest.labels().contains_key(label::MIGRATION_TARGET_NODE)
         && !claim::is_switching(guest)
+        && utilities(&guest.spec).next().is_none()
+        && waiting::backup_of(guest).is_none()
         && pods.iter().filter(|pod| !is_down(pod)).count() == 1
         && active::active(guest, pods).is_some_and(|pod| !is_down(pod))
 }
@@ -412,7 +442,11 @@ pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
 /// Creates the target pod when the guest can be moved and it is the migration's turn.
 fn start(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
     if !movable(guest, view.pods) {
-        plan.waits = waiting::for_guest();
+        let blocked = waiting::for_backup(guest);
+        if let Some(blocked) = blocked.as_ref().filter(|_| !says_blocked(view.migration)) {
+            plan.remarks.push(Remark::Warning("UtilityVolumeMigrationPending", blocked.message.clone()));
+        }
+        plan.waits = blocked.or_else(waiting::for_guest);
         plan.again = Some(TURN);
     } else if let Some(left) = view.back_off {
         let (namespace, name) = (guest.namespace().unwrap_or_default(), guest.name_any());
@@ -425,6 +459,12 @@ fn start(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
     } else {
         plan.steps.push(Step::CreatePod);
     }
+}
+
+/// The migration says already that claims of the launcher's are in its way.
+fn says_blocked(migration: &Migration) -> bool {
+    let conditions = migration.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|known| known.type_ == condition::BLOCKED_BY_UTILITY_VOLUMES)
 }
 
 /// Gives up a target pod that does not start.

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     plan::{Plan, is_final},
     state,
+    waiting::UTILITY_VOLUMES,
 };
 
 /// The status `migration` should have. `over_quota` says why its target pod was refused, when a quota was the reason.
@@ -52,6 +53,14 @@ pub fn status(
             set(&mut status.conditions, condition::WAITING, "True", reason, message, &Time(now));
         }
         None => remove(&mut status.conditions, condition::WAITING),
+    }
+    let blocked = plan.waits.as_ref().filter(|waits| waits.reason == UTILITY_VOLUMES);
+    match blocked {
+        Some(waits) => {
+            let (reason, message) = (Some(waits.reason), Some(waits.message.as_str()));
+            set(&mut status.conditions, condition::BLOCKED_BY_UTILITY_VOLUMES, "True", reason, message, &Time(now));
+        }
+        None => remove(&mut status.conditions, condition::BLOCKED_BY_UTILITY_VOLUMES),
     }
     let over = is_final(migration) || matches!(plan.phases.last(), Some(&(phase::SUCCEEDED | phase::FAILED)));
     let uid = migration.metadata.uid.as_deref().unwrap_or_default();

@@ -26,8 +26,9 @@ use super::{
 use crate::{
     context::{Context, migration_words, reference, vmi_words},
     error::Error,
-    patch, stand_in,
+    hotplug, patch, stand_in,
     vmi::{self, active, pod::placement},
+    volumes_update::request,
 };
 
 /// What the steps are about.
@@ -134,7 +135,8 @@ async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Erro
     if let Some(why) = stand_in::obstacle::in_use(context, guest).await? {
         return Err(Error::InUse(why));
     }
-    let claims = context.claims_of(&there);
+    let mut claims = context.claims_of(&there);
+    vmi::state::at_target(context, &there, migration, &mut claims).await?;
     let moved = (&there, active::active(guest, subject.pods));
     let pod = target_pod::render(migration, moved, &claims, &settings, emulation, &required).map_err(Error::Render)?;
     let message = format!("Created migration target pod {}", pod.name_any());
@@ -184,22 +186,35 @@ async fn delete_pod(context: &Context, subject: &Subject<'_>, name: &str, why: &
 
 async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
     let (Some(guest), migration) = (&subject.guest, subject.migration) else { return Ok(()) };
-    let uid = migration.uid();
-    let target = subject.pods.iter().find(|pod| job(pod) == uid.as_deref());
+    let uid = migration.uid().unwrap_or_default();
+    let target = subject.pods.iter().find(|pod| job(pod) == Some(uid.as_str()));
     let (Some(source), Some(target)) = (active::active(guest, subject.pods), target) else { return Ok(()) };
+    let known = stand_in::prepare::claims(context, guest, &uid);
+    let there = stand_in::claim::there(guest, &known, &uid);
+    let attachment = hotplug::beside(context, &there, target).await?;
     let (configuration, policy) = configuration_for(context, guest).await?;
     let old = guest.status.as_deref().cloned().unwrap_or_default();
     let mut new = old.clone();
-    let state = handover::state(migration, guest, source, target, configuration, policy);
+    let mut state = handover::state(migration, guest, source, target, configuration, policy);
+    state.target_attachment_pod_uid = attachment;
+    vmi::state::tell(context, (migration, guest), &mut state);
     let node = state.target_node.clone();
     new.migration_state = Some(Box::new(state));
-    let uid = migration.uid().unwrap_or_default();
-    new.migrated_volumes = stand_in::claim::migrated(guest, &stand_in::prepare::claims(context, guest, &uid), &uid);
+    new.migrated_volumes = stand_in::claim::migrated(guest, &known, &uid);
+    if request::is_wanted(guest)
+        && let Some(unknown) = new.migrated_volumes.iter().find(|moved| !request::has_size(moved))
+    {
+        // The pod was faster than the watch, and the source has to know.
+        return Err(Error::Unsized(request::destination(unknown).to_owned()));
+    }
     // The target's virt-handler finds its pod here.
     new.active_pods = active::mapping(guest, subject.pods);
     let Some(changed) = patch::changed(&old, &new) else { return Ok(()) };
     let mut patch = patch::status(guest.metadata.resource_version.as_deref(), &changed);
     patch["metadata"]["labels"] = json!({ (label::MIGRATION_TARGET_NODE): node });
+    if request::is_wanted(guest) {
+        patch["metadata"]["annotations"] = json!({ (request::COPIED_BY): uid });
+    }
     match patch_guest(context, subject, patch).await {
         Ok(()) => {
             let message = "Migration target pod is ready for preparation by virt-handler.";

@@ -1,5 +1,6 @@
 //! What a migration waits for before its guest is on the way, for people. Pure.
 
+use api::kubevirt::hotplug::utilities;
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -14,6 +15,9 @@ pub struct Waiting {
     pub message: String,
 }
 
+/// The reason of a migration that waits for claims of the launcher's.
+pub(super) const UTILITY_VOLUMES: &str = "UtilityVolumes";
+
 fn waiting(reason: &'static str, message: impl Into<String>) -> Option<Waiting> {
     Some(Waiting { reason, message: message.into() })
 }
@@ -21,6 +25,26 @@ fn waiting(reason: &'static str, message: impl Into<String>) -> Option<Waiting> 
 /// For its guest to run, alone in one pod.
 pub(super) fn for_guest() -> Option<Waiting> {
     waiting("GuestNotReady", "the guest does not run yet, or its last migration is being cleared up")
+}
+
+/// For the claims that its launcher has for work of its own: they stay on their node, and are gone when that is done.
+pub(super) fn for_backup(guest: &VirtualMachineInstance) -> Option<Waiting> {
+    let Some(volume) = utilities(&guest.spec).next() else {
+        let backup = backup_of(guest)?;
+        return waiting(
+            UTILITY_VOLUMES,
+            format!("backup {backup} of the guest runs: the guest moves once that is done"),
+        );
+    };
+    let kind = if volume.kind.is_empty() { "utility" } else { volume.kind };
+    let message = format!("the launcher writes to PVC {} ({kind}): the guest moves once that is done", volume.claim);
+    waiting(UTILITY_VOLUMES, message)
+}
+
+/// The backup that has the guest to itself.
+pub(super) fn backup_of(guest: &VirtualMachineInstance) -> Option<String> {
+    let known = guest.status.as_ref()?.changed_block_tracking.as_ref()?.backup_status.as_ref()?;
+    Some(known.backup_name.clone().unwrap_or_default())
 }
 
 /// For the time that is kept between attempts.

@@ -8,7 +8,8 @@
 //! | made for the pod (containerDisk, emptyDisk, a layer over a claim), or read only | at once: nobody else has it |
 //! | on a claim that only the lost node can reach | never; elsewhere nothing could start |
 //! | on a claim whose driver attaches volumes to nodes | once it is attached to the lost node no more |
-//! | on a claim with a file system whose locks hold between nodes | at once: QEMU does not start without the image's lock |
+//! | on a claim with a file system whose locks hold between nodes | at once: QEMU does not start without the image's
+//! lock |
 //! | on any other claim | when the administrator says that the node is down |
 //!
 //! The administrator says so with the taint `node.kubernetes.io/out-of-service`, as for any pod.
@@ -22,11 +23,19 @@ use crate::vmi::claims;
 
 /// The administrator's word that a node is down for good.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// On a PersistentVolume, `shared`: all its nodes see one file system, and who keeps its locks keeps them for all of them.
+/// On a PersistentVolume, `shared`: all its nodes see one file system, and who keeps its locks keeps them for all of
+/// them.
 pub const LOCKS: &str = "ferrovirt.io/locks";
-/// CSI drivers of file systems whose server keeps the locks.
-const LOCKING_DRIVERS: [&str; 4] =
-    ["nfs.csi.k8s.io", "cephfs.csi.ceph.com", "efs.csi.aws.com", "filestore.csi.storage.gke.io"];
+/// CSI drivers of file systems whose server keeps the locks. The hostpath provisioner's volumes that all nodes reach
+/// lie in a
+/// directory that all share; its own processes on the nodes keep out of one another's way by locks in it.
+const LOCKING_DRIVERS: [&str; 5] = [
+    "nfs.csi.k8s.io",
+    "cephfs.csi.ceph.com",
+    "efs.csi.aws.com",
+    "filestore.csi.storage.gke.io",
+    "kubevirt.io.hostpath-provisioner",
+];
 
 /// What a volume of a machine on a lost node lies on, as far as it is known.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +74,10 @@ pub fn written(vmi: &VirtualMachineInstance) -> Vec<claims::Use<'_>> {
 pub fn hold(backing: &Backing, node: &str, nodes: &[Node]) -> Option<Hold> {
     let Some(persistent) = &backing.persistent else { return Some(Hold::Unguarded) };
     let spec = persistent.spec.clone().unwrap_or_default();
+    // A machine that has ended may have been on its way to that node without this disk.
+    if !reaches(&spec, node, nodes) {
+        return None;
+    }
     let vouched =
         persistent.metadata.annotations.as_ref().and_then(|all| all.get(LOCKS)).is_some_and(|w| w == "shared");
     if !reachable(&spec, node, nodes, vouched) {
@@ -77,13 +90,10 @@ pub fn hold(backing: &Backing, node: &str, nodes: &[Node]) -> Option<Hold> {
     (!locks).then_some(Hold::Unguarded)
 }
 
-/// What keeps a guest from going on where it came from, on the disk of `backing`, while the node `target` that it was being
+/// What keeps a guest from going on where it came from, on the disk of `backing`, while the node `target` that it was
+/// being
 /// moved to does not answer: it may run there.
 pub fn hold_at_target(backing: &Backing, target: &str, nodes: &[Node]) -> Option<Hold> {
-    let spec = backing.persistent.as_ref().and_then(|volume| volume.spec.as_ref());
-    if spec.is_some_and(|spec| !reaches(spec, target, nodes)) {
-        return None;
-    }
     hold(backing, target, nodes).filter(|hold| *hold != Hold::Local)
 }
 
@@ -143,7 +153,8 @@ fn met(need: &NodeSelectorRequirement, value: Option<&String>) -> bool {
     }
 }
 
-/// What a guest waits for that stands still because the node it was being moved to may run it, in a sentence for people.
+/// What a guest waits for that stands still because the node it was being moved to may run it, in a sentence for
+/// people.
 pub fn sentence_at_target(node: &str, volume: &str, hold: Hold) -> String {
     let word = format!("kubectl taint node {node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute");
     let attached = if hold == Hold::Attached { " once it is detached from it, or" } else { "" };
@@ -228,6 +239,12 @@ mod tests {
         check(Backing { block: true, ..nfs }, Some(Hold::Unguarded));
         check(volume(json!({ "csi": { "driver": "rook-ceph.cephfs.csi.ceph.com", "volumeHandle": "v" } })), None);
         check(volume(json!({ "csi": { "driver": "s3fs", "volumeHandle": "v" } })), Some(Hold::Unguarded));
+        let shared = json!({ "csi": { "driver": "kubevirt.io.hostpath-provisioner", "volumeHandle": "v" } });
+        check(volume(shared.clone()), None);
+        check(Backing { block: true, ..volume(shared.clone()) }, Some(Hold::Unguarded));
+        let mut own = shared;
+        own["nodeAffinity"] = only("node1");
+        check(volume(own), Some(Hold::Local));
         let mut vouched = volume(json!({ "csi": { "driver": "s3fs", "volumeHandle": "v" } }));
         let annotations = [(LOCKS.to_owned(), "shared".to_owned())].into();
         vouched.persistent.as_mut().unwrap().metadata.annotations = Some(annotations);

@@ -19,6 +19,7 @@ use crate::{
     migration::state,
     node::fence,
     vmi::claims::{self, Claims, Use},
+    volumes_update::request,
 };
 
 /// Claims with this access mode are the same disk on every node.
@@ -27,14 +28,16 @@ const STORAGE: &str = "storage";
 /// The longest name of a claim.
 const LONGEST: usize = 253;
 
-/// The volumes of `vmi` whose disks another node cannot have, and that are copied when the guest moves.
+/// The volumes of `vmi` whose disks are copied when the guest moves: those that another node cannot have, and those that
+/// are to be on other claims ([`crate::volumes_update`]).
 pub fn copied<'a>(vmi: &'a VirtualMachineInstance, claims: &Claims) -> Vec<Use<'a>> {
     let shared = |claim: &PersistentVolumeClaim| {
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
         modes.iter().any(|mode| mode == SHARED)
     };
     let mut out = fence::written(vmi);
-    out.retain(|used| claims.get(used.claim).is_some_and(|claim| !shared(claim)));
+    let leaves = |used: &Use<'_>| request::destination_of(vmi, used.volume).is_some();
+    out.retain(|used| claims.get(used.claim).is_some_and(|claim| leaves(used) || !shared(claim)));
     out
 }
 
@@ -119,7 +122,7 @@ pub fn size(claim: &PersistentVolumeClaim) -> Quantity {
 }
 
 /// Bytes; 0 of what is not a size.
-pub(super) fn size_of(size: &Quantity) -> u64 {
+pub(crate) fn size_of(size: &Quantity) -> u64 {
     Amount::try_from(size).map_or(0, Amount::bytes)
 }
 
@@ -128,7 +131,8 @@ pub fn migrated(vmi: &VirtualMachineInstance, claims: &Claims, migration: &str) 
     let info = |claim: &PersistentVolumeClaim| Some(Box::new(claims::info(claim)));
     let told = |used: Use<'_>| {
         let source = claims.get(used.claim)?;
-        let target = claims.get(&name(&root(source), migration))?;
+        let chosen = request::destination_of(vmi, used.volume).map(str::to_owned);
+        let target = claims.get(&chosen.unwrap_or_else(|| name(&root(source), migration)))?;
         Some(StorageMigratedVolumeInfo {
             volume_name: used.volume.to_owned(),
             source_pvc_info: info(source),
@@ -138,22 +142,35 @@ pub fn migrated(vmi: &VirtualMachineInstance, claims: &Claims, migration: &str) 
     copied(vmi, claims).into_iter().filter_map(told).collect()
 }
 
+/// `vmi` as it will be on the target of the migration with the UID `migration`, as far as `claims` has its claims there.
+pub fn there(vmi: &VirtualMachineInstance, claims: &Claims, migration: &str) -> VirtualMachineInstance {
+    let moved = migrated(vmi, claims, migration);
+    on(vmi, |used| {
+        let found = moved.iter().find(|moved| moved.volume_name == used.volume);
+        found.map(|moved| request::destination(moved).to_owned())
+    })
+}
+
 /// `vmi` with its disks on the stand-ins that `renamed` gives for their claims.
 pub fn on(vmi: &VirtualMachineInstance, renamed: impl Fn(&Use<'_>) -> Option<String>) -> VirtualMachineInstance {
     let mut out = vmi.clone();
     for volume in &mut out.spec.volumes {
         let Some(claim) = claims::of_volume(volume).and_then(|used| renamed(&used)) else { continue };
         // A data volume is found by the name of its claim, which this one does not have.
+        let data = volume.data_volume.take();
         let held = volume.persistent_volume_claim.take().unwrap_or_default();
-        volume.data_volume = None;
-        volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource { claim_name: claim, ..held });
+        let hotpluggable = held.hotpluggable.or(data.and_then(|data| data.hotpluggable));
+        let source = PersistentVolumeClaimVolumeSource { claim_name: claim, hotpluggable, ..held };
+        volume.persistent_volume_claim = Some(source);
     }
     out
 }
 
 /// The volumes whose disks were copied by the last migration of `vmi`, when it succeeded, each with its stand-in.
 pub fn arrived(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, &str)> {
-    let moved = state::of(vmi).is_some_and(state::moved);
+    // What is asked for is not what an earlier migration did.
+    let moved =
+        state::of(vmi).is_some_and(state::moved) && (request::copier(vmi).is_none() || request::has_arrived(vmi));
     let copied = vmi.status.iter().filter(move |_| moved).flat_map(|status| &status.migrated_volumes);
     copied.filter_map(|one| {
         let claim = one.destination_pvc_info.as_ref()?.claim_name.as_deref()?;
@@ -215,6 +232,15 @@ mod tests {
         let long = "a".repeat(253);
         assert_eq!(name(&long, "job").len(), 253);
         assert_ne!(name(&long, "job"), name(&long, "another"));
+    }
+
+    #[test]
+    fn what_comes_and_goes_does_so_on_another_claim_too() {
+        let vmi =
+            json!({ "spec": { "volumes": [{ "name": "a", "dataVolume": { "name": "d", "hotpluggable": true } }] } });
+        let moved = on(&serde_json::from_value(vmi).unwrap(), |_| Some("copy".to_owned()));
+        let expect = json!({ "claimName": "copy", "hotpluggable": true });
+        assert_eq!(json!(moved.spec.volumes[0].persistent_volume_claim), expect);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::label};
+use api::kubevirt::{hotplug::GUEST, v1::VirtualMachineInstance, words::label};
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::StorageClass,
@@ -11,7 +11,7 @@ use kit::store::Key;
 use kube::{Api, ResourceExt, api::ListParams};
 
 use super::claim;
-use crate::{context::Context, error::Error, vmi::plan};
+use crate::{context::Context, error::Error, vmi::plan, volumes_update::request};
 
 /// The provisioner of classes that have none.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
@@ -24,6 +24,13 @@ pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> R
     let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
     for used in claim::copied(guest, &known) {
         let Some(source) = known.get(used.claim) else { continue };
+        if let Some(chosen) = request::destination_of(guest, used.volume) {
+            let target = context.claims.get(&Key::new(namespace.as_str(), chosen));
+            if target.is_none_or(|target| target.metadata.deletion_timestamp.is_some()) {
+                return Ok(Some(format!("PVC {namespace}/{chosen}, which a disk is to be copied into, is gone")));
+            }
+            continue;
+        }
         let root = context.claims.get(&Key::new(namespace.as_str(), claim::root(source)));
         if root.is_none_or(|root| root.metadata.deletion_timestamp.is_some()) {
             return Ok(Some(format!("PVC {namespace}/{} is being deleted, and its disk with it", claim::root(source))));
@@ -41,7 +48,8 @@ pub(crate) async fn nowhere(
     let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
     let (mut out, mut free) = (BTreeMap::new(), None);
     for used in claim::copied(guest, &known) {
-        let Some(source) = known.get(used.claim) else { continue };
+        let chosen = request::destination_of(guest, used.volume).is_some();
+        let Some(source) = known.get(used.claim).filter(|_| !chosen) else { continue };
         let class = source.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
         if provisions(context, &class).await? {
             continue;
@@ -74,9 +82,16 @@ pub(crate) async fn in_use(context: &Context, guest: &VirtualMachineInstance) ->
     }
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let pods = api.list(&ListParams::default()).await.map_err(Error::api("list", "pods", &namespace, ""))?.items;
-    let own = guest.uid();
-    let others = pods.iter().filter(|pod| pod.labels().get(label::CREATED_BY) != own.as_ref() && !plan::ended(pod));
+    let uid = guest.uid();
+    // Its launchers, and the pods that have volumes for them.
+    let own = |pod: &Pod| [label::CREATED_BY, GUEST].iter().any(|key| pod.labels().get(*key) == uid.as_ref());
+    let others = pods.iter().filter(|pod| !own(pod) && !plan::ended(pod));
     for pod in others {
+        let mut into = copied.iter().filter_map(|used| request::destination_of(guest, used.volume));
+        if let Some(taken) = into.find(|claim| uses(pod, claim)) {
+            let name = pod.name_any();
+            return Ok(Some(format!("no disk can be copied into PVC {namespace}/{taken}: pod {name} uses it")));
+        }
         if let Some(used) = copied.iter().find(|used| uses(pod, used.claim)) {
             let name = pod.name_any();
             return Ok(Some(format!(

@@ -1,4 +1,4 @@
-//! The stand-ins of a migration, made before its target pod is.
+//! The stand-ins of a migration, made before its target pod is; claims that somebody chose are taken as they are.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,15 @@ use crate::{
     context::{Context, reference},
     error::Error,
     vmi::claims::Claims,
+    volumes_update::request,
 };
 
 /// The claims of `guest`, and the stand-ins that `migration` has for them as far as they are there.
 pub(crate) fn claims(context: &Context, guest: &VirtualMachineInstance, migration: &str) -> Claims {
     let mut known = context.claims_of(guest);
     let namespace = guest.namespace().unwrap_or_default();
-    let names: Vec<String> = known.values().map(|source| claim::name(&claim::root(source), migration)).collect();
+    let mut names: Vec<String> = known.values().map(|source| claim::name(&claim::root(source), migration)).collect();
+    names.extend(request::asked(guest).iter().map(|moved| request::destination(moved).to_owned()));
     for name in names {
         if let Some(stand_in) = context.claims.get(&Key::new(namespace.as_str(), &*name)) {
             known.insert(name, stand_in);
@@ -38,6 +40,10 @@ pub(crate) async fn stand_ins(
     let mut renamed = BTreeMap::new();
     for used in claim::copied(guest, &known) {
         let Some(source) = known.get(used.claim) else { continue };
+        if let Some(chosen) = request::destination_of(guest, used.volume) {
+            renamed.insert(used.volume.to_owned(), chosen.to_owned());
+            continue;
+        }
         let name = claim::root(source);
         // One that is gone meanwhile takes the guest's disk with it as soon as the guest ends.
         let Some(root) = context.claims.get(&Key::new(namespace.as_str(), &*name)) else { continue };

@@ -7,10 +7,12 @@ use kube::ResourceExt;
 
 use super::claim;
 use crate::context::{Context, claim_word, job_word, owner_word, put_back_word, stand_in_word};
+use crate::vmi::state;
 
-/// Index words of a claim: of a stand-in, whom it stands in for, its guest and its migration.
+/// Index words of a claim: of a stand-in, whom it stands in for, its guest and its migration; of one that holds a machine's
+/// state, which machine's.
 pub(crate) fn words(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let Some(root) = claim::stands_in_for(claim) else { return Vec::new() };
+    let Some(root) = claim::stands_in_for(claim) else { return state::words(claim) };
     let mut words = vec![stand_in_word(&claim.namespace().unwrap_or_default(), root)];
     words.extend(claim.labels().get(label::CREATED_BY).map(|uid| owner_word(uid)));
     words.extend(claim.labels().get(label::MIGRATION_JOB).map(|uid| job_word(uid)));
@@ -23,7 +25,8 @@ pub(crate) fn trim(claim: &mut PersistentVolumeClaim) {
         annotations.retain(|key, _| key == super::STANDS_IN_FOR || key == super::MOVED_TO);
     }
     if let Some(labels) = &mut claim.metadata.labels {
-        labels.retain(|key, _| key == label::CREATED_BY || key == label::MIGRATION_JOB);
+        let read = [label::CREATED_BY, label::MIGRATION_JOB, state::LABEL, state::MIGRATION];
+        labels.retain(|key, _| read.contains(&key.as_str()));
     }
     claim.metadata.annotations = claim.metadata.annotations.take().filter(|all| !all.is_empty());
     claim.metadata.labels = claim.metadata.labels.take().filter(|all| !all.is_empty());
@@ -42,9 +45,7 @@ pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a Stri
             continue;
         };
         context.claim_queue.add(Key::new(namespace, name));
-        for guest in context.vmis.keys_by_word(&claim_word(namespace, name)) {
-            context.vmi_queue.add(guest);
-        }
+        context.vmi_queue.add_all(context.vmis.keys_by_word(&claim_word(namespace, name)));
     }
 }
 
@@ -53,9 +54,7 @@ pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = St
     let mut roots: Vec<Key> = words.filter_map(|word| root_of(&word)).collect();
     for root in &roots {
         // Guests that wait for the disk name the claim.
-        for guest in context.vmis.keys_by_word(&claim_word(&root.namespace, &root.name)) {
-            context.vmi_queue.add(guest);
-        }
+        context.vmi_queue.add_all(context.vmis.keys_by_word(&claim_word(&root.namespace, &root.name)));
     }
     let is_root = context.claims.get(key).is_none_or(|claim| claim::moved_to(&claim).is_some())
         || !context.claims.keys_by_word(&stand_in_word(&key.namespace, &key.name)).is_empty()

@@ -1,8 +1,8 @@
 //! The instance of a virtual machine: its template, made concrete. Pure.
 
 use api::kubevirt::{
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceStatus},
-    words::{annotation, finalizer},
+    v1::{ChangedBlockTrackingStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceStatus},
+    words::{annotation, finalizer, tracking},
 };
 use k8s_openapi::{
     api::apps::v1::ControllerRevision,
@@ -51,8 +51,8 @@ pub fn revision(vm: &VirtualMachine) -> ControllerRevision {
     }
 }
 
-/// The instance of `vm`.
-pub fn instance(vm: &VirtualMachine, paused: bool, receiver: bool) -> VirtualMachineInstance {
+/// The instance of `vm`; the changes of its disks are to be `tracked` or not.
+pub fn instance(vm: &VirtualMachine, paused: bool, receiver: bool, tracked: bool) -> VirtualMachineInstance {
     let template = &vm.spec.template;
     let given = template.metadata.clone().unwrap_or_default();
     let mut annotations = given.annotations.unwrap_or_default();
@@ -62,6 +62,8 @@ pub fn instance(vm: &VirtualMachine, paused: bool, receiver: bool) -> VirtualMac
         annotations.insert("kubevirt.io/create-migration-target".into(), "true".into());
     }
     let mut spec = template.spec.as_deref().cloned().unwrap_or_default();
+    // The instance has the claim only while its memory is written to it.
+    spec.volumes.retain(|volume| volume.memory_dump.is_none());
     let name = vm.metadata.name.clone().unwrap_or_default();
     let firmware = spec.domain.firmware.get_or_insert_default();
     firmware.uuid.get_or_insert_with(|| firmware_uuid(&name));
@@ -81,6 +83,8 @@ pub fn instance(vm: &VirtualMachine, paused: bool, receiver: bool) -> VirtualMac
         spec,
         status: Some(Box::new(VirtualMachineInstanceStatus {
             virtual_machine_revision_name: Some(revision_name(vm)),
+            changed_block_tracking: tracked
+                .then(|| ChangedBlockTrackingStatus { state: tracking::INITIALIZING.to_owned(), backup_status: None }),
             ..Default::default()
         })),
     }

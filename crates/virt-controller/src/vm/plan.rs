@@ -75,11 +75,7 @@ pub fn strategy(vm: &VirtualMachine) -> &str {
 /// Why no instance is made of `vm` as it is written, if none is: it would lack what the VM names.
 pub fn unserved(vm: &VirtualMachine) -> Option<String> {
     let spec = &vm.spec;
-    let named = [
-        ("instancetype", spec.instancetype.is_some()),
-        ("preference", spec.preference.is_some()),
-        ("dataVolumeTemplates", !spec.data_volume_templates.is_empty()),
-    ];
+    let named = [("instancetype", spec.instancetype.is_some()), ("preference", spec.preference.is_some())];
     let (field, _) = named.into_iter().find(|(_, named)| *named)?;
     Some(format!("spec.{field} cannot be used in this version: write what it gives into spec.template instead"))
 }

@@ -8,21 +8,33 @@ use api::kubevirt::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::data_volumes::Readiness;
 use super::plan::{Plan, STOP, strategy};
 use crate::migration::state;
 use crate::node::loss::NODE_UNRESPONSIVE;
+use crate::tracking::{self, Wanted};
 use crate::vmi::plan::{is_final, phase_of};
+use crate::volumes_update::{self, plan::Update};
 
 /// Conditions that the machine has of its own: those of the instance do not replace them.
-const OWN: [&str; 3] = [condition::READY, condition::FAILURE, condition::RESTART_REQUIRED];
+const OWN: [&str; 4] =
+    [condition::READY, condition::FAILURE, condition::RESTART_REQUIRED, condition::MANUAL_RECOVERY_REQUIRED];
 
 /// What is known beyond the objects themselves.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The last attempt to create or delete the instance failed so.
     pub failure: Option<(&'static str, String)>,
-    /// The template differs from what the instance was started with.
-    pub restart_required: bool,
+    /// The template differs from what the instance was started with, and in what.
+    pub restart_required: Option<String>,
+    /// What follows from changed volumes.
+    pub volumes: Update,
+    /// What its data volumes mean for it.
+    pub data: Readiness,
+    /// Which of its volumes a snapshot would include.
+    pub snapshots: Vec<VolumeSnapshotStatus>,
+    /// Whether what changes on its disks is to be tracked.
+    pub tracking: Wanted,
 }
 
 /// The status `vm` should have.
@@ -44,8 +56,10 @@ pub fn status(
     status.run_strategy = Some(strategy(vm).to_owned());
     status.state_change_requests.clone_from(&plan.requests);
     status.start_failure.clone_from(&plan.failure);
-    status.volume_snapshot_statuses = snapshots(vm);
+    status.volume_snapshot_statuses.clone_from(&facts.snapshots);
+    status.changed_block_tracking = tracking::status(vm, vmi, facts.tracking);
     conditions(&mut status.conditions, vmi, facts, now);
+    volumes_update::tell(vm, vmi, &facts.volumes, &mut status, now);
     status.printable_status = Some(printable(vm, vmi, plan, facts).to_owned());
     status
 }
@@ -62,18 +76,6 @@ fn find<'a>(vmi: &'a VirtualMachineInstance, kind: &str) -> Option<(&'a str, &'a
 fn generation(vmi: &VirtualMachineInstance) -> Option<i64> {
     let annotations = vmi.metadata.annotations.as_ref()?;
     annotations.get(api::kubevirt::words::annotation::VM_GENERATION)?.parse().ok()
-}
-
-fn snapshots(vm: &VirtualMachine) -> Vec<VolumeSnapshotStatus> {
-    let spec = vm.spec.template.spec.as_ref();
-    spec.into_iter()
-        .flat_map(|spec| &spec.volumes)
-        .map(|volume| VolumeSnapshotStatus {
-            name: volume.name.clone(),
-            enabled: false,
-            reason: Some(format!("Snapshot is not supported for this volumeSource type [{}]", volume.name)),
-        })
-        .collect()
 }
 
 fn conditions(
@@ -109,11 +111,11 @@ fn conditions(
         }
         None => remove(held, condition::FAILURE),
     }
-    if facts.restart_required {
-        let message = "a non-live-updatable field was changed in the template spec";
-        set(held, condition::RESTART_REQUIRED, "True", Some("RestartRequired"), Some(message), &now);
-    } else {
-        remove(held, condition::RESTART_REQUIRED);
+    match &facts.restart_required {
+        Some(message) => {
+            set(held, condition::RESTART_REQUIRED, "True", Some("RestartRequired"), Some(message), &now);
+        }
+        None => remove(held, condition::RESTART_REQUIRED),
     }
 }
 
@@ -123,6 +125,12 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
         return printable::TERMINATING;
     }
     let Some(vmi) = vmi else {
+        if facts.data.failed.is_some() {
+            return printable::DATA_VOLUME_ERROR;
+        }
+        if facts.data.filling.is_some() {
+            return printable::PROVISIONING;
+        }
         // A count of failures alone says nothing: who stopped the machine since then does not wait for its next start.
         return match plan.again {
             Some(_) if facts.failure.is_none() => printable::CRASH_LOOP_BACK_OFF,
@@ -156,6 +164,9 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
         return printable::UNSCHEDULABLE;
     }
     match find(vmi, condition::SYNCHRONIZED) {
+        _ if facts.data.failed.is_some() => printable::DATA_VOLUME_ERROR,
+        _ if facts.data.waiting.is_some() => printable::WAITING_FOR_VOLUME_BINDING,
+        _ if facts.data.filling.is_some() => printable::PROVISIONING,
         Some(("False", "FailedPvcNotFound")) => printable::PVC_NOT_FOUND,
         Some(("False", "ErrImagePull" | "ErrImageNeverPull" | "InvalidImageName")) => printable::ERR_IMAGE_PULL,
         Some(("False", "ImagePullBackOff")) => printable::IMAGE_PULL_BACK_OFF,

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use api::kubevirt::hotplug::{is_hotplug, volumes};
 use api::kubevirt::v1::{PersistentVolumeClaimInfo, VirtualMachineInstance, Volume, VolumeStatus};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use super::state;
 
 /// Block devices have no file system, and are given to the pod as devices.
 const BLOCK: &str = "Block";
@@ -42,6 +45,27 @@ pub fn of(vmi: &VirtualMachineInstance) -> impl Iterator<Item = Use<'_>> {
     vmi.spec.volumes.iter().filter_map(of_volume)
 }
 
+/// Every volume of `vmi` on a claim, and those of its launcher that the guest does not see.
+pub fn all(vmi: &VirtualMachineInstance) -> impl Iterator<Item = Use<'_>> {
+    of(vmi).chain(utilities(vmi))
+}
+
+/// The volumes that come to the launcher itself while the guest runs, such as a backup's.
+fn utilities(vmi: &VirtualMachineInstance) -> impl Iterator<Item = Use<'_>> {
+    let own = api::kubevirt::hotplug::utilities(&vmi.spec);
+    own.map(|volume| Use { volume: volume.name, claim: volume.claim, read_only: volume.read_only })
+}
+
+/// Every volume on a claim that comes and goes while the guest runs.
+pub fn hotplugged(vmi: &VirtualMachineInstance) -> impl Iterator<Item = Use<'_>> {
+    volumes(&vmi.spec).filter_map(of_volume).chain(utilities(vmi))
+}
+
+/// Every volume on a claim that `vmi` is started with.
+fn at_start(vmi: &VirtualMachineInstance) -> impl Iterator<Item = Use<'_>> {
+    vmi.spec.volumes.iter().filter(|volume| !is_hotplug(volume)).filter_map(of_volume)
+}
+
 /// The claim is a block device.
 pub fn is_block(claim: &PersistentVolumeClaim) -> bool {
     claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some(BLOCK)
@@ -56,7 +80,7 @@ pub fn is_for_one_node(claim: &PersistentVolumeClaim) -> bool {
 /// Why the pod cannot be made yet: a sentence that names the claim that is not there.
 pub fn missing(vmi: &VirtualMachineInstance, claims: &Claims) -> Option<String> {
     let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
-    let used = of(vmi).find(|used| !claims.contains_key(used.claim))?;
+    let used = at_start(vmi).find(|used| !claims.contains_key(used.claim))?;
     Some(format!("PVC {namespace}/{} does not exist, waiting for it to appear", used.claim))
 }
 
@@ -66,7 +90,7 @@ pub fn bound(vmi: &VirtualMachineInstance, claims: &Claims) -> bool {
         let capacity = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
         capacity.is_some_and(|capacity| capacity.contains_key("storage"))
     };
-    of(vmi).all(|used| claims.get(used.claim).is_some_and(has_size))
+    at_start(vmi).all(|used| claims.get(used.claim).is_some_and(has_size))
 }
 
 /// What is said of a claim in the status of the machines that use it.
@@ -86,7 +110,7 @@ pub fn info(claim: &PersistentVolumeClaim) -> PersistentVolumeClaimInfo {
 /// `held` with what is known of the claims now; volumes without a claim are left as they are.
 pub fn statuses(vmi: &VirtualMachineInstance, claims: &Claims, held: &[VolumeStatus]) -> Vec<VolumeStatus> {
     let mut out = held.to_vec();
-    for used in of(vmi) {
+    for used in at_start(vmi) {
         let Some(claim) = claims.get(used.claim) else { continue };
         let info = Some(Box::new(info(claim)));
         match out.iter_mut().find(|status| status.name == used.volume) {
@@ -98,7 +122,37 @@ pub fn statuses(vmi: &VirtualMachineInstance, claims: &Claims, held: &[VolumeSta
             }),
         }
     }
+    if let Some(claim) = state::of(vmi, claims)
+        && let Some(name) = claim.metadata.name.clone()
+    {
+        out.retain(|status| status.name != name);
+        let persistent_volume_claim_info = Some(Box::new(info(claim)));
+        out.push(VolumeStatus { name, persistent_volume_claim_info, ..Default::default() });
+    }
     out
+}
+
+/// Says of volumes whose claims have been told of what those claims are now: they may have grown.
+pub fn refresh(vmi: &VirtualMachineInstance, claims: &Claims, statuses: &mut [VolumeStatus]) {
+    for used in at_start(vmi) {
+        let entry = statuses.iter_mut().find(|status| status.name == used.volume);
+        let known = entry.and_then(|entry| entry.persistent_volume_claim_info.as_mut());
+        let (Some(known), Some(claim)) = (known, claims.get(used.claim)) else { continue };
+        let now = info(claim);
+        if !now.capacity.is_empty() && known.claim_name == now.claim_name {
+            (known.capacity, known.requests) = (now.capacity, now.requests);
+        }
+    }
+    // What the guest keeps beside its disks is in another claim after a migration.
+    let held = statuses.iter_mut().find(|status| {
+        let claim = status.persistent_volume_claim_info.as_ref().and_then(|info| info.claim_name.as_ref());
+        let listed = vmi.spec.volumes.iter().any(|volume| volume.name == status.name);
+        claim == Some(&status.name) && status.hotplug_volume.is_none() && !listed
+    });
+    if let (Some(entry), Some(claim)) = (held, state::of(vmi, claims)) {
+        entry.name = claim.metadata.name.clone().unwrap_or_default();
+        entry.persistent_volume_claim_info = Some(Box::new(info(claim)));
+    }
 }
 
 /// The reason of a volume that stays where it is.
@@ -159,6 +213,16 @@ mod tests {
         assert_eq!(said.as_deref(), Some("PVC ns/data does not exist, waiting for it to appear"));
         assert!(missing(&vmi, &claims(None)).is_none() && !bound(&vmi, &claims(None)));
         assert!(bound(&vmi, &claims(Some("1Gi"))));
+    }
+
+    #[test]
+    fn a_claim_that_grows_is_told_of() {
+        let vmi = vmi(json!({ "name": "root", "dataVolume": { "name": "data" } }));
+        let mut held = statuses(&vmi, &claims(Some("2Gi")), &[]);
+        refresh(&vmi, &claims(Some("3Gi")), &mut held);
+        assert_eq!(held[0].persistent_volume_claim_info.as_ref().unwrap().capacity["storage"].0, "3Gi");
+        refresh(&vmi, &Claims::new(), &mut held);
+        assert_eq!(held[0].persistent_volume_claim_info.as_ref().unwrap().capacity["storage"].0, "3Gi");
     }
 
     #[test]

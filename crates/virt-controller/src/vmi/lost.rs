@@ -26,13 +26,17 @@ use crate::{
     patch,
 };
 
-/// The node `vmi` is on, or its pod is bound to, when that node is lost.
+/// The node `vmi` is on, or its pod is bound to, when that node is lost. Of a machine that has ended it may be any node that
+/// has a pod of it: the target of a migration, too.
 pub(super) fn node(context: &Context, vmi: &VirtualMachineInstance, pods: &[Pod]) -> Option<(String, Lost)> {
-    let own = vmi.status.as_ref().and_then(|status| status.node_name.clone());
-    let bound = || pods.iter().find_map(|pod| pod.spec.as_ref()?.node_name.clone());
-    let node = own.filter(|name| !name.is_empty()).or_else(bound)?;
-    let lost = context.lost(&node)?;
-    Some((node, lost))
+    let own = vmi.status.as_ref().and_then(|status| status.node_name.clone()).filter(|name| !name.is_empty());
+    let mut bound = pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
+    let lost = |node: String| context.lost(&node).map(|lost| (node, lost));
+    match own {
+        Some(own) if plan::is_final(vmi) => lost(own).or_else(|| bound.find_map(lost)),
+        Some(own) => lost(own),
+        None => lost(bound.next()?),
+    }
 }
 
 /// What becomes of `vmi` on the lost node.

@@ -38,7 +38,7 @@ pub const GRACE_SECONDS: i64 = 30;
 /// The pod could not be rendered from this VMI.
 #[derive(Debug, thiserror::Error)]
 #[error("the launcher pod cannot be rendered")]
-pub struct RenderError(#[source] serde_json::Error);
+pub struct RenderError(#[source] pub(crate) serde_json::Error);
 
 /// The end of a name that is always the same for a UID.
 pub(crate) fn suffix(uid: &str) -> String {

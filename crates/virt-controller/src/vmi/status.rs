@@ -29,6 +29,8 @@ const IMAGE_TROUBLE: [&str; 7] = [
 
 /// The reason of Synchronized, and of an event, while a claim does not exist.
 pub const NO_CLAIM: &str = "FailedPvcNotFound";
+/// There is no storage for what the guest keeps beside its disks.
+pub const NO_STATE_STORAGE: &str = "FailedBackendStorageCreate";
 /// The reason of Synchronized, and of an event, while a claim's disk has yet to come back from where a guest took it.
 pub const DISK_AWAY: &str = "DiskNotPutBack";
 
@@ -218,9 +220,8 @@ pub fn waits_for_claim(status: &mut VirtualMachineInstanceStatus, reason: &str, 
 }
 
 /// Says that the pod could not be created.
-pub fn creation_failed(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) {
-    let reason = Some("FailedCreate");
-    set(&mut status.conditions, condition::SYNCHRONIZED, "False", reason, Some(message), &Time(now));
+pub fn creation_failed(status: &mut VirtualMachineInstanceStatus, reason: &'static str, message: &str, now: Timestamp) {
+    set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(reason), Some(message), &Time(now));
 }
 
 fn scheduled(status: &mut VirtualMachineInstanceStatus, pod: &Pod, now: Timestamp) {

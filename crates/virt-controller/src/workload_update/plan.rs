@@ -9,7 +9,7 @@ use api::kubevirt::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{settings::Settings, vmi::plan::phase_of};
+use crate::{settings::Settings, vmi::plan::phase_of, volumes_update::request};
 
 /// While work is left, though nothing happens.
 const LOOK: Duration = Duration::from_secs(30);
@@ -87,15 +87,19 @@ pub fn plan<'a>(seen: &Seen<'a>, now: Timestamp) -> Plan<'a> {
             plan.labels.push((vmi, outdated));
         }
         let migration = unfinished.get(&(&vmi.metadata.namespace, &vmi.metadata.name)).copied();
-        if !outdated {
+        // Whoever changed the volumes has asked for this very migration, whatever becomes of old launchers.
+        let copies = request::is_wanted(vmi) && !request::has_arrived(vmi);
+        if !outdated && !copies {
             plan.abort.extend(migration.filter(|migration| has_no_reason_left(vmi, migration)));
             continue;
         }
-        plan.outdated += 1;
+        plan.outdated += usize::from(outdated);
         if migration.is_some() {
             continue;
         }
-        if may_move && can_move(vmi) {
+        if copies {
+            movable.push(vmi);
+        } else if may_move && can_move(vmi) {
             movable.push(vmi);
         } else if may_end {
             endable.push(vmi);
@@ -117,7 +121,7 @@ pub fn plan<'a>(seen: &Seen<'a>, now: Timestamp) -> Plan<'a> {
         plan.evict = endable;
     }
     plan.again = match plan.outdated {
-        0 => None,
+        0 if !work => None,
         _ if work => Some(left.map_or(LOOK, |left| left.min(LOOK))),
         // Those that go by themselves have to be counted off.
         _ => Some(COUNT),

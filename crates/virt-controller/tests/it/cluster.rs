@@ -1,22 +1,26 @@
 //! A cluster with one node and the controllers at work, and the parts that others play.
 
-use std::{fmt::Debug, path::Path, time::Duration};
+use std::{fmt::Debug, time::Duration};
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use k8s_openapi::{
-    api::core::v1::{Node, Pod},
+    api::core::v1::{Namespace, Node, Pod},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
-use kit::shutdown::CancellationToken;
+use kit::{
+    apply::{self, Applied},
+    shutdown::CancellationToken,
+};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::wait::{Condition, await_condition},
 };
-use kube_apiserver::ApiServer;
+use kube_apiserver::{ApiServer, request::User};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use virt_controller::Running;
+use virt_operator::manifests::{Input, rbac};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -30,6 +34,21 @@ pub(crate) struct Cluster {
     _server: ApiServer,
 }
 
+/// The account of virt-controller, with the rights that it is installed with and no other.
+async fn account(server: &ApiServer) -> Client {
+    let admin = server.client();
+    let namespaces: Api<Namespace> = Api::all(admin.clone());
+    let own = json!({ "metadata": { "name": "kubevirt" } });
+    namespaces.create(&PostParams::default(), &serde_json::from_value(own).unwrap()).await.unwrap();
+    let rights = rbac::render(&Input { namespace: "kubevirt".into(), ..Input::default() });
+    apply::all(&admin, &Applied::by("test"), &rights).await.unwrap();
+    server.client_as(User {
+        name: "system:serviceaccount:kubevirt:kubevirt-controller".into(),
+        groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
+        ..User::default()
+    })
+}
+
 pub(crate) async fn start() -> Cluster {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
@@ -40,8 +59,15 @@ pub(crate) async fn start() -> Cluster {
         "virtualmachineinstancemigrations.kubevirt.io",
         "kubevirts.kubevirt.io",
         "migrationpolicies.migrations.kubevirt.io",
+        "virtualmachinesnapshots.snapshot.kubevirt.io",
+        "virtualmachinesnapshotcontents.snapshot.kubevirt.io",
+        "virtualmachinerestores.snapshot.kubevirt.io",
+        "virtualmachineclones.clone.kubevirt.io",
+        "virtualmachinebackups.backup.kubevirt.io",
+        "virtualmachinebackuptrackers.backup.kubevirt.io",
+        "virtualmachineexports.export.kubevirt.io",
     ] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/crds/{name}.yaml"));
+        let path = format!("../../deploy/crds/{name}.yaml");
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         crds.create(&PostParams::default(), &crd).await.unwrap();
     }
@@ -52,7 +78,7 @@ pub(crate) async fn start() -> Cluster {
     });
     nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
     let stop = CancellationToken::new();
-    let controllers = virt_controller::start(client.clone(), "kubevirt", "launcher:v1", &stop);
+    let controllers = virt_controller::start(account(&server).await, "kubevirt", "launcher:v1", &stop);
     Cluster {
         vms: Api::namespaced(client.clone(), "default"),
         vmis: Api::namespaced(client.clone(), "default"),

@@ -134,11 +134,8 @@ async fn the_mark_of_a_node_that_was_left_is_taken_off() {
     assert!(migrations.list(&ListParams::default()).await.unwrap().items.is_empty());
 }
 
-async fn kubevirt(cluster: &Cluster, methods: Value) -> Api<KubeVirt> {
+pub(crate) async fn kubevirt(cluster: &Cluster, methods: Value) -> Api<KubeVirt> {
     let api: Api<KubeVirt> = Api::namespaced(cluster.client.clone(), "kubevirt");
-    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(cluster.client.clone());
-    let namespace = json!({ "metadata": { "name": "kubevirt" } });
-    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
     let object = json!({
         "metadata": { "name": "kubevirt", "namespace": "kubevirt" },
         "spec": { "workloadUpdateStrategy": { "workloadUpdateMethods": methods } },
@@ -147,7 +144,7 @@ async fn kubevirt(cluster: &Cluster, methods: Value) -> Api<KubeVirt> {
     api
 }
 
-async fn deployed(api: &Api<KubeVirt>) {
+pub(crate) async fn deployed(api: &Api<KubeVirt>) {
     let status = json!({ "status": { "phase": "Deployed", "observedDeploymentID": "1", "targetDeploymentID": "1" } });
     api.patch_status("kubevirt", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
 }

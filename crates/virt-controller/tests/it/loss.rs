@@ -230,6 +230,30 @@ async fn an_evacuation_whose_target_is_lost_is_tried_again() {
     under_way(&cluster, &again, "vm", "node3").await;
 }
 
+/// Its memory was on both nodes when one was lost (post-copy): the guest has ended, and the pod on the lost node, whose
+/// kubelet cannot say so, holds up nothing.
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_ended_between_two_nodes_is_started_again_without_the_lost_one() {
+    let cluster = start().await;
+    second_node(&cluster).await;
+    let (_first, second) = (Kubelet::start(&cluster, "node1").await, Kubelet::start(&cluster, "node2").await);
+    let before = runs(&cluster, &machine("Always")).await;
+    let migration = json!({ "metadata": { "name": "move" }, "spec": { "vmiName": "vm" } });
+    let migration = serde_json::from_value(migration).unwrap();
+    let migration = cluster.migrations.create(&PostParams::default(), &migration).await.unwrap();
+    under_way(&cluster, &migration, "vm", "node2").await;
+    second.falls_silent();
+    let since = Instant::now();
+    let state =
+        json!({ "completed": true, "failed": true, "endTimestamp": "2026-01-01T00:00:09Z", "mode": "PostCopy" });
+    let ended = Patch::Merge(json!({ "status": { "phase": "Failed", "migrationState": state } }));
+    cluster.vmis.patch("vm", &PatchParams::default(), &ended).await.unwrap();
+    // The pod that the guest came from ends as pods do, and its node's kubelet says so.
+    cluster.end(&virt_controller::vmi::pod::name(&before)).await;
+    wait(&cluster.vmis, "vm", "started anew", another(&before)).await;
+    assert!(since.elapsed() < Duration::from_secs(60), "it took {:?}", since.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn when_nobody_is_heard_nobody_is_given_up() {
     let cluster = start().await;

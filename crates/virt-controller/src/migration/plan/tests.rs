@@ -21,6 +21,7 @@ struct Case {
     turn: Turn,
     back_off: Option<Duration>,
     immovable: Option<String>,
+    asked_at: &'static str,
 }
 
 fn case(phase: &'static str) -> Case {
@@ -37,6 +38,7 @@ fn case(phase: &'static str) -> Case {
         turn: Turn::Now,
         back_off: None,
         immovable: None,
+        asked_at: START,
     }
 }
 
@@ -72,7 +74,8 @@ impl Case {
 
     fn plan(&self) -> Plan {
         let mut migration = json!({
-            "metadata": { "name": "move", "namespace": "ns", "uid": "job", "finalizers": [finalizer::MIGRATION] },
+            "metadata": { "name": "move", "namespace": "ns", "uid": "job", "finalizers": [finalizer::MIGRATION],
+                "creationTimestamp": self.asked_at },
             "spec": { "vmiName": "vm" }, "status": { "phase": self.phase },
         });
         if let Some(at) = self.failed_at {
@@ -90,6 +93,7 @@ impl Case {
         let vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
         let pods: Vec<Pod> = self.pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
         plan(&View {
+            outdated: false,
             migration: &serde_json::from_value(migration).unwrap(),
             vmi: Some(&vmi),
             pods: &pods,
@@ -97,9 +101,10 @@ impl Case {
             target_lost: self.target_lost,
             target_hold: self.target_hold.map(str::to_owned),
             rival: self.rival,
-            turn: self.turn.clone(),
+            turn: self.turn,
             back_off: self.back_off,
             immovable: self.immovable.clone(),
+            patience: SignedDuration::from_secs(150),
             now: NOW.parse().unwrap(),
         })
     }
@@ -427,9 +432,11 @@ fn a_guest_that_is_gone() {
             target_lost: false,
             target_hold: None,
             rival: false,
+            outdated: false,
             turn: Turn::Now,
             back_off: None,
             immovable: None,
+            patience: SignedDuration::ZERO,
             now: NOW.parse().unwrap(),
         };
         plan(&view).steps
@@ -437,4 +444,29 @@ fn a_guest_that_is_gone() {
     assert_eq!(migration(true, false), [Step::Release, Step::Delete]);
     assert_eq!(migration(false, false), [Step::Delete]);
     assert_eq!(migration(true, true), [Step::Release]);
+}
+
+#[test]
+fn a_backup_that_has_the_guest_is_waited_for() {
+    let tracking = json!({ "state": "Enabled", "backupStatus": { "backupName": "nightly" } });
+    let busy = case("Pending").vmi(json!({ "status": { "changedBlockTracking": tracking } }));
+    let waits = busy.expect(&[], &[]).waits.unwrap();
+    assert_eq!(waits.reason, "UtilityVolumes");
+    assert_eq!(waits.message, "backup nightly of the guest runs: the guest moves once that is done");
+}
+
+#[test]
+fn claims_of_the_launcher_are_waited_for_and_not_for_ever() {
+    let busy = |asked_at| {
+        let volumes = json!([{ "name": "dump", "claimName": "memory", "type": "MemoryDump" }]);
+        Case { asked_at, ..case("Pending") }.vmi(json!({ "spec": { "utilityVolumes": volumes } }))
+    };
+    let waits = busy(START).expect(&[], &[]);
+    assert_eq!(waits.waits.map(|waits| waits.reason), Some("UtilityVolumes"));
+    let said = "the launcher writes to PVC memory (MemoryDump): the guest moves once that is done".to_owned();
+    assert_eq!(waits.remarks, [Remark::Warning("UtilityVolumeMigrationPending", said)]);
+    let failed = busy("2026-01-01T00:07:00Z").expect(&["Failed"], &[]);
+    let why = "Migration failed because utility volume dump (PVC memory) was not detached within 150 seconds \
+               (utilityVolumesTimeout)";
+    assert_eq!(failed.remarks, [Remark::Warning("FailedMigration", why.to_owned())]);
 }

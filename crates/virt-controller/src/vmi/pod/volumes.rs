@@ -5,15 +5,20 @@
 //! | persistentVolumeClaim, dataVolume, ephemeral | `/var/run/kubevirt-private/vmi-disks/NAME` (or `/dev/NAME` for block) |
 //! | configMap, secret, downwardAPI, sysprep | `/var/run/kubevirt-private/{config-map,secret,downwardapi,sysprep}/NAME` |
 //! | cloudInit* with secret references | `/var/run/kubevirt-private/secret/NAME` (userdata, networkdata) |
+//! | what EFI, a TPM and layers over devices keep | `/var/run/kubevirt-private/vm-state-efi`, `vm-state-tpm` and `vm-state-cbt` |
 //! | serviceAccount | `/var/run/secrets/kubernetes.io/serviceaccount` |
 //! | access credentials | `/var/run/kubevirt-private/secret/SECRET-access-cred` |
 
 use std::collections::BTreeSet;
 
+use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{VirtualMachineInstance, Volume};
 use serde_json::{Value, json};
 
-use crate::vmi::claims::{self, Claims};
+use crate::vmi::{
+    claims::{self, Claims},
+    state,
+};
 
 const PRIVATE: &str = "/var/run/kubevirt-private";
 
@@ -45,15 +50,32 @@ pub(super) fn of(vmi: &VirtualMachineInstance, claims: &Claims) -> Mounts {
         ("public", "/var/run/kubevirt"),
         ("sockets", "/var/run/kubevirt/sockets"),
         ("ephemeral-disks", "/var/run/kubevirt-ephemeral-disks"),
-        ("libvirt-runtime", "/var/run/libvirt"),
         ("container-disks", "/var/run/kubevirt/container-disks"),
         ("hotplug-disks", "/var/run/kubevirt/hotplug-disks"),
     ] {
         out.mount(json!({ "emptyDir": {} }), name, path, false);
     }
+    // libvirt writes down every change of the guest's state and waits until it lies on the disk, several times while the
+    // guest stands still at the end of a migration. What is written is gone with the pod anyhow.
+    let memory = json!({ "emptyDir": { "medium": "Memory", "sizeLimit": "16Mi" } });
+    out.mount(memory, "libvirt-runtime", "/var/run/libvirt", false);
     out.volumes.push(json!({ "name": "virt-bin-share-dir", "emptyDir": {} }));
-    for volume in &vmi.spec.volumes {
+    for volume in vmi.spec.volumes.iter().filter(|volume| !is_hotplug(volume)) {
         add(&mut out, volume, claims);
+    }
+    if let Some(claim) = state::of(vmi, claims) {
+        let name = "vm-state";
+        out.volumes.push(json!({ "name": name, "persistentVolumeClaim": { "claimName": claim.metadata.name } }));
+        // What is not mounted is not kept.
+        for (path, kept) in [
+            ("vm-state-efi", state::keeps_efi(&vmi.spec)),
+            ("vm-state-tpm", state::keeps_tpm(&vmi.spec)),
+            ("vm-state-cbt", state::keeps_tracking(vmi)),
+        ] {
+            if kept {
+                out.mounts.push(json!({ "name": name, "mountPath": format!("{PRIVATE}/{path}") }));
+            }
+        }
     }
     let mut seen = BTreeSet::new();
     for secret in credentials(vmi) {

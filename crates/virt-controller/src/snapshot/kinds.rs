@@ -1,0 +1,156 @@
+//! The kinds of snapshot.storage.k8s.io, as far as this controller reads and writes them.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::core::{ClusterResourceScope, NamespaceResourceScope, Resource, TypeMeta};
+use serde::{Deserialize, Serialize};
+
+/// The group.
+pub const GROUP: &str = "snapshot.storage.k8s.io";
+/// On the class of a driver that is taken when nobody names one.
+pub const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+
+/// A snapshot of a claim's volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshot {
+    /// Its identity, which the API server wants to be told.
+    #[serde(flatten)]
+    pub types: Option<TypeMeta>,
+    /// As ever.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    #[serde(default)]
+    pub spec: VolumeSnapshotSpec,
+    /// What there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<VolumeSnapshotStatus>,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotSpec {
+    /// Of what.
+    #[serde(default)]
+    pub source: VolumeSnapshotSource,
+    /// By which class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot_class_name: Option<String>,
+}
+
+/// Of what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotSource {
+    /// A claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim_name: Option<String>,
+    /// A snapshot that is in the storage already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot_content_name: Option<String>,
+}
+
+/// What there is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotStatus {
+    /// When it was cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_time: Option<Time>,
+    /// Volumes can be made of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+    /// The least that a volume made of it has to hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore_size: Option<Quantity>,
+    /// Why it could not be made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<VolumeSnapshotError>,
+}
+
+/// Why it could not be made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshotError {
+    /// The sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// When.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// How a driver makes snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshotClass {
+    /// Its identity, which the API server wants to be told.
+    #[serde(flatten)]
+    pub types: Option<TypeMeta>,
+    /// As ever.
+    pub metadata: ObjectMeta,
+    /// The driver's name.
+    #[serde(default)]
+    pub driver: String,
+}
+
+macro_rules! kinds {
+    ($($type:ident $plural:literal $scope:ty),*) => {$(
+        impl Resource for $type {
+            type DynamicType = ();
+            type Scope = $scope;
+            fn kind((): &()) -> Cow<'_, str> {
+                stringify!($type).into()
+            }
+            fn group((): &()) -> Cow<'_, str> {
+                GROUP.into()
+            }
+            fn version((): &()) -> Cow<'_, str> {
+                "v1".into()
+            }
+            fn plural((): &()) -> Cow<'_, str> {
+                $plural.into()
+            }
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    )*};
+}
+
+kinds!(
+    VolumeSnapshot "volumesnapshots" NamespaceResourceScope,
+    VolumeSnapshotClass "volumesnapshotclasses" ClusterResourceScope
+);
+
+/// The class by which snapshots of volumes of `driver` are made: the default among its classes, else the first by name.
+pub fn class_of<'a>(classes: &'a [VolumeSnapshotClass], driver: &str) -> Option<&'a VolumeSnapshotClass> {
+    let is_default = |class: &VolumeSnapshotClass| {
+        let marked = class.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT_CLASS));
+        marked.is_some_and(|value| value == "true")
+    };
+    let own = classes.iter().filter(|class| class.driver == driver);
+    own.min_by_key(|class| (!is_default(class), class.metadata.name.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_default_class_of_the_driver() {
+        let class = |name: &str, driver: &str, default: bool| -> VolumeSnapshotClass {
+            let annotations = json!({ (DEFAULT_CLASS): default.to_string() });
+            let object = json!({ "metadata": { "name": name, "annotations": annotations }, "driver": driver });
+            serde_json::from_value(object).unwrap()
+        };
+        let classes = [class("a", "x", false), class("b", "x", true), class("c", "y", false), class("d", "y", false)];
+        let name = |driver: &str| class_of(&classes, driver).and_then(|class| class.metadata.name.as_deref());
+        assert_eq!((name("x"), name("y"), name("z")), (Some("b"), Some("c"), None));
+    }
+}

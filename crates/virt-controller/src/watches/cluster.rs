@@ -1,0 +1,109 @@
+//! Nodes and their leases, the KubeVirt object, and what moves guests between nodes or forbids it.
+
+use api::kubevirt::words::label;
+use k8s_openapi::api::coordination::v1::Lease;
+use kit::{
+    Task,
+    store::{self, Key, Store, Watch},
+};
+use kube::{Api, runtime::watcher};
+
+use crate::{Context, context, export, migration, stand_in, tracking};
+
+/// Where kubelets renew their leases.
+const NODE_LEASES: &str = "kube-node-lease";
+
+pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
+    vec![nodes(context), leases(context), kubevirts(context), migrations(context), budgets(context), policies(context)]
+}
+
+fn nodes(context: &Context) -> Task<()> {
+    let (api, queues) = (Api::all(context.client.clone()), context.clone());
+    let how = Watch {
+        config: watcher::Config::default().labels(label::SCHEDULABLE),
+        trim: context::trim_node,
+        ..Watch::default()
+    };
+    store::watch(api, how, context.nodes.clone(), move |change| {
+        queues.node_queue.add(change.key.clone());
+        queues.evacuation_queue.add(change.key.clone());
+    })
+}
+
+/// Leases are not kept: only that one was renewed matters.
+fn leases(context: &Context) -> Task<()> {
+    let api = Api::<Lease>::namespaced(context.client.clone(), NODE_LEASES);
+    let queues = context.clone();
+    store::watch(api, Watch::default(), Store::default(), move |change| {
+        let node = &change.key.name;
+        let renewal = change.new.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref());
+        let Some(renewal) = renewal else { return queues.pulse().forget(node) };
+        let renewal = renewal.0.to_string();
+        let news = queues.pulse().hear(node, &renewal, tokio::time::Instant::now());
+        if news && queues.lost(node).is_some() {
+            queues.node_queue.add(Key::new("", node.as_str()));
+        }
+    })
+}
+
+fn kubevirts(context: &Context) -> Task<()> {
+    let (api, queues) = (Api::namespaced(context.client.clone(), &context.namespace), context.clone());
+    let how = Watch { trim: context::trim_kubevirt, index: tracking::words, ..Watch::default() };
+    store::watch(api, how, context.kubevirts.clone(), move |change| {
+        queues.update_queue.add(change.key.clone());
+        // Other machines may be selected now.
+        if change.was != change.is {
+            queues.vm_queue.add_all(queues.vms.keys());
+        }
+        // Its limits may have grown.
+        queues.wake_waiting();
+        // Servers of exports offer what it says of TLS.
+        export::all_changed(&queues);
+    })
+}
+
+fn migrations(context: &Context) -> Task<()> {
+    let (api, queues) = (Api::all(context.client.clone()), context.clone());
+    let how = Watch { index: context::migration_words, ..Watch::default() };
+    store::watch(api, how, context.migrations.clone(), move |change| {
+        for word in change.was.iter().chain(change.is) {
+            may_make_room(&queues, word);
+            stand_in::wake::by_word(&queues, word);
+        }
+        queues.migration_queue.add(change.key.clone());
+        // Where one ends, another begins.
+        if change.new.is_none_or(migration::plan::is_final) {
+            queues.wake_waiting();
+        }
+    })
+}
+
+fn budgets(context: &Context) -> Task<()> {
+    let (api, queues) = (Api::all(context.client.clone()), context.clone());
+    let how = Watch { trim: context::trim_budget, index: context::budget_words, ..Watch::default() };
+    store::watch(api, how, context.budgets.clone(), move |change| {
+        for word in change.was.iter().chain(change.is) {
+            queues.budget_queue.add_all(queues.vmis.keys_by_word(word));
+        }
+    })
+}
+
+fn policies(context: &Context) -> Task<()> {
+    let how = Watch {
+        trim: |policy: &mut api::migrations::v1alpha1::MigrationPolicy| policy.status = None,
+        ..Watch::default()
+    };
+    store::watch(Api::all(context.client.clone()), how, context.policies.clone(), |_| {})
+}
+
+/// A place in a node's or in the cluster's limit may have become free, and a budget too large.
+fn may_make_room(context: &Context, word: &str) {
+    let Some((namespace, name)) = word.strip_prefix("moves:").and_then(|vmi| vmi.split_once('/')) else { return };
+    let vmi = Key::new(namespace, name);
+    let found = context.vmis.get(&vmi).and_then(|vmi| vmi.status);
+    if let Some(node) = found.and_then(|status| status.node_name.clone()).filter(|node| !node.is_empty()) {
+        context.evacuation_queue.add(Key::new("", node));
+    }
+    context.budget_queue.add(vmi);
+    context.update_queue.add_all(context.kubevirts.keys());
+}

@@ -1,0 +1,131 @@
+//! Copies of machines; the CSI snapshotter is played by the tests.
+
+use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
+use api::kubevirt::v1::VirtualMachine;
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    runtime::wait::Condition,
+};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, wait};
+use crate::snapshot::{api, cut, in_phase, kept, snapshot, volume_snapshot};
+
+async fn clone(cluster: &Cluster, source: Value, more: Value) -> VirtualMachineClone {
+    let target = json!({ "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "twin" });
+    let mut object = json!({ "metadata": { "name": "copy" }, "spec": { "source": source, "target": target } });
+    json_patch::merge(&mut object, &json!({ "spec": more }));
+    let api = api::<VirtualMachineClone>(cluster);
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap()
+}
+
+fn machine() -> Value {
+    json!({ "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm" })
+}
+
+fn says(check: fn(&VirtualMachineCloneStatus) -> bool) -> impl Condition<VirtualMachineClone> {
+    move |found: Option<&VirtualMachineClone>| {
+        found.is_some_and(|found| found.status.as_ref().is_some_and(|status| check(status)))
+    }
+}
+
+fn gone<K>(found: Option<&K>) -> bool {
+    found.is_none()
+}
+
+async fn bind(cluster: &Cluster, claim: &str) {
+    let bound = json!({ "status": { "phase": "Bound", "capacity": { "storage": "1Gi" } } });
+    let claims = api::<PersistentVolumeClaim>(cluster);
+    claims.patch_status(claim, &PatchParams::default(), &Patch::Merge(bound)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_machine_that_is_to_run_is_copied_and_what_was_made_for_it_goes() {
+    let cluster = kept("Always").await;
+    let mac = json!({ "newMacAddresses": { "default": "02:00:00:00:00:07" }, "volumeNamePolicy": "PrefixTargetName" });
+    let made = clone(&cluster, machine(), mac).await;
+    let (clones, uid) = (api::<VirtualMachineClone>(&cluster), made.uid().unwrap());
+    let name = format!("tmp-snapshot-{uid}");
+    let snapshots = api::<VirtualMachineSnapshot>(&cluster);
+    let taken = wait(&snapshots, &name, "taken", |found: Option<&VirtualMachineSnapshot>| found.is_some()).await;
+    cut(&cluster, &volume_snapshot(&cluster, &taken.unwrap()).await, true).await;
+
+    let succeeded = says(|status| status.phase.as_deref() == Some("Succeeded"));
+    let done = wait(&clones, "copy", "done", succeeded).await.unwrap().status.unwrap();
+    assert_eq!(done.target_name.as_deref(), Some("twin"));
+    assert!(done.creation_time.is_some());
+    let twin = cluster.vms.get("twin").await.unwrap();
+    assert_eq!(twin.spec.run_strategy.as_deref(), Some("Halted"));
+    let spec = json!(twin.spec.template.spec.clone().unwrap());
+    assert_eq!(spec["domain"]["devices"]["interfaces"][0]["macAddress"], "02:00:00:00:00:07");
+    assert_eq!(spec["volumes"][0]["persistentVolumeClaim"]["claimName"], "twin-root");
+    let claim = api::<PersistentVolumeClaim>(&cluster).get("twin-root").await.unwrap();
+    // The claim was nobody's before.
+    assert!(claim.owner_references().is_empty());
+
+    // Its snapshot is needed until its claims have volumes of their own.
+    assert!(snapshots.get_opt(&name).await.unwrap().is_some());
+    bind(&cluster, "twin-root").await;
+    wait(&clones, "copy", "tidy", says(|status| status.restore_name.is_none() && status.snapshot_name.is_none())).await;
+    wait(&snapshots, &name, "gone", gone).await;
+    wait(&api::<VirtualMachineRestore>(&cluster), &format!("tmp-restore-{uid}"), "gone", gone).await;
+
+    cluster.vms.delete("twin", &DeleteParams::default()).await.unwrap();
+    wait(&clones, "copy", "forgotten with its copy", gone).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_is_copied_and_stays() {
+    let cluster = kept("Halted").await;
+    let snap = snapshot(&cluster, json!({})).await;
+    cut(&cluster, &volume_snapshot(&cluster, &snap).await, true).await;
+    let snapshots = api::<VirtualMachineSnapshot>(&cluster);
+    wait(&snapshots, "snap", "taken", in_phase("Succeeded")).await;
+    let source = json!({ "apiGroup": "snapshot.kubevirt.io", "kind": "VirtualMachineSnapshot", "name": "snap" });
+    clone(&cluster, source, json!({})).await;
+    let clones = api::<VirtualMachineClone>(&cluster);
+    wait(&clones, "copy", "done", says(|status| status.phase.as_deref() == Some("Succeeded"))).await;
+    let twin = cluster.vms.get("twin").await.unwrap();
+    let claim = twin.spec.template.spec.unwrap().volumes[0].persistent_volume_claim.clone().unwrap().claim_name;
+    bind(&cluster, &claim).await;
+    wait(&clones, "copy", "tidy", says(|status| status.restore_name.is_none())).await;
+    assert!(snapshots.get("snap").await.unwrap().metadata.deletion_timestamp.is_none());
+}
+
+#[tokio::test]
+async fn a_source_that_is_not_there_is_waited_for() {
+    let cluster = kept("Halted").await;
+    let other = json!({ "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "other" });
+    clone(&cluster, other, json!({})).await;
+    let clones = api::<VirtualMachineClone>(&cluster);
+    let pending = says(|status| status.conditions.iter().any(|c| c.reason.as_deref() == Some("Pending")));
+    let found = wait(&clones, "copy", "pending", pending).await.unwrap().status.unwrap();
+    assert_eq!(found.phase, None);
+    let mut vm: VirtualMachine = cluster.vms.get("vm").await.unwrap();
+    vm.metadata = kube::core::ObjectMeta { name: Some("other".to_owned()), ..Default::default() };
+    cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
+    let goes = says(|status| status.phase.as_deref() == Some("SnapshotInProgress"));
+    wait(&clones, "copy", "going on", goes).await;
+}
+
+#[tokio::test]
+async fn a_machine_that_is_another_one_is_not_overwritten() {
+    let cluster = kept("Halted").await;
+    let snap = snapshot(&cluster, json!({})).await;
+    cut(&cluster, &volume_snapshot(&cluster, &snap).await, true).await;
+    wait(&api::<VirtualMachineSnapshot>(&cluster), "snap", "taken", in_phase("Succeeded")).await;
+    let mut vm: VirtualMachine = cluster.vms.get("vm").await.unwrap();
+    vm.metadata = kube::core::ObjectMeta { name: Some("twin".to_owned()), ..Default::default() };
+    cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
+    let source = json!({ "apiGroup": "snapshot.kubevirt.io", "kind": "VirtualMachineSnapshot", "name": "snap" });
+    clone(&cluster, source, json!({})).await;
+    let clones = api::<VirtualMachineClone>(&cluster);
+    let failed =
+        wait(&clones, "copy", "given up", says(|status| status.phase.as_deref() == Some("Failed"))).await.unwrap();
+    let ready = failed.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
+    let why = "restore source and restore target are different but restore target already exists";
+    assert!(ready.message.unwrap().contains(why));
+}

@@ -1,0 +1,308 @@
+//! Exports: the pod, its Service, token, certificate and manifests, the links, and the end; kubelet and storage are played.
+
+use api::export::v1::{VirtualMachineExport, VirtualMachineExportStatus};
+use api::kubevirt::v1::{KubeVirt, VirtualMachineInstance};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
+use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::certs::{Authority, Leaf};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, machine, start, wait};
+use crate::storage::{claim, on};
+
+fn api<K>(cluster: &Cluster) -> Api<K>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+{
+    Api::namespaced(cluster.client.clone(), "default")
+}
+
+/// A cluster in which virt-operator has made the authority of exports.
+async fn cluster() -> Cluster {
+    let cluster = start().await;
+    authority(&cluster).await;
+    cluster
+}
+
+/// The authority of exports, as virt-operator makes it.
+pub(crate) async fn authority(cluster: &Cluster) {
+    let day = std::time::Duration::from_secs(24 * 3600);
+    let pair = Authority::generate("export.kubevirt.io", kit::clock::now(), day * 7).unwrap().pair().clone();
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), "kubevirt");
+    let secret = json!({ "metadata": { "name": "kubevirt-export-ca" }, "stringData": { "tls.crt": pair.certificate, "tls.key": pair.key } });
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), "kubevirt");
+    let map = json!({ "metadata": { "name": "kubevirt-export-ca" }, "data": { "ca-bundle": pair.certificate } });
+    maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap()).await.unwrap();
+}
+
+async fn export(cluster: &Cluster, kind: &str, name: &str, more: Value) -> VirtualMachineExport {
+    let group = match kind {
+        "VirtualMachine" => Some("kubevirt.io"),
+        "VirtualMachineSnapshot" => Some("snapshot.kubevirt.io"),
+        _ => None,
+    };
+    let source = json!({ "apiGroup": group, "kind": kind, "name": name });
+    let mut object = json!({ "metadata": { "name": "e" }, "spec": { "source": source } });
+    json_patch::merge(&mut object, &json!({ "spec": more }));
+    let api = api::<VirtualMachineExport>(cluster);
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap()
+}
+
+/// The status of the export, once it is so.
+async fn said(
+    cluster: &Cluster,
+    what: &'static str,
+    holds: impl Fn(&VirtualMachineExportStatus) -> bool,
+) -> VirtualMachineExportStatus {
+    let exports = api(cluster);
+    let found = wait(&exports, "e", what, move |found: Option<&VirtualMachineExport>| {
+        found.and_then(|found| found.status.as_deref()).is_some_and(&holds)
+    });
+    *found.await.unwrap().status.unwrap()
+}
+
+fn is(phase: &'static str, reason: &'static str) -> impl Fn(&VirtualMachineExportStatus) -> bool {
+    move |status| {
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+        status.phase.as_deref() == Some(phase) && ready.is_some_and(|c| c.reason.as_deref() == Some(reason))
+    }
+}
+
+/// What the kubelet says of the pod.
+async fn report(cluster: &Cluster, phase: &str) {
+    let ready = if phase == "Running" { "True" } else { "False" };
+    let patch = json!({ "status": { "phase": phase, "conditions": [{ "type": "Ready", "status": ready }] } });
+    cluster.pods.patch_status("virt-export-e", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+fn exists<K>(found: Option<&K>) -> bool {
+    found.is_some()
+}
+
+fn gone<K>(found: Option<&K>) -> bool {
+    found.is_none()
+}
+
+#[tokio::test]
+async fn a_claim_is_exported_once_nobody_uses_it() {
+    let cluster = cluster().await;
+    let user = json!({ "metadata": { "name": "user" }, "spec": {
+        "containers": [{ "name": "c", "image": "i" }],
+        "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "data" } }],
+    } });
+    cluster.pods.create(&PostParams::default(), &serde_json::from_value(user).unwrap()).await.unwrap();
+    export(&cluster, "PersistentVolumeClaim", "data", json!({})).await;
+    let waiting = said(&cluster, "waiting", |status| status.conditions.len() == 2).await;
+    assert_eq!(waiting.conditions[1].reason.as_deref(), Some("PVCNotFound"));
+    claim(&cluster, "data", "pv", "Filesystem").await;
+    let used = said(&cluster, "in use", is("Pending", "InUse")).await;
+    assert_eq!(used.conditions[0].message.as_deref(), Some("PersistentVolumeClaim default/data is in use"));
+    assert!(used.ttl_expiration_time.is_some() && used.token_secret_ref.is_none());
+
+    cluster.end("user").await;
+    wait(&cluster.pods, "virt-export-e", "made", exists::<Pod>).await;
+    let status = said(&cluster, "waiting for its pod", is("Pending", "PodPending")).await;
+    assert_eq!(status.token_secret_ref.as_deref(), Some("export-token-e"));
+    let pod = cluster.pods.get("virt-export-e").await.unwrap();
+    let secret = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].secret.as_ref().unwrap().secret_name.clone();
+    let made = wait(&api::<Secret>(&cluster), &secret.unwrap(), "signed", exists::<Secret>).await.unwrap();
+    assert_eq!(
+        (made.type_.as_deref(), made.owner_references()[0].uid.as_str()),
+        (Some("kubernetes.io/tls"), pod.uid().unwrap().as_str())
+    );
+    let token = api::<Secret>(&cluster).get("export-token-e").await.unwrap();
+    assert_eq!(token.data.unwrap()["token"].0.len(), 20);
+    let service = api::<Service>(&cluster).get("virt-export-e").await.unwrap();
+    assert_eq!(
+        service.spec.unwrap().selector.unwrap(),
+        [("kubevirt.io.virt-export-service".to_owned(), "e".to_owned())].into()
+    );
+
+    report(&cluster, "Running").await;
+    let ready = said(&cluster, "ready", is("Ready", "PodReady")).await;
+    let links = ready.links.unwrap();
+    let volume = &links.internal.as_ref().unwrap().volumes[0];
+    // Nobody has said that it is a disk.
+    let urls: Vec<_> = volume.formats.iter().map(|one| (one.format.as_str(), one.url.as_str())).collect();
+    let base = "https://virt-export-e.default.svc/volumes/data";
+    assert_eq!(urls, [("dir", format!("{base}/dir").as_str()), ("tar.gz", format!("{base}/disk.tar.gz").as_str())]);
+    assert!(links.internal.unwrap().cert.contains("BEGIN CERTIFICATE") && links.external.is_none());
+
+    // Somebody needs the claim: they have it.
+    let user = json!({ "metadata": { "name": "user" }, "spec": {
+        "containers": [{ "name": "c", "image": "i" }],
+        "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "data" } }],
+    } });
+    cluster.pods.create(&PostParams::default(), &serde_json::from_value(user).unwrap()).await.unwrap();
+    let touched = Patch::Merge(json!({ "metadata": { "labels": { "touched": "yes" } } }));
+    api::<PersistentVolumeClaim>(&cluster).patch("data", &PatchParams::default(), &touched).await.unwrap();
+    wait(&cluster.pods, "virt-export-e", "told to end", |pod: Option<&Pod>| {
+        pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+    let paused = said(&cluster, "paused", is("Pending", "InUse")).await;
+    assert!(paused.links.unwrap().internal.is_none());
+}
+
+#[tokio::test]
+async fn a_machine_is_exported_once_it_stands_with_its_manifests() {
+    let cluster = cluster().await;
+    claim(&cluster, "data", "pv", "Block").await;
+    let mut vm = serde_json::to_value(on(json!({ "persistentVolumeClaim": { "claimName": "data" } }))).unwrap();
+    vm["spec"]["runStrategy"] = json!("Always");
+    cluster.vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
+    cluster.pod().await;
+    export(&cluster, "VirtualMachine", "vm", json!({ "tokenSecretRef": "mine", "ttlDuration": "1h" })).await;
+    let running = said(&cluster, "waiting", is("Pending", "InUse")).await;
+    assert_eq!(running.conditions[0].message.as_deref(), Some("Virtual Machine default/vm is running"));
+    assert_eq!(running.token_secret_ref.as_deref(), Some("mine"));
+
+    let halt = Patch::Merge(json!({ "spec": { "runStrategy": "Halted" } }));
+    cluster.vms.patch("vm", &PatchParams::default(), &halt).await.unwrap();
+    wait(&cluster.vmis, "vm", "gone", gone::<VirtualMachineInstance>).await;
+    wait(&cluster.pods, "virt-export-e", "made", exists::<Pod>).await;
+    report(&cluster, "Running").await;
+    let ready = said(&cluster, "ready", is("Ready", "PodReady")).await;
+    assert_eq!(ready.virtual_machine_name.as_deref(), Some("vm"));
+    let internal = ready.links.unwrap().internal.unwrap();
+    assert_eq!(internal.volumes[0].formats[1].url, "https://virt-export-e.default.svc/volumes/data/disk.img.gz");
+    assert_eq!(internal.manifests[0].url, "https://virt-export-e.default.svc/internal/manifests/all");
+    let data = api::<ConfigMap>(&cluster).get("exporter-vm-manifest-e").await.unwrap().data.unwrap();
+    let volume: Value = serde_json::from_str(&data["dv-data"]).unwrap();
+    assert_eq!(volume["spec"]["source"]["http"]["url"], "/volumes/data/disk.img.gz");
+    assert!(!data.contains_key("external_host"));
+
+    // A server that has ended is followed by another.
+    let ended = cluster.pods.get("virt-export-e").await.unwrap().uid();
+    report(&cluster, "Succeeded").await;
+    // It may be gone, and followed by the next one, before this looks.
+    let told =
+        |pod: Option<&Pod>| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || pod.uid() != ended);
+    wait(&cluster.pods, "virt-export-e", "told to go", told).await;
+    let _ = cluster
+        .pods
+        .delete("virt-export-e", &DeleteParams { grace_period_seconds: Some(0), ..Default::default() })
+        .await;
+    wait(&cluster.pods, "virt-export-e", "made anew", |pod: Option<&Pod>| {
+        pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
+    })
+    .await;
+}
+
+/// An export of a claim, served.
+async fn served(cluster: &Cluster) -> Pod {
+    claim(cluster, "data", "pv", "Filesystem").await;
+    export(cluster, "PersistentVolumeClaim", "data", json!({})).await;
+    let pod = wait(&cluster.pods, "virt-export-e", "made", exists::<Pod>).await.unwrap();
+    report(cluster, "Running").await;
+    said(cluster, "ready", is("Ready", "PodReady")).await;
+    pod
+}
+
+/// The certificate of a server called `host`.
+fn certificate(host: &str) -> String {
+    let (now, day) = (kit::clock::now(), std::time::Duration::from_secs(24 * 3600));
+    let authority = Authority::generate("outside", now, day).unwrap();
+    let leaf = Leaf { name: "web".into(), role: "web".into(), dns: vec![host.into()], ..Leaf::default() };
+    authority.issue(&leaf, now, day).unwrap().certificate.trim().to_owned()
+}
+
+/// The link from outside, once it is so; that takes no longer than a watch does.
+async fn outside(cluster: &Cluster, holds: impl Fn(Option<&str>) -> bool) -> Option<(String, String)> {
+    let url = |status: &VirtualMachineExportStatus| {
+        let link = status.links.as_ref()?.external.as_ref()?;
+        Some((link.volumes[0].formats[0].url.clone(), link.cert.clone()))
+    };
+    let soon = std::time::Duration::from_secs(40);
+    let so = said(cluster, "reached from outside", |status| holds(url(status).as_ref().map(|(url, _)| url.as_str())));
+    url(&tokio::time::timeout(soon, so).await.unwrap())
+}
+
+#[tokio::test]
+async fn links_from_outside_come_and_go_with_the_way() {
+    let cluster = cluster().await;
+    served(&cluster).await;
+    let own = |name: &str| json!({ "name": name, "namespace": "kubevirt" });
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), "kubevirt");
+    let shown = certificate("*.example");
+    let secret = json!({ "metadata": own("web"), "stringData": { "tls.crt": shown } });
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+    let ingress = json!({ "metadata": own("out"), "spec": {
+        "tls": [{ "hosts": ["x.example"], "secretName": "web" }],
+        "rules": [{ "host": "x.example", "http": { "paths": [{
+            "path": "/", "pathType": "Prefix",
+            "backend": { "service": { "name": "virt-exportproxy", "port": { "number": 443 } } },
+        }] } }],
+    } });
+    let ingresses: Api<Ingress> = Api::namespaced(cluster.client.clone(), "kubevirt");
+    ingresses.create(&PostParams::default(), &serde_json::from_value(ingress).unwrap()).await.unwrap();
+    let path = "/api/export.kubevirt.io/v1/namespaces/default/virtualmachineexports/e/volumes/data/dir";
+    let (url, believed) = outside(&cluster, |url| url.is_some()).await.unwrap();
+    assert_eq!((url, believed), (format!("https://x.example{path}"), shown));
+    ingresses.delete("out", &DeleteParams::default()).await.unwrap();
+    outside(&cluster, |url| url.is_none()).await;
+
+    // OpenShift's kind may come at any time, and is looked for.
+    let kind = json!({ "metadata": { "name": "routes.route.openshift.io" }, "spec": {
+        "group": "route.openshift.io", "scope": "Namespaced",
+        "names": { "kind": "Route", "plural": "routes", "singular": "route", "listKind": "RouteList" },
+        "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        } } }],
+    } });
+    let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    crds.create(&PostParams::default(), &serde_json::from_value(kind).unwrap()).await.unwrap();
+    let shown = certificate("exports.apps.example");
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), "kubevirt");
+    let roots = json!({ "metadata": own("kube-root-ca.crt"), "data": { "ca.crt": shown } });
+    maps.create(&PostParams::default(), &serde_json::from_value(roots).unwrap()).await.unwrap();
+    let route = json!({
+        "apiVersion": "route.openshift.io/v1", "kind": "Route", "metadata": own("out"),
+        "spec": { "to": { "kind": "Service", "name": "virt-exportproxy" } },
+        "status": { "ingress": [{ "host": "exports.apps.example" }] },
+    });
+    let uri = "/apis/route.openshift.io/v1/namespaces/kubevirt/routes";
+    let request =
+        http::Request::post(uri).header("content-type", "application/json").body(route.to_string().into_bytes());
+    cluster.client.request::<Value>(request.unwrap()).await.unwrap();
+    let (url, believed) = outside(&cluster, |url| url.is_some()).await.unwrap();
+    assert_eq!((url, believed), (format!("https://exports.apps.example{path}"), shown));
+}
+
+#[tokio::test]
+async fn servers_offer_the_tls_that_is_asked_for() {
+    let cluster = cluster().await;
+    let told = |pod: &Pod| {
+        let all = pod.spec.as_ref().unwrap().containers[0].env.iter().flatten();
+        let of = |name: &str| all.clone().find(|one| one.name == name).and_then(|one| one.value.clone());
+        (of("TLS_MIN_VERSION"), of("TLS_CIPHERS"))
+    };
+    let pod = served(&cluster).await;
+    assert_eq!(told(&pod), (None, None));
+    let kubevirts: Api<KubeVirt> = Api::namespaced(cluster.client.clone(), "kubevirt");
+    let modern = json!({ "metadata": { "name": "kubevirt" }, "spec": { "configuration": {
+        "tlsConfiguration": { "minTLSVersion": "VersionTLS13" },
+    } } });
+    kubevirts.create(&PostParams::default(), &serde_json::from_value(modern).unwrap()).await.unwrap();
+    // No node has it: it is gone as soon as it is deleted, and another may be there before this looks.
+    let before = pod.uid();
+    let next = wait(&cluster.pods, "virt-export-e", "made anew", |pod: Option<&Pod>| {
+        pod.is_some_and(|pod| pod.uid() != before)
+    });
+    assert_eq!(told(&next.await.unwrap()), (Some("VersionTLS13".to_owned()), None));
+}
+
+#[tokio::test]
+async fn a_machine_without_volumes_is_skipped_and_an_export_ends_with_its_time() {
+    let cluster = cluster().await;
+    cluster.vms.create(&PostParams::default(), &machine("Halted")).await.unwrap();
+    export(&cluster, "VirtualMachine", "vm", json!({ "ttlDuration": "3s" })).await;
+    said(&cluster, "skipped", is("Skipped", "VMNoVolumes")).await;
+    wait(&api(&cluster), "e", "gone", gone::<VirtualMachineExport>).await;
+}
