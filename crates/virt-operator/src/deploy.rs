@@ -14,7 +14,9 @@ use k8s_openapi::api::{
     core::v1::Node,
 };
 use kit::{
-    Chain, clock,
+    Chain,
+    apply::{self, Applied},
+    clock,
     queue::Next,
     store::{Key, Store},
     tls::Material,
@@ -25,11 +27,9 @@ use kube::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::Mutex;
 
 use crate::{
-    apply::{self, Applied},
-    certificates, customize,
+    MANAGER, certificates, customize,
     error::Error,
     manifests::{self, Input, Placement, crds},
     remove, rollout,
@@ -62,7 +62,7 @@ pub struct Context {
     /// The operator's own certificate.
     pub material: Arc<Material>,
     /// What was applied last.
-    pub applied: Mutex<Applied>,
+    pub applied: Applied,
     /// This operator has applied its CRDs.
     pub schemas: AtomicBool,
 }
@@ -145,13 +145,19 @@ fn seen(context: &Context, key: &Key) -> Seen {
 
 async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> Result<Next, Error> {
     let namespace = kubevirt.namespace().unwrap_or_default();
-    let held = certificates::read(&context.client, &namespace).await?;
-    let wanted = certificates::plan(&namespace, &held, certificates::lifetimes(&kubevirt.spec), clock::now())?;
-    if let Err(error) = context.material.set(&wanted.own) {
+    let ring = certificates::keyring(&namespace, certificates::lifetimes(&kubevirt.spec));
+    let held = ring.read(&context.client, &namespace).await.map_err(Error::api("read", "certificates", &namespace))?;
+    let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
+    let exports = certificates::exports(certificates::lifetimes(&kubevirt.spec));
+    let signing =
+        exports.read(&context.client, &namespace).await.map_err(Error::api("read", "certificates", &namespace))?;
+    let signing = exports.plan(&signing, clock::now()).map_err(Error::Certificates)?;
+    if let Some(own) = renewed.leaves.get(certificates::OWN)
+        && let Err(error) = context.material.set(own)
+    {
         tracing::warn!(error = %Chain(&error), "own certificate not used");
     }
-    let input = input(context, kubevirt, version, wanted.bundle.clone()).await?;
-    let mut applied = context.applied.lock().await;
+    let input = input(context, kubevirt, version, renewed.bundle.clone()).await?;
     // Pods mount certificates and start from accounts: what they need goes first, or they wait for a retry.
     let mut all = manifests::render(&input);
     if let Some(wanted) = &kubevirt.spec.customize_components {
@@ -159,29 +165,29 @@ async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> R
     }
     let (first, rest): (Vec<Value>, Vec<Value>) =
         all.into_iter().partition(|m| !matches!(m["kind"].as_str(), Some("Deployment" | "DaemonSet")));
-    let mut early = wanted.manifests;
+    let labels = json!({ "app.kubernetes.io/managed-by": MANAGER, "kubevirt.io": "" });
+    let mut early = ring.manifests(&renewed, &namespace, &labels);
+    early.extend(exports.manifests(&signing, &namespace, &labels));
     let (accounts, others): (Vec<Value>, Vec<Value>) = first
         .into_iter()
         .partition(|m| matches!(m["kind"].as_str(), Some("ServiceAccount" | "PriorityClass" | "ClusterRole" | "Role")));
     early.extend(accounts);
-    apply::all(&context.client, &mut applied, &early).await?;
-    let mut fixed = std::mem::take(&mut *applied);
+    apply::all(&context.client, &context.applied, &early).await?;
     let schemas = async {
         // Once by each operator, because its version may differ; and again when somebody deleted one.
         if context.schemas.load(Ordering::Acquire) && installed(&context.client).await {
-            return Ok(());
+            return Ok::<(), apply::Error>(());
         }
-        apply::crds(&context.client, crds::ALL).await?;
+        apply::crds(&context.client, MANAGER, crds::ALL).await?;
         context.schemas.store(true, Ordering::Release);
         Ok(())
     };
     let mut late = rollout::now(rest, &seen(context, &Key::of(kubevirt)), &version.deployment_id);
     late.extend(others);
-    let (schemas, workloads) = tokio::join!(schemas, apply::all(&context.client, &mut fixed, &late));
-    *applied = fixed;
+    let (schemas, workloads) = tokio::join!(schemas, apply::all(&context.client, &context.applied, &late));
     schemas?;
     workloads?;
-    Ok(Next::After(wanted.again.min(std::time::Duration::from_secs(600))))
+    Ok(Next::After(renewed.again.min(signing.again).min(std::time::Duration::from_secs(600))))
 }
 
 /// True when every CRD is there.

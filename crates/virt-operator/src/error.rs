@@ -16,12 +16,15 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
+    /// A manifest could not be applied or removed.
+    #[error(transparent)]
+    Apply(#[from] kit::apply::Error),
     /// A certificate could not be made.
     #[error("cannot make the certificates")]
     Certificates(#[source] kit::certs::Error),
     /// What the administrator wants changed cannot be.
     #[error("the components cannot be customised")]
-    Customize(#[source] crate::customize::Refusal),
+    Customize(#[source] kit::customize::Refusal),
     /// The process could not be set up.
     #[error("cannot {what}")]
     Setup {

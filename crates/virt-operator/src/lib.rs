@@ -4,7 +4,6 @@
 //! KubeVirt -> certificates (plan) + manifests (render) -> server-side apply, in parallel -> readiness -> status
 //! ```
 
-pub mod apply;
 pub mod certificates;
 pub mod customize;
 pub mod deploy;
@@ -19,12 +18,14 @@ pub mod webhook;
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+use api::kubevirt::tls::asked;
 use api::kubevirt::v1::KubeVirt;
 use deploy::{Context, Images};
 pub use error::Error;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kit::{
     Task,
+    apply::Applied,
     health::{self, Ready},
     lease, metrics,
     queue::Queue,
@@ -35,7 +36,9 @@ use kit::{
 };
 use kube::{Api, Client, Resource, ResourceExt, runtime::watcher};
 use prometheus_client::registry::Registry;
-use tokio::sync::Mutex;
+
+/// Field manager of everything this operator applies.
+pub const MANAGER: &str = "virt-operator";
 
 /// Command line of virt-operator.
 #[derive(Clone, Debug, clap::Args)]
@@ -82,7 +85,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let operator = Operator::new(client.clone(), images, material.clone());
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
-    let config = tls::server(material, None).map_err(Error::setup("configure TLS"))?;
+    let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
+    let all = Api::<KubeVirt>::all(client.clone());
+    let _obeying = tls::follow(all, watcher::Config::default(), vec![config.clone()], asked);
     let router = health::router(ready.clone())
         .merge(metrics::router(Registry::default()))
         .merge(webhook::router(operator.context.kubevirts.clone(), client.clone()));
@@ -112,7 +117,7 @@ impl Operator {
             deployments: Store::default(),
             daemon_sets: Store::default(),
             material,
-            applied: Mutex::default(),
+            applied: Applied::by(MANAGER),
             schemas: AtomicBool::new(false),
         });
         let queue = Queue::default();

@@ -3,15 +3,15 @@
 use api::kubevirt::{v1::KubeVirt, words::finalizer};
 use futures::{StreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kit::{clock, queue::Next};
+use kit::{apply, clock, keyring::Lifetimes, queue::Next};
 use kube::{Api, ResourceExt, api::ListParams};
 use std::time::Duration;
 
 use crate::{
-    apply, certificates,
+    certificates,
     deploy::{Context, patch_finalizers, write},
     error::Error,
-    manifests::{self, Input, crds, workloads},
+    manifests::{self, Input, crds},
     status,
 };
 
@@ -38,7 +38,7 @@ pub(crate) async fn sync(context: &Context, kubevirt: &KubeVirt) -> Result<Next,
         return Ok(Next::After(Duration::from_millis(500)));
     }
     everything_else(context, &kubevirt.namespace().unwrap_or_default()).await?;
-    context.applied.lock().await.forget();
+    context.applied.forget();
     write(context, kubevirt, status::deleting(kubevirt, true, now)).await?;
     let kept: Vec<String> = kubevirt.finalizers().iter().filter(|name| *name != finalizer::KUBEVIRT).cloned().collect();
     patch_finalizers(context, kubevirt, &kept).await?;
@@ -50,15 +50,16 @@ async fn everything_else(context: &Context, namespace: &str) -> Result<(), Error
     let mut all: Vec<String> = manifests::render(&input).iter().map(apply::address).collect();
     // Webhooks go first: nothing answers them any more.
     all.sort_by_key(|address| !address.contains("webhookconfigurations"));
-    let secrets = certificates::leaves(namespace).into_iter().map(|(name, _)| name);
-    for secret in secrets.chain([certificates::AUTHORITY.to_owned()]) {
-        all.push(format!("/api/v1/namespaces/{namespace}/secrets/{secret}"));
+    for ring in [certificates::keyring(namespace, Lifetimes::default()), certificates::exports(Lifetimes::default())] {
+        for secret in ring.leaves.into_iter().map(|(name, _)| name).chain([ring.authority]) {
+            all.push(format!("/api/v1/namespaces/{namespace}/secrets/{secret}"));
+        }
+        all.push(format!("/api/v1/namespaces/{namespace}/configmaps/{}", ring.bundle));
     }
-    all.push(format!("/api/v1/namespaces/{namespace}/configmaps/{}", workloads::CA_BUNDLE));
-    let results: Vec<Result<(), Error>> = stream::iter(all)
+    let results: Vec<Result<(), apply::Error>> = stream::iter(all)
         .map(|address| async move { apply::delete(&context.client, &address).await })
         .buffered(8)
         .collect()
         .await;
-    results.into_iter().collect()
+    Ok(results.into_iter().collect::<Result<(), _>>()?)
 }

@@ -106,12 +106,14 @@ async fn answer(
             decide("Denied", "NotANodeAgent", &why).await?;
         }
         Verdict::Sign(node) => {
-            let held = certificates::read(&context.client, namespace).await?;
+            let kubevirt = context.kubevirts.list().into_iter().next();
+            let lifetimes = certificates::lifetimes(&kubevirt.map(|kubevirt| kubevirt.spec).unwrap_or_default());
+            let ring = certificates::keyring(namespace, lifetimes);
+            let held = ring.read(&context.client, namespace).await;
+            let held = held.map_err(Error::api("read", "certificates", namespace))?;
             let Some(authority) = held.authority else { return Ok(Next::After(SOON)) };
             let authority = Authority::from_pair(authority).map_err(Error::Certificates)?;
             decide("Approved", "BoundToNode", &format!("its token is bound to node {node}")).await?;
-            let kubevirt = context.kubevirts.list().into_iter().next();
-            let lifetimes = certificates::lifetimes(&kubevirt.map(|kubevirt| kubevirt.spec).unwrap_or_default());
             let certificate = sign(&authority, request, &node, lifetimes.leaf)?;
             let patch: Value = json!({ "status": { "certificate": BASE64_STANDARD.encode(certificate) } });
             let signed = api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;

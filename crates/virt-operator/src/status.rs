@@ -204,7 +204,7 @@ mod tests {
                 "desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberAvailable": 1 },
         });
         Seen {
-            deployments: vec![deployment("virt-api"), deployment("virt-controller")],
+            deployments: vec![deployment("virt-api"), deployment("virt-controller"), deployment("virt-exportproxy")],
             daemon_set: Some(serde_json::from_value(set).unwrap()),
             created: true,
             failure: None,

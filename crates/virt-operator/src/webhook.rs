@@ -1,6 +1,7 @@
 //! Admission of the KubeVirt object itself.
 
 mod migrations;
+mod tls;
 
 use api::kubevirt::v1::{
     CustomizeComponents, KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet,
@@ -19,7 +20,7 @@ use kit::{
 use kube::{Api, Client, api::ListParams};
 use serde_json::Value;
 
-use crate::{certificates, customize};
+use crate::customize;
 
 /// What protects a cluster with machines in it.
 const BLOCK: &str = "BlockUninstallIfWorkloadsExist";
@@ -79,7 +80,9 @@ fn create(request: &Request, held: &[Key]) -> Verdict {
 fn update(request: &Request) -> Verdict {
     let causes = causes(&request.object);
     if causes.is_empty() {
-        return Verdict::Allow { warnings: migrations::warnings(&request.object) };
+        let mut warnings = migrations::warnings(&request.object);
+        warnings.extend(tls::warnings(&request.object));
+        return Verdict::Allow { warnings };
     }
     Verdict::Invalid(causes)
 }
@@ -87,6 +90,7 @@ fn update(request: &Request) -> Verdict {
 fn causes(object: &Value) -> Vec<Cause> {
     let mut causes = rotation(object);
     causes.extend(migrations::causes(object));
+    causes.extend(tls::causes(object));
     let wanted = object.pointer("/spec/customizeComponents").cloned().unwrap_or_default();
     let wanted: CustomizeComponents = serde_json::from_value(wanted).unwrap_or_default();
     causes.extend(customize::check(&wanted).into_iter().map(|refusal| Cause {
@@ -103,7 +107,7 @@ fn rotation(object: &Value) -> Vec<Cause> {
         for field in ["duration", "renewBefore"] {
             let pointer = format!("/spec/certificateRotateStrategy/selfSigned/{part}/{field}");
             let Some(text) = object.pointer(&pointer).and_then(Value::as_str) else { continue };
-            if certificates::duration(text).is_none() {
+            if kit::duration::parse(text).is_none() {
                 let path = format!("spec.certificateRotateStrategy.selfSigned.{part}.{field}");
                 causes.push(Cause {
                     reason: "FieldValueInvalid",

@@ -25,6 +25,11 @@ struct Hook {
 const HOOK: Hook =
     Hook { name: "", path: "", operations: &[], group: "kubevirt.io", versions: &["v1alpha3", "v1"], resources: &[] };
 
+const SNAPSHOT: Hook = Hook { group: "snapshot.kubevirt.io", versions: &["v1beta1"], ..HOOK };
+
+const CLONE: Hook =
+    Hook { group: "clone.kubevirt.io", versions: &["v1beta1"], resources: &["virtualmachineclones"], ..HOOK };
+
 const VALIDATORS: &[Hook] = &[
     Hook {
         name: "virtualmachineinstances-create-validator.kubevirt.io",
@@ -76,6 +81,50 @@ const VALIDATORS: &[Hook] = &[
         versions: &["v1alpha1"],
         resources: &["migrationpolicies"],
     },
+    Hook {
+        name: "virtualmachinesnapshot-validator.snapshot.kubevirt.io",
+        path: "/virtualmachinesnapshots-validate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachinesnapshots"],
+        ..SNAPSHOT
+    },
+    Hook {
+        name: "virtualmachinerestore-validator.snapshot.kubevirt.io",
+        path: "/virtualmachinerestores-validate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachinerestores"],
+        ..SNAPSHOT
+    },
+    Hook {
+        name: "vm-clone-validator.kubevirt.io",
+        path: "/vm-clone-validate-create",
+        operations: &["CREATE", "UPDATE"],
+        ..CLONE
+    },
+    Hook {
+        name: "virtualmachinebackup-validator.backup.kubevirt.io",
+        path: "/virtualmachinebackups-validate",
+        operations: &["CREATE", "UPDATE"],
+        group: "backup.kubevirt.io",
+        versions: &["v1alpha1"],
+        resources: &["virtualmachinebackups"],
+    },
+    Hook {
+        name: "virtualmachinebackuptracker-validator.backup.kubevirt.io",
+        path: "/virtualmachinebackuptrackers-validate",
+        operations: &["CREATE", "UPDATE"],
+        group: "backup.kubevirt.io",
+        versions: &["v1alpha1"],
+        resources: &["virtualmachinebackuptrackers"],
+    },
+    Hook {
+        name: "virtualmachineexport-validator.export.kubevirt.io",
+        path: "/virtualmachineexports-validate",
+        operations: &["CREATE", "UPDATE"],
+        group: "export.kubevirt.io",
+        versions: &["v1beta1", "v1"],
+        resources: &["virtualmachineexports"],
+    },
 ];
 
 const MUTATORS: &[Hook] = &[
@@ -99,6 +148,12 @@ const MUTATORS: &[Hook] = &[
         operations: &["CREATE"],
         resources: &["virtualmachineinstancemigrations"],
         ..HOOK
+    },
+    Hook {
+        name: "virtualmachineclones-mutator.kubevirt.io",
+        path: "/vm-clone-mutate-create",
+        operations: &["CREATE"],
+        ..CLONE
     },
 ];
 

@@ -25,6 +25,7 @@ pub fn render(input: &Input) -> Vec<Value> {
         ("kubevirt-apiserver", api_cluster(), api_own()),
         ("kubevirt-controller", controller_cluster(), controller_own()),
         ("kubevirt-handler", handler_cluster(), handler_own()),
+        ("kubevirt-exportproxy", proxy_cluster(), json!([])),
     ] {
         let namespace = &input.namespace;
         let subject = json!([{ "kind": "ServiceAccount", "namespace": namespace, "name": name }]);
@@ -36,11 +37,13 @@ pub fn render(input: &Input) -> Vec<Value> {
             "metadata": { "name": name }, "rules": cluster,
         }));
         out.push(binding(name, name, &subject));
-        out.push(json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": { "name": name, "namespace": namespace }, "rules": own,
-        }));
-        out.push(own_binding(name, namespace, "Role", name, &subject));
+        if own.as_array().is_some_and(|rules| !rules.is_empty()) {
+            out.push(json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+                "metadata": { "name": name, "namespace": namespace }, "rules": own,
+            }));
+            out.push(own_binding(name, namespace, "Role", name, &subject));
+        }
         if name == "kubevirt-apiserver" {
             out.push(binding("kubevirt-apiserver-auth-delegator", "system:auth-delegator", &subject));
             let reader = "extension-apiserver-authentication-reader";
@@ -102,7 +105,13 @@ fn api_cluster() -> Value {
         rule("kubevirt.io", &["virtualmachines/status"], &["patch"]),
         rule("kubevirt.io", &["virtualmachineinstancemigrations"], &["create", "get", "list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),
+        rule("snapshot.kubevirt.io", &["virtualmachinerestores"], &["list"]),
+        // Whether what was kept of a machine can be brought to another.
+        rule("snapshot.kubevirt.io", &["virtualmachinesnapshots", "virtualmachinesnapshotcontents"], &["get"]),
         rule("", &["nodes", "pods"], &["get"]),
+        // Whether a guest's memory fits onto a claim.
+        rule("", &["persistentvolumeclaims"], &["get"]),
+        rule("cdi.kubevirt.io", &["cdiconfigs"], &["get"]),
     ])
 }
 
@@ -125,7 +134,39 @@ fn controller_cluster() -> Value {
         // Disks that move with their guests: into claims of their own, and back under their claims' names.
         rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
-        rule("storage.k8s.io", &["storageclasses"], &["get"]),
+        rule("storage.k8s.io", &["storageclasses"], READ),
+        // Disks that machines are made with; what other namespaces have is copied on the word of the machine's own account.
+        rule("cdi.kubevirt.io", &["datavolumes"], &["get", "list", "watch", "create", "delete", "patch"]),
+        rule("cdi.kubevirt.io", &["datavolumes/source"], &["create"]),
+        rule("cdi.kubevirt.io", &["storageprofiles"], &["get"]),
+        rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
+        // Snapshots of machines: of their volumes, while their file systems are frozen.
+        rule("snapshot.kubevirt.io", &["*"], &["*"]),
+        rule("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "list", "watch", "create", "delete"]),
+        rule("snapshot.storage.k8s.io", &["volumesnapshotclasses"], READ),
+        rule("clone.kubevirt.io", &["virtualmachineclones"], &["get", "list", "watch", "delete"]),
+        rule("clone.kubevirt.io", &["virtualmachineclones/status"], &["patch"]),
+        rule("clone.kubevirt.io", &["virtualmachineclones/finalizers"], &["update"]),
+        rule(
+            "subresources.kubevirt.io",
+            &["virtualmachineinstances/freeze", "virtualmachineinstances/unfreeze"],
+            &["update"]
+        ),
+        // Backups of machines: they are written by the launchers.
+        rule("backup.kubevirt.io", &["*"], &["*"]),
+        rule(
+            "subresources.kubevirt.io",
+            &["virtualmachineinstances/backup", "virtualmachineinstances/redefine-checkpoint"],
+            &["update"]
+        ),
+        // Exports: what is made for one goes with it, and tokens and certificates are made without ever being read.
+        rule("export.kubevirt.io", &["virtualmachineexports"], &["get", "list", "watch", "create", "delete", "patch"]),
+        rule("export.kubevirt.io", &["virtualmachineexports/status"], &["patch"]),
+        rule("export.kubevirt.io", &["virtualmachineexports/finalizers"], &["update"]),
+        rule("template.kubevirt.io", &["virtualmachinetemplates"], &["get"]),
+        rule("", &["services"], &["get", "create"]),
+        rule("", &["secrets"], &["create"]),
+        rule("", &["configmaps"], &["create", "patch"]),
         // Whether a lost node's volumes are free, and whose leases are renewed.
         rule("storage.k8s.io", &["csidrivers"], &["get"]),
         rule("storage.k8s.io", &["volumeattachments"], &["list"]),
@@ -135,7 +176,23 @@ fn controller_cluster() -> Value {
 }
 
 fn controller_own() -> Value {
-    json!([rule("coordination.k8s.io", &["leases"], &["get", "create", "update"])])
+    json!([
+        rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
+        // The authority of exports, and the certificates of the ways to them from outside.
+        rule("", &["configmaps"], &["get"]),
+        rule("", &["secrets"], &["get"]),
+        rule("networking.k8s.io", &["ingresses"], &["list", "watch"]),
+        rule("route.openshift.io", &["routes"], &["list", "watch"]),
+    ])
+}
+
+/// The proxy finds an export's server by the export, and holds no token.
+fn proxy_cluster() -> Value {
+    json!([
+        rule("export.kubevirt.io", &["virtualmachineexports"], &["get"]),
+        // What it is to offer of TLS.
+        rule("kubevirt.io", &["kubevirts"], &["list", "watch"]),
+    ])
 }
 
 /// What the token on each node may do. The admission policies beside this narrow the writes to the node's own objects.

@@ -1,5 +1,6 @@
-//! virt-api, virt-controller and virt-handler: Services, Deployments and the DaemonSet.
+//! virt-api, virt-controller, virt-exportproxy and virt-handler: Services, Deployments and the DaemonSet.
 
+use api::export::words::{AUTHORITY as EXPORT_CA, PROXY};
 use api::kubevirt::words::label;
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ const MIGRATION_INTERFACE: &str = "migration0";
 const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 
 /// Names of the Deployments and the DaemonSet, whose readiness is the product's.
-pub const DEPLOYMENTS: [&str; 2] = ["virt-api", "virt-controller"];
+pub const DEPLOYMENTS: [&str; 3] = ["virt-api", "virt-controller", PROXY];
 /// The DaemonSet.
 pub const DAEMON_SET: &str = "virt-handler";
 
@@ -47,9 +48,17 @@ pub fn render(input: &Input) -> Vec<Value> {
             "virt-operator",
             &json!([{ "name": "webhooks", "port": 443, "targetPort": PORT }]),
         ),
+        service(input, PROXY, PROXY, &json!([{ "name": "https", "port": 443, "targetPort": PORT }])),
         metrics_service(input),
-        deployment(input, "virt-api", "kubevirt-apiserver", &[]),
-        deployment(input, "virt-controller", "kubevirt-controller", &[("LAUNCHER_IMAGE", &input.launcher_image)]),
+        // The launcher's image has tools for disks, and is on the nodes already.
+        deployment(input, "virt-api", "kubevirt-apiserver", &[("GS_IMAGE", &input.launcher_image)]),
+        deployment(
+            input,
+            "virt-controller",
+            "kubevirt-controller",
+            &[("LAUNCHER_IMAGE", &input.launcher_image), ("EXPORTER_IMAGE", &input.component_image)],
+        ),
+        export_proxy(input),
         daemon_set(input),
         budget(input, "virt-api"),
         budget(input, "virt-controller"),
@@ -198,11 +207,21 @@ fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) 
     })
 }
 
+/// It believes the authority of export servers, and no other.
+fn export_proxy(input: &Input) -> Value {
+    let mut out = deployment(input, PROXY, "kubevirt-exportproxy", &[]);
+    let pod = &mut out["spec"]["template"]["spec"];
+    pod["volumes"][1] = json!({ "name": "ca", "configMap": { "name": EXPORT_CA } });
+    pod["containers"][0]["volumeMounts"][1]["mountPath"] = json!(format!("/etc/{PROXY}/exportca"));
+    out
+}
+
 /// The Secret with the certificate of a component.
 pub fn certificate_secret(component: &str) -> String {
     match component {
         "virt-controller" => "kubevirt-controller-certs".to_owned(),
         "virt-operator" => "kubevirt-operator-certs".to_owned(),
+        PROXY => "kubevirt-exportproxy-certs".to_owned(),
         other => format!("kubevirt-{other}-certs"),
     }
 }

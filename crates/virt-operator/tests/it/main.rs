@@ -3,6 +3,7 @@
 
 mod node_agent;
 mod update;
+mod versions;
 
 use std::{fmt::Debug, time::Duration};
 
@@ -11,21 +12,21 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
         apps::v1::{DaemonSet, Deployment},
-        core::v1::{ConfigMap, Namespace, Node, Secret, ServiceAccount},
+        core::v1::{ConfigMap, Node, Secret, ServiceAccount},
         rbac::v1::ClusterRole,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
-use kit::{shutdown::CancellationToken, tls::Material};
+use kit::{apply::Applied, shutdown::CancellationToken, tls::Material};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     runtime::wait::{Condition, await_condition},
 };
-use kube_apiserver::ApiServer;
+use kube_apiserver::{ApiServer, request::User};
 use serde::de::DeserializeOwned;
-use serde_json::json;
-use virt_operator::{Operator, deploy::Images, manifests::crds};
+use serde_json::{Value, json};
+use virt_operator::{Operator, deploy::Images, install, manifests::crds};
 
 const NAMESPACE: &str = "kubevirt";
 
@@ -50,6 +51,7 @@ fn gone<K>(object: Option<&K>) -> bool {
 async fn ready(client: &Client) {
     deployment_ready(client, "virt-api").await;
     deployment_ready(client, "virt-controller").await;
+    deployment_ready(client, "virt-exportproxy").await;
     handler_ready(client).await;
 }
 
@@ -77,12 +79,10 @@ async fn handler_ready(client: &Client) {
 
 /// What has to be there before the operator, and a KubeVirt object.
 async fn cluster(client: &Client) -> Api<KubeVirt> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let own: CustomResourceDefinition = serde_saphyr::from_str(crds::KUBEVIRT).unwrap();
-    definitions.create(&PostParams::default(), &own).await.unwrap();
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace = json!({ "metadata": { "name": NAMESPACE } });
-    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace).unwrap()).await.unwrap();
+    let manifests: Vec<Value> = serde_saphyr::from_multiple(&install::operator().unwrap()).unwrap();
+    // The operator is this test.
+    let manifests: Vec<_> = manifests.into_iter().filter(|manifest| manifest["kind"] != "Deployment").collect();
+    kit::apply::all(client, &Applied::by("test"), &manifests).await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     let node = serde_json::from_value(json!({ "metadata": { "name": "node1" } })).unwrap();
     nodes.create(&PostParams::default(), &node).await.unwrap();
@@ -90,6 +90,15 @@ async fn cluster(client: &Client) -> Api<KubeVirt> {
     let wanted = json!({ "metadata": { "name": "kubevirt", "namespace": NAMESPACE }, "spec": {} });
     kubevirts.create(&PostParams::default(), &serde_json::from_value(wanted).unwrap()).await.unwrap();
     kubevirts
+}
+
+/// The operator's account, with the rights that it is installed with and no other.
+fn account(server: &ApiServer) -> Client {
+    server.client_as(User {
+        name: format!("system:serviceaccount:{NAMESPACE}:kubevirt-operator"),
+        groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
+        ..User::default()
+    })
 }
 
 fn images() -> Images {
@@ -104,7 +113,7 @@ async fn the_product_is_deployed_and_removed() {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let stop = CancellationToken::new();
     let material = Material::new();
-    let _running = Operator::new(client.clone(), images(), material.clone()).start(&stop);
+    let _running = Operator::new(account(&server), images(), material.clone()).start(&stop);
     ready(&client).await;
     let found = wait(&kubevirts, "kubevirt", "deployed", |kv: Option<&KubeVirt>| {
         let status = kv.and_then(|kv| kv.status.as_ref());
@@ -124,10 +133,19 @@ async fn the_product_is_deployed_and_removed() {
 
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    for name in ["kubevirt-ca", "kubevirt-virt-api-certs", "kubevirt-virt-handler-certs", "kubevirt-controller-certs"] {
+    for name in [
+        "kubevirt-ca",
+        "kubevirt-virt-api-certs",
+        "kubevirt-virt-handler-certs",
+        "kubevirt-controller-certs",
+        "kubevirt-export-ca",
+        "kubevirt-exportproxy-certs",
+    ] {
         assert!(secrets.get(name).await.unwrap().data.unwrap().contains_key("tls.crt"), "{name}");
     }
-    assert!(maps.get("kubevirt-ca").await.unwrap().data.unwrap()["ca-bundle"].contains("BEGIN CERTIFICATE"));
+    for name in ["kubevirt-ca", "kubevirt-export-ca"] {
+        assert!(maps.get(name).await.unwrap().data.unwrap()["ca-bundle"].contains("BEGIN CERTIFICATE"), "{name}");
+    }
     assert!(material.is_set());
     assert_eq!(ours(&definitions).await, crds::ALL.len() + 1);
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -146,7 +164,12 @@ async fn the_product_is_deployed_and_removed() {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     assert!(accounts.get_opt("kubevirt-handler").await.unwrap().is_none());
     assert!(roles.get_opt("kubevirt.io:admin").await.unwrap().is_none());
-    assert!(secrets.get_opt("kubevirt-ca").await.unwrap().is_none());
+    for name in ["kubevirt-ca", "kubevirt-export-ca"] {
+        assert!(
+            secrets.get_opt(name).await.unwrap().is_none() && maps.get_opt(name).await.unwrap().is_none(),
+            "{name}"
+        );
+    }
     assert!(mutating.get_opt("virt-api-mutator").await.unwrap().is_none());
     wait(&deployments, "virt-api", "gone", |found: Option<&Deployment>| {
         // Garbage collection is not part of this server; being told to go is enough.

@@ -5,16 +5,14 @@ use k8s_openapi::{
     api::core::v1::{Namespace, Node, Secret},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
+use kit::apply::{self, Applied};
 use kube::{
     Api, Client, Error,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use kube_apiserver::{ApiServer, request::User};
 use serde_json::json;
-use virt_operator::{
-    apply::{self, Applied},
-    manifests::{self, Input, crds},
-};
+use virt_operator::manifests::{self, Input, crds};
 
 /// The HTTP code of a refusal; 200 when there was none.
 fn code<T>(result: Result<T, Error>) -> u16 {
@@ -57,7 +55,7 @@ async fn cluster() -> (ApiServer, Client) {
             kind.contains("Role") || kind.starts_with("ValidatingAdmissionPolicy") || kind == "ServiceAccount"
         })
         .collect();
-    apply::all(&admin, &mut Applied::default(), &manifests).await.unwrap();
+    apply::all(&admin, &Applied::by(virt_operator::MANAGER), &manifests).await.unwrap();
     (server, admin)
 }
 

@@ -15,7 +15,7 @@ use kube_apiserver::ApiServer;
 use serde_json::json;
 use virt_operator::Operator;
 
-use crate::{NAMESPACE, cluster, deployment_ready, handler_ready, images, ready, wait};
+use crate::{NAMESPACE, account, cluster, deployment_ready, handler_ready, images, ready, wait};
 
 fn image(template: Option<&PodTemplateSpec>) -> Option<&str> {
     template?.spec.as_ref()?.containers.first()?.image.as_deref()
@@ -65,7 +65,7 @@ async fn an_update_and_the_way_back() {
     let client = server.client();
     let kubevirts = cluster(&client).await;
     let stop = CancellationToken::new();
-    let _running = Operator::new(client.clone(), images(), Material::new()).start(&stop);
+    let _running = Operator::new(account(&server), images(), Material::new()).start(&stop);
     ready(&client).await;
     let first = status(&kubevirts, "deployed", done).await;
     // Nobody serves the operator's webhook in this test; it would refuse the change.
@@ -88,6 +88,8 @@ async fn an_update_and_the_way_back() {
         deployment_ready(&client, "virt-controller").await;
         reaches(&client, "virt-api", component).await;
         deployment_ready(&client, "virt-api").await;
+        reaches(&client, "virt-exportproxy", component).await;
+        deployment_ready(&client, "virt-exportproxy").await;
         let after = status(&kubevirts, "updated", done).await;
         assert!(is_available(&after));
         assert_eq!(after.observed_deployment_id == first.observed_deployment_id, tag.is_none());
