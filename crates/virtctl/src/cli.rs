@@ -17,6 +17,8 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Add a volume to a running virtual machine.
+    Addvolume(commands::volume::AddArgs),
     /// Generate the completion script of a shell.
     Completion(commands::completion::Args),
     /// Connect to the serial console of a virtual machine instance.
@@ -31,8 +33,14 @@ pub(crate) enum Command {
     Expose(commands::expose::Args),
     /// List the guest's file systems.
     Fslist(commands::guest::Args),
+    /// Start a shell beside the disk of a claim.
+    Guestfs(commands::guestfs::Args),
     /// Show what the guest says of its operating system.
     Guestosinfo(commands::guest::Args),
+    /// Upload a disk image into a volume.
+    ImageUpload(commands::image_upload::Args),
+    /// Dump the memory of a running virtual machine to a claim, or download the dump.
+    MemoryDump(commands::memory_dump::Args),
     /// Move a running virtual machine to another node.
     Migrate(commands::migrate::Args),
     /// Cancel the migration of a virtual machine.
@@ -41,6 +49,8 @@ pub(crate) enum Command {
     Pause(commands::pause::Args),
     /// Forward local ports to a virtual machine.
     PortForward(commands::port_forward::Args),
+    /// Remove a volume from a running virtual machine.
+    Removevolume(commands::volume::RemoveArgs),
     /// Reset a virtual machine instance, like its reset button.
     Reset(commands::reset::Args),
     /// Restart a virtual machine.
@@ -61,6 +71,8 @@ pub(crate) enum Command {
     Userlist(commands::guest::Args),
     /// Print the versions of client and server.
     Version(commands::version::Args),
+    /// Export the volumes and the manifests of a virtual machine, a snapshot or a claim.
+    Vmexport(commands::vmexport::Args),
     /// Open the screen of a virtual machine instance.
     Vnc(commands::vnc::Args),
 }

@@ -36,6 +36,12 @@ impl Fault {
         self
     }
 
+    /// The same, as the failure of what it was part of.
+    pub(crate) fn of(mut self, whole: &str) -> Self {
+        let cause = self.why.take().unwrap_or(self.what);
+        Self { what: whole.to_owned(), why: Some(cause), ..self }
+    }
+
     /// What to do about it.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

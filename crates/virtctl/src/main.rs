@@ -9,6 +9,7 @@ mod input;
 mod stream;
 mod target;
 mod terminal;
+mod tls;
 mod words;
 
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! `virtctl create`: manifests of new objects, for `kubectl create -f -`.
 
-use super::create_vm;
+use super::{create_clone, create_vm};
 use crate::{connect::Globals, fault::Outcome};
 
 /// Print the manifest of a new object.
@@ -12,12 +12,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    /// Print the manifest of a clone of a virtual machine.
+    Clone(Box<create_clone::Args>),
     /// Print the manifest of a virtual machine.
     Vm(Box<create_vm::Args>),
 }
 
 pub(crate) fn run(globals: &Globals, args: Args) -> Outcome {
     match args.what {
+        What::Clone(args) => create_clone::run(globals, &args),
         What::Vm(args) => create_vm::run(globals, &args),
     }
 }
@@ -27,6 +30,14 @@ impl Args {
     pub(super) fn into_vm(self) -> create_vm::Args {
         match self.what {
             What::Vm(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn into_clone(self) -> create_clone::Args {
+        match self.what {
+            What::Clone(args) => *args,
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod access;
 mod import;
-mod params;
+pub(super) mod params;
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
@@ -128,7 +128,7 @@ pub(crate) fn run(globals: &Globals, args: &Args) -> Outcome {
 }
 
 /// Five characters that make no words.
-fn suffix() -> String {
+pub(super) fn suffix() -> String {
     let mut random = rand::rng();
     (0..5).filter_map(|_| b"bcdfghjklmnpqrstvwxz2456789".choose(&mut random)).map(|byte| char::from(*byte)).collect()
 }

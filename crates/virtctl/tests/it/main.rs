@@ -5,5 +5,6 @@
 mod cluster;
 mod commands;
 mod console;
+mod export;
 mod forward;
 mod migrate;

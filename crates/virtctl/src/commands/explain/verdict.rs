@@ -64,10 +64,14 @@ fn running(picture: &Picture) -> Verdict {
     let status = picture.vmi.as_ref().and_then(|vmi| vmi.status.as_ref());
     let node = status.and_then(|status| status.node_name.as_deref()).unwrap_or("an unknown node");
     if picture.condition(condition::PAUSED).is_some_and(|paused| paused.status == "True") {
-        let reason =
-            picture.condition(condition::PAUSED).and_then(|paused| paused.reason.as_deref()).unwrap_or_default();
-        let why =
-            if reason == "PausedIOError" { "because one of its disks failed" } else { "because it was asked to pause" };
+        let paused = picture.condition(condition::PAUSED);
+        let reason = paused.and_then(|paused| paused.reason.as_deref()).unwrap_or_default();
+        let full = paused.and_then(|paused| paused.message.as_deref()?.split_once(": not enough space"));
+        let why = match full {
+            Some((_, volumes)) => format!("because there is not enough space{volumes}, and goes on when there is"),
+            None if reason == "PausedIOError" => "because one of its disks failed".to_owned(),
+            None => "because it was asked to pause".to_owned(),
+        };
         return Verdict::new(
             format!("{name} is on node {node} but paused, {why}"),
             format!("virtctl unpause vm {} {}", picture.name, picture.flag()),

@@ -102,6 +102,8 @@ fn it_runs() {
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo is on node node1 but paused, because it was asked to pause. Next: `virtctl unpause vm demo -n default`");
     on["status"]["conditions"] = json!([{ "type": "Paused", "status": "True", "reason": "PausedIOError" }]);
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo is on node node1 but paused, because one of its disks failed. Next: `virtctl unpause vm demo -n default`");
+    on["status"]["conditions"] = json!([{ "type": "Paused", "status": "True", "reason": "PausedIOError", "message": "VMI was paused, IO error: not enough space on volume data" }]);
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo is on node node1 but paused, because there is not enough space on volume data, and goes on when there is. Next: `virtctl unpause vm demo -n default`");
     on["status"]["conditions"] =
         json!([{ "type": "Ready", "status": "False", "message": "readiness probe failed: connection refused" }]);
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo runs on node node1 but is not ready: readiness probe failed: connection refused. Next: `virtctl console demo -n default`");
