@@ -66,7 +66,7 @@ async fn available(client: &Client, starts: &Starts) {
 }
 
 /// Whether the pod is Ready, and its containers were started with its node or later. A pod that ends needs neither.
-fn runs(pod: &Pod, starts: &Starts) -> bool {
+pub(crate) fn runs(pod: &Pod, starts: &Starts) -> bool {
     let Some(status) = &pod.status else { return false };
     let since = pod.spec.as_ref().and_then(|spec| starts.get(spec.node_name.as_deref()?));
     // Another one runs in the place of one that has ended.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, Parser};
 
 use crate::failure::parse;
-use crate::terminal;
+use crate::{csi_controller, terminal};
 
 #[derive(Parser)]
 #[command(name = "component")]
@@ -21,7 +21,7 @@ fn serve<A, F, E>(words: Vec<OsString>, run: impl FnOnce(A) -> F) -> anyhow::Res
 where
     A: Args,
     F: Future<Output = Result<(), E>>,
-    E: std::error::Error + Send + Sync + 'static,
+    E: Into<anyhow::Error>,
 {
     let Some(arguments) = parse::<Wrapped<A>>(words)? else { return Ok(()) };
     terminal::log("info");
@@ -31,7 +31,7 @@ where
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    Ok(runtime.block_on(run(arguments.component))?)
+    runtime.block_on(run(arguments.component)).map_err(Into::into)
 }
 
 /// `virt-operator`
@@ -49,12 +49,87 @@ pub(crate) fn virt_controller(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_controller::run)
 }
 
+/// `virt-exportserver`
+pub(crate) fn virt_exportserver(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, virt_export::server::run)
+}
+
+/// `virt-exportproxy`
+pub(crate) fn virt_exportproxy(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, virt_export::proxy::run)
+}
+
 /// `hostpath-csi`
 pub(crate) fn hostpath_csi(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, hpp::run)
 }
 
+/// `cdi-operator`
+pub(crate) fn cdi_operator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::operator::run)
+}
+
+/// `cdi-apiserver`
+pub(crate) fn cdi_apiserver(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::apiserver::run)
+}
+
+/// `hostpath-provisioner-operator`
+pub(crate) fn hostpath_operator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hpp::operator::run)
+}
+
+/// `hostpath-provisioner`, the legacy one
+pub(crate) fn hostpath_legacy(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hpp::legacy::run)
+}
+
+/// `csi-controller`
+pub(crate) fn csi_controller(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, csi_controller::run)
+}
+
+/// `hostpath-pool`
+pub(crate) fn hostpath_pool(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hpp::mounter::run)
+}
+
 /// `virt-handler`
 pub(crate) fn virt_handler(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_handler::run)
+}
+
+/// `cdi-importer`
+pub(crate) fn cdi_importer(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::importer::run)
+}
+
+/// `ovirt-populator`
+pub(crate) fn ovirt_populator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::importer::populators::ovirt)
+}
+
+/// `openstack-populator`
+pub(crate) fn openstack_populator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::importer::populators::openstack)
+}
+
+/// `cdi-uploadserver`
+pub(crate) fn cdi_uploadserver(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::uploadserver::run)
+}
+
+/// `cdi-cloner`
+pub(crate) fn cdi_cloner(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::cloner::run)
+}
+
+/// `cdi-uploadproxy`
+pub(crate) fn cdi_uploadproxy(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::uploadproxy::run)
+}
+
+/// `cdi-controller`
+pub(crate) fn cdi_controller(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::controller::run)
 }

@@ -1,7 +1,10 @@
 //! `ferrovirt control-plane`: the API server and the built-in controllers, one process on the host.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -29,7 +32,7 @@ use crate::{cluster, nodes, service_route, terminal};
 struct ControlPlaneArgs {
     #[command(flatten)]
     state: StateArgs,
-    /// Start a session of its own, away from the terminal
+    /// Start a session of its own, away from the terminal; standard input is a socket, which is told when the store is open
     #[arg(long, hide = true)]
     detach: bool,
 }
@@ -51,10 +54,10 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     })?;
     restore::finish(&state)?;
     sys::process::raise_open_files()?;
-    cluster::runtime()?.block_on(run(&state))
+    cluster::runtime()?.block_on(run(&state, arguments.detach))
 }
 
-async fn run(state: &State) -> anyhow::Result<()> {
+async fn run(state: &State, tell: bool) -> anyhow::Result<()> {
     let node = state.node(nodes::FIRST)?;
     let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
     let advertise = node.gateways.first().map(|gateway| SocketAddr::new(gateway.addr(), API_PORT));
@@ -68,6 +71,9 @@ async fn run(state: &State) -> anyhow::Result<()> {
     };
     let listeners = listen(&node).await?;
     let server = ApiServer::open(config).await.map_err(explained)?;
+    if tell {
+        tell_who_waits();
+    }
     ensure_dns_service(&server.client(), &node).await?;
     let edges = server.edges();
     let pair = edges.pki.api_server(&names(&node))?;
@@ -115,6 +121,12 @@ fn drivers(server: &ApiServer) -> Drivers {
             Ok(Box::new(stream) as Box<dyn Socket>)
         })
     })
+}
+
+/// One byte for `ferrovirt up`, which may have been interrupted meanwhile: then nobody reads it.
+fn tell_who_waits() {
+    let told = std::io::stdin().as_fd().try_clone_to_owned().and_then(|end| UnixStream::from(end).write_all(b"\n"));
+    drop(told);
 }
 
 fn explained(error: kube_apiserver::Error) -> anyhow::Error {

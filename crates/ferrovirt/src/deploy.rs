@@ -9,21 +9,33 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 
 use crate::available::wait_until_available;
-use crate::terminal;
+use crate::{importer, terminal};
 
 /// Namespaces, CRD, RBAC and Deployment of virt-operator.
 const OPERATOR: &str = include_str!("../../../deploy/kubevirt-operator.yaml");
 /// The KubeVirt object.
 const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt-cr.yaml");
+/// Namespace, CRD, RBAC and Deployment of cdi-operator.
+const CDI_OPERATOR: &str = include_str!("../../../deploy/cdi-operator.yaml");
+/// The CDI object.
+const CDI: &str = include_str!("../../../deploy/cdi-cr.yaml");
 const MANAGER: &str = "ferrovirt";
 /// The components' pods by label; virtual machines have others.
 pub(crate) const COMPONENTS: &str = "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler)";
+/// The same of CDI's components.
+const CDI_COMPONENTS: &str = "prometheus.cdi.kubevirt.io=true";
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Applies the operator and the KubeVirt object.
 pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
     apply_manifest(client, OPERATOR).await?;
     apply_manifest(client, KUBEVIRT).await
+}
+
+/// Applies the operator of CDI and the CDI object. Disks can be imported a few seconds later.
+pub(crate) async fn apply_cdi(client: &Client) -> anyhow::Result<()> {
+    apply_manifest(client, CDI_OPERATOR).await?;
+    apply_manifest(client, CDI).await
 }
 
 /// Applies every document of a manifest with server-side apply.
@@ -76,8 +88,14 @@ async fn apply_one(client: &Client, object: &DynamicObject, types: &TypeMeta) ->
 
 /// Replaces the pods of the components, whose image's name means another image now. Machines run on.
 pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
-    let selection = ListParams::default().labels(COMPONENTS);
+    replace(client, api::cdi::words::DEFAULT_NAMESPACE, CDI_COMPONENTS).await?;
+    replace(client, api::kubevirt::words::DEFAULT_NAMESPACE, COMPONENTS).await
+}
+
+/// Deletes the pods that the labels select and waits until they are gone.
+pub(crate) async fn replace(client: &Client, namespace: &str, labels: &str) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let selection = ListParams::default().labels(labels);
     let old = pods.list(&selection).await.context("cannot list the components' pods")?;
     for pod in &old {
         match pods.delete(&pod.name_any(), &DeleteParams::default()).await {
@@ -111,6 +129,10 @@ pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         terminal::say("applied; waiting for the KubeVirt object to be Available");
         wait_until_available(&client, &crate::available::Starts::new()).await?;
         terminal::say("virtual machines can be created now");
+        apply_cdi(&client).await?;
+        terminal::say("applied CDI; waiting for it to take DataVolumes");
+        importer::wait_until_it_judges(&client).await?;
+        terminal::say("disks can be imported now");
         Ok(())
     })
 }

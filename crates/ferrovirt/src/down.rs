@@ -65,6 +65,8 @@ fn stop(state: &State) -> anyhow::Result<bool> {
     for number in state.nodes()? {
         any |= stop_node(state, number)?;
     }
+    // So are those in the directory that the nodes share, which no node may take from another.
+    sys::loop_device::detach_below(&state.shared_dir(), Path::new("/dev"))?;
     Ok(stop_control_plane(state)? || any)
 }
 

@@ -6,11 +6,13 @@ mod backup;
 mod cluster;
 mod components;
 mod control_plane;
+mod csi_controller;
 mod demo;
 mod deploy;
 mod down;
 mod failure;
 mod images;
+mod importer;
 mod logs;
 mod node;
 mod node_commands;
@@ -20,6 +22,7 @@ mod service_route;
 mod simulated;
 mod state;
 mod status;
+mod storage;
 mod terminal;
 mod up;
 
@@ -46,10 +49,25 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("node", node_commands::main, "list, add, remove, start, stop, kill, cut off or enter the nodes"),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
+    ("cdi-controller", components::cdi_controller, ""),
     ("virt-controller", components::virt_controller, ""),
     ("virt-handler", components::virt_handler, ""),
+    ("virt-exportserver", components::virt_exportserver, ""),
+    ("virt-exportproxy", components::virt_exportproxy, ""),
+    ("hostpath-provisioner-operator", components::hostpath_operator, ""),
     ("hostpath-csi", components::hostpath_csi, ""),
+    ("cdi-operator", components::cdi_operator, ""),
+    ("cdi-apiserver", components::cdi_apiserver, ""),
+    ("hostpath-provisioner", components::hostpath_legacy, ""),
+    ("hostpath-pool", components::hostpath_pool, ""),
+    ("csi-controller", components::csi_controller, ""),
     (simulated::PROGRAM, simulated::main, ""),
+    ("cdi-importer", components::cdi_importer, ""),
+    ("ovirt-populator", components::ovirt_populator, ""),
+    ("openstack-populator", components::openstack_populator, ""),
+    ("cdi-uploadserver", components::cdi_uploadserver, ""),
+    ("cdi-cloner", components::cdi_cloner, ""),
+    ("cdi-uploadproxy", components::cdi_uploadproxy, ""),
     (kubelet::node::start::INIT, node::init, ""),
     (kubelet::node::init::AGENT, node::agent, ""),
 ];

@@ -5,8 +5,11 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -21,7 +24,7 @@ use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
-use crate::{available, cluster, deploy, down, images, node, simulated, status, terminal};
+use crate::{available, cluster, deploy, down, images, importer, node, simulated, status, storage, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -116,7 +119,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     if arguments.cluster_only {
         what_pods_need(state)?;
     } else {
-        virtual_machines(state, &client, &starts).await?;
+        Box::pin(virtual_machines(state, &client, &starts)).await?;
     }
     // Last: what the cluster itself needs has found its place on nodes that run it.
     let since = Instant::now();
@@ -149,11 +152,19 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
     }
     let since = Instant::now();
     if loaded.iter().any(|name| name.contains("/component:")) {
-        deploy::restart(client).await?;
+        tokio::try_join!(deploy::restart(client), storage::restart(client))?;
     }
-    deploy::apply(client).await?;
+    tokio::try_join!(storage::apply(client), deploy::apply(client))?;
     available::wait_until_available(client, starts).await?;
     steps.done("virtual machines can be created", since);
+    let since = Instant::now();
+    let nodes: Vec<String> = state.nodes()?.iter().map(ToString::to_string).collect();
+    storage::wait_until_ready(client, &nodes, starts).await?;
+    steps.done(&format!("claims get volumes of class {}", storage::CLASS), since);
+    let since = Instant::now();
+    deploy::apply_cdi(client).await?;
+    importer::wait_until_it_judges(client).await?;
+    steps.done("disks can be imported", since);
     Ok(())
 }
 
@@ -220,23 +231,30 @@ fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
     let log = OpenOptions::new().create(true).append(true).open(&path);
     let log = log.with_context(|| format!("cannot open {}", path.display()))?;
     let errors = log.try_clone().context("cannot share the log")?;
+    let (mut word, its_end) = UnixStream::pair().context("cannot make a pair of sockets")?;
     let (tunables, small) = sys::heap::MANY_SMALL;
     let mut process = Command::new("/proc/self/exe")
         .args(["control-plane", "--detach", "--state-dir"])
         .arg(state.dir())
         .env(tunables, small)
-        .stdin(Stdio::null())
+        .stdin(OwnedFd::from(its_end))
         .stdout(log)
         .stderr(errors)
         .spawn()
         .context("cannot start the control plane")?;
-    while state.control_plane_pid()?.is_none() {
-        if process.try_wait().context("cannot wait for the control plane")?.is_some() {
-            return Err(control_plane_ended(state));
+    // Nodes start only on what could be opened: one that is left behind by a damaged store would have to be stopped by hand.
+    word.set_read_timeout(Some(PATIENCE)).context("cannot wait for the control plane")?;
+    match word.read(&mut [0]) {
+        Ok(1..) => Ok(()),
+        Ok(0) => {
+            process.wait().context("cannot wait for the control plane")?;
+            Err(control_plane_ended(state))
         }
-        sys::process::pause(INTERVAL);
+        Err(error) => {
+            let error = anyhow::Error::new(error).context("the control plane has not opened its store");
+            Err(advise(error, "`ferrovirt logs control-plane` says more; `ferrovirt down` stops it"))
+        }
     }
-    Ok(())
 }
 
 /// Why it ended, in its own words, which are the last ones of its log.

@@ -1,6 +1,8 @@
 //! The program's command line: mistakes are named, with what to do next.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod deploy;
+
 use std::path::Path;
 use std::process::{Command, Output};
 

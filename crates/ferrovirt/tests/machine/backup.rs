@@ -96,6 +96,7 @@ fn a_backup_brings_the_cluster_back() {
     let hint = "hint: `ferrovirt restore FILE --force` puts a backup in its place";
     refused(other, &["up", "--cluster-only"], "objects.redb is damaged: ");
     refused(other, &["up", "--cluster-only"], hint);
+    // No node was started on it, so what the hint says can be done at once.
     succeeds(other, &["restore", saved, "--force"]);
     succeeds(other, &["up", "--cluster-only"]);
     kubectl(config, &["get", "configmap", "before"]).unwrap();

@@ -191,25 +191,24 @@ fn an_interrupted_up_is_resumed_or_cleared_away() {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     need_machine();
     let before = traces();
-    for signal in [Signal::INT, Signal::KILL] {
-        for (turn, milliseconds) in [0, 3, 8, 15, 25, 40, 60, 90, 130, 180, 250, 400, 700].into_iter().enumerate() {
-            let dir = tempfile::tempdir().unwrap();
-            let state = dir.path();
-            interrupted(state, Duration::from_millis(milliseconds), signal);
-            if turn % 2 == 0 {
-                succeeds(state, &["up", "--cluster-only"]);
-                assert!(succeeds(state, &["status"]).contains("node Ready"), "{signal:?} after {milliseconds} ms");
-            }
-            succeeds(state, &["down"]);
-            assert_eq!(processes(), Vec::<u32>::new(), "{signal:?} after {milliseconds} ms");
-            assert_eq!(traces(), before, "{signal:?} after {milliseconds} ms");
+    for (turn, milliseconds) in [0, 3, 8, 15, 25, 40, 60, 90, 130, 180, 250, 400, 700, 1000].into_iter().enumerate() {
+        let signal = if turn % 2 == 0 { Signal::INT } else { Signal::KILL };
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path();
+        interrupted(state, Duration::from_millis(milliseconds), signal);
+        if turn % 4 < 2 {
+            succeeds(state, &["up", "--cluster-only"]);
+            assert!(succeeds(state, &["status"]).contains("node Ready"), "{signal:?} after {milliseconds} ms");
         }
+        succeeds(state, &["down"]);
+        assert_eq!(processes(), Vec::<u32>::new(), "{signal:?} after {milliseconds} ms");
+        assert_eq!(traces(), before, "{signal:?} after {milliseconds} ms");
     }
 }
 
 /// The program as it is installed, with the programs that go into images beside it.
 fn installed() -> PathBuf {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bin/ferrovirt");
+    let program = std::path::absolute("../../bin/ferrovirt").unwrap();
     assert!(program.is_file(), "`make build` installs {}", program.display());
     program
 }
@@ -267,7 +266,7 @@ fn an_up_interrupted_among_images_and_components_is_resumed_or_cleared_away() {
     let times = whole_up(state, None);
     assert_eq!(times.len(), STAGES.len() - 1, "a fresh cluster goes through every stage");
     clear(&["down", "--purge"], "a whole up");
-    for (turn, (stage, percent)) in [(0, 5), (0, 60), (0, 90), (1, 5), (1, 50), (1, 80)].into_iter().enumerate() {
+    for (turn, (stage, percent)) in [(0, 60), (0, 90), (1, 5), (1, 60)].into_iter().enumerate() {
         let signal = if turn % 2 == 0 { Signal::INT } else { Signal::KILL };
         let what = format!("{signal:?} at {percent} % of the way from {:?} to {:?}", STAGES[stage], STAGES[stage + 1]);
         whole_up(state, Some((stage, times[stage] * percent / 100, signal)));

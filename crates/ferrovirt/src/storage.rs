@@ -1,0 +1,83 @@
+//! The hostpath provisioner and the default classes of volumes and snapshots, from the manifests that users apply too.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use crate::available::{Starts, runs};
+use crate::deploy;
+use crate::failure::advise;
+
+use hpp::operator::Controllers;
+/// The classes of volumes and of snapshots.
+pub(crate) use hpp::operator::install::CLASS;
+use hpp::operator::install::{self, NAMESPACE};
+
+/// The HostPathProvisioner object and the classes.
+const OBJECT: &str = include_str!("../../../deploy/hostpath-cr.yaml");
+const DRIVER: &str = "hostpath-provisioner-csi";
+const PATIENCE: Duration = Duration::from_secs(180);
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Applies the operator, its object and the classes. This cluster's control plane calls drivers itself.
+pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
+    let operator = install::operator(Controllers::Cluster).context("the operator has no manifest")?;
+    deploy::apply_manifest(client, &operator).await?;
+    deploy::apply_manifest(client, OBJECT).await
+}
+
+/// Replaces its pods, whose image's name means another image now. Volumes stay where they are in use.
+pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
+    deploy::replace(client, NAMESPACE, "app.kubernetes.io/managed-by=hostpath-provisioner-operator").await
+}
+
+/// Waits until the driver runs wherever it is to run, and is registered on these nodes.
+pub(crate) async fn wait_until_ready(client: &Client, nodes: &[String], starts: &Starts) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let hindrance = match hindrance(client, nodes, starts).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(hindrance)) => hindrance,
+            Err(error) => format!("{error:#}"),
+        };
+        if tokio::time::Instant::now() >= deadline {
+            let seconds = PATIENCE.as_secs();
+            let error = anyhow::anyhow!("the hostpath provisioner was not ready after {seconds} s: {hindrance}");
+            return Err(advise(
+                error,
+                format!("`kubectl -n {NAMESPACE} get hostpathprovisioners,pods,events` says more"),
+            ));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// What keeps the driver from being ready, if anything does.
+async fn hindrance(client: &Client, nodes: &[String], starts: &Starts) -> anyhow::Result<Option<String>> {
+    let sets: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
+    let Some(set) = sets.get_opt(DRIVER).await.context("cannot ask for the driver")? else {
+        return Ok(Some("the operator has not deployed the driver".to_owned()));
+    };
+    let status = set.status.unwrap_or_default();
+    let selection = ListParams::default().labels(&format!("k8s-app={DRIVER}"));
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let pods = pods.list(&selection).await.context("cannot list the driver's pods")?.items;
+    let wanted = usize::try_from(status.desired_number_scheduled).unwrap_or(0);
+    let running = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none() && runs(pod, starts)).count();
+    if status.observed_generation < set.metadata.generation || wanted == 0 || running < wanted {
+        return Ok(Some(format!("the driver runs on {running} of {wanted} nodes")));
+    }
+    let all: Api<CSINode> = Api::all(client.clone());
+    let all = all.list(&ListParams::default()).await.context("cannot list the nodes' drivers")?.items;
+    let registered = |node: &str| {
+        let found = all.iter().find(|known| known.metadata.name.as_deref() == Some(node));
+        found.is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == hpp::csi::NAME))
+    };
+    let mut missing = nodes.iter().filter(|node| !registered(node));
+    Ok(missing.next().map(|node| format!("the driver is not registered on {node}")))
+}
