@@ -83,6 +83,11 @@ impl Bare {
         std::os::unix::fs::symlink(other.path(CLAIMS), own).context("cannot share a disk")
     }
 
+    /// Makes a file the daemon's.
+    pub(crate) fn give(&self, path: &Path) -> Result<()> {
+        give(path)
+    }
+
     /// The domain, wherever it is in its life.
     pub(crate) fn domain(&self) -> Domain {
         Domain { socket: self.work.path().join("libvirt/libvirt-sock"), name: self.domain.clone() }

@@ -23,7 +23,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Clears away what an interrupted run left.
     pub(crate) fn new(state: PathBuf) -> Result<Self> {
-        let cluster = Self { root: Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), state };
+        let cluster = Self { root: root(), state };
         cluster.ferrovirt(&["down", "--purge"])?;
         Ok(cluster)
     }
@@ -51,7 +51,7 @@ impl Cluster {
         self.kubectl(&["apply", "-f", &file.path().to_string_lossy()])
     }
 
-    fn run(&self, program: &str, words: &[&str]) -> Result<String> {
+    pub(crate) fn run(&self, program: &str, words: &[&str]) -> Result<String> {
         let output = Command::new(program)
             .args(words)
             .env("FERROVIRT_STATE", &self.state)
@@ -74,6 +74,11 @@ impl Cluster {
         let config = kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default()).await?;
         Ok(Client::try_from(config)?)
     }
+}
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 impl Drop for Cluster {

@@ -6,7 +6,9 @@
 
 mod bare;
 mod cluster;
+mod disks;
 mod floor;
+mod import;
 mod load;
 mod machines;
 mod migration;
@@ -15,6 +17,7 @@ mod ping;
 mod process;
 mod rest;
 mod start;
+mod storage;
 mod survival;
 mod table;
 mod writes;
@@ -34,6 +37,10 @@ const STATE: &str = "/var/lib/ferrovirt-bench";
 const SERVER_ONLY: &str = "api-server";
 /// The one that measures nothing but nodes: `bench nodes`.
 const NODES_ONLY: &str = "nodes";
+/// The one that measures nothing but imports of disks: `bench import`.
+const IMPORT_ONLY: &str = "import";
+/// The one that measures nothing but disks of machines: `bench storage`.
+const STORAGE_ONLY: &str = "storage";
 /// The one that measures nothing but machines that move: `bench migration`.
 const MIGRATION_ONLY: &str = "migration";
 
@@ -84,6 +91,11 @@ fn run(table: &mut Table) -> Result<()> {
         table.append(runtime.block_on(load::measure(objects))?);
         return Ok(());
     }
+    let imports = || import::measure(&runtime, &cluster::root(), number("IMPORT_MIB", 2048) as u64);
+    if std::env::args().nth(1).as_deref() == Some(IMPORT_ONLY) {
+        table.append(imports()?);
+        return Ok(());
+    }
     let state = std::env::var_os("FERROVIRT_STATE").map_or_else(|| PathBuf::from(STATE), PathBuf::from);
     let cluster = Cluster::new(state)?;
     if std::env::args().nth(1).as_deref() == Some(NODES_ONLY) {
@@ -94,6 +106,15 @@ fn run(table: &mut Table) -> Result<()> {
         let client = runtime.block_on(cluster.client())?;
         table.append(runtime.block_on(migration::measure(&cluster, &client, rounds.div_ceil(4)))?);
         return runtime.block_on(survival::measure(&cluster, &client, table));
+    }
+    let disks = |table: &mut Table| -> Result<()> {
+        cluster.ferrovirt(&["up"])?;
+        let client = runtime.block_on(cluster.client())?;
+        table.append(runtime.block_on(storage::measure(&cluster, &client, rounds.div_ceil(2)))?);
+        Ok(())
+    };
+    if std::env::args().nth(1).as_deref() == Some(STORAGE_ONLY) {
+        return disks(table);
     }
     say("the cluster starts");
     let begin = Instant::now();
@@ -119,10 +140,13 @@ fn run(table: &mut Table) -> Result<()> {
     cluster.ferrovirt(&["down", "--purge"])?;
     say("nodes start, and pods on simulated ones");
     nodes::measure(&cluster, &runtime, objects / 2, table)?;
-    drop(cluster);
+    cluster.ferrovirt(&["down", "--purge"])?;
+    say("disks are imported");
+    table.append(imports()?);
     say("the API server is loaded");
     table.append(runtime.block_on(load::measure(objects))?);
-    Ok(())
+    say("disks come to machines");
+    disks(table)
 }
 
 fn say(what: &str) {

@@ -164,8 +164,9 @@ async fn migrations(client: &Client, name: &str, rounds: usize, busy: bool) -> R
     let api = cluster::kind(client, "default", "VirtualMachineInstanceMigration");
     let mut moves = Moves::default();
     let pid = launcher(client, name).await?;
-    blocking(pid, move |domain| prepare(&domain, busy, HOST)).await?;
     let mut pings = Pings::listen()?;
+    blocking(pid, move |domain| prepare(&domain, busy, HOST)).await?;
+    pings.begin(PATIENCE)?;
     for round in 0..2 * rounds {
         let before = blocking(launcher(client, name).await?, |domain| Clock::of(&domain)).await?;
         let migration = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
@@ -205,8 +206,9 @@ fn floor(here: &Bare, there: &Bare, rounds: usize, (shared, busy): (bool, bool))
     booted(&domain)?;
     let _bridge = Bridge::between(BARE_HOST, &[here, there])?;
     shell(&domain, &format!("ip address flush dev eth0; ip address add {BARE_GUEST}/24 dev eth0"), true)?;
-    prepare(&domain, busy, BARE_HOST)?;
     let mut pings = Pings::listen()?;
+    prepare(&domain, busy, BARE_HOST)?;
+    pings.begin(PATIENCE)?;
     let mut moves = Moves::default();
     for _ in 0..rounds {
         for (from, to) in [(here, there), (there, here)] {
@@ -272,7 +274,9 @@ fn booted(domain: &Domain) -> Result<()> {
 /// Has the guest ping this host and, if it is to be busy, change its memory at a set rate until it ends.
 fn prepare(domain: &Domain, busy: bool, host: &str) -> Result<()> {
     let interval = ping::INTERVAL.as_secs_f64();
-    shell(domain, &format!("ping -q -i {interval} {host} >/dev/null"), false)?;
+    // Its agent may answer before it has an address.
+    let ping = format!("until ping -q -c 1 -W 1 {host}; do sleep 0.2; done; exec ping -q -i {interval} {host}");
+    shell(domain, &format!("({ping}) >/dev/null 2>&1"), false)?;
     if !busy {
         return Ok(());
     }
@@ -288,7 +292,7 @@ fn prepare(domain: &Domain, busy: bool, host: &str) -> Result<()> {
 }
 
 /// Runs a script in the guest; with `wait`, until it has ended, for what it prints.
-fn shell(domain: &Domain, script: &str, wait: bool) -> Result<String> {
+pub(crate) fn shell(domain: &Domain, script: &str, wait: bool) -> Result<String> {
     let begun = ask(domain, "guest-exec", &json!({"path": "/bin/sh", "arg": ["-c", script], "capture-output": wait}))?;
     let deadline = Instant::now() + PATIENCE;
     while wait {

@@ -45,6 +45,14 @@ impl Pings {
         Ok(Self { arrivals, seen: Vec::new() })
     }
 
+    /// Waits for the first.
+    pub(crate) fn begin(&mut self, patience: Duration) -> Result<()> {
+        let heard = self.arrivals.recv_timeout(patience);
+        let first = heard.with_context(|| format!("no ping of the guest was heard within {} s", patience.as_secs()))?;
+        self.seen.push(first);
+        Ok(())
+    }
+
     /// The longest time without a request between `begin` and `end`, from the last one before to the first one after.
     pub(crate) fn longest_silence(&mut self, begin: Instant, end: Instant) -> Result<Duration> {
         self.seen.extend(self.arrivals.try_iter());

@@ -88,6 +88,30 @@ fn parse_memory(rollup: &str) -> Memory {
     Memory { rss: field("Rss:"), pss: field("Pss:") }
 }
 
+/// The most bytes that were resident at once in a process, until now; none of one that has ended.
+pub(crate) fn peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    parse_peak(&status)
+}
+
+fn parse_peak(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB"));
+    line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Bytes that a process had storage take, less what it took back; also of one that has ended and was not reaped.
+pub(crate) fn written(pid: u32) -> u64 {
+    parse_written(&fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default())
+}
+
+fn parse_written(counts: &str) -> u64 {
+    let field = |name: &str| -> u64 {
+        let line = counts.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    };
+    field("write_bytes:").saturating_sub(field("cancelled_write_bytes:"))
+}
+
 /// Memory of processes, summed by the name that `classify` gives to each.
 pub(crate) fn by_name(processes: &[Process], classify: impl Fn(&Process) -> String) -> BTreeMap<String, Memory> {
     let mut sums: BTreeMap<String, Memory> = BTreeMap::new();
@@ -122,6 +146,9 @@ mod tests {
         let rollup = "00400000-7fff r-xp [rollup]\nRss:                2048 kB\nPss:                1024 kB\n";
         assert_eq!(parse_memory(rollup), Memory { rss: 2.0, pss: 1.0 });
         assert_eq!(parse_memory(""), Memory::default());
+        assert_eq!((parse_peak("VmPeak:\t 9 kB\nVmHWM:\t   12 kB\n"), parse_peak("")), (12 << 10, 0));
+        let counts = "wchar: 9\nread_bytes: 4\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n";
+        assert_eq!((parse_written(counts), parse_written("")), (4096, 0));
         let stat = " S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 1 0 5 0 0";
         assert!((parse_time(stat) - 2.0).abs() < f64::EPSILON, "{}", parse_time(stat));
         assert_eq!(parse_time(""), 0.0);

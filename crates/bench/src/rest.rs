@@ -38,14 +38,50 @@ pub(crate) async fn measure(cluster: &Cluster) -> Result<Table> {
     Ok(table)
 }
 
+/// What there is at rest beside the virtual machines' components: imports, and the volumes of a node.
+pub(crate) async fn storage(cluster: &Cluster, table: &mut Table) -> Result<()> {
+    for namespace in ["cdi", "hostpath-provisioner"] {
+        let available = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=120s"];
+        cluster.kubectl(&[&["-n", namespace], &available[..]].concat())?;
+    }
+    tokio::time::sleep(WATCHED).await;
+    let all = [("cdi", "cdi-"), ("hostpath-provisioner", "hostpath-"), ("kubevirt", "virt-")];
+    let mut everything = Memory::default();
+    for (namespace, begins) in all {
+        let mut sum = Memory::default();
+        for (name, pid) in of_namespace(cluster, namespace, begins)? {
+            let memory = process::memory(pid);
+            sum += memory;
+            if namespace != "kubevirt" {
+                table.row(format!("{name} at rest, RSS / PSS (MiB)"), memory.to_string(), "");
+            }
+        }
+        table.row(format!("components in {namespace} at rest, RSS / PSS (MiB)"), sum.to_string(), "");
+        everything += sum;
+    }
+    table.row("components of all namespaces at rest, RSS / PSS (MiB)", everything.to_string(), "aim 100");
+    Ok(())
+}
+
+/// The process id of the node's agent, which sees the node's own files.
+pub(crate) fn node_agent(cluster: &Cluster) -> Result<u32> {
+    let found = embedded(cluster)?.into_iter().find(|(name, _)| name == "node agent");
+    Ok(found.context("the node has no agent")?.1)
+}
+
 /// A name and a process id.
 type Named = (String, u32);
 
 /// The components' processes: those of the pods of their namespace, without what holds the pods.
 fn components(cluster: &Cluster) -> Result<Vec<Named>> {
-    let uids = cluster.kubectl(&["-n", "kubevirt", "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"])?;
+    of_namespace(cluster, "kubevirt", "virt-")
+}
+
+/// Those of a namespace whose names begin like this.
+fn of_namespace(cluster: &Cluster, namespace: &str, begins: &str) -> Result<Vec<Named>> {
+    let uids = cluster.kubectl(&["-n", namespace, "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"])?;
     let all = uids.split_ascii_whitespace().flat_map(process::of_pod);
-    Ok(all.filter(|one| one.name().starts_with("virt-")).map(|one| (one.name().to_owned(), one.pid)).collect())
+    Ok(all.filter(|one| one.name().starts_with(begins)).map(|one| (one.name().to_owned(), one.pid)).collect())
 }
 
 /// The control plane, the node's init and its agent, whose names `ferrovirt status` and the processes themselves say.
