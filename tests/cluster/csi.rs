@@ -1,4 +1,6 @@
-//! Volumes of a CSI driver that brings no sidecars: the hostpath provisioner, installed as anybody would install a driver.
+//! Volumes of CSI drivers, with and without what calls them: the hostpath provisioner, installed as anybody would
+//! install a
+//! driver.
 
 use std::fs;
 
@@ -10,7 +12,10 @@ use serde_json::{Value, json};
 use crate::Test;
 use crate::pods::{IDLE, apply, ready, sh, special};
 
-pub(crate) const TESTS: &[Test] = &[("a_driver_without_sidecars", a_driver_without_sidecars)];
+pub(crate) const TESTS: &[Test] = &[
+    ("a_driver_without_sidecars", a_driver_without_sidecars),
+    ("a_driver_brings_its_controllers", a_driver_brings_its_controllers),
+];
 
 /// A pod that has a directory, a device, a volume of its own and a claim of its own.
 fn user(name: &str) -> Value {
@@ -99,4 +104,60 @@ fn a_driver_without_sidecars() -> Result<()> {
     driver.volumes_are_gone()?;
     driver.space.kubectl(&["delete", "daemonset", "driver"])?;
     until("the driver is forgotten", || Ok((!driver.is_listed("node1")?).then_some(())))
+}
+
+/// As on any Kubernetes, whose control plane calls no drivers.
+fn a_driver_brings_its_controllers() -> Result<()> {
+    const SHORT: &str = "csi-whole";
+    const NAME: &str = "whole.hostpath.example.com";
+    let driver = Hostpath::install_whole(NAME, SHORT, &json!({"storageCapacity": true}))?;
+    let space = Namespace::new("whole")?;
+    driver.registered("node1")?;
+    let mut first = claim("first", "Filesystem", "16Mi");
+    first["spec"]["storageClassName"] = json!(SHORT);
+    let user = |name: &str, claim: &str| {
+        let main = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}], "securityContext": {"runAsUser": 0}});
+        let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
+        let here = json!({"kubernetes.io/hostname": "node1"});
+        special(name, IDLE, &main, &json!({"nodeSelector": here, "volumes": volumes}))
+    };
+    apply(&space, &[first.clone(), user("one", "first")])?;
+    ready(&space, "one")?;
+    sh(&space, "one", "echo before > /v/f && sync")?;
+    let made = space.get("pvc", "first")?;
+    let volume = made["spec"]["volumeName"].as_str().context("the claim has no volume")?.to_owned();
+    ensure!(space.get("pv", &volume)?["spec"]["csi"]["driver"] == NAME, "another driver made it");
+
+    space.patch("pvc", "first", &json!({"spec": {"resources": {"requests": {"storage": "32Mi"}}}}))?;
+    space.wait("pvc", "first", "was made larger", |claim| claim["status"]["capacity"]["storage"] == "32Mi")?;
+    let room = ["get", "csistoragecapacities", "-l", &format!("csi.storage.k8s.io/drivername={NAME}"), "-o", "json"];
+    until("it is said how much room there is", || {
+        let rooms: Value = serde_json::from_str(&driver.space.kubectl(&room)?)?;
+        let rooms = rooms["items"].as_array().cloned().unwrap_or_default();
+        let by = "csi.storage.k8s.io/managed-by";
+        let said = |room: &Value| room["metadata"]["labels"][by] == "csi-controller" && room["capacity"] != "0";
+        Ok(rooms.iter().any(said).then_some(()))
+    })?;
+
+    let class = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "driver": NAME,
+        "metadata": {"name": SHORT}, "deletionPolicy": "Delete"});
+    let taken = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "s"},
+        "spec": {"volumeSnapshotClassName": SHORT, "source": {"persistentVolumeClaimName": "first"}}});
+    apply(&space, &[class, taken])?;
+    space.wait("volumesnapshot", "s", "is ready", |snapshot| snapshot["status"]["readyToUse"] == true)?;
+    sh(&space, "one", "echo after > /v/f && sync")?;
+    let mut restored = first;
+    restored["metadata"]["name"] = json!("restored");
+    restored["spec"]["resources"]["requests"]["storage"] = json!("32Mi");
+    restored["spec"]["dataSource"] =
+        json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+    apply(&space, &[restored, user("two", "restored")])?;
+    ready(&space, "two")?;
+    ensure!(sh(&space, "two", "cat /v/f")? == "before\n", "what was restored is not what was captured");
+
+    space.kubectl(&["delete", "pod", "one", "two"])?;
+    space.kubectl(&["delete", "volumesnapshot", "s"])?;
+    space.kubectl(&["delete", "pvc", "first", "restored"])?;
+    until("the data is removed", || Ok(driver.data("node1")?.is_empty().then_some(())))?;
+    driver.volumes_are_gone()
 }

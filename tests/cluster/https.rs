@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use e2e::Namespace;
 use kit::certs::{Authority, Leaf};
 use kit::shutdown::CancellationToken;
@@ -52,7 +54,7 @@ impl Served {
 
     /// The authority as a `caBundle`.
     pub(crate) fn bundle(&self) -> String {
-        base64(self.authority.as_bytes())
+        BASE64_STANDARD.encode(&self.authority)
     }
 }
 
@@ -63,18 +65,4 @@ impl Drop for Served {
             runtime.shutdown_background();
         }
     }
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let letter = |word: u32, shift: u32| char::from(LETTERS[(word >> shift & 63) as usize]);
-    let mut text = String::new();
-    for piece in bytes.chunks(3) {
-        let byte = |n: usize| u32::from(piece.get(n).copied().unwrap_or_default());
-        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
-        text.extend([letter(word, 18), letter(word, 12)]);
-        text.push(if piece.len() > 1 { letter(word, 6) } else { '=' });
-        text.push(if piece.len() > 2 { letter(word, 0) } else { '=' });
-    }
-    text
 }

@@ -36,6 +36,7 @@ mod restricted;
 mod rollout;
 mod services;
 mod stateful;
+mod storage;
 mod survival;
 mod tokens;
 mod volumes;
@@ -47,7 +48,8 @@ mod writing;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use libtest_mimic::{Arguments, Failed, Trial};
+use e2e::report;
+use libtest_mimic::{Arguments, Trial};
 
 /// A test and its name.
 type Test = (&'static str, fn() -> Result<()>);
@@ -78,6 +80,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("rollout", rollout::TESTS),
     ("services", services::TESTS),
     ("stateful", stateful::TESTS),
+    ("storage", storage::TESTS),
     ("tokens", tokens::TESTS),
     ("volumes", volumes::TESTS),
     ("watching", watching::TESTS),
@@ -103,14 +106,11 @@ fn main() -> ExitCode {
     let shared = libtest_mimic::run(&arguments, trials(SHARED));
     arguments.test_threads = Some(1);
     let alone = libtest_mimic::run(&arguments, trials(ALONE));
-    if shared.has_failed() || alone.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    report::conclude(shared.has_failed() || alone.has_failed())
 }
 
 fn trials(groups: &[(&str, &[Test])]) -> Vec<Trial> {
     let named = groups.iter().flat_map(|(group, tests)| tests.iter().map(move |test| (group, test)));
-    let trial = |(group, (name, run)): (&&str, &Test)| {
-        let run = *run;
-        Trial::test(format!("{group}::{name}"), move || run().map_err(|error| Failed::from(format!("{error:#}"))))
-    };
+    let trial = |(group, (name, run)): (&&str, &Test)| report::trial(format!("{group}::{name}"), *run);
     named.map(trial).collect()
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::Test;
 use crate::packets;
 use crate::pods::{IDLE, apply, ready, sh, special, with};
+use crate::storage;
 use crate::survival::ferrovirt;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -108,6 +109,7 @@ fn on_two_nodes() -> Result<()> {
     let by_name = "until busybox timeout 5 busybox wget -qO- http://far; do busybox sleep 0.2; done";
     ensure!(sh(&space, "near", by_name)? == "far\n", "by its Service");
     packets::pass_whole(&space)?;
+    storage::nodes_share_a_volume(&space)?;
 
     ferrovirt(&["node", "cut", "node2"])?;
     space.kubectl(&["wait", "node/node2", "--for=condition=Ready=Unknown", "--timeout=120s"])?;

@@ -112,7 +112,7 @@ impl Drop for Screen {
     }
 }
 
-/// What the guest's agent says, asked for now.
+/// What the guest's agent says when it is asked here, and not what it told its source.
 fn told_by_its_agent(mover: &Mover) -> Result<()> {
     let facts: Value = serde_json::from_str(&mover.space.virtctl(&["guestosinfo", NAME])?)?;
     ensure!(facts["hostname"] == NAME && facts["os"]["id"] == "ferrovirt-guest", "{facts}");

@@ -3,15 +3,14 @@
 use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
+use e2e::hostpath::{CLASS, DRIVER, Hostpath, claim};
 use e2e::machine::{self, condition, holds, phase, uid};
 use e2e::{Namespace, image, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::shared::with_guest;
-use crate::survival::{life, unharmed};
-use crate::trial;
 use crate::two_nodes::{self, FIRST, SECOND};
+use crate::{local_disks, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -24,7 +23,6 @@ pub(crate) fn trials() -> Vec<Trial> {
 pub(crate) fn trials_alone() -> Vec<Trial> {
     vec![
         trial("nodes_say_which_processors_guests_can_have", nodes_say_which_processors_guests_can_have),
-        trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back),
         trial("a_drain_moves_every_machine", a_drain_moves_every_machine),
     ]
 }
@@ -173,35 +171,19 @@ pub(crate) fn to(tag: &Value, methods: &Value) -> Result<String> {
     Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
 }
 
-fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
-    with_guest(|guest| {
-        let before = life(guest)?;
-        next_build()?;
-        let outdated = |wanted: bool| {
-            until("the guest's launcher to be known as old or new", || {
-                let labels = guest.vmi()?["metadata"]["labels"].clone();
-                let path = "jsonpath={.status.outdatedVirtualMachineInstanceWorkloads}";
-                let count = Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "kubevirt", "-o", path])?;
-                let known = labels["kubevirt.io/outdatedLauncherImage"].is_string() == wanted;
-                Ok((known && (!wanted || count.trim() != "0")).then_some(()))
-            })
-        };
-        to(&json!("next"), &Value::Null)?;
-        let forth = updated("next").and_then(|()| outdated(true)).and_then(|()| unharmed(guest, &before));
-        to(&Value::Null, &Value::Null)?;
-        let back = updated(BUILD).and_then(|()| outdated(false));
-        forth.and(back)?;
-        unharmed(guest, &before)
-    })
-}
-
 /// Machines that run on the second node, drained: each is the guest it was, on the first node.
 fn a_drain_moves_every_machine() -> Result<()> {
     const NAMES: [&str; 3] = ["one", "two", "three"];
     two_nodes::ready()?;
+    let driver = Hostpath::install(DRIVER, CLASS, &json!({}))?;
     let space = Namespace::new("drain")?;
+    space.apply(&claim("local", "Filesystem", "16Mi"))?;
     for name in NAMES {
         let mut vm = machine::on_kernel(name, "Always");
+        // One has a disk that only its node reaches.
+        if name == "three" {
+            machine::add_disk(&mut vm, "local", json!({ "persistentVolumeClaim": { "claimName": "local" } }));
+        }
         let spec = machine::spec(&mut vm);
         spec["evictionStrategy"] = json!("LiveMigrate");
         // Where they begin; the node that is drained then is not preferred any more.
@@ -240,5 +222,11 @@ fn a_drain_moves_every_machine() -> Result<()> {
             Ok(budgets()?.iter().all(|budget| budget["spec"]["minAvailable"] == 1).then_some(()))
         })?;
     }
-    Ok(())
+    let copied = &space.get("vmi", "three")?["status"]["migratedVolumes"];
+    ensure!(copied.as_array().is_some_and(|all| all.len() == 1), "{copied}");
+    space.kubectl(&["delete", "vm", "three", "--timeout=120s"])?;
+    // In the midst of it the claim is made anew, and would be there after it was deleted.
+    local_disks::put_back(&space, &["local"])?;
+    space.kubectl(&["delete", "pvc", "--all"])?;
+    driver.volumes_are_gone()
 }

@@ -71,7 +71,7 @@ fn local_disks_move_with_their_guest() -> Result<()> {
 
     // Once it stops, its claims have what it wrote; what is applied again changes nothing.
     space.virtctl(&["stop", NAME])?;
-    put_back(&space)?;
+    put_back(&space, &CLAIMS)?;
     for manifest in &manifests()[..2] {
         let answer = space.feed(&["apply", "-f", "-"], manifest.to_string().as_bytes())?;
         let said = String::from_utf8_lossy(&answer.stdout).into_owned();
@@ -90,7 +90,7 @@ fn local_disks_move_with_their_guest() -> Result<()> {
     ensure!(digest(&mut second)? == rewritten, "a disk is another after two moves");
     second.leave()?;
     space.virtctl(&["restart", NAME])?;
-    put_back(&space)?;
+    put_back(&space, &CLAIMS)?;
     let mut third = Console::open(&space, usable(&space)?)?;
     third.log_in("root", "guest")?;
     ensure!(digest(&mut third)? == rewritten, "a disk is another after two moves and a start");
@@ -160,15 +160,15 @@ fn cancelled(space: &Namespace) -> Result<()> {
     until("the claims to be gone", SOON, || Ok((claims(space)? == 2).then_some(())))
 }
 
-/// Each claim has its disk again, and there is no other.
-fn put_back(space: &Namespace) -> Result<()> {
+/// Each of `claims`, by their order, has its disk again, and there is no other.
+pub(crate) fn put_back(space: &Namespace, claims: &[&str]) -> Result<()> {
     until("the disks to be put back", 2 * SOON, || {
         let text = space.kubectl(&["get", "pvc", "-o", "json"])?;
         let list: Value = serde_json::from_str(&text).context("kubectl's JSON")?;
         let items = list["items"].as_array().cloned().unwrap_or_default();
         let names: Vec<_> = items.iter().filter_map(|claim| claim["metadata"]["name"].as_str()).collect();
         let whole = |claim: &Value| phase(claim) == "Bound" && claim["metadata"]["annotations"][MOVED_TO].is_null();
-        if names != CLAIMS || !items.iter().all(whole) {
+        if names != claims || !items.iter().all(whole) {
             return Ok(None);
         }
         for claim in &items {

@@ -4,20 +4,34 @@
 //! First what can run side by side; then, one after the other, what everybody would notice, or what must happen in time.
 
 mod access;
+mod backup;
+mod backup_pull;
 mod bad_images;
 mod bad_input;
 mod boot;
 mod cancel;
+mod chain;
 mod claims;
+mod component;
 mod console;
 mod continuity;
+mod copies;
+mod data_volume;
 mod deletion;
 mod endurance;
 mod eviction;
+mod export;
+mod export_links;
 mod faults;
+mod full;
+mod golden;
 mod handover;
 mod hardware;
+mod hotplug;
+mod imports;
+mod interruptions;
 mod local_disks;
+mod memory_dump;
 mod migration;
 mod migration_modes;
 mod migration_strangers;
@@ -26,25 +40,31 @@ mod networks;
 mod node_loss;
 mod power;
 mod probes;
+mod refusals;
 mod run_strategy;
 mod shared;
 mod shared_disks;
 mod stop;
+mod storage_moves;
 mod survival;
 mod two_nodes;
 mod update;
+mod volumes;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use libtest_mimic::{Arguments, Failed, Trial};
+use e2e::report;
+use libtest_mimic::{Arguments, Trial};
 
 /// An emulated guest that boots takes a whole core. More of them at once would only wait for each other.
 const SIDE_BY_SIDE: usize = 2;
+/// On one node many wait for something that takes time and no work: one more fills the gaps.
+const ON_ONE_NODE: usize = 3;
 
 fn main() -> ExitCode {
     let rounds =
-        [(SIDE_BY_SIDE, beside()), (1, alone()), (SIDE_BY_SIDE, beside_on_two_nodes()), (1, alone_on_two_nodes())];
+        [(ON_ONE_NODE, beside()), (1, alone()), (SIDE_BY_SIDE, beside_on_two_nodes()), (1, alone_on_two_nodes())];
     let mut failed = false;
     for (threads, trials) in rounds {
         let mut arguments = Arguments::from_args();
@@ -54,7 +74,7 @@ fn main() -> ExitCode {
     mover::shut_down();
     shared::shut_down();
     two_nodes::shut_down();
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    report::conclude(failed)
 }
 
 /// What may run side by side, on one node. Who uses the shared guest waits for it: there are others in between.
@@ -63,6 +83,17 @@ fn beside() -> Vec<Trial> {
     let own = [
         claims::trials(),
         hardware::trials(),
+        hotplug::trials(),
+        volumes::trials(),
+        export::trials(),
+        imports::trials(),
+        golden::trials(),
+        refusals::trials(),
+        copies::trials(),
+        backup::trials(),
+        backup_pull::trials(),
+        memory_dump::trials(),
+        full::trials(),
         run_strategy::trials(),
         probes::trials(),
         bad_images::trials(),
@@ -76,13 +107,22 @@ fn beside() -> Vec<Trial> {
 
 /// What ends parts of the one node there is.
 fn alone() -> Vec<Trial> {
-    stop::trials().into_iter().chain(survival::trials()).collect()
+    [stop::trials(), survival::trials(), interruptions::trials(), export_links::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Guests that move and do nothing to the nodes: those that take turns with one guest, and those with guests of their own.
 fn beside_on_two_nodes() -> Vec<Trial> {
     let shared = [migration::trials(), continuity::trials(), endurance::trials()];
-    let own = [networks::trials_beside(), local_disks::trials(), migration_modes::trials_beside()];
+    let own = [
+        networks::trials_beside(),
+        local_disks::trials(),
+        storage_moves::trials(),
+        shared_disks::trials(),
+        migration_modes::trials_beside(),
+    ];
     interleaved(own.into_iter().flatten().collect(), shared.into_iter().flatten().collect())
 }
 
@@ -99,7 +139,6 @@ fn alone_on_two_nodes() -> Vec<Trial> {
         handover::trials(),
         migration::trials_last(),
         node_loss::trials(),
-        shared_disks::trials(),
     ];
     trials.into_iter().flatten().collect()
 }
@@ -120,5 +159,5 @@ fn interleaved(few: Vec<Trial>, many: Vec<Trial>) -> Vec<Trial> {
 
 /// A scenario by its name.
 fn trial(name: &'static str, run: fn() -> Result<()>) -> Trial {
-    Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:#}"))))
+    report::trial(name, run)
 }

@@ -168,8 +168,8 @@ fn end_in_post_copy() -> Result<()> {
 fn carry_firmware_and_tpm() -> Result<()> {
     let mut mover = Mover::boot("firmware", |vm| {
         let domain = e2e::machine::domain(vm);
-        domain["firmware"] = json!({ "bootloader": { "efi": { "secureBoot": false } } });
-        domain["devices"]["tpm"] = json!({});
+        domain["firmware"] = json!({ "bootloader": { "efi": { "secureBoot": false, "persistent": true } } });
+        domain["devices"]["tpm"] = json!({ "persistent": true });
     })?;
     let mut console = mover.console()?;
     let says = |console: &mut Console, command: &str| -> Result<String> {

@@ -72,8 +72,9 @@ impl Mover {
         mover.usable()?;
         let mut console = mover.console()?;
         let (shown, code) = console.run(
-            // Its second address comes after its prompt: what is compared later is what it has when it is complete.
-            "until ip -6 -o addr show dev eth0 scope global | grep -q fd10; do sleep 0.2; done; \
+            // Its addresses come in any order, and after its prompt: what is compared later is what it has when it is complete.
+            "until ip -4 -o addr show dev eth0 scope global | grep -q inet && \
+                   ip -6 -o addr show dev eth0 scope global | grep -q fd10; do sleep 0.2; done; \
              dd if=/dev/urandom of=/dev/shm/memory bs=1M count=8 2>/dev/null; \
              dd if=/dev/urandom of=/root/disk bs=1M count=8 2>/dev/null; \
              dd if=/dev/urandom of=/dev/vdc bs=1M count=8 2>/dev/null; sync; \

@@ -9,6 +9,7 @@ use e2e::{Namespace, ferrovirt, node, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
+use crate::shared_disks::{NAME as LEDGER, Shared};
 use crate::trial;
 use crate::two_nodes;
 
@@ -84,7 +85,8 @@ fn runs_elsewhere(space: &Namespace, before: &Value, since: Instant) -> Result<V
     Ok(after)
 }
 
-fn qemus(vmi: &Value) -> Result<usize> {
+/// How many QEMUs of an instance run.
+pub(crate) fn qemus(vmi: &Value) -> Result<usize> {
     let all = node::processes(pod_uid(vmi))?;
     Ok(all.iter().filter(|process| process.words.iter().any(|word| word.contains("qemu-system"))).count())
 }
@@ -92,10 +94,18 @@ fn qemus(vmi: &Value) -> Result<usize> {
 fn guests_of_a_lost_node_run_elsewhere() -> Result<()> {
     let second = Second::join()?;
     let space = Namespace::new("node-loss")?;
+    let shared = Shared::file()?;
+    shared.guest(LEDGER)?;
     let machines = [drifter("drifts", "Always"), bound(&space)?];
     let [drifts, bound] = there(&space, machines)?;
-    a_cable_is_pulled(&space, &second, &drifts, &bound)?;
-    a_power_cut(&space, &second, &bound)?;
+    let ledger = shared.runs_on(LOST)?;
+    shared.writes("first")?;
+    a_cable_is_pulled(&space, &second, [&drifts, &bound], (&shared, &ledger))?;
+    a_power_cut(&space, &second, &bound, &shared)?;
+    // Each began where the one before had ended, and none came back.
+    let mut writers = shared.writers()?;
+    writers.dedup();
+    ensure!(writers == ["first", "second", "third"], "{writers:?}");
     space.kubectl(&["delete", "vm", "--all"])?;
     space.kubectl(&["delete", "pvc", "data"])?;
     space.kubectl(&["delete", "pv", "e2e-node-loss"]).map(drop)
@@ -106,6 +116,8 @@ fn bound(space: &Namespace) -> Result<Value> {
     let only = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": [
         { "key": "kubernetes.io/hostname", "operator": "In", "values": [LOST] },
     ] }] } });
+    // One that a run left behind is another claim's.
+    space.kubectl(&["delete", "pv", "e2e-node-loss", "--ignore-not-found"])?;
     space.apply(&json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "e2e-node-loss" },
         "spec": { "capacity": { "storage": "64Mi" }, "accessModes": ["ReadWriteOnce"], "nodeAffinity": only,
@@ -132,14 +144,21 @@ fn waits_for_its_node(space: &Namespace) -> Result<()> {
     Ok(())
 }
 
-fn a_cable_is_pulled(space: &Namespace, second: &Second, drifts: &Value, bound: &Value) -> Result<()> {
+fn a_cable_is_pulled(
+    space: &Namespace,
+    second: &Second,
+    [drifts, bound]: [&Value; 2],
+    (shared, ledger): (&Shared, &Value),
+) -> Result<()> {
     ferrovirt(&["node", "cut", LOST])?;
     let after = runs_elsewhere(space, drifts, Instant::now())?;
     // Nobody can reach the first guest, which lives; its disks were its pod's own.
     ensure!(qemus(drifts)? == 1, "the guest of the node without a cable does not run");
     waits_for_its_node(space)?;
+    shared.is_cut_off(ledger)?;
     ferrovirt(&["node", "heal", LOST])?;
     until("the guest that was given up is ended", || Ok((qemus(drifts)? == 0).then_some(())))?;
+    shared.is_taken_over(ledger)?;
     // The other was there all the time, and goes on.
     space.wait("vm", "bound", "ran again", |vm| word(vm) == "Running")?;
     second.takes_guests()?;
@@ -149,10 +168,17 @@ fn a_cable_is_pulled(space: &Namespace, second: &Second, drifts: &Value, bound: 
 }
 
 /// Without power the guests are gone. The one that has lost its disk is started once it is back, on the administrator's word.
-fn a_power_cut(space: &Namespace, second: &Second, bound: &Value) -> Result<()> {
+fn a_power_cut(space: &Namespace, second: &Second, bound: &Value, shared: &Shared) -> Result<()> {
     let [falls] = there(space, [drifter("falls", "Always")])?;
+    shared.moves_to(LOST)?;
+    shared.more("second")?;
+    let ledger = shared.space.get("vmi", LEDGER)?;
     ferrovirt(&["node", "kill", LOST])?;
     let moved = runs_elsewhere(space, &falls, Instant::now())?;
+    // With the power went the lock of its disk.
+    let next = shared.runs_on(two_nodes::FIRST)?;
+    ensure!(uid(&next) != uid(&ledger), "it was not started anew");
+    shared.writes("third")?;
     space.event("VirtualMachineInstance", "falls", "NodeUnresponsive")?;
     waits_for_its_node(space)?;
     let taint = "node.kubernetes.io/out-of-service";

@@ -1,13 +1,13 @@
 //! Components die and come back: guests do not notice. Launchers and QEMU die: machines do what their run strategy says.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use e2e::guest::NAME;
 use e2e::machine::{self, holds, phase, uid};
-use e2e::wait::{BOOT, SOON, until};
+use e2e::wait::{SOON, until};
 use e2e::{Guest, Namespace, node};
 use libtest_mimic::Trial;
-use serde_json::Value;
 
+use crate::component::{VIRT_CONTROLLER, VIRT_HANDLER};
 use crate::shared::with_guest;
 use crate::trial;
 
@@ -21,36 +21,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The pod of a component.
-fn component(name: &str) -> Result<Value> {
-    let text = Namespace::kubectl_in("kubevirt", &["get", "pods", "-l", &format!("kubevirt.io={name}"), "-o", "json"])?;
-    let list: Value = serde_json::from_str(&text).context("kubectl's JSON")?;
-    let mut pods = list["items"].as_array().into_iter().flatten();
-    let found = pods.find(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-    found.cloned().with_context(|| format!("no pod of {name}"))
-}
-
-/// Waits until another process of the component is Ready.
-fn back(name: &str, before: &node::Process) -> Result<()> {
-    until(&format!("{name} to be back"), BOOT, || {
-        let Ok(pod) = component(name) else { return Ok(None) };
-        let Ok(process) = node::process(uid(&pod), name) else { return Ok(None) };
-        Ok((process != *before && holds(&pod, "Ready")).then_some(()))
-    })
-}
-
-fn kill(name: &str) -> Result<()> {
-    let process = node::process(uid(&component(name)?), name)?;
-    process.kill()?;
-    back(name, &process)
-}
-
 /// What must be the same before and after.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Life {
     instance: String,
     qemu: node::Process,
-    boot: String,
+    pub(crate) boot: String,
 }
 
 pub(crate) fn life(guest: &Guest) -> Result<Life> {
@@ -82,7 +58,7 @@ fn guests_outlive_virt_handler() -> Result<()> {
         let before = life(guest)?;
         let mut console = guest.console()?;
         console.run("export WITNESS=here")?;
-        kill("virt-handler")?;
+        VIRT_HANDLER.kill()?;
         // The console comes back by itself, in the shell that was left.
         console.expect(&["connection lost, connecting again"], SOON)?;
         console.expect(&["Successfully connected"], SOON)?;
@@ -99,11 +75,7 @@ fn guests_outlive_virt_handler() -> Result<()> {
 fn guests_outlive_the_pod_of_virt_handler() -> Result<()> {
     with_guest(|guest| {
         let before = life(guest)?;
-        let pod = component("virt-handler")?;
-        let process = node::process(uid(&pod), "virt-handler")?;
-        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        Namespace::kubectl_in("kubevirt", &["delete", "pod", name])?;
-        back("virt-handler", &process)?;
+        VIRT_HANDLER.delete()?;
         unharmed(guest, &before)
     })
 }
@@ -111,7 +83,7 @@ fn guests_outlive_the_pod_of_virt_handler() -> Result<()> {
 fn guests_outlive_virt_controller() -> Result<()> {
     with_guest(|guest| {
         let before = life(guest)?;
-        kill("virt-controller")?;
+        VIRT_CONTROLLER.kill()?;
         // It works again: a machine is started and taken away.
         let space = Namespace::new("controller")?;
         space.apply(&machine::on_kernel("new", "Always"))?;

@@ -3,23 +3,25 @@
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{self, holds, phase, uid};
 use e2e::wait::SOON;
-use e2e::{Console, Namespace};
+use e2e::{Console, Guest, Namespace, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::eviction::{BUILD, next_build, to, updated};
 use crate::mover::{Policy, under_way};
+use crate::shared::with_guest;
+use crate::survival::{Life, life, unharmed};
 use crate::trial;
 use crate::two_nodes;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("guests_move_to_a_new_launcher", guests_move_to_a_new_launcher)]
+    vec![trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back)]
 }
 
 const NAME: &str = "wanderer";
 
 /// What tells this guest, and this run of it, from any other.
-fn life(space: &Namespace) -> Result<(String, String)> {
+fn boot(space: &Namespace) -> Result<(String, String)> {
     let vmi = space.get("vmi", NAME)?;
     let mut console = Console::open(space, NAME)?;
     console.log_in("root", "guest")?;
@@ -40,44 +42,66 @@ fn on_its_way(space: &Namespace, migration: &str) -> Result<()> {
 }
 
 /// Exchanges the product under a guest that is on its way, and waits until it runs in the launcher of that build. What was
-/// under way either arrives or fails with a reason.
-fn exchange(space: &Namespace, tag: &Value, build: &str) -> Result<()> {
+/// under way either arrives or fails with a reason. `meanwhile` comes when the components are new and guests still old.
+fn exchange(space: &Namespace, tag: &Value, build: &str, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
     let migration = format!("before-{build}").replace('.', "-");
     let slow = Policy::new(space, &json!({ "bandwidthPerMigration": "2Mi" }))?;
     on_its_way(space, &migration)?;
     // The next one may be as fast as it can.
     drop(slow);
-    to(tag, &json!(["LiveMigrate"]))?;
+    to(tag, &Value::Null)?;
     updated(build)?;
+    meanwhile()?;
     let over = |found: &Value| matches!(phase(found), "Succeeded" | "Failed");
     let ended = space.wait("vmim", &migration, "ended", over)?;
     let state = &ended["status"]["migrationState"];
     let told = state["failureReason"].as_str().is_some_and(|why| !why.is_empty());
     ensure!(phase(&ended) == "Succeeded" || told, "it failed and nobody said why: {state}");
-    let image = format!("ferrovirt.local/launcher:{build}");
-    space.wait("vmi", NAME, "ran in the other launcher", |vmi| {
-        let moving = vmi["metadata"]["labels"]["kubevirt.io/migrationTargetNodeName"].is_string();
-        phase(vmi) == "Running" && vmi["status"]["launcherContainerImageVersion"] == image && !moving
-    })?;
+    to(tag, &json!(["LiveMigrate"]))?;
+    space.wait("vmi", NAME, "ran in the other launcher", |vmi| is_of(vmi, build))?;
     Ok(())
 }
 
-fn guests_move_to_a_new_launcher() -> Result<()> {
+/// It runs in the launcher of that build, and stays there.
+fn is_of(vmi: &Value, build: &str) -> bool {
+    let image = format!("ferrovirt.local/launcher:{build}");
+    let moving = vmi["metadata"]["labels"]["kubevirt.io/migrationTargetNodeName"].is_string();
+    phase(vmi) == "Running" && vmi["status"]["launcherContainerImageVersion"] == image && !moving
+}
+
+/// A guest that is left where it is, in the launcher it has, and is known to be behind.
+fn outdated(guest: &Guest, before: &Life) -> Result<()> {
+    until("the guest's launcher to be known as old", || {
+        let labels = guest.vmi()?["metadata"]["labels"].clone();
+        let path = "jsonpath={.status.outdatedVirtualMachineInstanceWorkloads}";
+        let count = Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "kubevirt", "-o", path])?;
+        Ok((labels["kubevirt.io/outdatedLauncherImage"].is_string() && count.trim() != "0").then_some(()))
+    })?;
+    unharmed(guest, before)
+}
+
+fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
     two_nodes::ready()?;
     next_build()?;
     let space = Namespace::new("update")?;
     space.apply(&machine::on_kernel(NAME, "Always"))?;
     let ready = |vmi: &Value| phase(vmi) == "Running" && holds(vmi, "AgentConnected") && holds(vmi, "LiveMigratable");
     space.wait("vmi", NAME, "ran with its agent", ready)?;
-    let before = life(&space)?;
-    let forth = exchange(&space, &json!("next"), "next");
-    let there = forth.as_ref().ok().map(|()| life(&space));
-    // Whatever happened, the cluster is left as it was found.
-    let back = exchange(&space, &Value::Null, BUILD);
-    to(&Value::Null, &Value::Null)?;
-    forth.context("to the next build")?;
-    back.context("back to the first build")?;
-    let after = [there.transpose()?.unwrap_or_default(), life(&space)?];
-    ensure!(after.iter().all(|life| *life == before), "the guest was started anew: {before:?}, then {after:?}");
-    Ok(())
+    let before = boot(&space)?;
+    with_guest(|stays| {
+        let at_rest = life(stays)?;
+        let forth = exchange(&space, &json!("next"), "next", || outdated(stays, &at_rest));
+        let there = forth.as_ref().ok().map(|()| boot(&space));
+        // Whatever happened, the cluster is left as it was found.
+        let back = exchange(&space, &Value::Null, BUILD, || Ok(())).and_then(|()| {
+            until("the other guest to be in its first launcher", || Ok(is_of(&stays.vmi()?, BUILD).then_some(())))
+        });
+        to(&Value::Null, &Value::Null)?;
+        forth.context("to the next build")?;
+        back.context("back to the first build")?;
+        let after = [there.transpose()?.unwrap_or_default(), boot(&space)?];
+        ensure!(after.iter().all(|life| *life == before), "the guest was started anew: {before:?}, then {after:?}");
+        ensure!(stays.boot_id()? == at_rest.boot, "the guest that was shared was started anew");
+        Ok(())
+    })
 }

@@ -1,5 +1,6 @@
-//! The hostpath provisioner, installed as anybody would install a CSI driver without sidecars: by a DaemonSet in a
-//! namespace, under a name of the test's own.
+//! The hostpath provisioner, installed as anybody would install a CSI driver, with or without what calls it: by a
+//! DaemonSet in
+//! a namespace, under a name of the test's own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{Namespace, kubeconfig, until};
 
-/// The name by which it registers for tests that need but one.
-pub const DRIVER: &str = "kubevirt.io.hostpath-provisioner";
+/// The name by which it registers for tests that need but one; the cluster has one of its own beside it.
+pub const DRIVER: &str = "test.hostpath-provisioner";
 /// Its storage class in these.
 pub const CLASS: &str = "csi-test";
 const IMAGE: &str = "ferrovirt.local/component:v0.1.0";
@@ -31,13 +32,26 @@ pub struct Hostpath {
     pub name: String,
     /// Its StorageClass, and the name of its directories.
     pub short: String,
+    /// Whether it brings the controllers that call it.
+    pub whole: bool,
 }
 
 impl Hostpath {
     /// Installs the driver on all nodes; `driver` is merged into the spec of its CSIDriver.
     pub fn install(name: &str, short: &str, driver: &Value) -> Result<Self> {
-        let installed =
-            Self { space: Namespace::new(&format!("{short}-driver"))?, name: name.to_owned(), short: short.to_owned() };
+        Self::install_as(name, short, driver, false)
+    }
+
+    /// The same with a container beside it that makes, grows and captures volumes, as on clusters whose control plane
+    /// calls
+    /// no drivers.
+    pub fn install_whole(name: &str, short: &str, driver: &Value) -> Result<Self> {
+        Self::install_as(name, short, driver, true)
+    }
+
+    fn install_as(name: &str, short: &str, driver: &Value, whole: bool) -> Result<Self> {
+        let space = Namespace::new(&format!("{short}-driver"))?;
+        let installed = Self { space, name: name.to_owned(), short: short.to_owned(), whole };
         let items = installed.objects(driver);
         installed.space.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}))?;
         installed.rolled_out()?;
@@ -49,7 +63,7 @@ impl Hostpath {
         self.space.kubectl(&["rollout", "status", "daemonset/driver", "--timeout=120s"]).map(drop)
     }
 
-    fn objects(&self, driver: &Value) -> [Value; 3] {
+    fn objects(&self, driver: &Value) -> Vec<Value> {
         let Self { name, short, .. } = self;
         let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
         let shared =
@@ -77,14 +91,33 @@ impl Hostpath {
             "volumeLifecycleModes": ["Persistent", "Ephemeral"]});
         json_patch::merge(&mut spec, driver);
         let labels = json!({"app": "driver"});
-        [
-            json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": spec}),
+        let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        let controllers = json!({
+            "name": "csi-controller", "image": IMAGE, "command": ["ferrovirt", "csi-controller"],
+            "args": [format!("--driver-name={name}")],
+            "env": [field("NODE_NAME", "spec.nodeName"), field("POD_NAMESPACE", "metadata.namespace")],
+            "volumeMounts": [mount("socket", "/csi")]
+        });
+        let (mut containers, mut called, mut objects) = (vec![container], json!({}), Vec::new());
+        if self.whole {
+            containers.push(controllers);
+            called = json!({"ferrovirt.io/csi-controller": "none"});
+            // The operator has the rights that it gives away.
+            objects.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": {"name": short},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "hostpath-provisioner-operator"},
+                "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": self.space.name()}]}));
+        }
+        objects.extend([
+            json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name, "annotations": called},
+                "spec": spec}),
             json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": short}, "provisioner": name,
                 "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true}),
             json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "driver"},
                 "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels},
-                    "spec": {"terminationGracePeriodSeconds": 2, "containers": [container], "volumes": volumes}}}}),
-        ]
+                    "spec": {"terminationGracePeriodSeconds": 2, "containers": containers, "volumes": volumes}}}}),
+        ]);
+        objects
     }
 
     /// Where it keeps volumes, below the root of a node.
@@ -127,6 +160,10 @@ impl Drop for Hostpath {
     fn drop(&mut self) {
         let _ = self.space.kubectl(&["delete", "csidriver", &self.name, "--ignore-not-found"]);
         let _ = self.space.kubectl(&["delete", "storageclass", &self.short, "--ignore-not-found"]);
+        if self.whole {
+            let _ = self.space.kubectl(&["delete", "clusterrolebinding", &self.short, "--ignore-not-found"]);
+            let _ = self.space.kubectl(&["delete", "volumesnapshotclass", &self.short, "--ignore-not-found"]);
+        }
     }
 }
 

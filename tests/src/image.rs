@@ -37,6 +37,12 @@ pub fn tag(name: &str, other: &str) -> Result<()> {
     Ok(())
 }
 
+/// The root of each node's files.
+pub(crate) fn nodes() -> Result<Vec<PathBuf>> {
+    let root = |socket: PathBuf| socket.ancestors().nth(3).map(Path::to_path_buf);
+    containerds()?.into_iter().map(|socket| root(socket).context("a socket without a root")).collect()
+}
+
 /// The containerd of each node.
 fn containerds() -> Result<Vec<PathBuf>> {
     let uids = Namespace::kubectl_in(
@@ -70,11 +76,7 @@ fn known(socket: &Path, name: &str) -> Result<()> {
 
 /// An archive as `docker save` writes it: one layer, a configuration, and what names both.
 fn archive(name: &str, files: &[(&str, &[u8])]) -> std::io::Result<Vec<u8>> {
-    let mut layer = tar::Builder::new(Vec::new());
-    for (path, content) in files {
-        add(&mut layer, path, content, 0o644)?;
-    }
-    let layer = layer.into_inner()?;
+    let layer = layer(files)?;
     let digest: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
     let config = json!({
         "architecture": "amd64", "os": "linux", "config": {},
@@ -86,6 +88,15 @@ fn archive(name: &str, files: &[(&str, &[u8])]) -> std::io::Result<Vec<u8>> {
     add(&mut image, "config.json", config.to_string().as_bytes(), 0o644)?;
     add(&mut image, "manifest.json", manifest.to_string().as_bytes(), 0o644)?;
     image.into_inner()
+}
+
+/// The layer with these files.
+pub(crate) fn layer(files: &[(&str, &[u8])]) -> std::io::Result<Vec<u8>> {
+    let mut layer = tar::Builder::new(Vec::new());
+    for (path, content) in files {
+        add(&mut layer, path, content, 0o644)?;
+    }
+    layer.into_inner()
 }
 
 fn add(tar: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8], mode: u32) -> std::io::Result<()> {

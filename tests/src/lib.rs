@@ -1,16 +1,20 @@
 //! The scenarios' hands: kubectl and virtctl as a user has them, a namespace for each scenario, guests driven by their
 //! serial console, processes of the node, and waiting for conditions with a limit.
 
+pub mod boot_sector;
+pub mod disks;
 pub mod guest;
 pub mod hostpath;
 pub mod image;
 pub mod machine;
 pub mod node;
+pub mod report;
+pub mod servers;
 pub mod space;
 pub mod terminal;
 pub mod wait;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -20,9 +24,9 @@ pub use space::Namespace;
 pub use terminal::Console;
 pub use wait::happens as until;
 
-/// The root of the checkout.
+/// The root of the checkout: cargo runs tests in the directory of their package.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    std::path::absolute("..").unwrap_or_else(|_| "..".into())
 }
 
 /// The kubeconfig of the cluster under test.

@@ -97,11 +97,12 @@ pub fn process(pod: &str, program: &str) -> Result<Process> {
     found.cloned().with_context(|| format!("pod {pod} has no process {program}: {all:?}"))
 }
 
-/// The end of what a launcher's guest printed on its serial console, for a person who wonders what became of it.
+/// The end of what a launcher's guest printed on its serial console; nothing if the launcher is not there.
 #[must_use]
 pub fn serial(pod: &str) -> String {
     let Ok(launcher) = process(pod, "virt-launcher") else { return String::new() };
-    let private = PathBuf::from(format!("/proc/{}/root/var/run/kubevirt-private", launcher.pid));
+    // Not by /var/run: that is a link to /run, which would be the host's.
+    let private = PathBuf::from(format!("/proc/{}/root/run/kubevirt-private", launcher.pid));
     let logs = fs::read_dir(private).into_iter().flatten().flatten().map(|entry| entry.path().join("virt-serial0-log"));
     let printed: Vec<u8> = logs.filter_map(|log| fs::read(log).ok()).flatten().collect();
     format!("serial console:\n{}", String::from_utf8_lossy(&printed[printed.len().saturating_sub(2000)..]))
