@@ -11,14 +11,15 @@ fail() { echo "error: $1" >&2; [ -z "${2:-}" ] || echo "hint: $2" >&2; exit 1; }
 #   build        a C linker for Rust
 #   cluster      containerd, runc, CNI plugins, nftables
 #   images       tools that make the guests' disks
-#   tests        QEMU and libvirt for the figures' floor and unit tests, a registry, SSH
+#   tests        QEMU and libvirt for the figures' floor and unit tests, file systems, packers, a registry, a web server, SSH
 packages=(
     build-essential:/usr/bin/cc pkg-config:/usr/bin/pkg-config ca-certificates:/etc/ssl/certs/ca-certificates.crt curl:/usr/bin/curl
     containerd:/usr/bin/containerd runc:/usr/sbin/runc containernetworking-plugins:/usr/lib/cni/bridge nftables:/usr/sbin/nft
     iproute2:/usr/sbin/ip kmod:/usr/sbin/depmod
-    busybox-static:/bin/busybox cpio:/usr/bin/cpio dosfstools:/usr/sbin/mkfs.vfat e2fsprogs:/usr/sbin/mke2fs fdisk:/usr/sbin/sfdisk
+    busybox-static:/bin/busybox cpio:/usr/bin/cpio dosfstools:/usr/sbin/mkfs.vfat e2fsprogs:/usr/sbin/mke2fs xfsprogs:/usr/sbin/mkfs.xfs fdisk:/usr/sbin/sfdisk
     mtools:/usr/bin/mcopy syslinux:/usr/bin/syslinux openssl:/usr/bin/openssl
-    docker-registry:/usr/bin/docker-registry openssh-client:/usr/bin/ssh sshpass:/usr/bin/sshpass
+    xz-utils:/usr/bin/xz zstd:/usr/bin/zstd
+    docker-registry:/usr/bin/docker-registry nginx:/usr/sbin/nginx openssh-client:/usr/bin/ssh sshpass:/usr/bin/sshpass
 )
 # QEMU 10 and libvirt 11: what the images hold, so that figures compare like with like.
 backports=(

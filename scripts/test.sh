@@ -12,7 +12,8 @@ step() { echo "== $1 (after $((SECONDS - begin)) s)"; }
 step "rules of the repository"
 cargo xtask tidy
 step "tests of every crate"
-cargo test --quiet --locked --workspace --exclude e2e
+# Many of them wait more than they compute.
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-4} cargo test --quiet --locked --workspace --exclude e2e
 [ "${1:-}" != unit ] || exit 0
 
 # From here on the machine itself is used: its addresses, its interfaces, its containerd.
@@ -41,10 +42,16 @@ traces() {
 }
 
 step "a cluster comes and goes"
-cargo test --quiet --locked -p ferrovirt --test machine
+# Of the same packages as above: of others, cargo would build anew what they share.
+cargo test --quiet --locked --workspace --exclude e2e --test machine
 before=$(traces | sort)
-step "images, and a cluster"
+step "images"
 bin/ferrovirt images build
+step "quotas of file systems, in a guest"
+scripts/quota.sh
+step "devices of containers on version 2 of control groups, in a guest"
+scripts/devices.sh
+step "a cluster"
 bin/ferrovirt up
 step "the cluster, by kubectl"
 cargo test --quiet --locked -p e2e --test cluster
