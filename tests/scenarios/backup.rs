@@ -183,15 +183,17 @@ fn complete(space: &Namespace, volume: &str, before: &str) -> Result<(Value, Str
         phase(vmi) == "Running" && uid(vmi) != before && holds(vmi, "AgentConnected") && ALL.iter().all(|v| has(vmi, v))
     };
     let vmi = space.wait("vmi", NAME, "had all of its disks", ready)?;
-    let target = entry(&vmi, volume)["target"].as_str().unwrap_or_default().to_owned();
     let mut console = Console::open(space, NAME)?;
     console.log_in("root", "guest")?;
-    // The guest has nobody who loads drivers for what comes after its start.
+    // The guest has nobody who loads drivers for what comes after its start. And it looks at several disks at a time, so that
+    // their names say nothing: the serial number is the volume's name.
     let wait = format!(
-        "modprobe -a virtio_scsi sd_mod virtio_blk; for i in $(seq 60); do [ -e /sys/block/{target} ] && echo seen && break; sleep 1; done"
+        "modprobe -a virtio_scsi sd_mod virtio_blk; for i in $(seq 60); do for disk in /sys/block/sd*; do \
+         grep -q {volume} $disk/device/vpd_pg80 2>/dev/null && echo is ${{disk##*/}} && break 2; done; sleep 1; done"
     );
     let (shown, _) = console.run(&wait)?;
-    ensure!(shown.contains("seen"), "the guest has no {target}: {shown}");
+    let target = shown.split_whitespace().skip_while(|word| *word != "is").nth(1);
+    let target = target.with_context(|| format!("the guest has no disk {volume}: {shown}"))?.to_owned();
     console.leave()?;
     Ok((vmi, target))
 }

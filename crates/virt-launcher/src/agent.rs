@@ -1,6 +1,6 @@
 //! Facts from the guest's agent. A guest says what it likes: answers are bounded in size, number and time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::kubevirt::v1::{
     GuestAgentCommandInfo, VirtualMachineInstanceFileSystem, VirtualMachineInstanceFileSystemDisk,
@@ -19,9 +19,10 @@ const LIST_LIMIT: usize = 256;
 /// Characters of a word.
 const WORD_LIMIT: usize = 256;
 
-/// Asks for everything. What the agent does not know, or answers badly, stays empty.
-pub(crate) fn collect(domain: &Domain) -> GuestFacts {
-    read(|command| ask(domain, command))
+/// Asks for everything; None when nobody answers at all. What the agent does not offer stays as it is `known`, and so does what
+/// it answers badly or late: a busy guest, or one whose file systems are frozen, is still the guest that it was.
+pub(crate) fn collect(domain: &Domain, known: GuestFacts) -> Option<GuestFacts> {
+    read(|command| ask(domain, command), known)
 }
 
 fn ask(domain: &Domain, command: &str) -> Option<Value> {
@@ -41,32 +42,37 @@ fn ask(domain: &Domain, command: &str) -> Option<Value> {
     }
 }
 
-fn read(ask: impl Fn(&str) -> Option<Value>) -> GuestFacts {
-    let mut facts = GuestFacts::default();
-    let Some(info) = ask("guest-info") else {
-        return facts;
-    };
+fn read(ask: impl Fn(&str) -> Option<Value>, known: GuestFacts) -> Option<GuestFacts> {
+    let info = ask("guest-info")?;
+    let mut facts = known;
     facts.agent_version = word(&info["version"]);
     facts.supported_commands = commands(&info);
-    let offers = |name: &str| facts.supported_commands.iter().any(|c| c.name == name && c.enabled == Some(true));
-    let ask = |name: &str| if offers(name) { ask(name) } else { None };
+    let offered = facts.supported_commands.iter().filter(|command| command.enabled == Some(true));
+    let offered: BTreeSet<String> = offered.map(|command| command.name.clone()).collect();
+    let ask = |name: &str| if offered.contains(name) { ask(name) } else { None };
 
-    let os = ask("guest-get-osinfo");
-    let hostname = ask("guest-get-host-name");
-    let timezone = ask("guest-get-timezone");
-    let interfaces = ask("guest-network-get-interfaces");
-    let users = ask("guest-get-users");
-    let filesystems = ask("guest-get-fsinfo");
-    let freeze = ask("guest-fsfreeze-status");
-
-    facts.os = os.map(|os| operating_system(&os));
-    facts.hostname = hostname.map(|answer| word(&answer["host-name"])).unwrap_or_default();
-    facts.timezone = timezone.map(|answer| time_zone(&answer)).unwrap_or_default();
-    facts.interfaces = interfaces.map(|answer| network(&answer)).unwrap_or_default();
-    facts.users = users.map(|answer| user_list(&answer)).unwrap_or_default();
-    facts.filesystems = filesystems.map(|answer| filesystem_list(&answer)).unwrap_or_default();
-    facts.fs_freeze_status = freeze.map(|answer| word(&answer)).unwrap_or_default();
-    facts
+    if let Some(answer) = ask("guest-get-osinfo") {
+        facts.os = Some(operating_system(&answer));
+    }
+    if let Some(answer) = ask("guest-get-host-name") {
+        facts.hostname = word(&answer["host-name"]);
+    }
+    if let Some(answer) = ask("guest-get-timezone") {
+        facts.timezone = time_zone(&answer);
+    }
+    if let Some(answer) = ask("guest-network-get-interfaces") {
+        facts.interfaces = network(&answer);
+    }
+    if let Some(answer) = ask("guest-get-users") {
+        facts.users = user_list(&answer);
+    }
+    if let Some(answer) = ask("guest-get-fsinfo") {
+        facts.filesystems = filesystem_list(&answer);
+    }
+    if let Some(answer) = ask("guest-fsfreeze-status") {
+        facts.fs_freeze_status = word(&answer);
+    }
+    Some(facts)
 }
 
 fn word(value: &Value) -> String {
@@ -180,7 +186,7 @@ mod tests {
 
     #[test]
     fn facts_are_bounded_and_only_what_is_offered_is_asked() {
-        let facts = read(guest);
+        let facts = read(guest, GuestFacts::default()).unwrap();
         assert_eq!(facts.agent_version, "10.0.2");
         assert_eq!(facts.hostname.len(), WORD_LIMIT);
         assert_eq!(facts.filesystems.len(), LIST_LIMIT);
@@ -193,6 +199,15 @@ mod tests {
 
     #[test]
     fn no_agent_no_facts() {
-        assert_eq!(read(|_| None), GuestFacts::default());
+        assert_eq!(read(|_| None, GuestFacts::default()), None);
+    }
+
+    #[test]
+    fn what_is_not_answered_in_time_stays_known() {
+        let known = read(guest, GuestFacts::default()).unwrap();
+        let slow = |command: &str| if command == "guest-get-fsinfo" { None } else { guest(command) };
+        assert_eq!(read(slow, known.clone()), Some(known.clone()));
+        let frozen = |command: &str| (command == "guest-info").then(|| json!({"version": "10.0.2"}));
+        assert_eq!(read(frozen, known.clone()).unwrap().hostname, known.hostname);
     }
 }

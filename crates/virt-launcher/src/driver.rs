@@ -77,6 +77,8 @@ pub enum DriverError {
     Libvirt(#[from] libvirt::Error),
     #[error("the guest agent is not connected")]
     NoAgent,
+    #[error("the guest agent is connected and does not answer yet; try again")]
+    SilentAgent,
     #[error("volume {volume}: the guest was not given its disk")]
     Disk {
         volume: String,
@@ -593,11 +595,15 @@ async fn at(moment: Option<Instant>) {
 /// Asks the agent again and again, less often the longer the guest lives.
 async fn poll_agent(domain: Arc<Domain>, facts: mpsc::Sender<domain::GuestFacts>) {
     let mut pause = Duration::from_secs(2);
+    let mut known = domain::GuestFacts::default();
     loop {
-        let asked = domain.clone();
-        let Ok(found) = tokio::task::spawn_blocking(move || agent::collect(&asked)).await else { return };
-        if facts.send(found).await.is_err() {
-            return;
+        let (asked, before) = (domain.clone(), known.clone());
+        let Ok(found) = tokio::task::spawn_blocking(move || agent::collect(&asked, before)).await else { return };
+        if let Some(found) = found {
+            known = found;
+            if facts.send(known.clone()).await.is_err() {
+                return;
+            }
         }
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(15));

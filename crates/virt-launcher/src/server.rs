@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
+use crate::agent;
 use crate::driver::{Command, DriverError, Handle, Request as DriverRequest};
 use crate::exec;
 use crate::request_queue::Kind;
@@ -77,7 +78,7 @@ fn status(error: &DriverError) -> Status {
             Status::invalid_argument(sentence)
         }
         DriverError::Libvirt(_) | DriverError::Disk { .. } => Status::internal(sentence),
-        DriverError::Ending => Status::unavailable(sentence),
+        DriverError::Ending | DriverError::SilentAgent => Status::unavailable(sentence),
     }
 }
 
@@ -98,12 +99,22 @@ impl Service {
         domain.ok_or_else(|| Status::failed_precondition("the virtual machine has not started yet"))
     }
 
-    fn agent_facts(&self) -> Result<GuestFacts, Status> {
-        let state = self.0.published.get();
-        if !state.agent_connected {
-            return Err(Status::failed_precondition(DriverError::NoAgent.to_string()));
+    fn agent_connected(&self) -> Result<DomainState, Status> {
+        Some(self.0.published.get()).filter(|state| state.agent_connected).ok_or_else(|| status(&DriverError::NoAgent))
+    }
+
+    /// What the agent said last. One that has just connected, as after a migration, is asked now.
+    async fn agent_facts(&self) -> Result<GuestFacts, Status> {
+        let state = self.agent_connected()?;
+        let facts: GuestFacts =
+            serde_json::from_str(&state.guest).map_err(|error| Status::internal(error.to_string()))?;
+        if !facts.agent_version.is_empty() {
+            return Ok(facts);
         }
-        serde_json::from_str(&state.guest).map_err(|error| Status::internal(error.to_string()))
+        let domain = self.domain()?;
+        let asked = tokio::task::spawn_blocking(move || agent::collect(&domain, facts)).await;
+        let asked = asked.map_err(|error| Status::internal(error.to_string()))?;
+        asked.ok_or_else(|| status(&DriverError::SilentAgent))
     }
 }
 
@@ -164,7 +175,7 @@ impl Launcher for Service {
     }
 
     async fn guest_info(&self, _: Request<Empty>) -> Answer<Json> {
-        let facts = self.agent_facts()?;
+        let facts = self.agent_facts().await?;
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         json(&VirtualMachineInstanceGuestAgentInfo {
             guest_agent_version: some(facts.agent_version),
@@ -182,14 +193,14 @@ impl Launcher for Service {
 
     async fn users(&self, _: Request<Empty>) -> Answer<Json> {
         json(&VirtualMachineInstanceGuestOSUserList {
-            items: self.agent_facts()?.users,
+            items: self.agent_facts().await?.users,
             ..VirtualMachineInstanceGuestOSUserList::default()
         })
     }
 
     async fn filesystems(&self, _: Request<Empty>) -> Answer<Json> {
         json(&VirtualMachineInstanceFileSystemList {
-            items: self.agent_facts()?.filesystems,
+            items: self.agent_facts().await?.filesystems,
             ..VirtualMachineInstanceFileSystemList::default()
         })
     }
@@ -206,7 +217,7 @@ impl Launcher for Service {
 
     async fn exec(&self, request: Request<ExecRequest>) -> Answer<ExecReply> {
         let request = request.into_inner();
-        self.agent_facts()?;
+        self.agent_connected()?;
         let seconds = u64::try_from(request.timeout_seconds).ok().filter(|seconds| *seconds > 0);
         let seconds = seconds.unwrap_or(EXEC_SECONDS).min(EXEC_LIMIT);
         match exec::run(&self.domain()?, &request.command, &request.args, seconds).await {
@@ -217,7 +228,7 @@ impl Launcher for Service {
     }
 
     async fn guest_ping(&self, request: Request<GuestPingRequest>) -> Answer<Empty> {
-        self.agent_facts()?;
+        self.agent_connected()?;
         let seconds = u64::try_from(request.into_inner().timeout_seconds).unwrap_or(0).clamp(1, EXEC_LIMIT);
         match tokio::time::timeout(Duration::from_secs(seconds), exec::ping(&self.domain()?)).await {
             Ok(Ok(())) => Ok(Response::new(Empty {})),
