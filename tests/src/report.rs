@@ -1,13 +1,17 @@
-//! Trials, and why some of them failed: told once more, in short, after everything else, for whoever sees only the end of a
-//! long output.
+//! Trials, and what is told of them after everything else, for whoever sees only the end of a long output: which took longest,
+//! and, in short, why some of them failed.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use libtest_mimic::{Failed, Trial};
 
 static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
+/// So many of the longest are named.
+const LONGEST: usize = 30;
 /// Of a reason, its beginning and its end: what was wrong, and what was seen last.
 const LINES: usize = 3;
 const WIDTH: usize = 400;
@@ -16,7 +20,10 @@ const WIDTH: usize = 400;
 pub fn trial(name: impl Into<String>, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
     let name = name.into();
     Trial::test(name.clone(), move || {
-        run().map_err(|error| {
+        let begin = Instant::now();
+        let outcome = run();
+        TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((begin.elapsed(), name.clone()));
+        outcome.map_err(|error| {
             let reason = format!("{error:#}");
             FAILURES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {}", short(&reason)));
             Failed::from(reason)
@@ -24,8 +31,12 @@ pub fn trial(name: impl Into<String>, run: impl FnOnce() -> Result<()> + Send + 
     })
 }
 
-/// Tells the reasons of all trials that failed, and how the program ends.
+/// Tells which trials took longest and the reasons of all that failed, and how the program ends.
 pub fn conclude(failed: bool) -> ExitCode {
+    let mut times = std::mem::take(&mut *TIMES.lock().unwrap_or_else(PoisonError::into_inner));
+    times.sort_by(|a, b| b.cmp(a));
+    let longest = times.iter().take(LONGEST).map(|(time, name)| format!("{name} {} s", time.as_secs()));
+    eprintln!("longest: {}", longest.collect::<Vec<_>>().join(", "));
     for failure in FAILURES.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         eprintln!("failed: {failure}");
     }
