@@ -39,6 +39,8 @@ pub(super) fn not_completed(elapsed: Duration) -> Verdict {
 pub(super) struct Watchdog {
     least_remaining: Option<u64>,
     progress_at: Duration,
+    /// Whether disks and memory are known to be copied: disks come first, and memory joins them.
+    known: (bool, bool),
     /// The guest runs on the target, or stands still: what remains can only get less.
     pub(super) assisted: bool,
 }
@@ -47,7 +49,11 @@ impl Watchdog {
     /// What to do `elapsed` after the start.
     pub(super) fn judge(&mut self, options: &MigrationOptions, job: &Job, elapsed: Duration) -> Verdict {
         let remaining = job.memory_remaining.saturating_add(job.disk_remaining);
-        if self.least_remaining.is_none_or(|least| remaining < least) {
+        let known = (job.disk_total > 0, job.memory_total > 0);
+        // While the target is prepared there is nothing to be copied yet, and nothing that could be stuck.
+        let grown = known != self.known || known == (false, false);
+        self.known = known;
+        if grown || self.least_remaining.is_none_or(|least| remaining < least) {
             self.least_remaining = Some(remaining);
             self.progress_at = elapsed;
         }
@@ -104,6 +110,22 @@ mod tests {
         let stuck = Verdict::Abort("Live migration stuck for 5 sec and has been aborted".into());
         check(&options(), &[(0, 9), (3, 12), (5, 10)], &stuck);
         check(&MigrationOptions { progress_timeout: 0, ..options() }, &[(0, 9), (19, 9)], &Verdict::Go);
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_not_stuck() {
+        let mut watchdog = Watchdog::default();
+        let options = MigrationOptions { completion_timeout_per_gib: 0, ..options() };
+        let mut judge = |second: u64, job: &Job| watchdog.judge(&options, job, Duration::from_secs(second));
+        let disks = |disk_remaining: u64| Job { disk_total: 9, disk_remaining, ..Job::default() };
+        let both = |disk_remaining: u64, remaining: u64| Job { disk_total: 9, disk_remaining, ..job(remaining) };
+        let going = [(0, Job::default()), (6, Job::default()), (7, disks(9)), (9, disks(0)), (13, both(0, 50))];
+        for (second, job) in &going {
+            assert_eq!(judge(*second, job), Verdict::Go, "after {second} s");
+        }
+        assert_eq!(judge(17, &both(0, 50)), Verdict::Go);
+        let stuck = Verdict::Abort("Live migration stuck for 5 sec and has been aborted".into());
+        assert_eq!(judge(18, &both(1, 60)), stuck);
     }
 
     #[test]
