@@ -43,6 +43,8 @@ const GRASP: Duration = Duration::from_millis(10);
 const LAST_READ: Duration = Duration::from_secs(5);
 /// How long freezing may last when nobody says.
 const THAW_AFTER: Duration = Duration::from_secs(300);
+/// Between attempts to thaw a guest whose agent does not do it.
+const THAW_AGAIN: Duration = Duration::from_secs(5);
 
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +152,8 @@ pub struct Driver {
     agent_facts: domain::GuestFacts,
     agent_task: Option<kit::Task<()>>,
     thaw_at: Option<Instant>,
+    /// Somebody else held a disk of the guest when it was to start.
+    contested: bool,
     kill_at: Option<Instant>,
     press_at: Option<Instant>,
     asked_to_start: bool,
@@ -199,6 +203,7 @@ impl Driver {
             agent_facts: domain::GuestFacts::default(),
             agent_task: None,
             thaw_at: None,
+            contested: false,
             kill_at: None,
             press_at: None,
             asked_to_start: false,
@@ -244,11 +249,7 @@ impl Driver {
                 }
                 () = at(self.press_at) => self.press().await,
                 () = at(self.failing.again()) => self.try_again().await,
-                () = at(self.thaw_at) => {
-                    tracing::warn!("nobody thawed the guest's file systems in time: thawing them");
-                    self.thaw_at = None;
-                    self.with_domain(|domain| domain.thaw().map(drop)).await.unwrap_or_default();
-                }
+                () = at(self.thaw_at) => self.thaw_late().await,
                 () = shutdown.cancelled(), if !told => {
                     told = true;
                     self.begin_shutdown().await;
@@ -347,6 +348,7 @@ impl Driver {
             Ok(()) => (String::new(), false),
             Err(failure) => (failure.to_string(), failure.is_final()),
         };
+        self.contested |= outcome.as_ref().is_err_and(start::Failure::is_contested);
         if !sentence.is_empty() {
             tracing::error!(error = sentence, last, "the virtual machine does not start");
         }
@@ -360,7 +362,8 @@ impl Driver {
     async fn start(&mut self, vmi: &str, environment: &str) -> Result<(), start::Failure> {
         let vmi = self.read(vmi)?;
         let environment = self.environment(environment)?;
-        let (prepared, domain) = start::domain(&vmi, environment, &self.dirs, &self.connection).await?;
+        let contested = self.contested;
+        let (prepared, domain) = start::domain(&vmi, environment, &self.dirs, &self.connection, contested).await?;
         self.prepared = prepared;
         self.phase = Phase::Running;
         self.domain.send_replace(Some(Arc::new(domain)));
@@ -408,11 +411,28 @@ impl Driver {
         Ok(())
     }
 
+    /// Nobody thawed in time, or could. A guest whose agent is slow is not left frozen: it is tried until it is done.
+    async fn thaw_late(&mut self) {
+        self.thaw_at = None;
+        match self.with_domain(|domain| domain.thaw().map(drop)).await {
+            Ok(()) => tracing::warn!("nobody thawed the guest's file systems in time: they were thawed now"),
+            Err(error) if self.publisher.get().agent_connected => {
+                tracing::warn!(error = %kit::Chain(&error), "the guest's file systems are not thawed; trying again");
+                self.thaw_at = Some(Instant::now() + THAW_AGAIN);
+            }
+            Err(error) => tracing::warn!(error = %kit::Chain(&error), "the guest's file systems are not thawed"),
+        }
+    }
+
     async fn freeze(&mut self, seconds: u64) -> Result<(), DriverError> {
         if !self.publisher.get().agent_connected {
             return Err(DriverError::NoAgent);
         }
-        self.with_domain(|domain| domain.freeze().map(drop)).await?;
+        if let Err(error) = self.with_domain(|domain| domain.freeze().map(drop)).await {
+            // An agent that answers too late has frozen them nevertheless.
+            self.thaw_at.get_or_insert_with(|| Instant::now() + THAW_AGAIN);
+            return Err(error);
+        }
         let limit = if seconds == 0 { THAW_AFTER } else { Duration::from_secs(seconds) };
         self.thaw_at = Some(Instant::now() + limit);
         Ok(())

@@ -20,8 +20,9 @@ use domain::{DeviceKind, LiveDevice, LiveDomain};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use libvirt::{BackupEnded, Domain};
 use sys::beneath::Dir;
+use tokio::time::Instant;
 
-use super::{Driver, DriverError};
+use super::{Driver, DriverError, THAW_AGAIN};
 use crate::prepare::Lent;
 
 /// Values of `cmd`.
@@ -126,8 +127,11 @@ impl Driver {
         let skip = options.skip_quiesce == Some(true);
         let agent = self.publisher.get().agent_connected;
         let begun = self.with_domain(move |domain| Ok(begin(domain, &backup, &mark, skip, agent))).await?;
-        let (quiesced, why) = match begun {
-            Ok(begun) => begun,
+        if !begun.thawed {
+            self.thaw_at = Some(Instant::now() + THAW_AGAIN);
+        }
+        let (quiesced, why) = match begun.outcome {
+            Ok(()) => (begun.quiesced, begun.why),
             Err(error) => {
                 discard(&running);
                 return Err(match since.filter(|_| is_broken(&error)) {
@@ -341,31 +345,35 @@ fn is_broken(error: &libvirt::Error) -> bool {
         || (text.contains("bitmap") && ["missing", "broken", "inconsistent"].iter().any(|word| text.contains(word)))
 }
 
-/// Begins the job while the guest's file systems stand still, if they can; what became of that, and why not.
-fn begin(
-    domain: &Domain,
-    backup: &str,
-    checkpoint: &str,
-    skip: bool,
-    agent: bool,
-) -> libvirt::Result<(&'static str, Option<String>)> {
+/// How a job began.
+struct Begun {
+    outcome: libvirt::Result<()>,
+    /// Whether the guest's file systems stood still, and why not.
+    quiesced: &'static str,
+    why: Option<String>,
+    /// No: the guest may still stand.
+    thawed: bool,
+}
+
+/// Begins the job while the guest's file systems stand still, if they can.
+fn begin(domain: &Domain, backup: &str, checkpoint: &str, skip: bool, agent: bool) -> Begun {
     let frozen = match (skip, agent) {
         (true, _) => None,
         (false, false) => Some(Err("the guest agent is not connected".to_owned())),
         (false, true) => Some(domain.freeze().map(drop).map_err(|error| kit::Chain(&error).to_string())),
     };
-    let begun = domain.begin_backup(backup, Some(checkpoint));
-    let mut said = match &frozen {
+    let outcome = domain.begin_backup(backup, Some(checkpoint));
+    let (quiesced, mut why) = match &frozen {
         None => (quiesce::SKIPPED, None),
         Some(Ok(())) => (quiesce::SUCCEEDED, None),
         Some(Err(why)) => (quiesce::FAILED, Some(format!("Failed freezing guest filesystem: {why}"))),
     };
-    if matches!(frozen, Some(Ok(())))
-        && let Err(error) = domain.thaw()
-    {
-        said.1 = Some(format!("the guest's file systems were not thawed: {}", kit::Chain(&error)));
+    // An agent that answers too late has frozen them, too.
+    let thaw = if agent && !skip { domain.thaw().map(drop) } else { Ok(()) };
+    if let (Err(error), Some(Ok(()))) = (&thaw, &frozen) {
+        why = Some(format!("the guest's file systems are still to be thawed: {}", kit::Chain(error)));
     }
-    begun.map(|()| said)
+    Begun { outcome, quiesced, why, thawed: thaw.is_ok() }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use domain::{Environment, ResolvedDisk};
@@ -13,6 +14,9 @@ use crate::tpm;
 
 /// What QEMU reads a time zone from; it takes one that is not there for UTC.
 const ZONES: &str = "/usr/share/zoneinfo";
+
+/// Whoever has moved here has taken its devices within this time of their being free.
+const HANDED_OVER: Duration = Duration::from_millis(500);
 
 /// Why a VMI does not start. The sentence reaches the user.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +40,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Somebody else has a disk of it.
+    pub(crate) fn is_contested(&self) -> bool {
+        matches!(self, Self::Prepare(prepare::Error::InUse { .. }))
+    }
+
     /// The same VMI would fail in the same way again.
     pub(crate) fn is_final(&self) -> bool {
         match self {
@@ -47,11 +56,13 @@ impl Failure {
     }
 }
 
+/// `contested`: somebody else held a device of it when it was tried last.
 pub(super) async fn domain(
     vmi: &VirtualMachineInstance,
     mut environment: Environment,
     dirs: &Dirs,
     connection: &Connection,
+    contested: bool,
 ) -> Result<(Prepared, Domain), Failure> {
     let zone = vmi.spec.domain.clock.as_ref().and_then(|clock| clock.timezone.as_deref());
     if let Some(zone) = zone.filter(|zone| !is_zone(Path::new(ZONES), zone)) {
@@ -59,6 +70,12 @@ pub(super) async fn domain(
     }
     let mut prepared = prepare::prepare(vmi, dirs, prepare::Moment::Start).await.map_err(Failure::Prepare)?;
     prepared.devices.take().map_err(Failure::Prepare)?;
+    if contested {
+        // Its holder may have moved to this node: then its guest runs here and takes the device any moment.
+        prepared.devices.put_back();
+        tokio::time::sleep(HANDED_OVER).await;
+        prepared.devices.take().map_err(Failure::Prepare)?;
+    }
     environment.disks.clone_from(&prepared.disks);
     environment.kernel.clone_from(&prepared.kernel);
     environment.firmware.nvram = dirs.nvram().display().to_string();

@@ -114,7 +114,7 @@ fn judged(
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive {
     wanted: Vec<(String, PathBuf)>,
-    held: Vec<(String, File)>,
+    held: Vec<(String, PathBuf, File)>,
 }
 
 impl Exclusive {
@@ -131,27 +131,28 @@ impl Exclusive {
     /// Lets go of the device of `volume`.
     pub(crate) fn release(&mut self, volume: &str) {
         self.wanted.retain(|(name, _)| name != volume);
-        self.held.retain(|(name, _)| name != volume);
+        self.held.retain(|(name, ..)| name != volume);
     }
 
     /// Takes what is not held yet. Held until this value goes, and by the kernel's word gone with this process.
     ///
     /// A guest that is received from elsewhere is taken over once it is here: its source holds the devices until then.
     pub(crate) fn take(&mut self) -> Result<(), Error> {
-        while let Some((volume, device)) = self.wanted.last() {
+        while let Some((volume, device)) = self.wanted.last().cloned() {
             let flags = (OFlags::EXCL | OFlags::NONBLOCK).bits().cast_signed();
-            match File::options().read(true).write(true).custom_flags(flags).open(device) {
-                Ok(file) => self.held.push((volume.clone(), file)),
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    return Err(Error::InUse { volume: volume.clone() });
-                }
-                Err(source) => {
-                    return Err(Error::Read { volume: volume.clone(), path: device.clone(), source });
-                }
+            match File::options().read(true).write(true).custom_flags(flags).open(&device) {
+                Ok(file) => self.held.push((volume, device, file)),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Err(Error::InUse { volume }),
+                Err(source) => return Err(Error::Read { volume, path: device, source }),
             }
             self.wanted.pop();
         }
         Ok(())
+    }
+
+    /// Lets go of all of them, to be taken again.
+    pub(crate) fn put_back(&mut self) {
+        self.wanted.extend(self.held.drain(..).map(|(volume, device, _)| (volume, device)));
     }
 }
 
