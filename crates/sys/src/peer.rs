@@ -49,14 +49,34 @@ pub fn cgroups_of(pid: u32) -> Result<Vec<crate::cgroup::Membership>> {
 
 /// Clock ticks since boot at which the process started: with the pid it names a process for good.
 pub fn start_time(pid: u32) -> Result<u64> {
-    let path = PathBuf::from(format!("/proc/{pid}/stat"));
-    let text = fs::read_to_string(&path).map_err(at("read", &path))?;
-    parse_start_time(&text).ok_or_else(|| Error::Protocol(format!("unreadable {}", path.display())))
+    read_stat(pid, parse_start_time)
 }
 
-/// Field 22 of `/proc/<pid>/stat`; the command name in field 2 may hold blanks and parentheses.
+/// Whether the process has begun to end. The first one of a PID namespace, whose descriptors are closed by then, stays in this
+/// state until the others have ended.
+pub fn is_ending(pid: u32) -> Result<bool> {
+    read_stat(pid, parse_ending)
+}
+
+fn read_stat<T>(pid: u32, parse: fn(&str) -> Option<T>) -> Result<T> {
+    let path = PathBuf::from(format!("/proc/{pid}/stat"));
+    let text = fs::read_to_string(&path).map_err(at("read", &path))?;
+    parse(&text).ok_or_else(|| Error::Protocol(format!("unreadable {}", path.display())))
+}
+
+/// Field 22 of `/proc/<pid>/stat`.
 pub fn parse_start_time(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    field(stat, 22)?.parse().ok()
+}
+
+/// `PF_EXITING` in field 9 of `/proc/<pid>/stat`, the kernel's flags of the process.
+fn parse_ending(stat: &str) -> Option<bool> {
+    field(stat, 9)?.parse::<u32>().ok().map(|flags| flags & 0x4 != 0)
+}
+
+/// Fields from the third on, counted as proc(5) does: the command name in field 2 may hold blanks and parentheses.
+fn field(stat: &str, number: usize) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
 #[cfg(test)]
@@ -72,12 +92,15 @@ mod tests {
         assert_eq!(peer.uid, rustix::process::getuid().as_raw());
         assert!(!cgroups_of(peer.pid).unwrap().is_empty());
         assert!(start_time(peer.pid).unwrap() > 0);
+        assert!(!is_ending(peer.pid).unwrap());
     }
 
     #[test]
     fn command_names_with_parentheses() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
         assert_eq!(parse_start_time(stat), Some(4242));
+        assert_eq!(parse_ending(stat), Some(false));
+        assert_eq!(parse_ending(&stat.replace("4194560", "4194564")), Some(true));
         assert_eq!(parse_start_time("garbage"), None);
     }
 }

@@ -40,6 +40,11 @@ impl Launcher {
         sys::peer::start_time(self.pid).is_ok_and(|started| started == self.started)
     }
 
+    /// Whether it is on its way to be gone.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_alive() && sys::peer::is_ending(self.pid).unwrap_or(false)
+    }
+
     /// Its network namespace.
     pub(crate) fn netns(&self) -> PathBuf {
         format!("/proc/{}/ns/net", self.pid).into()

@@ -15,8 +15,9 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kit::events::Recorder;
 use kit::shutdown::CancellationToken;
 use kit::store::{self, Store, Watch};
-use kit::{Chain, clock};
+use kit::{Chain, Task, clock};
 use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -27,6 +28,8 @@ pub(crate) use labels::Machine;
 
 /// Half of what virt-controller waits before it gives a node up would do; this leaves room for several lost beats.
 const HEARTBEAT: Duration = Duration::from_secs(60);
+/// Between beats at the least when virt-controller does not count on this node: it may not hear the kubelet.
+const TAKEN_BACK: Duration = Duration::from_secs(5);
 /// After a beat that was not written.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Bytes of what libvirt told of the node (rule R7).
@@ -76,15 +79,18 @@ pub(crate) async fn keep(
         move |_| wake.notify_one(),
     );
     kubevirts.synced().await;
+    let lost = std::sync::Arc::new(Notify::new());
+    let _own = watch_own(api.clone(), node, lost.clone());
     let mut said: Option<Labels> = None;
-    let mut due = Instant::now();
+    let (mut due, mut beaten) = (Instant::now(), Instant::now());
     loop {
         let configuration = kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
         let wanted = machine.labels(&configuration.map(|all| all.obsolete_cpu_models).unwrap_or_default());
         let new = said.as_ref() != Some(&wanted);
         // Most changes of the KubeVirt object are none of the labels' business, and there may be many nodes.
         if new || Instant::now() >= due {
-            due = Instant::now() + HEARTBEAT;
+            beaten = Instant::now();
+            due = beaten + HEARTBEAT;
             match beat(&api, node, &wanted, new).await {
                 Ok(()) => {
                     if let Some(model) = wanted.obsolete.as_ref().filter(|_| new) {
@@ -103,9 +109,25 @@ pub(crate) async fn keep(
         tokio::select! {
             () = stop.cancelled() => return,
             () = changed.notified() => {}
+            () = lost.notified() => due = due.min(beaten + TAKEN_BACK),
             () = tokio::time::sleep_until(due) => {}
         }
     }
+}
+
+/// Tells when this node is not to get guests any more. Who took it for lost, while it was cut off, leaves the way back to it.
+fn watch_own(api: Api<Node>, node: &str, lost: std::sync::Arc<Notify>) -> Task<()> {
+    let how = Watch {
+        config: watcher::Config::default().fields(&format!("metadata.name={node}")),
+        trim: |node: &mut Node| (node.spec, node.status) = (None, None),
+        ..Watch::default()
+    };
+    store::watch(api, how, Store::default(), move |change| {
+        let label = change.new.and_then(|node| node.labels().get(label::SCHEDULABLE));
+        if label.is_some_and(|value| value != "true") {
+            lost.notify_one();
+        }
+    })
 }
 
 /// Writes the heartbeat, and the labels when they are `new`. Later beats repeat the one label that virt-controller takes

@@ -30,6 +30,8 @@ use crate::storage::{self, Purpose, Tolerance};
 /// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
 /// outlives the process, and a pod that is just starting has none yet.
 const PATIENCE: u32 = 8;
+/// How long a launcher that has begun to end may take: QEMU gives its memory back first.
+const ENDING: SignedDuration = SignedDuration::from_secs(10);
 /// How long the target of a migration has to tell that the domain is there, once the launcher here has gone.
 const WORD_OF_TARGET: SignedDuration = SignedDuration::from_secs(15);
 /// How long something that passes by itself may last before the user is told.
@@ -357,6 +359,11 @@ pub(crate) async fn connect(
             let Some(guest) = watched.upgrade() else { return };
             guest.held().state = Some(state);
             queue.add(key.clone());
+        }
+        // Its connections end before it does. Whoever judges in between takes a dead launcher for one that is slow.
+        let last = clock::now() + ENDING;
+        while process.is_ending() && clock::now() < last {
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let Some(guest) = watched.upgrade() else { return };
         let mut held = guest.held();

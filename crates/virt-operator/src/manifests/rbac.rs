@@ -200,7 +200,7 @@ fn handler_cluster() -> Value {
     json!([
         rule("kubevirt.io", &["virtualmachineinstances"], &["get", "list", "watch", "patch", "update"]),
         rule("kubevirt.io", &["kubevirts"], READ),
-        rule("", &["nodes"], &["get", "patch"]),
+        rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["events"], &["create", "patch"]),
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["create", "get"]),
     ])
