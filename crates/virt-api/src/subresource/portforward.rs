@@ -33,6 +33,9 @@ const PROTOCOL: &str = "plain.kubevirt.io";
 const DIAL: Duration = Duration::from_secs(10);
 const LINGER: Duration = Duration::from_secs(5);
 const PIECE: usize = 32 * 1024;
+/// A guest that was cut off, or has lost its address, says nothing any more. One that is paused or moves has a few minutes.
+const SILENT_FOR: Duration = Duration::from_secs(15);
+const ASKED_TIMES: u32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
@@ -90,6 +93,9 @@ pub(super) async fn serve(
         Transport::Tcp => {
             let dialled = timeout(DIAL, TcpStream::connect(target)).await;
             let stream = dialled.map_err(|error| unreachable(&error))?.map_err(|error| unreachable(&error))?;
+            let asking = socket2::TcpKeepalive::new().with_time(SILENT_FOR).with_interval(SILENT_FOR);
+            let asking = asking.with_retries(ASKED_TIMES);
+            socket2::SockRef::from(&stream).set_tcp_keepalive(&asking).map_err(|error| unreachable(&error))?;
             Ok(upgrade.on_upgrade(move |socket| tcp(socket, stream)))
         }
         Transport::Udp => {
