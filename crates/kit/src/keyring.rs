@@ -199,13 +199,25 @@ mod tests {
         }
     }
 
+    fn hours(hours: u64) -> Duration {
+        Duration::from_secs(hours * 3600)
+    }
+
+    fn start() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    /// For these roles.
+    fn ring(roles: &[&str], lifetimes: Lifetimes) -> Keyring {
+        let leaf = |role: &&str| (format!("{role}-certs"), Leaf { role: (*role).to_owned(), ..Leaf::default() });
+        Keyring { leaves: roles.iter().map(leaf).collect(), lifetimes, ..Keyring::default() }
+    }
+
     #[test]
     fn leaves_are_renewed_without_the_authority_and_the_authority_without_a_gap() {
-        let hours = |hours: u64| Duration::from_secs(hours * 3600);
-        let leaf = |role: &str| (format!("{role}-certs"), Leaf { role: role.to_owned(), ..Leaf::default() });
         let lifetimes = Lifetimes { ca: hours(168), ca_renew: hours(34), leaf: hours(24), leaf_renew: hours(5) };
-        let ring = Keyring { leaves: vec![leaf("a"), leaf("b")], lifetimes, ..Keyring::default() };
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let ring = ring(&["a", "b"], lifetimes);
+        let start = start();
         let first = ring.plan(&Held::default(), start).unwrap();
         assert_eq!(first.leaves.len(), 2);
         let same = ring.plan(&held(&first), start + SignedDuration::from_hours(1)).unwrap();
@@ -223,11 +235,9 @@ mod tests {
 
     #[test]
     fn what_is_due_before_it_is_made_is_not_made_again_and_again() {
-        let hours = |hours: u64| Duration::from_secs(hours * 3600);
-        let leaves = vec![("a-certs".to_owned(), Leaf { role: "a".to_owned(), ..Leaf::default() })];
         let lifetimes = Lifetimes { ca: hours(2), ca_renew: hours(1), leaf: hours(2), leaf_renew: hours(12) };
-        let ring = Keyring { leaves, lifetimes, ..Keyring::default() };
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let ring = ring(&["a"], lifetimes);
+        let start = start();
         let first = ring.plan(&Held::default(), start).unwrap();
         let second = ring.plan(&held(&first), start).unwrap();
         assert_eq!((second.leaves, second.again), (first.leaves, hours(1)));
@@ -235,13 +245,11 @@ mod tests {
 
     #[test]
     fn what_lives_longer_than_it_is_to_now_is_renewed_once() {
-        let hours = |hours: u64| Duration::from_secs(hours * 3600);
-        let leaves = vec![("a-certs".to_owned(), Leaf { role: "a".to_owned(), ..Leaf::default() })];
         let lifetimes = Lifetimes { ca: hours(48), ca_renew: hours(24), leaf: hours(24), leaf_renew: hours(12) };
-        let long = Keyring { leaves, lifetimes, ..Keyring::default() };
+        let long = ring(&["a"], lifetimes);
         let shorter = Lifetimes { ca: hours(2), ca_renew: hours(1), leaf: hours(1), leaf_renew: hours(0) };
         let short = Keyring { lifetimes: shorter, ..long.clone() };
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let start = start();
         let first = long.plan(&Held::default(), start).unwrap();
         let second = short.plan(&held(&first), start).unwrap();
         assert_ne!((&second.authority, &second.leaves), (&first.authority, &first.leaves));
