@@ -52,7 +52,7 @@ fn readiness_of_each_kind() -> Result<()> {
 
 fn liveness_restarts() -> Result<()> {
     let space = Namespace::new("live")?;
-    let main = json!({"livenessProbe": {"exec": {"command": ["cat", "/tmp/alive"]}, "periodSeconds": 1, "failureThreshold": 1}});
+    let main = json!({"livenessProbe": {"exec": {"command": ["cat", "/tmp/alive"]}, "initialDelaySeconds": 3, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1}});
     apply(&space, &[special("p", &format!("busybox touch /tmp/alive; {IDLE}"), &main, &json!({}))])?;
     ready(&space, "p")?;
     sh(&space, "p", "rm /tmp/alive")?;
@@ -68,7 +68,7 @@ fn startup_holds_the_others_back() -> Result<()> {
     let space = Namespace::new("startup")?;
     let main = json!({
         "startupProbe": {"exec": {"command": ["cat", "/tmp/started"]}, "periodSeconds": 1, "failureThreshold": 100},
-        "livenessProbe": {"exec": {"command": ["cat", "/tmp/started"]}, "periodSeconds": 1, "failureThreshold": 1}
+        "livenessProbe": {"exec": {"command": ["cat", "/tmp/started"]}, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1}
     });
     apply(&space, &[special("p", IDLE, &main, &json!({}))])?;
     space.wait("pod", "p", "ran", |pod| pod["status"]["phase"] == "Running")?;

@@ -66,15 +66,9 @@ fn a_deployment_rolls_and_rolls_back() -> Result<()> {
 
 fn a_bad_image_does_not_take_the_good_pods() -> Result<()> {
     let space = Namespace::new("stuck")?;
-    apply(
-        &space,
-        &[deployment(
-            "web",
-            2,
-            &json!({"progressDeadlineSeconds": 5, "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}),
-        )],
-    )?;
+    apply(&space, &[deployment("web", 2, &json!({"strategy": {"rollingUpdate": {"maxUnavailable": 0}}}))])?;
     space.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
+    space.patch("deployment", "web", &json!({"spec": {"progressDeadlineSeconds": 5}}))?;
     space.kubectl(&["set", "image", "deployment/web", "main=ferrovirt.local/no-such-image:v9"])?;
     let stuck = space.output(&["rollout", "status", "deployment/web", "--timeout=60s"])?;
     ensure!(text(&stuck.stderr).contains("exceeded its progress deadline"), "{stuck:?}");

@@ -53,6 +53,14 @@ pub(crate) fn claim(name: &str, mode: &str, size: &str) -> Value {
     } })
 }
 
+/// Applies a machine that does not run, and starts it once it is known to be tracked.
+pub(crate) fn start(space: &Namespace, vm: &Value) -> Result<()> {
+    space.apply(vm)?;
+    let tracked = |vm: &Value| vm["status"]["changedBlockTracking"]["state"] == "Initializing";
+    space.wait("vm", NAME, "was to be tracked", tracked)?;
+    space.virtctl(&["start", NAME]).map(drop)
+}
+
 /// The tracker `nightly` of the machine.
 fn tracker(space: &Namespace) -> Result<()> {
     space.apply(&json!({
@@ -120,12 +128,12 @@ fn what_changed_since_a_backup_is_backed_up() -> Result<()> {
     let space = Namespace::new("backup")?;
     space.apply(&claim("data", FILES, "16Mi"))?;
     space.apply(&claim("backups", FILES, "64Mi"))?;
-    let mut vm = machine::on_kernel(NAME, "Always");
+    let mut vm = machine::on_kernel(NAME, "Halted");
     vm["metadata"]["labels"] = json!({ LABEL: "true" });
     // A guest that is cut off has a disk that nobody vouches for, and its next backup is a full one.
     machine::spec(&mut vm)["terminationGracePeriodSeconds"] = json!(60);
     machine::add_disk(&mut vm, "data", json!({ "persistentVolumeClaim": { "claimName": "data" } }));
-    space.apply(&vm)?;
+    start(&space, &vm)?;
     let tracked = |vm: &Value| vm["status"]["changedBlockTracking"]["state"] == "Enabled";
     space.wait("vm", NAME, "was tracked", tracked)?;
     let ready = |vmi: &Value| phase(vmi) == "Running" && holds(vmi, "AgentConnected");
@@ -206,11 +214,11 @@ fn devices_and_disks_that_came() -> Result<()> {
     {
         space.apply(&claim(name, mode, size))?;
     }
-    let mut vm = machine::on_kernel(NAME, "Always");
+    let mut vm = machine::on_kernel(NAME, "Halted");
     vm["metadata"]["labels"] = json!({ LABEL: "true" });
     machine::spec(&mut vm)["terminationGracePeriodSeconds"] = json!(60);
     machine::add_disk(&mut vm, "device", json!({ "persistentVolumeClaim": { "claimName": "device" } }));
-    space.apply(&vm)?;
+    start(&space, &vm)?;
     space.wait("vmi", NAME, "ran", |vmi| phase(vmi) == "Running" && holds(vmi, "AgentConnected"))?;
     for volume in ["image", "plugged"] {
         space.virtctl(&["addvolume", NAME, &format!("--volume-name={volume}"), "--persist"])?;

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::backup::{FILES, LABEL, NAME, checksum, claim, track};
+use crate::backup::{self, FILES, LABEL, NAME, checksum, claim, track};
 use crate::{export_links, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -84,10 +84,10 @@ fn a_backup_is_pulled_while_the_guest_goes_on() -> Result<()> {
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "token" }, "stringData": { "token": TOKEN },
     }))?;
     export_links::client(&space)?;
-    let mut vm = machine::on_kernel(NAME, "Always");
+    let mut vm = machine::on_kernel(NAME, "Halted");
     vm["metadata"]["labels"] = json!({ LABEL: "true" });
     machine::add_disk(&mut vm, "data", json!({ "persistentVolumeClaim": { "claimName": "data" } }));
-    space.apply(&vm)?;
+    backup::start(&space, &vm)?;
     let tracked = |vm: &Value| vm["status"]["changedBlockTracking"]["state"] == "Enabled";
     space.wait("vm", NAME, "was tracked", tracked)?;
     space.wait("vmi", NAME, "ran", |vmi| phase(vmi) == "Running" && holds(vmi, "AgentConnected"))?;

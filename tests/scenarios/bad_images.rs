@@ -44,7 +44,7 @@ fn an_image_without_a_disk_fails_with_a_sentence() -> Result<()> {
         let mut vm = machine::on_disk(name, "Once");
         machine::spec(&mut vm)["volumes"][0]["containerDisk"]["image"] = json!(image);
         space.apply(&vm)?;
-        let vmi = space.wait_for(SOON, "vmi", name, "failed", |vmi| phase(vmi) == "Failed")?;
+        let vmi = space.wait("vmi", name, "failed", |vmi| phase(vmi) == "Failed")?;
         let expect = format!("volume root: {expect}");
         ensure!(
             vmi["status"]["reason"] == expect.as_str(),

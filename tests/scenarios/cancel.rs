@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::machine::phase;
+use e2e::machine::{phase, uid};
 use e2e::wait::{SOON, throughout, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -112,9 +112,10 @@ fn near_the_end(mover: &mut Mover) -> Result<()> {
     for after in [400, 900, 1500] {
         let from = mover.node()?;
         let migration = mover.leave()?;
+        let this = uid(&mover.space.get("vmim", &migration)?).to_owned();
         let begun = |vmi: &Value| {
             let state = &vmi["status"]["migrationState"];
-            state["startTimestamp"].is_string() && state["sourceNode"] == from.as_str()
+            state["startTimestamp"].is_string() && state["migrationUid"] == this.as_str()
         };
         mover.space.wait_for(2 * SOON, "vmi", NAME, "had begun to move", begun)?;
         throughout(Duration::from_millis(after), || Ok(()))?;

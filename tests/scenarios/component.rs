@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{holds, uid};
-use e2e::wait::{BOOT, SOON, until};
+use e2e::wait::{BOOT, until};
 use e2e::{Namespace, node};
 use serde_json::Value;
 
@@ -71,5 +71,5 @@ impl Component {
 /// Waits until nothing of a pod runs any more.
 pub(crate) fn ended(pod: &Value) -> Result<()> {
     ensure!(!uid(pod).is_empty(), "no pod");
-    until("nothing of the pod to run", SOON, || Ok(node::processes(uid(pod))?.is_empty().then_some(())))
+    until("nothing of the pod to run", BOOT, || Ok(node::processes(uid(pod))?.is_empty().then_some(())))
 }

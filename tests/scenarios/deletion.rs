@@ -51,7 +51,7 @@ fn while_starting() -> Result<()> {
     delete(&space)?;
     for (what, check) in moments {
         space.apply(&vm)?;
-        space.wait_for(SOON, "vmi", NAME, what, check)?;
+        space.wait("vmi", NAME, what, check)?;
         delete(&space)?;
     }
     Ok(())

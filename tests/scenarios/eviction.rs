@@ -5,6 +5,7 @@ use std::process::Output;
 use anyhow::{Context, Result, ensure};
 use e2e::hostpath::{CLASS, DRIVER, Hostpath, claim};
 use e2e::machine::{self, condition, holds, phase, uid};
+use e2e::wait::{self, BOOT};
 use e2e::{Namespace, image, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -134,7 +135,7 @@ fn an_eviction_of_external_concern_is_marked() -> Result<()> {
 
 /// Waits until the components are of `tag` and the product says that it is done.
 pub(crate) fn updated(tag: &str) -> Result<()> {
-    until(&format!("the components to be of {tag}"), || {
+    wait::until(&format!("the components to be of {tag}"), BOOT, || {
         let json = |words: &[&str]| -> Result<Value> {
             serde_json::from_str(&Namespace::kubectl_in("kubevirt", words)?).context("kubectl's JSON")
         };

@@ -1,6 +1,6 @@
 //! A pool that is full: whoever needs room says so, at every stage, and goes on when there is some.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use e2e::hostpath::Hostpath;
 use e2e::machine::{self, condition, phase};
 use e2e::servers::web::Web;
@@ -139,8 +139,11 @@ fn a_full_pool_is_told_and_waited_with() -> Result<()> {
     // Nobody is done before the pool is full.
     let imports = vec![all.import("downloaded", "slow/", "raw")?, all.import("unpacked", "slower/", "raw.gz")?];
     apply(&all.space, imports)?;
-    let importers = ["downloaded", "unpacked"]
-        .map(|name| program(&worker(&all.space, name, "importer")?, "cdi-importer")?.freeze());
+    let freeze = |name| program(&worker(&all.space, name, "importer")?, "cdi-importer")?.freeze();
+    let importers = std::thread::scope(|scope| {
+        let other = scope.spawn(|| freeze("unpacked"));
+        [freeze("downloaded"), other.join().unwrap_or_else(|_| bail!("looking for an importer panicked"))]
+    });
     let importers = importers.into_iter().collect::<Result<Vec<_>>>()?;
     small.fill();
     drop(importers);

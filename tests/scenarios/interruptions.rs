@@ -108,8 +108,8 @@ fn uploads_and_copies_outlive_their_programs() -> Result<()> {
         space.wait("datavolume", name, "took uploads", |found| phase(found) == "UploadReady")?;
     }
     // The server of one dies, the proxy of both, and the controller.
-    let (first, second) = (halted(&space, "first")?, halted(&space, "second")?);
     let files = [chain.image("first", "raw")?, chain.image("second", "qcow2")?];
+    let (first, second) = (halted(&space, "first")?, halted(&space, "second")?);
     let uploads = [Upload::begin(&space, "first", &files[0])?, Upload::begin(&space, "second", &files[1])?];
     UPLOAD_PROXY.kill()?;
     CDI_CONTROLLER.delete()?;

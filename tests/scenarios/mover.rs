@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{self, holds, phase, uid};
-use e2e::wait::{SOON, until};
+use e2e::wait::{BOOT, SOON, until};
 use e2e::{Console, Namespace, node};
 use serde_json::{Value, json};
 
@@ -23,6 +23,7 @@ pub(crate) fn with_mover(scenario: impl FnOnce(&mut Mover) -> Result<()>) -> Res
         Some(mover) => {
             two_nodes::ready()?;
             mover.usable()?;
+            mover.at_rest()?;
             mover
         }
         None => Mover::boot("mover", |_| ())?,
@@ -78,7 +79,7 @@ impl Mover {
              dd if=/dev/urandom of=/dev/shm/memory bs=1M count=8 2>/dev/null; \
              dd if=/dev/urandom of=/root/disk bs=1M count=8 2>/dev/null; \
              dd if=/dev/urandom of=/dev/vdc bs=1M count=8 2>/dev/null; sync; \
-             (while :; do n=$((n+1)); echo $n > /dev/shm/count; sleep 0.2; done) & echo $! > /dev/shm/counter",
+             (while :; do n=$((n+1)); echo $n > /dev/shm/new; mv /dev/shm/new /dev/shm/count; sleep 0.2; done) & echo $! > /dev/shm/counter",
         )?;
         ensure!(code == 0, "{code}: {shown}");
         mover.born = Some(mover.life_by(&mut console)?);
@@ -90,6 +91,14 @@ impl Mover {
     pub(crate) fn usable(&self) -> Result<Value> {
         self.space
             .wait("vmi", NAME, "ran with its agent", |vmi| phase(vmi) == "Running" && holds(vmi, "AgentConnected"))
+    }
+
+    /// Waits until nobody moves it any more.
+    fn at_rest(&self) -> Result<()> {
+        until("the idle guest to stand still", 2 * BOOT, || {
+            let all = self.space.list("vmim", "")?;
+            Ok(all.iter().all(|found| matches!(phase(found), "Succeeded" | "Failed")).then_some(()))
+        })
     }
 
     pub(crate) fn vmi(&self) -> Result<Value> {

@@ -10,8 +10,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::shared_disks::{NAME as LEDGER, Shared};
-use crate::trial;
-use crate::two_nodes;
+use crate::{mover, shared, trial, two_nodes};
 
 /// The node that is lost.
 const LOST: &str = two_nodes::SECOND;
@@ -92,6 +91,9 @@ pub(crate) fn qemus(vmi: &Value) -> Result<usize> {
 }
 
 fn guests_of_a_lost_node_run_elsewhere() -> Result<()> {
+    // Nobody else is to be started elsewhere beside them.
+    mover::shut_down();
+    shared::shut_down();
     let second = Second::join()?;
     let space = Namespace::new("node-loss")?;
     let shared = Shared::file()?;

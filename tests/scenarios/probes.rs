@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use e2e::machine::{self, condition, holds, phase, uid};
-use e2e::wait::SOON;
+use e2e::wait::{BOOT, SOON};
 use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
 use serde_json::json;
@@ -41,8 +41,9 @@ fn liveness_ends_a_guest_that_lost_it() -> Result<()> {
     let space = Namespace::new("live")?;
     let mut vm = machine::on_kernel("live", "Always");
     machine::spec(&mut vm)["terminationGracePeriodSeconds"] = json!(5);
-    machine::spec(&mut vm)["livenessProbe"] = json!({ "guestAgentPing": {}, "initialDelaySeconds": 45, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 3 });
-    machine::spec(&mut vm)["readinessProbe"] = json!({ "guestAgentPing": {}, "periodSeconds": 1, "timeoutSeconds": 3 });
+    machine::spec(&mut vm)["livenessProbe"] = json!({ "guestAgentPing": {}, "initialDelaySeconds": 120, "periodSeconds": 2, "timeoutSeconds": 10, "failureThreshold": 3 });
+    machine::spec(&mut vm)["readinessProbe"] =
+        json!({ "guestAgentPing": {}, "periodSeconds": 2, "timeoutSeconds": 10 });
     space.apply(&vm)?;
     let first = space.wait("vmi", "live", "was Ready", |vmi| phase(vmi) == "Running" && holds(vmi, "Ready"))?;
     let refused = space.virtctl_refused(&["pause", "vmi", "live"])?;
@@ -51,6 +52,7 @@ fn liveness_ends_a_guest_that_lost_it() -> Result<()> {
     console.log_in("root", "guest")?;
     console.run("killall qemu-ga")?;
     drop(console);
-    space.wait("vmi", "live", "was replaced", |vmi| phase(vmi) == "Running" && uid(vmi) != uid(&first))?;
+    space
+        .wait_for(2 * BOOT, "vmi", "live", "was replaced", |vmi| phase(vmi) == "Running" && uid(vmi) != uid(&first))?;
     Ok(())
 }

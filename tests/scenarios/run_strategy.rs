@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::machine::{self, phase, uid, word};
-use e2e::wait::{SOON, throughout};
+use e2e::wait::{SOON, throughout, until};
 use e2e::{Console, Namespace, node};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -76,11 +76,14 @@ fn always() -> Result<()> {
     ensure!(refused.contains("VM is already running"), "{refused}");
 
     crash(&second)?;
-    let vm = space.wait_for(SOON, "vm", NAME, "said CrashLoopBackOff", |vm| word(vm) == "CrashLoopBackOff")?;
-    let failure = &vm["status"]["startFailure"];
+    // Until it starts again, which is soon; the reason comes by an event.
+    until("the crash to be explained", SOON, || {
+        let explained = space.virtctl(&["explain", NAME])?;
+        ensure!(explained.contains("it failed to start once, the last time because"), "{explained}");
+        Ok(Some(()))
+    })?;
+    let failure = &space.get("vm", NAME)?["status"]["startFailure"];
     ensure!(failure["consecutiveFailCount"] == 1 && failure["lastFailedVMIUID"] == uid(&second), "{failure}");
-    let explained = space.virtctl(&["explain", NAME])?;
-    ensure!(explained.contains("it failed to start once, the last time because"), "{explained}");
     runs_anew(&space, &second)?;
     space.wait_for(SOON, "vm", NAME, "said Running", |vm| word(vm) == "Running")?;
     Ok(())

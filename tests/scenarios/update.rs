@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::eviction::{BUILD, next_build, to, updated};
-use crate::mover::{Policy, under_way};
+use crate::mover::{self, Policy, under_way};
 use crate::shared::with_guest;
 use crate::survival::{Life, life, unharmed};
 use crate::trial;
@@ -81,6 +81,8 @@ fn outdated(guest: &Guest, before: &Life) -> Result<()> {
 }
 
 fn guests_outlive_an_update_and_the_way_back() -> Result<()> {
+    // Every guest that is there is moved.
+    mover::shut_down();
     two_nodes::ready()?;
     next_build()?;
     let space = Namespace::new("update")?;

@@ -34,7 +34,7 @@ impl Guest {
         let mut vm = machine::on_disk(NAME, "Always");
         machine::cloud_init(&mut vm, &format!("hostname: {NAME}\nssh_authorized_keys:\n  - {}", public.trim()));
         let get = json!({ "path": "/cgi-bin/hello", "port": 80 });
-        machine::spec(&mut vm)["readinessProbe"] = json!({ "httpGet": get, "periodSeconds": 2, "timeoutSeconds": 2 });
+        machine::spec(&mut vm)["readinessProbe"] = json!({ "httpGet": get, "periodSeconds": 2, "timeoutSeconds": 20 });
         space.apply(&vm)?;
         space.apply(&json!({
             "apiVersion": "v1", "kind": "Service", "metadata": { "name": NAME },
@@ -70,7 +70,8 @@ impl Guest {
             format!("--identity-file={}", path("id").display()),
             format!("--known-hosts={}", path("known_hosts").display()),
         ];
-        for option in ["-o StrictHostKeyChecking=no", "-o BatchMode=yes", "-o LogLevel=ERROR"] {
+        let patience = ["-o ConnectTimeout=30", "-o ServerAliveInterval=10", "-o ServerAliveCountMax=3"];
+        for option in ["-o StrictHostKeyChecking=no", "-o BatchMode=yes", "-o LogLevel=ERROR"].iter().chain(&patience) {
             words.push(format!("--local-ssh-opts={option}"));
         }
         words

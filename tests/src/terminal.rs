@@ -50,7 +50,7 @@ impl Console {
             }
         });
         let mut console = Self { child, keyboard, terminal, before, screen: receiver, shown: String::new() };
-        console.expect(&[&format!("Successfully connected to {vmi} console.")], SOON)?;
+        console.expect(&[&format!("Successfully connected to {vmi} console.")], BOOT)?;
         // Typed before the terminal is raw, a key would be the terminal's and not the guest's.
         until("the terminal to be raw", SOON, || Ok(console.is_raw()?.then_some(())))?;
         Ok(console)
@@ -112,7 +112,7 @@ impl Console {
         // The quotes keep the marks out of the echo of the command line.
         self.type_in(&format!("echo '[be''gin]'; {command}; echo '[en''d'$?]\r"))?;
         self.expect(&["[begin]"], SOON)?;
-        let (_, printed) = self.expect(&["[end"], SOON)?;
+        let (_, printed) = self.expect(&["[end"], BOOT)?;
         let (_, code) = self.expect(&["]"], SOON)?;
         let code = code.parse().with_context(|| format!("{command:?} ended with {code:?}"))?;
         Ok((printed.replace('\r', "").trim().to_owned(), code))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// Long enough for an emulated guest to boot while other guests boot beside it.
-pub const BOOT: Duration = Duration::from_secs(240);
+pub const BOOT: Duration = Duration::from_secs(400);
 /// Long enough for anything that boots nothing.
 pub const SOON: Duration = Duration::from_secs(60);
 

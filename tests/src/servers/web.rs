@@ -47,8 +47,8 @@ impl Web {
                      root {www};
                      location /private/ {{ alias {www}/; auth_basic e2e; auth_basic_user_file {users}; }}
                      location /moved/ {{ rewrite ^/moved/(.*)$ /$1 redirect; }}
-                     location /slow/ {{ alias {www}/; limit_rate 512k; }}
-                     location /slower/ {{ alias {www}/; limit_rate 128k; }}
+                     location /slow/ {{ alias {www}/; limit_rate 256k; }}
+                     location /slower/ {{ alias {www}/; limit_rate 64k; }}
                  }}
              }}\n",
             pid = at("pid"),
