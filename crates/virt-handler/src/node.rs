@@ -28,7 +28,8 @@ pub(crate) use labels::Machine;
 
 /// Half of what virt-controller waits before it gives a node up would do; this leaves room for several lost beats.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Between beats at the least when virt-controller does not count on this node: it may not hear the kubelet.
+/// Between beats at the least when virt-controller does not count on this node, and each time twice that: it may be the kubelet
+/// that it does not hear.
 const TAKEN_BACK: Duration = Duration::from_secs(5);
 /// After a beat that was not written.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -82,13 +83,16 @@ pub(crate) async fn keep(
     let lost = std::sync::Arc::new(Notify::new());
     let _own = watch_own(api.clone(), node, lost.clone());
     let mut said: Option<Labels> = None;
-    let (mut due, mut beaten) = (Instant::now(), Instant::now());
+    let (mut due, mut beaten, mut patience) = (Instant::now(), Instant::now(), TAKEN_BACK);
     loop {
         let configuration = kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
         let wanted = machine.labels(&configuration.map(|all| all.obsolete_cpu_models).unwrap_or_default());
         let new = said.as_ref() != Some(&wanted);
         // Most changes of the KubeVirt object are none of the labels' business, and there may be many nodes.
         if new || Instant::now() >= due {
+            if beaten.elapsed() >= HEARTBEAT {
+                patience = TAKEN_BACK;
+            }
             beaten = Instant::now();
             due = beaten + HEARTBEAT;
             match beat(&api, node, &wanted, new).await {
@@ -109,7 +113,10 @@ pub(crate) async fn keep(
         tokio::select! {
             () = stop.cancelled() => return,
             () = changed.notified() => {}
-            () = lost.notified() => due = due.min(beaten + TAKEN_BACK),
+            () = lost.notified() => {
+                due = due.min(beaten + patience);
+                patience = (patience * 2).min(HEARTBEAT);
+            }
             () = tokio::time::sleep_until(due) => {}
         }
     }
@@ -120,11 +127,10 @@ fn watch_own(api: Api<Node>, node: &str, lost: std::sync::Arc<Notify>) -> Task<(
     let how = Watch {
         config: watcher::Config::default().fields(&format!("metadata.name={node}")),
         trim: |node: &mut Node| (node.spec, node.status) = (None, None),
-        ..Watch::default()
+        index: |node| node.labels().get(label::SCHEDULABLE).cloned().into_iter().collect(),
     };
     store::watch(api, how, Store::default(), move |change| {
-        let label = change.new.and_then(|node| node.labels().get(label::SCHEDULABLE));
-        if label.is_some_and(|value| value != "true") {
+        if change.was != change.is && change.is.iter().any(|value| value != "true") {
             lost.notify_one();
         }
     })

@@ -268,6 +268,8 @@ impl Driver {
             self.backup = Some(running);
             return;
         }
+        // libvirt tells first and has QEMU close the files then. What is asked of the disks now waits for that.
+        let _ = self.live().await;
         running.status.completed = Some(true);
         running.status.end_timestamp = Some(Time(kit::clock::seconds(kit::clock::now())));
         let pulled = running.socket.is_some();
