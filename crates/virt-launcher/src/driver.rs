@@ -43,8 +43,10 @@ const GRASP: Duration = Duration::from_millis(10);
 const LAST_READ: Duration = Duration::from_secs(5);
 /// How long freezing may last when nobody says.
 const THAW_AFTER: Duration = Duration::from_secs(300);
-/// Between attempts to thaw a guest whose agent does not do it.
+/// Before the first attempt to thaw a guest whose agent did not do it when it was asked; each one after it waits twice as long.
 const THAW_AGAIN: Duration = Duration::from_secs(5);
+/// After so many attempts the agent is one that cannot thaw, and thus has not frozen anything.
+const THAW_ATTEMPTS: u32 = 6;
 
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -152,6 +154,7 @@ pub struct Driver {
     agent_facts: domain::GuestFacts,
     agent_task: Option<kit::Task<()>>,
     thaw_at: Option<Instant>,
+    thaws_failed: u32,
     /// Somebody else held a disk of the guest when it was to start.
     contested: bool,
     kill_at: Option<Instant>,
@@ -203,6 +206,7 @@ impl Driver {
             agent_facts: domain::GuestFacts::default(),
             agent_task: None,
             thaw_at: None,
+            thaws_failed: 0,
             contested: false,
             kill_at: None,
             press_at: None,
@@ -411,16 +415,23 @@ impl Driver {
         Ok(())
     }
 
-    /// Nobody thawed in time, or could. A guest whose agent is slow is not left frozen: it is tried until it is done.
+    /// Nobody thawed in time, or could. A guest whose agent is slow is not left frozen.
     async fn thaw_late(&mut self) {
         self.thaw_at = None;
         match self.with_domain(|domain| domain.thaw().map(drop)).await {
-            Ok(()) => tracing::warn!("nobody thawed the guest's file systems in time: they were thawed now"),
-            Err(error) if self.publisher.get().agent_connected => {
-                tracing::warn!(error = %kit::Chain(&error), "the guest's file systems are not thawed; trying again");
-                self.thaw_at = Some(Instant::now() + THAW_AGAIN);
+            Ok(()) => {
+                self.thaws_failed = 0;
+                tracing::warn!("nobody thawed the guest's file systems in time: they were thawed now");
             }
-            Err(error) => tracing::warn!(error = %kit::Chain(&error), "the guest's file systems are not thawed"),
+            Err(error) => {
+                tracing::warn!(error = %kit::Chain(&error), "the guest's file systems are not thawed");
+                self.thaws_failed += 1;
+                if self.thaws_failed < THAW_ATTEMPTS && self.publisher.get().agent_connected {
+                    self.thaw_at = Some(Instant::now() + THAW_AGAIN * 2_u32.pow(self.thaws_failed));
+                } else {
+                    self.thaws_failed = 0;
+                }
+            }
         }
     }
 
