@@ -116,8 +116,8 @@ fn on_two_nodes() -> Result<()> {
     space.kubectl(&["wait", "pod/far", "--for=condition=Ready=False", "--timeout=60s"])?;
     space.kubectl(&["wait", "pod/near", "--for=condition=Ready", "--timeout=5s"])?;
     ferrovirt(&["node", "heal", "node2"])?;
-    space.kubectl(&["wait", "node/node2", "--for=condition=Ready", "--timeout=180s"])?;
-    space.kubectl(&["wait", "pod/far", "--for=condition=Ready", "--timeout=180s"])?;
+    space.kubectl(&["wait", "node/node2", "--for=condition=Ready", "--timeout=60s"])?;
+    space.kubectl(&["wait", "pod/far", "--for=condition=Ready", "--timeout=60s"])?;
     let back = space.get("pod", "far")?;
     ensure!(back["status"]["containerStatuses"][0]["restartCount"] == 0, "{back}");
     ensure!(sh(&space, "near", by_name)? == "far\n", "by its Service, again");
@@ -171,7 +171,7 @@ fn stopped_in_good_order(space: &Namespace) -> Result<()> {
     let far = space.get("pod", "far")?;
     ensure!(far["status"]["phase"] == "Running", "{}", far["status"]);
     ferrovirt(&["node", "start", "node2"])?;
-    space.kubectl(&["wait", "pod/far", "--for=condition=Ready", "--timeout=180s"])?;
+    space.kubectl(&["wait", "pod/far", "--for=condition=Ready", "--timeout=60s"])?;
     let events = space.events("Pod", "far")?;
     ensure!(!events.iter().any(|(reason, _)| reason == "FailedCreatePodSandBox"), "{events:?}");
     let last = space.kubectl(&["logs", "far", "--previous"])?;

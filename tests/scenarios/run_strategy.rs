@@ -77,10 +77,12 @@ fn always() -> Result<()> {
 
     crash(&second)?;
     // Until it starts again, which is soon; the reason comes by an event.
-    until("the crash to be explained", SOON, || {
+    let mut backs_off = false;
+    until("the crash to be told and explained", SOON, || {
+        backs_off |= word(&space.get("vm", NAME)?) == "CrashLoopBackOff";
         let explained = space.virtctl(&["explain", NAME])?;
         ensure!(explained.contains("it failed to start once, the last time because"), "{explained}");
-        Ok(Some(()))
+        Ok(backs_off.then_some(()))
     })?;
     let failure = &space.get("vm", NAME)?["status"]["startFailure"];
     ensure!(failure["consecutiveFailCount"] == 1 && failure["lastFailedVMIUID"] == uid(&second), "{failure}");
