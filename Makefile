@@ -1,7 +1,8 @@
 # The commands of the repository. Each may be run at any time and again; each says what it does.
 #
 #   make up      everything: install, build, start the cluster, deploy, boot the demo VM
-#   make test    all tests
+#   make test    the tests that every change must pass, scenarios with real guests included
+#   make test-all  those, and what takes long by nature; its result is in bin/test-all.txt
 #   make down    stop everything; nothing is left behind on the host
 #   make bench   one table of figures
 #   make deps    install what is missing, nothing else
@@ -10,7 +11,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build images up test down purge bench ci
+.PHONY: help deps build images up test test-all down purge bench ci
 
 # Outside of the checkout, so that clones share what is built; never needed to be there.
 export CARGO_TARGET_DIR ?= /var/cache/ferrovirt/target
@@ -34,6 +35,9 @@ up: images
 
 test: build
 	@scripts/test.sh
+
+test-all: build
+	@scripts/test.sh all
 
 down:
 	@if [ -x bin/ferrovirt ]; then bin/ferrovirt down; else echo "nothing was built, so nothing runs"; fi

@@ -12,10 +12,8 @@ use serde_json::{Value, json};
 use crate::Test;
 use crate::pods::{IDLE, apply, ready, sh, special};
 
-pub(crate) const TESTS: &[Test] = &[
-    ("a_driver_without_sidecars", a_driver_without_sidecars),
-    ("a_driver_brings_its_controllers", a_driver_brings_its_controllers),
-];
+pub(crate) const TESTS: &[Test] = &[("a_driver_without_sidecars", a_driver_without_sidecars)];
+pub(crate) const LONG: &[Test] = &[("a_driver_brings_its_controllers", a_driver_brings_its_controllers)];
 
 /// A pod that has a directory, a device, a volume of its own and a claim of its own.
 fn user(name: &str) -> Value {

@@ -91,7 +91,6 @@ const SHARED: &[(&str, &[Test])] = &[
 
 /// What others would notice.
 const ALONE: &[(&str, &[Test])] = &[
-    ("attachment", attachment::TESTS),
     ("csi", csi::TESTS),
     ("node", node::TESTS),
     ("nodes", nodes::TESTS),
@@ -100,17 +99,24 @@ const ALONE: &[(&str, &[Test])] = &[
     ("survival", survival::TESTS),
 ];
 
+/// Of those, what takes long: `make test-all` runs it.
+const LONG: &[(&str, &[Test])] =
+    &[("attachment", attachment::TESTS), ("csi", csi::LONG), ("survival", survival::LONG)];
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(4));
-    let shared = libtest_mimic::run(&arguments, trials(SHARED));
+    let run = |arguments: &Arguments, trials: Vec<Trial>| {
+        libtest_mimic::run(arguments, report::selected(trials, arguments)).has_failed()
+    };
+    let mut failed = run(&arguments, trials(SHARED, report::trial));
     arguments.test_threads = Some(1);
-    let alone = libtest_mimic::run(&arguments, trials(ALONE));
-    report::conclude(shared.has_failed() || alone.has_failed())
+    failed |= run(&arguments, trials(ALONE, report::trial));
+    failed |= run(&arguments, trials(LONG, report::long));
+    report::conclude(failed)
 }
 
-fn trials(groups: &[(&str, &[Test])]) -> Vec<Trial> {
+fn trials(groups: &[(&str, &[Test])], trial: impl Fn(String, fn() -> Result<()>) -> Trial) -> Vec<Trial> {
     let named = groups.iter().flat_map(|(group, tests)| tests.iter().map(move |test| (group, test)));
-    let trial = |(group, (name, run)): (&&str, &Test)| report::trial(format!("{group}::{name}"), *run);
-    named.map(trial).collect()
+    named.map(|(group, (name, run))| trial(format!("{group}::{name}"), *run)).collect()
 }

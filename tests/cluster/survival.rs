@@ -14,8 +14,8 @@ use crate::pods::{IDLE, apply, idle, ready, sh, template};
 pub(crate) const TESTS: &[Test] = &[
     ("the_control_plane_is_killed", the_control_plane_is_killed),
     ("the_node_loses_its_power", the_node_loses_its_power),
-    ("down_and_up", down_and_up),
 ];
+pub(crate) const LONG: &[Test] = &[("down_and_up", down_and_up)];
 
 fn state() -> PathBuf {
     kubeconfig().with_file_name("")

@@ -10,12 +10,12 @@ use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("what_changed_since_a_backup_is_backed_up", what_changed_since_a_backup_is_backed_up),
-        trial("what_changed_on_devices_and_on_disks_that_came_is_backed_up", devices_and_disks_that_came),
+        long("what_changed_on_devices_and_on_disks_that_came_is_backed_up", devices_and_disks_that_came),
     ]
 }
 

@@ -7,13 +7,13 @@ use e2e::{Namespace, image};
 use libtest_mimic::Trial;
 use serde_json::json;
 
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("an_image_without_a_disk_fails_with_a_sentence", an_image_without_a_disk_fails_with_a_sentence),
         trial("an_image_that_does_not_exist_is_waited_for", an_image_that_does_not_exist_is_waited_for),
-        trial("a_bad_image_is_tried_again_ever_less_often", a_bad_image_is_tried_again_ever_less_often),
+        long("a_bad_image_is_tried_again_ever_less_often", a_bad_image_is_tried_again_ever_less_often),
     ]
 }
 

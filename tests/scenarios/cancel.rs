@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use crate::eviction::evict;
 use crate::mover::{Mover, NAME, Policy, with_mover};
-use crate::trial;
+use crate::long;
 use crate::two_nodes;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("migration_is_cancelled_at_any_moment", at_any_moment)]
+    vec![long("migration_is_cancelled_at_any_moment", at_any_moment)]
 }
 
 /// Who gives it up, and how.

@@ -8,12 +8,12 @@ use libtest_mimic::Trial;
 use rustix::process::Signal;
 
 use crate::shared::with_guest;
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("console_logs_in_and_leaves_by_the_escape", logs_in_and_leaves_by_the_escape),
-        trial("console_restores_the_terminal_on_signals", restores_the_terminal_on_signals),
+        long("console_restores_the_terminal_on_signals", restores_the_terminal_on_signals),
         trial("console_is_taken_over_and_taken_back", is_taken_over_and_taken_back),
         trial("console_ends_with_the_machine", ends_with_the_machine),
     ]

@@ -6,12 +6,12 @@ use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_running_machine_is_cloned", a_running_machine_is_cloned),
-        trial("firmware_and_tpm_outlive_a_restart", firmware_and_tpm_outlive_a_restart),
+        long("firmware_and_tpm_outlive_a_restart", firmware_and_tpm_outlive_a_restart),
     ]
 }
 

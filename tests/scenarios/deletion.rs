@@ -7,12 +7,12 @@ use e2e::{Namespace, node};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("deletion_while_starting_leaves_nothing", while_starting),
-        trial("deletion_while_an_image_cannot_be_pulled_leaves_nothing", while_an_image_cannot_be_pulled),
+        long("deletion_while_an_image_cannot_be_pulled_leaves_nothing", while_an_image_cannot_be_pulled),
         trial("deletion_of_the_instance_alone_starts_another", of_the_instance_alone),
     ]
 }

@@ -7,10 +7,10 @@ use libtest_mimic::Trial;
 use serde_json::json;
 
 use crate::mover::{Mover, NAME, with_mover};
-use crate::trial;
+use crate::long;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("migration_twenty_times_loses_no_line_and_no_client", twenty_times)]
+    vec![long("migration_twenty_times_loses_no_line_and_no_client", twenty_times)]
 }
 
 const MOVES: usize = 20;

@@ -11,13 +11,13 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::two_nodes::{self, FIRST, SECOND};
-use crate::{local_disks, trial};
+use crate::{local_disks, long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("an_evicted_machine_starts_again", an_evicted_machine_starts_again),
+        long("an_evicted_machine_starts_again", an_evicted_machine_starts_again),
         trial("a_machine_that_cannot_be_moved_is_not_evicted", a_machine_that_cannot_be_moved_is_not_evicted),
-        trial("an_eviction_of_external_concern_is_marked", an_eviction_of_external_concern_is_marked),
+        long("an_eviction_of_external_concern_is_marked", an_eviction_of_external_concern_is_marked),
     ]
 }
 

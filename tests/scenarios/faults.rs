@@ -11,15 +11,15 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::mover::{Mover, NAME, Policy, with_mover};
-use crate::trial;
+use crate::long;
 use crate::two_nodes::{FIRST, SECOND, ferrovirt};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("migrations_of_two_guests_at_once", two_at_once),
-        trial("migration_waits_for_a_node_that_can_run_the_guest", waits_for_a_node_that_can_run_the_guest),
-        trial("migration_fails_with_a_target_out_of_memory", fails_with_a_target_out_of_memory),
-        trial("migration_outlives_the_control_plane", outlives_the_control_plane),
+        long("migrations_of_two_guests_at_once", two_at_once),
+        long("migration_waits_for_a_node_that_can_run_the_guest", waits_for_a_node_that_can_run_the_guest),
+        long("migration_fails_with_a_target_out_of_memory", fails_with_a_target_out_of_memory),
+        long("migration_outlives_the_control_plane", outlives_the_control_plane),
     ]
 }
 

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::chain::Chain;
 use crate::data_volume::{apply, program, succeeded, volume, worker};
-use crate::trial;
+use crate::long;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("a_full_pool_is_told_and_waited_with", a_full_pool_is_told_and_waited_with)]
+    vec![long("a_full_pool_is_told_and_waited_with", a_full_pool_is_told_and_waited_with)]
 }
 
 const DRIVER: &str = "full.csi.ferrovirt.io";

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::chain::{Chain, said};
 use crate::data_volume::{apply, succeeded, volume};
-use crate::trial;
+use crate::long;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("ten_machines_come_of_one_golden_image", ten_machines_come_of_one_golden_image)]
+    vec![long("ten_machines_come_of_one_golden_image", ten_machines_come_of_one_golden_image)]
 }
 
 const MACHINES: usize = 10;

@@ -9,11 +9,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::mover::{Mover, NAME, Policy, with_mover};
-use crate::trial;
+use crate::long;
 use crate::two_nodes::{self, FIRST, SECOND};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("a_source_outlives_its_lost_target", a_source_outlives_its_lost_target)]
+    vec![long("a_source_outlives_its_lost_target", a_source_outlives_its_lost_target)]
 }
 
 fn progress(vmi: &Value) -> Value {

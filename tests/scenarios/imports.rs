@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::chain::Chain;
 use crate::data_volume::{apply, succeeded, volume};
-use crate::trial;
+use crate::long;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("disks_of_every_source_and_format_boot", disks_of_every_source_and_format_boot)]
+    vec![long("disks_of_every_source_and_format_boot", disks_of_every_source_and_format_boot)]
 }
 
 const SIZE: &str = "8Mi";

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use crate::chain::Chain;
 use crate::component::{CDI_CONTROLLER, UPLOAD_PROXY, ended};
 use crate::data_volume::{apply, program, says, succeeded, volume, worker};
-use crate::trial;
+use crate::long;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("volumes_outlive_the_programs_that_fill_them", volumes_outlive_the_programs_that_fill_them)]
+    vec![long("volumes_outlive_the_programs_that_fill_them", volumes_outlive_the_programs_that_fill_them)]
 }
 
 const SIZE: &str = "8Mi";

@@ -1,5 +1,8 @@
 //! Scenarios on a live cluster, with real guests. `scripts/test.sh` starts the cluster and runs them.
 //!
+//! Each capability has one that is always run; those that take long by nature (many moves in a row, every format, interruptions
+//! at every point) are marked `long` and run by `make test-all`, or when they are asked for by name.
+//!
 //! A scenario either has machines of its own in a namespace of its own, or uses the guest of `shared`, or the one of `mover`.
 //! First what can run side by side; then, one after the other, what everybody would notice, or what must happen in time.
 
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     for (threads, trials) in rounds {
         let mut arguments = Arguments::from_args();
         arguments.test_threads = Some(threads);
+        let trials = report::selected(trials, &arguments);
         failed |= libtest_mimic::run(&arguments, trials).has_failed();
     }
     mover::shut_down();
@@ -160,4 +164,9 @@ fn interleaved(few: Vec<Trial>, many: Vec<Trial>) -> Vec<Trial> {
 /// A scenario by its name.
 fn trial(name: &'static str, run: fn() -> Result<()>) -> Trial {
     report::trial(name, run)
+}
+
+/// A scenario that takes long by nature, or shows live what tests in process show too.
+fn long(name: &'static str, run: fn() -> Result<()>) -> Trial {
+    report::long(name, run)
 }

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 
 use crate::mover::{Mover, NAME, with_mover};
-use crate::trial;
+use crate::{long, trial};
 use crate::two_nodes::{self, ferrovirt};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -25,12 +25,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// What takes the agent of a node.
 pub(crate) fn trials_alone() -> Vec<Trial> {
-    vec![trial("migration_fails_with_the_source_handler", fails_with_the_source_handler)]
+    vec![long("migration_fails_with_the_source_handler", fails_with_the_source_handler)]
 }
 
 /// What leaves behind it connections of the second node that have yet to be found dead.
 pub(crate) fn trials_last() -> Vec<Trial> {
-    vec![trial("migration_fails_with_the_link", fails_with_the_link)]
+    vec![long("migration_fails_with_the_link", fails_with_the_link)]
 }
 
 fn moves_to_and_fro() -> Result<()> {

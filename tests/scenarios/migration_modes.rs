@@ -9,20 +9,20 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::mover::{Mover, NAME, Policy, qemus, with_mover};
-use crate::trial;
+use crate::{long, trial};
 use crate::two_nodes::{self, ferrovirt};
 
 pub(crate) fn trials_beside() -> Vec<Trial> {
-    vec![trial("migration_modes_carry_firmware_and_tpm", carry_firmware_and_tpm)]
+    vec![long("migration_modes_carry_firmware_and_tpm", carry_firmware_and_tpm)]
 }
 
 /// What changes limits of all migrations, or takes a node.
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("migration_modes_give_up_in_time", give_up_in_time),
-        trial("migration_modes_help_a_busy_guest_over", help_a_busy_guest_over),
+        long("migration_modes_give_up_in_time", give_up_in_time),
+        long("migration_modes_help_a_busy_guest_over", help_a_busy_guest_over),
         trial("migration_modes_end_in_post_copy", end_in_post_copy),
-        trial("migration_modes_lose_a_guest_that_is_torn", lose_a_guest_that_is_torn),
+        long("migration_modes_lose_a_guest_that_is_torn", lose_a_guest_that_is_torn),
     ]
 }
 

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::mover::{Mover, NAME, with_mover};
-use crate::trial;
+use crate::long;
 
 const PORT: u16 = 8187;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -27,7 +27,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const ANSWER: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("migration_strangers_are_refused", are_refused)]
+    vec![long("migration_strangers_are_refused", are_refused)]
 }
 
 /// What somebody shows, and what the refusal has to say.

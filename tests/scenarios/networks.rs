@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::mover::{self, Mover};
-use crate::trial;
+use crate::{long, trial};
 use crate::two_nodes::{self, FIRST, SECOND};
 
 pub(crate) fn trials_beside() -> Vec<Trial> {
@@ -18,7 +18,7 @@ pub(crate) fn trials_beside() -> Vec<Trial> {
 
 /// What exchanges the agents of all nodes.
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("migration_takes_the_network_that_is_named", migration_takes_the_network_that_is_named)]
+    vec![long("migration_takes_the_network_that_is_named", migration_takes_the_network_that_is_named)]
 }
 
 /// As the guest sees them, beside the three that it has anyhow; the last one is a seed.

@@ -11,13 +11,13 @@ use e2e::wait::{BOOT, SOON, throughout, until};
 use libtest_mimic::Trial;
 
 use crate::shared::with_guest;
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("pause_stops_the_guests_time", pause_stops_the_guests_time),
-        trial("soft_reboot_boots_the_guest_again", soft_reboot_boots_the_guest_again),
-        trial("reset_boots_the_guest_again", reset_boots_the_guest_again),
+        long("soft_reboot_boots_the_guest_again", soft_reboot_boots_the_guest_again),
+        long("reset_boots_the_guest_again", reset_boots_the_guest_again),
         trial("restart_makes_a_new_instance", restart_makes_a_new_instance),
     ]
 }

@@ -7,12 +7,12 @@ use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
 use serde_json::json;
 
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("readiness_follows_a_command_in_the_guest", readiness_follows_a_command_in_the_guest),
-        trial("liveness_ends_a_guest_that_lost_it", liveness_ends_a_guest_that_lost_it),
+        long("liveness_ends_a_guest_that_lost_it", liveness_ends_a_guest_that_lost_it),
     ]
 }
 

@@ -9,16 +9,16 @@ use e2e::{Console, Namespace, node};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("run_strategy_always", always),
-        trial("run_strategy_rerun_on_failure", rerun_on_failure),
-        trial("run_strategy_manual", manual),
-        trial("run_strategy_once", once),
+        long("run_strategy_rerun_on_failure", rerun_on_failure),
+        long("run_strategy_manual", manual),
+        long("run_strategy_once", once),
         trial("run_strategy_halted", halted),
-        trial("run_strategy_by_the_older_running", by_the_older_running),
+        long("run_strategy_by_the_older_running", by_the_older_running),
     ]
 }
 

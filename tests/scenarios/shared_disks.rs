@@ -15,13 +15,13 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::node_loss::qemus;
-use crate::trial;
+use crate::{long, trial};
 use crate::two_nodes::{self, FIRST, SECOND};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_shared_disk_has_one_writer", a_shared_disk_has_one_writer),
-        trial("a_shared_device_is_handed_over", a_shared_device_is_handed_over),
+        long("a_shared_device_is_handed_over", a_shared_device_is_handed_over),
     ]
 }
 

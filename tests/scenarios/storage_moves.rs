@@ -8,12 +8,12 @@ use e2e::{Console, Namespace};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::{backup, trial, two_nodes};
+use crate::{backup, long, trial, two_nodes};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("disks_change_under_a_running_guest", || disks_change_under_a_running_guest("moves-test")),
-        trial("tracked_disks_change_under_a_running_guest", || {
+        long("tracked_disks_change_under_a_running_guest", || {
             backup::track()?;
             disks_change_under_a_running_guest(TRACKED)
         }),

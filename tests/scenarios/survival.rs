@@ -9,14 +9,14 @@ use libtest_mimic::Trial;
 
 use crate::component::{VIRT_CONTROLLER, VIRT_HANDLER};
 use crate::shared::with_guest;
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("guests_outlive_virt_handler", guests_outlive_virt_handler),
-        trial("guests_outlive_the_pod_of_virt_handler", guests_outlive_the_pod_of_virt_handler),
+        long("guests_outlive_the_pod_of_virt_handler", guests_outlive_the_pod_of_virt_handler),
         trial("guests_outlive_virt_controller", guests_outlive_virt_controller),
-        trial("a_dead_launcher_fails_the_instance", a_dead_launcher_fails_the_instance),
+        long("a_dead_launcher_fails_the_instance", a_dead_launcher_fails_the_instance),
         trial("a_dead_qemu_fails_the_instance", a_dead_qemu_fails_the_instance),
     ]
 }

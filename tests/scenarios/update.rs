@@ -11,11 +11,11 @@ use crate::eviction::{BUILD, next_build, to, updated};
 use crate::mover::{self, Policy, under_way};
 use crate::shared::with_guest;
 use crate::survival::{Life, life, unharmed};
-use crate::trial;
+use crate::long;
 use crate::two_nodes;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back)]
+    vec![long("guests_outlive_an_update_and_the_way_back", guests_outlive_an_update_and_the_way_back)]
 }
 
 const NAME: &str = "wanderer";

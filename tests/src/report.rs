@@ -1,12 +1,14 @@
 //! Trials, and what is told of them after everything else, for whoever sees only the end of a long output: which took longest,
 //! and, in short, why some of them failed.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 
 static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
@@ -15,6 +17,24 @@ const LONGEST: usize = 30;
 /// Of a reason, its beginning and its end: what was wrong, and what was seen last.
 const LINES: usize = 3;
 const WIDTH: usize = 400;
+
+/// The kind of a trial that is not always run.
+const LONG: &str = "long";
+/// Set to anything where all trials are to run: `make test-all` does.
+const ALL: &str = "E2E_ALL";
+/// Where the times of trials are appended, for the table at the end of `scripts/test.sh`: one line each, seconds and name.
+const TABLE: &str = "E2E_TIMES";
+
+/// A trial that runs only where all do, or where a name is asked for.
+pub fn long(name: impl Into<String>, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    trial(name, run).with_kind(LONG)
+}
+
+/// Those of the trials that are to run.
+pub fn selected(trials: Vec<Trial>, arguments: &Arguments) -> Vec<Trial> {
+    let all = arguments.filter.is_some() || std::env::var_os(ALL).is_some();
+    trials.into_iter().filter(|trial| all || trial.kind() != LONG).collect()
+}
 
 /// A trial that is reported by `conclude` if it fails.
 pub fn trial(name: impl Into<String>, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
@@ -37,6 +57,13 @@ pub fn conclude(failed: bool) -> ExitCode {
     times.sort_by(|a, b| b.cmp(a));
     let longest = times.iter().take(LONGEST).map(|(time, name)| format!("{name} {} s", time.as_secs()));
     eprintln!("longest: {}", longest.collect::<Vec<_>>().join(", "));
+    let rows: String = times.iter().map(|(time, name)| format!("{} {name}\n", time.as_secs())).collect();
+    if let Some(path) = std::env::var_os(TABLE)
+        && let Err(error) = OpenOptions::new().append(true).create(true).open(&path).and_then(|mut to| to.write_all(rows.as_bytes()))
+    {
+        eprintln!("error: the times of the tests cannot be written to {}: {error}", path.display());
+        return ExitCode::FAILURE;
+    }
     for failure in FAILURES.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         eprintln!("failed: {failure}");
     }
