@@ -1,11 +1,15 @@
 //! What a machine is when nobody says: the mutating webhooks. Pure over JSON, so that nothing a user wrote is lost.
 
+pub(crate) mod written;
+
 use api::kubevirt::{
     v1::{KubeVirtConfiguration, VirtualMachineInstanceSpec},
     words::{annotation, finalizer, phase},
 };
 use kit::admission::{Request, Verdict};
 use serde_json::{Map, Value, json};
+
+use crate::validate::Rules;
 
 /// What the administrator's configuration says about defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +109,7 @@ pub fn machine(mut vm: Value, creating: bool, defaults: &Defaults) -> Value {
         default(annotations, annotation::PCI_TOPOLOGY_VERSION, json!("v3"));
     }
     let spec = object(template, "spec");
+    written::instance(spec);
     default(spec, "architecture", json!(defaults.architecture));
     let domain = object(spec, "domain");
     default(object(domain, "machine"), "type", json!(defaults.machine));
@@ -114,6 +119,7 @@ pub fn machine(mut vm: Value, creating: bool, defaults: &Defaults) -> Value {
         default(firmware, "uuid", json!(random()));
         default(firmware, "serial", json!(random()));
     }
+    written::data_volumes(vm.pointer_mut("/spec/dataVolumeTemplates"));
     vm
 }
 
@@ -129,6 +135,8 @@ pub fn instance(mut vmi: Value, defaults: &Defaults, now: &str) -> Value {
     default(status, "phase", json!(phase::PENDING));
     default(status, "phaseTransitionTimestamps", json!([{ "phase": phase::PENDING, "phaseTransitionTimestamp": now }]));
     let spec = object(&mut vmi, "spec");
+    written::instance(spec);
+    written::ranges(spec);
     default(spec, "architecture", json!(defaults.architecture));
     default(spec, "evictionStrategy", json!(defaults.eviction));
     networks(spec, defaults);
@@ -229,6 +237,11 @@ fn disks(spec: &mut Value) {
 }
 
 fn inputs(spec: &mut Value) {
+    let wanted = spec.pointer("/domain/devices/autoattachInputDevice").and_then(Value::as_bool) == Some(true);
+    let named = spec.pointer("/domain/devices/inputs").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+    if wanted && !named {
+        object(object(spec, "domain"), "devices")["inputs"] = json!([{ "name": "default-0" }]);
+    }
     let inputs = spec.pointer_mut("/domain/devices/inputs").and_then(Value::as_array_mut);
     for input in inputs.into_iter().flatten().filter(|input| input.is_object()) {
         default(input, "bus", json!("usb"));
@@ -290,12 +303,20 @@ pub fn mutate_machine(request: &Request, defaults: &Defaults) -> Verdict {
     answer(&request.object, &after)
 }
 
-/// `/virtualmachineinstances-mutate`: what a running guest is does not change.
-pub fn mutate_instance(request: &Request, defaults: &Defaults, now: &str) -> Verdict {
-    if request.operation != "CREATE" {
-        return Verdict::allow();
+/// `/virtualmachineinstances-mutate`: what a running guest is does not change. The status is the components' alone, as if it
+/// were a subresource: what others send of it is left out of a new instance, and put back where one exists.
+pub fn mutate_instance(request: &Request, defaults: &Defaults, rules: &Rules, now: &str) -> Verdict {
+    let mut object = request.object.clone();
+    if let Some(sent) = object.as_object_mut().filter(|_| !rules.is_component(&request.user_info.username)) {
+        match request.old_object.get("status") {
+            Some(held) => sent.insert("status".to_owned(), held.clone()),
+            None => sent.remove("status"),
+        };
     }
-    answer(&request.object, &instance(request.object.clone(), defaults, now))
+    if request.operation == "CREATE" {
+        object = instance(object, defaults, now);
+    }
+    answer(&request.object, &object)
 }
 
 /// True when `spec` still decodes after the defaults; for tests of the defaults themselves.
@@ -368,6 +389,40 @@ mod tests {
             "failureThreshold": 3,
         });
         check(spec, "/readinessProbe", probe);
+        let tablet = json!([{ "name": "default-0", "bus": "usb", "type": "tablet" }]);
+        let attached = json!({ "domain": { "devices": { "autoattachInputDevice": true } } });
+        check(attached, "/domain/devices/inputs", tablet);
+        let own = json!({ "autoattachInputDevice": true, "inputs": [{ "name": "pen", "bus": "virtio" }] });
+        let kept = json!([{ "name": "pen", "bus": "virtio", "type": "tablet" }]);
+        check(json!({ "domain": { "devices": own } }), "/domain/devices/inputs", kept);
+    }
+
+    /// What is stored of an instance that `user` sends over `old`.
+    fn stored(user: &str, old: Value, new: Value) -> Value {
+        let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
+        let mut after = new.clone();
+        let mut request = Request { object: new, old_object: old, operation: operation.into(), ..Default::default() };
+        request.user_info.username = user.into();
+        let rules = Rules::of(&KubeVirtConfiguration::default(), "kubevirt");
+        if let Verdict::Patch(patch) = mutate_instance(&request, &Defaults::default(), &rules, NOW) {
+            let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+            json_patch::patch(&mut after, &patch).unwrap();
+        }
+        after
+    }
+
+    #[test]
+    fn users_neither_make_nor_change_the_status_of_an_instance() {
+        let forged = json!({ "phase": "Running", "nodeName": "n", "activePods": { "a": "n" }, "runtimeUser": 0 });
+        let with = |status: &Value| json!({ "spec": { "domain": {} }, "status": status });
+        let made = stored("user", Value::Null, with(&forged));
+        assert_eq!(made["status"]["phase"], "Pending");
+        assert_eq!(made["status"].as_object().unwrap().len(), 2, "{made}");
+        let held = json!({ "phase": "Running", "nodeName": "m" });
+        assert_eq!(stored("user", with(&held), with(&forged))["status"], held);
+        assert_eq!(stored("user", with(&held), json!({ "spec": { "domain": {} } }))["status"], held);
+        let component = "system:serviceaccount:kubevirt:kubevirt-handler";
+        assert_eq!(stored(component, with(&held), with(&forged))["status"], forged);
     }
 
     #[test]

@@ -215,10 +215,11 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     router = admission::route(router, "/virtualmachines-mutate", move |request| {
         defaults::mutate_machine(request, &Defaults::of(&configuration(&held)))
     });
-    let held = kubevirts.clone();
+    let (held, own) = (kubevirts.clone(), namespace.to_owned());
     router = admission::route(router, "/virtualmachineinstances-mutate", move |request| {
         let now = clock::seconds(clock::now()).to_string();
-        defaults::mutate_instance(request, &Defaults::of(&configuration(&held)), &now)
+        let configuration = configuration(&held);
+        defaults::mutate_instance(request, &Defaults::of(&configuration), &Rules::of(&configuration, &own), &now)
     });
     router = admission::route(router, "/migration-mutate-create", validate::migration::mutate);
     router = admission::route(router, "/vm-clone-mutate-create", validate::clone::mutate);

@@ -27,6 +27,8 @@ use api::kubevirt::{
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
 
+use crate::defaults::written;
+
 /// What the administrator's configuration allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
@@ -56,6 +58,11 @@ impl Rules {
             feature_gates: developer.map(|developer| developer.feature_gates.clone()).unwrap_or_default(),
             components: ["kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"].map(account).to_vec(),
         }
+    }
+
+    /// Whether `user` is a component of ours.
+    pub fn is_component(&self, user: &str) -> bool {
+        self.components.iter().any(|component| component == user)
     }
 
     /// Whether a feature gate is switched on.
@@ -147,12 +154,12 @@ pub fn vmi_create(request: &Request, rules: &Rules) -> Verdict {
 
 /// `/virtualmachineinstances-validate-update`: only our components change a running guest's spec.
 pub fn vmi_update(request: &Request, rules: &Rules) -> Verdict {
-    if rules.components.contains(&request.user_info.username) {
+    if rules.is_component(&request.user_info.username) {
         return Verdict::allow();
     }
     let spec = |object: &Value| {
-        let typed: Option<VirtualMachineInstance> = serde_json::from_value(object.clone()).ok();
-        typed.map(|vmi| vmi.spec)
+        let typed: VirtualMachineInstance = serde_json::from_value(object.clone()).ok()?;
+        serde_json::to_value(typed.spec).ok().map(written::comparable)
     };
     if spec(&request.object) != spec(&request.old_object) {
         return Verdict::Invalid(vec![unsupported("spec".to_owned(), "update of VMI object is restricted".to_owned())]);
@@ -185,13 +192,23 @@ fn deleting(object: &Value) -> bool {
 const TRUSTED: [&str; 6] =
     ["activePods", "nodeName", "migrationState", "migratedVolumes", "volumeStatus", "runtimeUser"];
 
+/// What clients in Go send for a field that nobody set.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.values().all(is_zero),
+    }
+}
+
 /// Parts of the status that our components go by: whoever may change a guest may not tell them what to believe.
 fn trusted(new: &Value, old: &Value) -> Option<Cause> {
     let part = |object: &Value, key: &str| {
-        let found = object.get("status").and_then(|status| status.get(key)).cloned().unwrap_or(Value::Null);
-        let empty =
-            found.as_object().is_some_and(serde_json::Map::is_empty) || found.as_array().is_some_and(Vec::is_empty);
-        if empty { Value::Null } else { found }
+        let found = object.get("status").and_then(|status| status.get(key)).cloned();
+        found.filter(|found| !is_zero(found)).unwrap_or(Value::Null)
     };
     let key = TRUSTED.into_iter().find(|key| part(new, key) != part(old, key))?;
     let field = format!("status.{key}");
@@ -202,7 +219,7 @@ fn trusted(new: &Value, old: &Value) -> Option<Cause> {
 
 /// Labels by which our components find each other are theirs, and so is what they tell each other.
 fn reserved(new: &Value, old: &Value, request: &Request, rules: &Rules) -> Vec<Cause> {
-    if rules.components.contains(&request.user_info.username) {
+    if rules.is_component(&request.user_info.username) {
         return Vec::new();
     }
     if let Some(cause) = trusted(new, old) {

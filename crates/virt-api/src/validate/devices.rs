@@ -66,8 +66,9 @@ fn disks(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>)
                 let message = format!("{field}.serial must be less than or equal to 256 in length, if specified");
                 causes.push(invalid(format!("{field}.serial"), message));
             } else if !hardware::is_serial(serial) {
-                let message =
-                    format!("{field}.serial must be made up of the following characters [A-Za-z0-9_.+-], if specified");
+                let message = format!(
+                    "{field}.serial must be made up of the following characters [A-Za-z0-9 _.+-], if specified"
+                );
                 causes.push(invalid(format!("{field}.serial"), message));
             }
         }
@@ -172,15 +173,15 @@ fn firmware(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Caus
         return;
     };
     if container.image.trim().is_empty() {
-        let place = format!("{field}.container.image");
-        causes.push(required(place.clone(), format!("{place} must be defined")));
+        let message = format!("{field}.container must be defined with an image");
+        causes.push(required(format!("{field}.container.image"), message));
     }
     let paths = [("kernelPath", &container.kernel_path), ("initrdPath", &container.initrd_path)];
     if paths.iter().all(|(_, path)| path.as_ref().is_none_or(String::is_empty)) {
         let place = format!("{field}.container");
         causes.push(required(
             place.clone(),
-            format!("{place} must have at least one of the following: kernelPath, initrdPath"),
+            format!("{place} must be defined with at least one of the following: kernelPath, initrdPath"),
         ));
     }
     for (name, value) in paths {

@@ -98,7 +98,7 @@ fn identity(path: &str, domain: &DomainSpec, causes: &mut Vec<Cause>) {
             let message = format!("{field} must be less than or equal to {SERIAL} in length, if specified");
             causes.push(invalid(field, message));
         } else if !is_serial(serial) {
-            let message = format!("{field} must be made up of the following characters [A-Za-z0-9_.+-], if specified");
+            let message = format!("{field} must be made up of the following characters [A-Za-z0-9 _.+-], if specified");
             causes.push(invalid(field, message));
         }
     }
@@ -106,7 +106,7 @@ fn identity(path: &str, domain: &DomainSpec, causes: &mut Vec<Cause>) {
 
 /// Characters of a serial number.
 pub(super) fn is_serial(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '.'))
+    text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, ' ' | '_' | '-' | '+' | '.'))
 }
 
 fn disk_details(field: &str, disk: &Disk, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {

@@ -1,12 +1,12 @@
 //! Networks and interfaces: each of the one has one of the other.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
+use std::net::Ipv6Addr;
 
 use api::kubevirt::v1::{Interface, MultusNetwork, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
 use super::{Rules, duplicate, invalid, names, required, unserved};
+use crate::defaults::written;
 
 const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
 
@@ -33,8 +33,10 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
             secondary(&field, multus, causes);
         }
         if let Some(pod) = &network.pod {
-            let four = pod.vm_network_cidr.as_deref().filter(|text| !is_range::<Ipv4Addr>(text, 31));
-            let six = pod.vm_i_pv6_network_cidr.as_deref().filter(|text| !is_range::<Ipv6Addr>(text, 126));
+            let is_four = |at: &str| written::ipv4(at).is_some();
+            let is_six = |at: &str| at.parse::<Ipv6Addr>().is_ok();
+            let four = pod.vm_network_cidr.as_deref().filter(|text| !is_range(text, is_four, 31));
+            let six = pod.vm_i_pv6_network_cidr.as_deref().filter(|text| !is_range(text, is_six, 126));
             for (name, wrong, example) in
                 [("vmNetworkCIDR", four, "10.0.2.0/24"), ("vmIPv6NetworkCIDR", six, "fd10:0:2::/120")]
             {
@@ -237,8 +239,7 @@ fn is_port_name(name: &str) -> bool {
 }
 
 /// An address and a prefix that is no longer than `longest`.
-fn is_range<A: FromStr>(text: &str, longest: u8) -> bool {
+fn is_range(text: &str, is_address: impl Fn(&str) -> bool, longest: u8) -> bool {
     let parts = text.split_once('/');
-    parts
-        .is_some_and(|(at, prefix)| at.parse::<A>().is_ok() && prefix.parse().is_ok_and(|prefix: u8| prefix <= longest))
+    parts.is_some_and(|(at, prefix)| is_address(at) && prefix.parse().is_ok_and(|prefix: u8| prefix <= longest))
 }

@@ -9,9 +9,8 @@ use kit::admission::Cause;
 
 use super::{invalid, required};
 
-const MIB: u64 = 1 << 20;
-/// Less than this and no firmware gets as far as a boot loader.
-const MINIMUM: u64 = 16 * MIB;
+/// What KubeVirt takes: a guest without a system, that only stands for one, needs no more.
+const MINIMUM: u64 = 1_000_000;
 /// What q35 takes.
 const MAXIMUM_CPUS: i64 = 255;
 
@@ -82,7 +81,7 @@ fn memory(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>
     let field = format!("{path}.domain.{name}");
     match Amount::try_from(quantity) {
         Ok(amount) if amount.bytes() < MINIMUM => {
-            let message = format!("{field} '{}': must be greater than or equal to 16Mi", quantity.0);
+            let message = format!("{field} '{}': must be greater than or equal to 1M.", quantity.0);
             causes.push(invalid(field, message));
         }
         Ok(_) => {}

@@ -168,12 +168,15 @@ fn impossible_cpus() {
 fn memory() {
     check(
         &format!("{SPEC}/domain/memory/guest"),
-        json!("1Mi"),
+        json!("900k"),
         &[(
             "spec.template.spec.domain.memory.guest",
-            "spec.template.spec.domain.memory.guest '1Mi': must be greater than or equal to 16Mi",
+            "spec.template.spec.domain.memory.guest '900k': must be greater than or equal to 1M.",
         )],
     );
+    for small in [json!("1Mi"), json!("4Mi"), json!("8Mi"), json!(2_222_222)] {
+        check(&format!("{SPEC}/domain/memory/guest"), small, &[]);
+    }
     check(
         &format!("{SPEC}/domain/memory"),
         json!({}),
@@ -266,6 +269,7 @@ fn cloud_init() {
 fn ranges_of_the_guest() {
     let pod = format!("{SPEC}/networks/0/pod");
     check(&pod, json!({ "vmNetworkCIDR": "10.11.0.0/24", "vmIPv6NetworkCIDR": "fd10::/120" }), &[]);
+    check(&pod, json!({ "vmNetworkCIDR": "10.011.000.0/24" }), &[]);
     let field = "spec.template.spec.networks[0].pod.vmNetworkCIDR";
     for wrong in ["foo", "10.0.2.0", "10.0.2.0/32", "10.0.2.0/-1", "fd10::/120", ""] {
         let room = "is not a network with room for a gateway and a guest: write it like 10.0.2.0/24";
@@ -346,6 +350,15 @@ fn firmware() {
         )],
     );
     check(&format!("{SPEC}/domain/firmware"), json!({ "bootloader": { "efi": { "secureBoot": false } } }), &[]);
+    let field = "spec.template.spec.domain.firmware.kernelBoot.container";
+    check(
+        &format!("{SPEC}/domain/firmware"),
+        json!({ "kernelBoot": { "container": { "image": "" } } }),
+        &[
+            (&format!("{field}.image"), &format!("{field} must be defined with an image")),
+            (field, &format!("{field} must be defined with at least one of the following: kernelPath, initrdPath")),
+        ],
+    );
 }
 
 /// What this version does not act on is refused, and never runs without what was asked for.
@@ -524,6 +537,14 @@ fn details_of_devices() {
         )],
     );
     disk(json!({ "name": "root", "disk": { "bus": "virtio", "pciAddress": "0000:81:01.0" } }), &[]);
+    disk(json!({ "name": "root", "serial": "WD 40 EFRX" }), &[]);
+    disk(
+        json!({ "name": "root", "serial": "a\nb" }),
+        &[(
+            &format!("{field}.serial"),
+            &format!("{field}.serial must be made up of the following characters [A-Za-z0-9 _.+-], if specified"),
+        )],
+    );
     disk(
         json!({ "name": "root", "blockSize": { "custom": { "logical": 1000, "physical": 4096 } } }),
         &[(&format!("{field}.blockSize.custom.logical"), "Provided size of 1000 is not a power of 2")],
@@ -612,6 +633,19 @@ fn users_do_not_tell_components_what_to_believe() {
     let moved = json!({ "migrationState": { "targetPod": "mine" } });
     assert!(matches!(ask(Value::Null, moved, "user"), Verdict::Invalid(_)));
     assert_eq!(ask(Value::Null, json!({ "activePods": {}, "reason": "x" }), "user"), Verdict::allow());
+    assert_eq!(ask(Value::Null, json!({ "runtimeUser": 0, "guestOSInfo": {} }), "user"), Verdict::allow());
+    assert!(matches!(ask(json!({ "runtimeUser": 107 }), json!({ "runtimeUser": 0 }), "user"), Verdict::Invalid(_)));
+}
+
+#[test]
+fn an_amount_written_in_another_form_is_no_change_of_a_guest() {
+    let guest = |amount: &str| json!({ "spec": { "domain": { "memory": { "guest": amount } } } });
+    let ask = |new: &str| {
+        let request = Request { object: guest(new), old_object: guest("1.5Gi"), ..Default::default() };
+        vmi_update(&request, &rules())
+    };
+    assert_eq!(ask("1536Mi"), Verdict::allow());
+    assert!(matches!(ask("1535Mi"), Verdict::Invalid(_)));
 }
 
 #[test]

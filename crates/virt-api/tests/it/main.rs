@@ -3,6 +3,7 @@
 
 mod eviction;
 mod restore;
+mod typed;
 
 use std::{sync::Arc, time::Duration};
 
