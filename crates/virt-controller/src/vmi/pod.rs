@@ -161,12 +161,16 @@ fn labels(vmi: &VirtualMachineInstance) -> Value {
 }
 
 fn annotations(vmi: &VirtualMachineInstance, settings: &Settings, emulation: bool) -> Value {
-    const OURS: &str = "kubevirt.io/";
+    // The user's, for whatever reads pods; not what says how the VMI itself was written, or moves.
+    const ITS_OWN: [&str; 3] = [
+        annotation::LATEST_OBSERVED_API_VERSION,
+        annotation::STORAGE_OBSERVED_API_VERSION,
+        annotation::MIGRATION_JOB_NAME,
+    ];
     let mut out = vmi.metadata.annotations.clone().unwrap_or_default();
     out.retain(|key, _| {
-        key == annotation::PCI_TOPOLOGY_VERSION
-            || key == annotation::VM_GENERATION
-            || !(key.starts_with(OURS) || key.starts_with("kubectl.kubernetes.io/"))
+        !ITS_OWN.contains(&key.as_str())
+            && !["kubectl.kubernetes.io/", "ferrovirt.io/"].iter().any(|prefix| key.starts_with(prefix))
     });
     let name = vmi.metadata.name.clone().unwrap_or_default();
     let namespace = vmi.metadata.namespace.clone().unwrap_or_default();
@@ -194,4 +198,35 @@ fn annotations(vmi: &VirtualMachineInstance, settings: &Settings, emulation: boo
         out.insert(networks::ANNOTATION.to_owned(), networks);
     }
     json!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_annotations_reach_the_pod_and_replace_none_of_ours() {
+        let given = json!({
+            "kubevirt.io/test": "test", "kubernetes.io/test": "test", "example.com/note": "n",
+            "kubevirt.io/domain": "another", "kubevirt.io/migrationJobName": "job",
+            "kubevirt.io/latest-observed-api-version": "v1", "kubevirt.io/storage-observed-api-version": "v1",
+            "kubectl.kubernetes.io/last-applied-configuration": "{}", "ferrovirt.io/migration-progress": "{}",
+        });
+        let vmi = json!({ "metadata": { "name": "vm", "namespace": "ns", "annotations": given } });
+        let vmi = serde_json::from_value(vmi).unwrap();
+        let found = annotations(&vmi, &Settings::of(None, ""), false);
+        let expect = [("kubevirt.io/test", "test"), ("kubernetes.io/test", "test"), ("example.com/note", "n")];
+        for (key, value) in expect.into_iter().chain([(annotation::DOMAIN, "vm")]) {
+            assert_eq!(found[key], value, "{key}");
+        }
+        for key in [
+            "kubevirt.io/migrationJobName",
+            "kubevirt.io/latest-observed-api-version",
+            "kubevirt.io/storage-observed-api-version",
+            "kubectl.kubernetes.io/last-applied-configuration",
+            "ferrovirt.io/migration-progress",
+        ] {
+            assert!(found.get(key).is_none(), "{key}");
+        }
+    }
 }
