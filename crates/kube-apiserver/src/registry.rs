@@ -126,6 +126,7 @@ impl Resource {
             || matches!(
                 self.plural.as_str(),
                 "pods"
+                    | "podtemplates"
                     | "deployments"
                     | "daemonsets"
                     | "replicasets"

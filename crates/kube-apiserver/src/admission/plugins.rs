@@ -49,7 +49,7 @@ pub fn lifecycle(view: &dyn View, attributes: &Attributes) -> Result<(), ApiErro
     Err(error)
 }
 
-/// Priority and default tolerations of new pods.
+/// Priority of new pods, and the tolerations that every pod has.
 ///
 /// # Errors
 /// 403 for a priority class that does not exist.
@@ -57,11 +57,12 @@ pub fn mutate(view: &dyn View, attributes: &mut Attributes) -> Result<(), ApiErr
     let is_pod = attributes.resource.group.is_empty()
         && attributes.resource.plural == "pods"
         && attributes.info.subresource.is_empty();
-    if !is_pod || attributes.operation != Operation::Create {
+    if !is_pod || !matches!(attributes.operation, Operation::Create | Operation::Update) {
         return Ok(());
     }
     let Some(mut pod) = attributes.object.take() else { return Ok(()) };
-    let outcome = priority(view, attributes, &mut pod);
+    let new = attributes.operation == Operation::Create;
+    let outcome = if new { priority(view, attributes, &mut pod) } else { Ok(()) };
     tolerations(&mut pod);
     attributes.object = Some(pod);
     outcome

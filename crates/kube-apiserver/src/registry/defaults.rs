@@ -9,13 +9,20 @@ use serde_json::{Map, Value, json};
 use super::Resource;
 
 /// Sets `key` unless it has a value; an empty string is none.
-pub(super) fn set(object: &mut Value, key: &str, value: impl Into<Value>) {
+pub(crate) fn set(object: &mut Value, key: &str, value: impl Into<Value>) {
     let unset = match object.get(key) {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),
         Some(_) => false,
     };
     if unset && object.is_object() {
+        object[key] = value.into();
+    }
+}
+
+/// The same where an empty string is a value, though a wrong one.
+pub(super) fn set_missing(object: &mut Value, key: &str, value: impl Into<Value>) {
+    if object.get(key).is_none_or(Value::is_null) && object.is_object() {
         object[key] = value.into();
     }
 }
@@ -62,13 +69,20 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
                 each(subset, "ports").for_each(|port| set(port, "protocol", "TCP"));
             }
         }
+        ("apps", "controllerrevisions") => set_missing(object, "revision", 0),
         ("apps", plural) => workload(plural, child(object, "spec")),
         ("batch", "jobs") => job(child(object, "spec")),
         ("batch", "cronjobs") => cron_job(child(object, "spec")),
         ("discovery.k8s.io", _) => endpoint_slice(object),
         ("networking.k8s.io", "networkpolicies") => network_policy(child(object, "spec")),
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => binding(object),
-        ("scheduling.k8s.io", _) => set(object, "preemptionPolicy", "PreemptLowerPriority"),
+        ("scheduling.k8s.io", _) => {
+            set_missing(object, "preemptionPolicy", "PreemptLowerPriority");
+            set_missing(object, "value", 0);
+        }
+        ("policy", "poddisruptionbudgets") => {
+            child(object, "spec");
+        }
         ("storage.k8s.io", "storageclasses") => {
             set(object, "reclaimPolicy", "Delete");
             set(object, "volumeBindingMode", "Immediate");
@@ -81,7 +95,10 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
             }
         }
         ("certificates.k8s.io", _) => set(child(object, "spec"), "signerName", "kubernetes.io/legacy-unknown"),
-        ("autoscaling", _) => set(child(object, "spec"), "minReplicas", 1),
+        ("autoscaling", _) => autoscaler(child(object, "spec")),
+        ("", "resourcequotas") => {
+            child(object, "spec");
+        }
         _ => {}
     }
 }
@@ -101,15 +118,33 @@ fn replication_controller(object: &mut Value) {
             set(spec, "selector", labels);
         }
     }
+    let labels = spec["template"]["metadata"]["labels"].clone();
+    if labels.is_object() {
+        set(child(object, "metadata"), "labels", labels);
+    }
+}
+
+fn autoscaler(spec: &mut Value) {
+    set_missing(spec, "minReplicas", 1);
+    if spec["metrics"].as_array().is_none_or(Vec::is_empty) {
+        let target = json!({"type": "Utilization", "averageUtilization": 80});
+        spec["metrics"] = json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]);
+    }
+    if !spec["behavior"].is_object() {
+        return;
+    }
+    let policy = |kind: &str, value: i64| json!({"type": kind, "value": value, "periodSeconds": 15});
+    let up = child(child(spec, "behavior"), "scaleUp");
+    set_missing(up, "stabilizationWindowSeconds", 0);
+    set_missing(up, "policies", json!([policy("Pods", 4), policy("Percent", 100)]));
+    set_missing(up, "selectPolicy", "Max");
+    let down = child(child(spec, "behavior"), "scaleDown");
+    set_missing(down, "policies", json!([policy("Percent", 100)]));
+    set_missing(down, "selectPolicy", "Max");
 }
 
 fn workload(plural: &str, spec: &mut Value) {
-    if plural == "controllerrevisions" {
-        return;
-    }
-    if spec["template"].is_object() {
-        template(child(spec, "template"));
-    }
+    template(child(spec, "template"));
     if plural != "daemonsets" {
         set(spec, "replicas", 1);
     }
@@ -122,16 +157,16 @@ fn workload(plural: &str, spec: &mut Value) {
             let strategy = child(spec, "strategy");
             set(strategy, "type", "RollingUpdate");
             if strategy["type"] == "RollingUpdate" {
-                set(child(strategy, "rollingUpdate"), "maxSurge", "25%");
-                set(child(strategy, "rollingUpdate"), "maxUnavailable", "25%");
+                set_missing(child(strategy, "rollingUpdate"), "maxSurge", "25%");
+                set_missing(child(strategy, "rollingUpdate"), "maxUnavailable", "25%");
             }
         }
         "daemonsets" => {
             let strategy = child(spec, "updateStrategy");
             set(strategy, "type", "RollingUpdate");
             if strategy["type"] == "RollingUpdate" {
-                set(child(strategy, "rollingUpdate"), "maxSurge", 0);
-                set(child(strategy, "rollingUpdate"), "maxUnavailable", 1);
+                set_missing(child(strategy, "rollingUpdate"), "maxSurge", 0);
+                set_missing(child(strategy, "rollingUpdate"), "maxUnavailable", 1);
             }
         }
         "statefulsets" => {
@@ -143,6 +178,9 @@ fn workload(plural: &str, spec: &mut Value) {
             set(strategy, "type", "RollingUpdate");
             if strategy["type"] == "RollingUpdate" {
                 set(child(strategy, "rollingUpdate"), "partition", 0);
+            }
+            if spec["ordinals"].is_object() {
+                set_missing(&mut spec["ordinals"], "start", 0);
             }
             for template in each(spec, "volumeClaimTemplates") {
                 set(template, "apiVersion", "v1");
@@ -161,7 +199,12 @@ fn job(spec: &mut Value) {
         set(spec, "completions", 1);
     }
     set(spec, "parallelism", 1);
-    set(spec, "completionMode", "NonIndexed");
+    set_missing(spec, "completionMode", "NonIndexed");
+    if let Some(policy) = spec.get_mut("podFailurePolicy") {
+        for rule in each(policy, "rules") {
+            each(rule, "onPodConditions").for_each(|condition| set(condition, "status", "True"));
+        }
+    }
     set(spec, "suspend", false);
     set(spec, "manualSelector", false);
     let policy = if spec["podFailurePolicy"].is_object() { "Failed" } else { "TerminatingOrFailed" };

@@ -1,12 +1,20 @@
 //! What is particular to a built-in kind: what a create starts with, what an update may not change, how deletion goes.
 
+mod autoscaling;
+mod classes;
+mod cron;
 mod data;
+mod disruption;
+mod event;
+mod field;
 mod immutable;
+mod job;
 mod label_selector;
 mod limit_range;
 mod network_policy;
 mod pod;
 mod quota;
+mod revision;
 mod scheduling;
 pub(crate) mod service;
 mod storage;
@@ -104,7 +112,7 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
         | ("certificates.k8s.io", _)
         | ("", "resourcequotas") => object["status"] = json!({}),
         ("batch", "jobs") => {
-            workload::prepare_job(object);
+            job::prepare(object);
             object["status"] = json!({});
         }
         ("apiextensions.k8s.io", "customresourcedefinitions") => crate::crd::prepare(object),
@@ -145,6 +153,19 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
     }
 }
 
+/// Whether [`validate`] says of every field of a kind that it is missing: schemas call those required too that a Go type
+/// always writes.
+pub(crate) fn says_what_is_required(resource: &Resource) -> bool {
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", plural) => {
+            matches!(plural, "pods" | "podtemplates" | "replicationcontrollers" | "limitranges" | "events")
+        }
+        ("apps" | "batch" | "autoscaling" | "node.k8s.io" | "scheduling.k8s.io" | "events.k8s.io", _) => true,
+        ("policy", "poddisruptionbudgets") => true,
+        _ => false,
+    }
+}
+
 /// Checks what schemas cannot say.
 pub(crate) fn validate(
     resource: &Resource,
@@ -156,10 +177,11 @@ pub(crate) fn validate(
     if resource.crd.is_some() {
         return;
     }
+    // What is stored was valid; only a new spec can make it invalid.
+    let changed = old.is_none_or(|old| old["spec"] != object["spec"]);
     match (resource.group.as_str(), resource.plural.as_str()) {
-        // A stored pod was valid; only its creation and its change of spec can make it invalid.
-        ("", "pods") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
-            pod::validate(&object["spec"], "spec", causes);
+        ("", "pods") if changed => {
+            pod::validate(object, old, causes);
         }
         ("", "services") => {
             service::validate(&object["spec"], causes);
@@ -167,35 +189,48 @@ pub(crate) fn validate(
                 service::validate_update(&old["spec"], &object["spec"], causes);
             }
         }
-        // What is stored was valid; only a new spec can make it invalid.
-        ("", "resourcequotas") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+        ("", "resourcequotas") if changed => {
             quota::validate(object, causes);
         }
-        ("", "limitranges") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+        ("", "limitranges") if changed => {
             limit_range::validate(object, causes);
         }
         ("", "nodes") => scheduling::node(object, causes),
-        ("scheduling.k8s.io", "priorityclasses") => scheduling::priority_class(object, causes),
-        ("policy", "poddisruptionbudgets") => scheduling::budget(object, causes),
+        ("scheduling.k8s.io", "priorityclasses") => classes::priority(object, causes),
+        ("node.k8s.io", "runtimeclasses") => classes::runtime(object, causes),
         ("networking.k8s.io", "networkpolicies") => network_policy::validate(&object["spec"], causes),
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
-        // What is stored was valid; only a new spec can make it invalid.
-        ("", "persistentvolumeclaims") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+        ("", "persistentvolumeclaims") if changed => {
             volume::claim(&object["spec"], causes);
         }
-        ("", "persistentvolumes") if old.is_none_or(|old| old["spec"] != object["spec"]) => {
+        ("", "persistentvolumes") if changed => {
             volume::volume(&object["spec"], causes);
         }
         ("storage.k8s.io", plural) => storage::validate(plural, object, causes),
-        ("apps" | "batch", _) => workload::validate(resource, object, causes),
+        ("apps", "controllerrevisions") => revision::validate(object, causes),
+        ("", "podtemplates") => pod::template(&field::Field::new("template", &object["template"]), causes),
+        ("apps", _) | ("", "replicationcontrollers") if changed => {
+            workload::validate(resource, object, causes);
+        }
+        ("batch", "jobs") if changed => job::validate(object, causes),
+        ("batch", "cronjobs") if changed => cron::validate(object, causes),
+        ("policy", "poddisruptionbudgets") if changed => {
+            disruption::validate(object, causes);
+        }
+        ("autoscaling", _) if changed => autoscaling::validate(object, causes),
+        ("" | "events.k8s.io", "events") if old.is_none() => event::validate(resource, object, causes),
         ("admissionregistration.k8s.io", plural) => crate::admission::configuration::validate(plural, object, causes),
         ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, old, causes),
         _ => {}
     }
-    // What is stored stays what it is until its spec changes.
-    if old.is_none_or(|old| old["spec"] != object["spec"]) {
+    match (resource.group.as_str(), resource.plural.as_str(), subresource) {
+        ("", "pods", "status") => pod::status(object, causes),
+        ("apps", "deployments" | "replicasets", "status") => workload::status(object, causes),
+        _ => {}
+    }
+    if changed {
         label_selector::validate(resource, object, causes);
     }
     if let Some(old) = old {

@@ -211,6 +211,10 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
         }
         None => schema::validate::check(schema, object, &mut causes),
     }
+    if strategy::says_what_is_required(&call.resource) {
+        // Values of a wrong type were refused when they were read.
+        causes.retain(|cause| !matches!(cause.reason.as_str(), "FieldValueRequired" | "FieldValueTypeInvalid"));
+    }
     meta::check(&call.resource, object, &mut causes);
     if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
         let mut warnings = Vec::new();

@@ -263,7 +263,7 @@ async fn priorities_come_from_classes() {
     let wrong = json!({"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]});
     let message = refused(pods.create(&post, &pod("e", wrong)).await, 422, "Invalid");
     assert!(
-        message.contains("spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0"),
+        message.contains("spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero"),
         "{message}"
     );
 }

@@ -21,7 +21,9 @@ pub(super) fn defaults(spec: &mut Value, owner: Owner) {
     }
     set(spec, "schedulerName", "default-scheduler");
     set(spec, "terminationGracePeriodSeconds", 30);
-    child(spec, "securityContext");
+    for sysctl in each(child(spec, "securityContext"), "sysctls") {
+        set(sysctl, "value", "");
+    }
     if owner == Owner::Pod {
         set(spec, "enableServiceLinks", true);
     }
@@ -43,7 +45,7 @@ pub(super) fn defaults(spec: &mut Value, owner: Owner) {
 
 fn container(container: &mut Value, owner: Owner, host_network: bool) {
     let image = container["image"].as_str().unwrap_or_default();
-    let policy = if latest(image) { "Always" } else { "IfNotPresent" };
+    let policy = pull_policy(image);
     if !image.is_empty() {
         set(container, "imagePullPolicy", policy);
     }
@@ -68,6 +70,9 @@ fn container(container: &mut Value, owner: Owner, host_network: bool) {
         if let Some(field) = env["valueFrom"].get_mut("fieldRef").filter(|field| field.is_object()) {
             set(field, "apiVersion", "v1");
         }
+        if let Some(field) = env["valueFrom"].get_mut("resourceFieldRef").filter(|field| field.is_object()) {
+            set(field, "divisor", "0");
+        }
     }
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
         if let Some(probe) = container.get_mut(name).filter(|probe| probe.is_object()) {
@@ -78,9 +83,17 @@ fn container(container: &mut Value, owner: Owner, host_network: bool) {
         for name in ["postStart", "preStop"] {
             if lifecycle[name].is_object() {
                 http_get(&mut lifecycle[name]);
+                if lifecycle[name]["sleep"].is_object() {
+                    set(&mut lifecycle[name]["sleep"], "seconds", 0);
+                }
             }
         }
     }
+}
+
+/// When an image is fetched, where nobody says.
+fn pull_policy(image: &str) -> &'static str {
+    if latest(image) { "Always" } else { "IfNotPresent" }
 }
 
 /// Whether an image reference means the newest: no tag, or `latest`, and no digest.
@@ -174,6 +187,10 @@ fn volume(volume: &mut Value) {
             }
         }
     }
+    if let Some(image) = volume.get_mut("image").filter(|image| image.is_object()) {
+        let policy = pull_policy(image["reference"].as_str().unwrap_or_default());
+        set(image, "pullPolicy", policy);
+    }
     if let Some(template) = volume.get_mut("ephemeral").and_then(|e| e.get_mut("volumeClaimTemplate")) {
         set(child(template, "spec"), "volumeMode", "Filesystem");
     }
@@ -190,6 +207,9 @@ fn downward_items(source: &mut Value) {
     for item in each(source, "items") {
         if let Some(field) = item.get_mut("fieldRef").filter(|field| field.is_object()) {
             set(field, "apiVersion", "v1");
+        }
+        if let Some(field) = item.get_mut("resourceFieldRef").filter(|field| field.is_object()) {
+            set(field, "divisor", "0");
         }
     }
 }

@@ -70,16 +70,19 @@ pub(super) fn secret(object: &Value, causes: &mut Vec<Cause>) {
 }
 
 fn key(field: &str, name: &str, causes: &mut Vec<Cause>) {
-    let at = format!("{field}[{name}]");
+    if let Some(why) = key_problem(name) {
+        invalid(&format!("{field}[{name}]"), &name.into(), &why, causes);
+    }
+}
+
+/// What is wrong with a key, which must be able to be the name of a file; None when nothing is.
+pub(super) fn key_problem(name: &str) -> Option<String> {
     let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.len() > 253 {
-        invalid(&at, &name.into(), "must be no more than 253 characters", causes);
-    } else if name.is_empty() || !name.chars().all(letters) {
-        invalid(&at, &name.into(), KEY, causes);
-    } else if name == "." || name == ".." {
-        invalid(&at, &name.into(), &format!("must not be '{name}'"), causes);
-    } else if name.starts_with("..") {
-        invalid(&at, &name.into(), "must not start with '..'", causes);
+    match name {
+        _ if name.len() > 253 => Some("must be no more than 253 characters".into()),
+        _ if name.is_empty() || !name.chars().all(letters) => Some(KEY.into()),
+        "." | ".." => Some(format!("must not be '{name}'")),
+        _ => name.starts_with("..").then(|| "must not start with '..'".into()),
     }
 }
 

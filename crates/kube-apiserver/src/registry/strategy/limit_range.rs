@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::field::Field;
 use super::invalid;
 use crate::admission::amount::{Amount, amounts};
 use crate::authz::view::{items, text};
@@ -19,7 +20,9 @@ pub(super) fn validate(range: &Value, causes: &mut Vec<Cause>) {
     for (number, limit) in items(range, "/spec/limits").iter().enumerate() {
         let at = format!("spec.limits[{number}]");
         let kind = text(limit, "/type");
-        if !TYPES.contains(&kind) && !kind.contains('/') {
+        if let Some(why) = crate::rest::meta::qualified_name_problem(kind) {
+            invalid(&format!("{at}.type"), &kind.into(), &why, causes);
+        } else if !TYPES.contains(&kind) && !kind.contains('/') {
             let why = "must be a standard limit type or fully qualified";
             invalid(&format!("{at}.type"), &limit["type"], why, causes);
         }
@@ -49,6 +52,14 @@ fn item(at: &str, kind: &str, limit: &Value, causes: &mut Vec<Cause>) {
         .map(|(k, _)| k.clone())
         .collect();
     for name in names {
+        for field in FIELDS.iter().filter(|field| limit[**field].get(&name).is_some()) {
+            super::pod::resource_name(
+                &Field::new(format!("{at}.{field}[{name}]"), &limit[*field][&name]),
+                &name,
+                kind,
+                causes,
+            );
+        }
         resource(at, limit, &name, causes);
     }
 }

@@ -1,19 +1,34 @@
-//! Pods: quality of service, validation of specs, what an update may change.
+//! Pods: what a new one gets, its quality of service, and what a pod spec must be, alone or in a template.
 
-use std::collections::HashSet;
+mod container;
+mod environment;
+mod handler;
+mod mount;
+mod network;
+mod placement;
+mod resources;
+mod security;
+mod update;
+mod volumes;
+
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::{invalid, one_of, required};
-use crate::error::Cause;
+pub(super) use self::placement::toleration;
+pub(super) use self::resources::{amount, overhead, resource_name};
+pub(super) use self::update::update;
+pub(super) use self::volumes::claim;
+use super::field::{Causes, Field, LABEL, NOT_NEGATIVE, QUALIFIED_NAME, Rule, SUBDOMAIN, check, labels};
 use crate::registry::defaults::child;
 use crate::registry::quantity::nanos;
-use crate::schema::validate::cause;
+use crate::rest::meta::qualified_name_problem;
 
 pub(super) fn prepare_create(pod: &mut Value) {
     let class = quality(&pod["spec"]);
     pod["status"] = json!({"phase": "Pending", "qosClass": class});
-    super::scheduling::complete_affinity(pod);
+    placement::complete(pod);
+    security::take_annotations(pod);
     if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
         let message = "Scheduling is blocked due to non-empty scheduling gates";
         pod["status"]["conditions"] =
@@ -53,162 +68,138 @@ fn quality(spec: &Value) -> &'static str {
     }
 }
 
-/// Checks a pod spec, alone or in a template.
-pub(super) fn validate(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
-    let volumes = volumes(spec, at, causes);
-    super::scheduling::pod(spec, at, causes);
-    let mut names = HashSet::new();
-    if spec["containers"].as_array().is_none_or(Vec::is_empty) {
-        required(&format!("{at}.containers"), causes);
-    }
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        for (index, container) in spec[list].as_array().into_iter().flatten().enumerate() {
-            self::container(container, &format!("{at}.{list}[{index}]"), &volumes, &mut names, causes);
+const RULES: &[(&str, Rule)] = &[
+    ("restartPolicy", Rule::Chosen(&["Always", "OnFailure", "Never"])),
+    ("dnsPolicy", Rule::Chosen(&["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"])),
+    ("activeDeadlineSeconds", Rule::Within(1, i32::MAX as i64)),
+    ("serviceAccountName", SUBDOMAIN),
+    ("nodeName", SUBDOMAIN),
+    ("runtimeClassName", SUBDOMAIN),
+    ("priorityClassName", SUBDOMAIN),
+    ("preemptionPolicy", Rule::OneOf(&["Never", "PreemptLowerPriority"])),
+    ("hostname", Rule::Name(network::host_problem)),
+    ("subdomain", LABEL),
+];
+
+/// What of a pod its containers must fit.
+struct Around<'a> {
+    /// The volumes that can be mounted.
+    volumes: HashMap<&'a str, &'a Value>,
+    /// Names of its resource claims.
+    claims: HashSet<&'a str>,
+    restart_policy: &'a str,
+    /// Seconds that its containers have to end.
+    grace: i64,
+    host_network: bool,
+    /// Whether its users are others than those of the node.
+    own_users: bool,
+    os: &'a str,
+}
+
+/// Checks a pod. One that is new has no ephemeral containers yet.
+pub(super) fn validate(pod: &Value, old: Option<&Value>, causes: &mut Causes) {
+    let spec = Field::new("spec", &pod["spec"]);
+    self::spec(&spec, causes);
+    if old.is_none() {
+        security::annotations(&Field::new("metadata", &pod["metadata"]), &spec, causes);
+        spec.get("ephemeralContainers").check(&Rule::Absent("cannot be set on create"), causes);
+        if !spec.get("nodeName").is_empty() && !spec.get("schedulingGates").is_empty() {
+            spec.get("nodeName").forbidden("cannot be set until all schedulingGates have been cleared", causes);
         }
-    }
-    one_of(&format!("{at}.restartPolicy"), &spec["restartPolicy"], &["Always", "OnFailure", "Never"], causes);
-    let dns = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    one_of(&format!("{at}.dnsPolicy"), &spec["dnsPolicy"], &dns, causes);
-    if let Some(seconds) = spec["terminationGracePeriodSeconds"].as_i64().filter(|seconds| *seconds < 0) {
-        invalid(
-            &format!("{at}.terminationGracePeriodSeconds"),
-            &seconds.into(),
-            "must be greater than or equal to 0",
-            causes,
-        );
     }
 }
 
-fn volumes(spec: &Value, at: &str, causes: &mut Vec<Cause>) -> HashSet<String> {
+/// Checks the addresses that a status gives a pod.
+pub(super) fn status(pod: &Value, causes: &mut Causes) {
+    let status = Field::new("status", &pod["status"]);
+    for address in status.each("podIPs") {
+        network::address(&address.get("ip").told_as(address.path), causes);
+    }
+}
+
+/// Checks a template of pods.
+pub(super) fn template(template: &Field<'_>, causes: &mut Causes) {
+    let metadata = template.get("metadata").told_as(template.path.clone());
+    labels(&metadata.get("labels"), causes);
+    for (key, _) in metadata.entries("annotations") {
+        if let Some(why) = qualified_name_problem(&key.to_lowercase()) {
+            metadata.get("annotations").invalid_word(key, &why, causes);
+        }
+    }
+    let spec = template.get("spec");
+    security::annotations(&metadata, &spec, causes);
+    self::spec(&spec, causes);
+    spec.get("ephemeralContainers").check(&Rule::Absent("ephemeral containers not allowed in pod template"), causes);
+}
+
+fn spec(spec: &Field<'_>, causes: &mut Causes) {
+    let grace = spec.get("terminationGracePeriodSeconds");
+    let around = Around {
+        volumes: volumes::all(spec, causes),
+        claims: claims(spec, causes),
+        restart_policy: spec.get("restartPolicy").text(),
+        grace: match grace.number() {
+            _ if !grace.is_set() => 30,
+            seconds if seconds < 0 => 1,
+            seconds => seconds,
+        },
+        host_network: spec.get("hostNetwork").value == true,
+        own_users: spec.get("hostUsers").value == false,
+        os: spec.get("os").get("name").text(),
+    };
+    check(spec, RULES, causes);
+    container::all(spec, &around, causes);
+    resources::pod(spec, causes);
+    security::pod(spec, &around, causes);
+    placement::all(spec, causes);
+    network::all(spec, causes);
+    for gate in spec.each("readinessGates") {
+        gate.get("conditionType").check(&Rule::Needed, causes);
+        gate.get("conditionType").check(&QUALIFIED_NAME, causes);
+    }
+    overhead(&spec.get("overhead"), causes);
+    if spec.get("os").is_set() {
+        let name = spec.get("os").get("name");
+        if name.is_empty() {
+            name.required("", causes);
+        } else {
+            name.told_as(spec.get("os").path).check(&Rule::OneOf(&["linux", "windows"]), causes);
+        }
+    }
+    if around.own_users {
+        for name in ["hostNetwork", "hostPID", "hostIPC"] {
+            if spec.get(name).value == true {
+                spec.get(name).forbidden("when `hostUsers` is false", causes);
+            }
+        }
+    }
+}
+
+/// The names of the resource claims of a pod, each with one source.
+fn claims<'a>(spec: &Field<'a>, causes: &mut Causes) -> HashSet<&'a str> {
     let mut names = HashSet::new();
-    for (index, volume) in spec["volumes"].as_array().into_iter().flatten().enumerate() {
-        let field = format!("{at}.volumes[{index}]");
-        let name = volume["name"].as_str().unwrap_or_default();
-        check_label(&format!("{field}.name"), name, causes);
-        if !name.is_empty() && !names.insert(name.to_owned()) {
-            causes.push(cause("FieldValueDuplicate", &format!("{field}.name"), format!("Duplicate value: {name:?}")));
+    for claim in spec.each("resourceClaims") {
+        let name = claim.get("name");
+        check(&claim, &[("name", Rule::Needed), ("name", LABEL)], causes);
+        if !names.insert(name.text()) {
+            name.duplicate(causes);
         }
-        let sources = volume.as_object().map_or(0, |map| map.len().saturating_sub(1));
-        if sources > 1 {
-            let message = "Forbidden: may not specify more than 1 volume type".to_owned();
-            causes.push(cause("FieldValueForbidden", &field, message));
+        let sources = ["resourceClaimName", "resourceClaimTemplateName"].map(|field| claim.get(field));
+        match sources.iter().filter(|source| source.is_set()).count() {
+            0 => claim.invalid("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`", causes),
+            1 => {}
+            _ => claim
+                .invalid("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified", causes),
         }
+        sources.iter().for_each(|source| source.check(&SUBDOMAIN, causes));
     }
     names
 }
 
-fn is_label(text: &str) -> bool {
-    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-    text.len() <= 63
-        && edge(text.chars().next())
-        && edge(text.chars().last())
-        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-}
-
-fn check_label(field: &str, name: &str, causes: &mut Vec<Cause>) {
-    if name.is_empty() {
-        required(field, causes);
-    } else if !is_label(name) {
-        let why = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-        invalid(field, &json!(name), why, causes);
-    }
-}
-
-fn container(
-    container: &Value,
-    at: &str,
-    volumes: &HashSet<String>,
-    names: &mut HashSet<String>,
-    causes: &mut Vec<Cause>,
-) {
-    let name = container["name"].as_str().unwrap_or_default();
-    check_label(&format!("{at}.name"), name, causes);
-    if !name.is_empty() && !names.insert(name.to_owned()) {
-        causes.push(cause("FieldValueDuplicate", &format!("{at}.name"), format!("Duplicate value: {name:?}")));
-    }
-    if container["image"].as_str().unwrap_or_default().is_empty() {
-        required(&format!("{at}.image"), causes);
-    }
-    one_of(
-        &format!("{at}.imagePullPolicy"),
-        &container["imagePullPolicy"],
-        &["Always", "IfNotPresent", "Never"],
-        causes,
-    );
-    let policies = ["File", "FallbackToLogsOnError"];
-    one_of(&format!("{at}.terminationMessagePolicy"), &container["terminationMessagePolicy"], &policies, causes);
-    for (index, mount) in container["volumeMounts"].as_array().into_iter().flatten().enumerate() {
-        mounted(mount, "mountPath", &format!("{at}.volumeMounts[{index}]"), volumes, causes);
-    }
-    for (index, device) in container["volumeDevices"].as_array().into_iter().flatten().enumerate() {
-        mounted(device, "devicePath", &format!("{at}.volumeDevices[{index}]"), volumes, causes);
-    }
-    for (index, port) in container["ports"].as_array().into_iter().flatten().enumerate() {
-        let field = format!("{at}.ports[{index}]");
-        for (key, least) in [("containerPort", 1), ("hostPort", 0)] {
-            if let Some(number) = port[key].as_i64().filter(|n| !(least..=65535).contains(n)) {
-                let why = "must be between 1 and 65535, inclusive";
-                invalid(&format!("{field}.{key}"), &number.into(), why, causes);
-            }
-        }
-        one_of(&format!("{field}.protocol"), &port["protocol"], &["SCTP", "TCP", "UDP"], causes);
-    }
-    for (index, env) in container["env"].as_array().into_iter().flatten().enumerate() {
-        if env["name"].as_str().unwrap_or_default().is_empty() {
-            required(&format!("{at}.env[{index}].name"), causes);
-        }
-    }
-    resources(&container["resources"], &format!("{at}.resources"), causes);
-}
-
-fn mounted(mount: &Value, path: &str, at: &str, volumes: &HashSet<String>, causes: &mut Vec<Cause>) {
-    let name = mount["name"].as_str().unwrap_or_default();
-    if name.is_empty() {
-        required(&format!("{at}.name"), causes);
-    } else if !volumes.contains(name) {
-        causes.push(cause("FieldValueNotFound", &format!("{at}.name"), format!("Not found: {name:?}")));
-    }
-    if mount[path].as_str().unwrap_or_default().is_empty() {
-        required(&format!("{at}.{path}"), causes);
-    }
-}
-
-const QUANTITY: &str = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
-
-/// The text of a quantity; a number is written as one.
-fn amount(value: &Value) -> Option<i128> {
-    match value {
-        Value::String(text) => nanos(text),
-        Value::Number(number) => nanos(&number.to_string()),
-        _ => None,
-    }
-}
-
-fn resources(resources: &Value, at: &str, causes: &mut Vec<Cause>) {
-    for part in ["limits", "requests"] {
-        for (name, value) in resources[part].as_object().into_iter().flatten() {
-            match amount(value) {
-                None => invalid(&format!("{at}.{part}[{name}]"), value, QUANTITY, causes),
-                Some(n) if n < 0 => {
-                    invalid(&format!("{at}.{part}[{name}]"), value, "must be greater than or equal to 0", causes);
-                }
-                Some(_) => {}
-            }
-        }
-    }
-    for (name, request) in resources["requests"].as_object().into_iter().flatten() {
-        let Some(limit) = resources["limits"].get(name) else { continue };
-        if let (Some(wanted), Some(allowed)) = (amount(request), amount(limit)) {
-            let extended = name.contains('/') && !name.starts_with("kubernetes.io/") || name.starts_with("hugepages-");
-            let shown = limit.as_str().map_or_else(|| limit.to_string(), str::to_owned);
-            if wanted > allowed {
-                let why = format!("must be less than or equal to {name} limit of {shown}");
-                invalid(&format!("{at}.requests"), request, &why, causes);
-            } else if extended && wanted != allowed {
-                let why = format!("must be equal to {name} limit of {shown}");
-                invalid(&format!("{at}.requests"), request, &why, causes);
-            }
-        }
+/// Checks what counts of every set of pods.
+pub(super) fn counts(spec: &Field<'_>, causes: &mut Causes) {
+    for name in ["replicas", "revisionHistoryLimit", "minReadySeconds"] {
+        spec.get(name).check(&NOT_NEGATIVE, causes);
     }
 }
 

@@ -1,268 +1,239 @@
-//! Workloads: selectors and templates that fit, labels jobs give their pods.
+//! Workloads that keep pods: selectors and templates that fit, and updates that can move.
 
 use serde_json::{Value, json};
 
-use super::{invalid, match_labels, pod, required};
-use crate::error::Cause;
+use super::field::{Causes, Field, NOT_NEGATIVE, Rule, SUBDOMAIN, labels};
+use super::{match_labels, pod};
 use crate::registry::Resource;
-use crate::registry::defaults::child;
 use crate::selector::Labels;
 
 pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 
-/// A job selects its pods by its own uid unless it says how itself.
-pub(super) fn prepare_job(job: &mut Value) {
-    if job["spec"]["manualSelector"] == true {
-        return;
-    }
-    let uid = job["metadata"]["uid"].clone();
-    let name = job["metadata"]["name"].clone();
-    for key in ["batch.kubernetes.io/controller-uid", "controller-uid"] {
-        child(child(child(child(job, "spec"), "template"), "metadata"), "labels")[key] = uid.clone();
-    }
-    for key in ["batch.kubernetes.io/job-name", "job-name"] {
-        child(child(child(child(job, "spec"), "template"), "metadata"), "labels")[key] = name.clone();
-    }
-    let own = job["metadata"].get("labels").and_then(Value::as_object).is_none_or(serde_json::Map::is_empty);
-    if own {
-        // A job without labels takes those of its template.
-        let labels = job["spec"]["template"]["metadata"]["labels"].clone();
-        child(job, "metadata")["labels"] = labels;
-    }
-    child(job, "spec")["selector"] = json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}});
-}
-
-pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
-    let spec = &object["spec"];
+/// Checks what keeps pods by a template.
+pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Causes) {
+    let spec = Field::new("spec", &object["spec"]);
+    pod::counts(&spec, causes);
     match resource.plural.as_str() {
-        "deployments" | "daemonsets" | "replicasets" | "statefulsets" => {
-            selector(spec, causes);
-            match resource.plural.as_str() {
-                "deployments" => strategy(&spec["strategy"], "spec.strategy", causes),
-                "daemonsets" => strategy(&spec["updateStrategy"], "spec.updateStrategy", causes),
-                _ => {}
-            }
-            let policy = &spec["template"]["spec"]["restartPolicy"];
-            super::one_of("spec.template.spec.restartPolicy", policy, &["Always"], causes);
-            pod::validate(&with_claims(spec), "spec.template.spec", causes);
-            for field in ["replicas", "revisionHistoryLimit", "minReadySeconds"] {
-                if let Some(number) = spec[field].as_i64().filter(|n| *n < 0) {
-                    invalid(&format!("spec.{field}"), &number.into(), "must be greater than or equal to 0", causes);
-                }
-            }
+        "deployments" => {
+            selector(&spec, "deployment", causes);
+            template(&spec.get("template"), "ReplicaSet", causes);
+            deployment(&spec, causes);
         }
-        "jobs" => {
-            pod::validate(&spec["template"]["spec"], "spec.template.spec", causes);
-            restart_of_job(&spec["template"]["spec"], "spec.template.spec", causes);
-            policies_of_job(spec, causes);
+        "replicasets" => {
+            selector(&spec, "deployment", causes);
+            template(&spec.get("template"), "ReplicaSet", causes);
         }
-        "cronjobs" => {
-            if let Some(why) = schedule_problem(spec["schedule"].as_str().unwrap_or_default()) {
-                invalid("spec.schedule", &spec["schedule"], &why, causes);
-            }
-            zone(&spec["timeZone"], causes);
-            let template = &spec["jobTemplate"]["spec"]["template"]["spec"];
-            pod::validate(template, "spec.jobTemplate.spec.template.spec", causes);
-            restart_of_job(template, "spec.jobTemplate.spec.template.spec", causes);
+        "daemonsets" => {
+            selector(&spec, "daemonset", causes);
+            template(&spec.get("template"), "DaemonSet", causes);
+            daemon_set(&spec.get("updateStrategy"), causes);
+        }
+        "statefulsets" => {
+            selector(&spec, "statefulset", causes);
+            let with_claims = with_claims(&spec.value["template"], &spec.value["volumeClaimTemplates"]);
+            template(&Field::new("spec.template", &with_claims), "StatefulSet", causes);
+            stateful_set(&spec, causes);
+        }
+        "replicationcontrollers" if !spec.get("template").is_set() => spec.get("template").required("", causes),
+        "replicationcontrollers" => {
+            labels(&spec.get("selector"), causes);
+            fits(&spec, causes);
+            template(&spec.get("template"), "ReplicationController", causes);
         }
         _ => {}
     }
 }
 
-/// The spec of the template's pods as a stateful set makes them: each of its claims is a volume of that name, in place of one
-/// the template may have.
-fn with_claims(spec: &Value) -> Value {
-    let mut template = spec["template"]["spec"].clone();
-    let mut volumes = template["volumes"].as_array().cloned().unwrap_or_default();
-    for claim in spec["volumeClaimTemplates"].as_array().into_iter().flatten() {
+/// What a set of pods restarts, it restarts always.
+fn template(template: &Field<'_>, kind: &str, causes: &mut Causes) {
+    pod::template(template, causes);
+    let spec = template.get("spec");
+    spec.get("restartPolicy").check(&Rule::OneOf(&["Always"]), causes);
+    if spec.get("activeDeadlineSeconds").is_set() {
+        let why = format!("activeDeadlineSeconds in {kind} is not Supported");
+        spec.get("activeDeadlineSeconds").forbidden(&why, causes);
+    }
+}
+
+/// Pods are selected by something, and the template's are among them.
+fn selector(spec: &Field<'_>, kind: &str, causes: &mut Causes) {
+    let selector = spec.get("selector");
+    if !selector.is_set() {
+        if kind != "daemonset" {
+            selector.required("", causes);
+        }
+        spec.get("template").get("metadata").get("labels").invalid(MISMATCH, causes);
+        return;
+    }
+    let expressions = selector.each("matchExpressions").next().is_some();
+    if match_labels(selector.value).is_none_or(serde_json::Map::is_empty) && !expressions {
+        selector.invalid(&format!("empty selector is invalid for {kind}"), causes);
+        return;
+    }
+    let mut wrong = Vec::new();
+    super::label_selector::check("", selector.value, &mut wrong);
+    if wrong.is_empty() {
+        fits(spec, causes);
+    } else if kind != "daemonset" {
+        selector.invalid("invalid label selector", causes);
+    }
+}
+
+const MISMATCH: &str = "`selector` does not match template `labels`";
+
+pub(super) fn fits(spec: &Field<'_>, causes: &mut Causes) {
+    let labels = spec.get("template").get("metadata").get("labels");
+    let text = super::selector_text(spec.get("selector").value);
+    if !Labels::parse(&text).is_ok_and(|selector| selector.matches(|key| labels.value[key].as_str())) {
+        labels.invalid(MISMATCH, causes);
+    }
+}
+
+fn deployment(spec: &Field<'_>, causes: &mut Causes) {
+    let (deadline, ready) = (spec.get("progressDeadlineSeconds"), spec.get("minReadySeconds"));
+    deadline.check(&NOT_NEGATIVE, causes);
+    if deadline.is_set() && deadline.number() <= ready.number() {
+        deadline.invalid("must be greater than minReadySeconds", causes);
+    }
+    let strategy = spec.get("strategy");
+    let rolling = strategy.get("rollingUpdate");
+    match strategy.get("type").text() {
+        "Recreate" if rolling.is_set() => {
+            rolling.forbidden("may not be specified when strategy `type` is 'Recreate'", causes);
+        }
+        "Recreate" => {}
+        "RollingUpdate" if !rolling.is_set() => rolling.required("this should be defaulted and never be nil", causes),
+        "RollingUpdate" => {
+            let (surge, unavailable) = (rolling.get("maxSurge"), rolling.get("maxUnavailable"));
+            share(&surge, false, causes);
+            share(&unavailable, true, causes);
+            if count(&surge) == 0 && count(&unavailable) == 0 {
+                unavailable.invalid("may not be 0 when `maxSurge` is 0", causes);
+            }
+        }
+        _ => strategy.unsupported(&["Recreate", "RollingUpdate"], causes),
+    }
+}
+
+fn daemon_set(strategy: &Field<'_>, causes: &mut Causes) {
+    let rolling = strategy.get("rollingUpdate");
+    match strategy.get("type").text() {
+        "OnDelete" => {}
+        "RollingUpdate" if !rolling.is_set() => rolling.required("", causes),
+        "RollingUpdate" => {
+            let (surge, unavailable) = (rolling.get("maxSurge"), rolling.get("maxUnavailable"));
+            share(&surge, true, causes);
+            share(&unavailable, true, causes);
+            match (count(&unavailable) != 0, count(&surge) != 0) {
+                (true, true) => surge.invalid("may not be set when maxUnavailable is non-zero", causes),
+                (false, false) => unavailable.required("cannot be 0 when maxSurge is 0", causes),
+                _ => {}
+            }
+        }
+        _ => strategy.unsupported(&["RollingUpdate", "OnDelete"], causes),
+    }
+}
+
+fn stateful_set(spec: &Field<'_>, causes: &mut Causes) {
+    let management = spec.get("podManagementPolicy");
+    if !matches!(management.text(), "OrderedReady" | "Parallel") {
+        management.invalid("must be 'OrderedReady' or 'Parallel'", causes);
+    }
+    spec.get("serviceName").check(&SUBDOMAIN, causes);
+    spec.get("ordinals").get("start").check(&NOT_NEGATIVE, causes);
+    for when in ["whenDeleted", "whenScaled"] {
+        let policy = spec.get("persistentVolumeClaimRetentionPolicy").get(when);
+        policy.check(&Rule::OneOf(&["Retain", "Delete"]), causes);
+    }
+    let strategy = spec.get("updateStrategy");
+    let rolling = strategy.get("rollingUpdate");
+    match strategy.get("type").text() {
+        "OnDelete" if rolling.is_set() => rolling.invalid("only allowed for updateStrategy 'RollingUpdate'", causes),
+        "OnDelete" => {}
+        "RollingUpdate" => {
+            rolling.get("partition").check(&NOT_NEGATIVE, causes);
+            share(&rolling.get("maxUnavailable"), true, causes);
+        }
+        _ => strategy.invalid("must be 'RollingUpdate' or 'OnDelete'", causes),
+    }
+    spec.each("volumeClaimTemplates").for_each(|claim| pod::claim(&claim.get("spec"), causes));
+}
+
+/// Checks the counts of a status: parts are not more than the whole.
+pub(super) fn status(object: &Value, causes: &mut Causes) {
+    let status = Field::new("status", &object["status"]);
+    let total = status.get("replicas").number();
+    let available = status.get("availableReplicas");
+    status.get("replicas").check(&NOT_NEGATIVE, causes);
+    for part in ["updatedReplicas", "readyReplicas", "availableReplicas", "fullyLabeledReplicas"] {
+        let part = status.get(part);
+        part.check(&NOT_NEGATIVE, causes);
+        if part.number() > total && (part.is_set() || !part.path.ends_with("fullyLabeledReplicas")) {
+            part.invalid("cannot be greater than status.replicas", causes);
+        }
+    }
+    if available.number() > status.get("readyReplicas").number() {
+        available.invalid("cannot be greater than readyReplicas", causes);
+    }
+    for name in ["unavailableReplicas", "observedGeneration", "collisionCount"] {
+        status.get(name).check(&NOT_NEGATIVE, causes);
+    }
+}
+
+/// A number or a share of something: not negative, and where it is a part, not more than all.
+pub(super) fn share(field: &Field<'_>, part: bool, causes: &mut Causes) {
+    match field.value {
+        Value::String(text) => match percent(text) {
+            None => field.invalid(PERCENT, causes),
+            Some(percent) if part && percent > 100 => field.invalid("must not be greater than 100%", causes),
+            Some(_) => {}
+        },
+        _ => field.check(&NOT_NEGATIVE, causes),
+    }
+}
+
+fn percent(text: &str) -> Option<i64> {
+    text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
+}
+
+/// The number that stands in a number or a share; 0 when there is none.
+fn count(field: &Field<'_>) -> i64 {
+    field.value.as_str().map_or(field.number(), |text| percent(text).unwrap_or(0))
+}
+
+/// The template of the pods as a stateful set makes them: each of its claims is a volume of that name, in place of one the
+/// template may have.
+fn with_claims(template: &Value, claims: &Value) -> Value {
+    let mut template = template.clone();
+    let mut volumes = template["spec"]["volumes"].as_array().cloned().unwrap_or_default();
+    for claim in claims.as_array().into_iter().flatten() {
         let name = &claim["metadata"]["name"];
         let volume = json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
-        match volumes.iter_mut().find(|volume| volume["name"] == *name) {
+        match volumes.iter_mut().find(|volume| volume["name"] == *name && !name.is_null()) {
             Some(replaced) => *replaced = volume,
             None => volumes.push(volume),
         }
     }
     if !volumes.is_empty() {
-        template["volumes"] = volumes.into();
+        template["spec"]["volumes"] = volumes.into();
     }
     template
 }
 
-/// A rolling update must be able to move, and only a rolling update has bounds.
-fn strategy(strategy: &Value, at: &str, causes: &mut Vec<Cause>) {
-    let forbidden = |field: &str, why: String, causes: &mut Vec<Cause>| {
-        let message = format!("Forbidden: {why}");
-        causes.push(crate::schema::validate::cause("FieldValueForbidden", &format!("{at}.{field}"), message));
-    };
-    let kinds: &[&str] =
-        if at == "spec.strategy" { &["Recreate", "RollingUpdate"] } else { &["OnDelete", "RollingUpdate"] };
-    super::one_of(&format!("{at}.type"), &strategy["type"], kinds, causes);
-    let rolling = &strategy["rollingUpdate"];
-    if strategy["type"] == "Recreate" && rolling.is_object() {
-        let why = "may not be specified when strategy `type` is 'Recreate'".to_owned();
-        forbidden("rollingUpdate", why, causes);
-    }
-    if strategy["type"] != "RollingUpdate" || !rolling.is_object() {
-        return;
-    }
-    for field in ["maxSurge", "maxUnavailable"] {
-        let value = &rolling[field];
-        let percent = value.as_str().map(|text| text.strip_suffix('%').and_then(|n| n.parse::<u32>().ok()));
-        let at = format!("{at}.rollingUpdate.{field}");
-        match percent {
-            Some(None) => {
-                let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
-                invalid(&at, value, why, causes);
-            }
-            Some(Some(percent)) if percent > 100 && field == "maxUnavailable" => {
-                invalid(&at, value, "must not be greater than 100%", causes);
-            }
-            _ if value.as_i64().is_some_and(|n| n < 0) => {
-                invalid(&at, value, "must be greater than or equal to 0", causes);
-            }
-            _ => {}
-        }
-    }
-    let zero = |value: &Value| value == 0 || value == "0%";
-    if zero(&rolling["maxSurge"]) && zero(&rolling["maxUnavailable"]) {
-        let why =
-            if at == "spec.strategy" { "may not be 0 when `maxSurge` is 0" } else { "cannot be 0 when maxSurge is 0" };
-        invalid(&format!("{at}.rollingUpdate.maxUnavailable"), &rolling["maxUnavailable"], why, causes);
-    }
-}
-
-/// What is wrong with a cron schedule: five fields, each a list of values, ranges and steps within its bounds.
-fn schedule_problem(text: &str) -> Option<String> {
-    const NAMED: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-    const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-    const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    const FIELDS: [(u32, u32, &[&str]); 5] =
-        [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 7, &DAYS)];
-    let text = text.trim();
-    if NAMED.contains(&text) {
-        return None;
-    }
-    let fields: Vec<&str> = text.split_whitespace().collect();
-    if fields.len() != FIELDS.len() {
-        return Some(format!("expected exactly 5 fields, found {}: [{text}]", fields.len()));
-    }
-    let good = |field: &str, (low, high, names): (u32, u32, &[&str])| {
-        let value = |word: &str| {
-            names.contains(&word.to_ascii_lowercase().as_str())
-                || word.parse().is_ok_and(|n: u32| (low..=high).contains(&n))
-        };
-        field.split(',').all(|part| {
-            let (range, step) = part.split_once('/').unwrap_or((part, "1"));
-            let range_is_good =
-                matches!(range, "*" | "?") || range.split('-').count() <= 2 && range.split('-').all(value);
-            range_is_good && step.parse().is_ok_and(|n: u32| n > 0)
-        })
-    };
-    let bad = fields.iter().zip(FIELDS).find(|(field, bounds)| !good(field, *bounds));
-    bad.map(|(field, (low, high, _))| format!("{field:?} is no list of values, ranges or steps within {low}-{high}"))
-}
-
-/// A zone that the time zone database knows.
-fn zone(zone: &Value, causes: &mut Vec<Cause>) {
-    let Some(name) = zone.as_str() else { return };
-    if name.is_empty() {
-        invalid("spec.timeZone", zone, "timeZone must be nil or non-empty string", causes);
-    } else if name.eq_ignore_ascii_case("local") {
-        invalid(
-            "spec.timeZone",
-            zone,
-            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
-            causes,
-        );
-    } else if jiff::tz::TimeZone::get(name).is_err() {
-        invalid("spec.timeZone", zone, &format!("unknown time zone {name}"), causes);
-    }
-}
-
-/// What only an indexed job, or one whose pods are not restarted in place, can have.
-fn policies_of_job(spec: &Value, causes: &mut Vec<Cause>) {
-    let indexed = spec["completionMode"] == "Indexed";
-    if indexed && spec["completions"].is_null() {
-        let why = "Required value: when completion mode is Indexed".to_owned();
-        causes.push(crate::schema::validate::cause("FieldValueRequired", "spec.completions", why));
-    }
-    for field in ["backoffLimitPerIndex", "successPolicy"] {
-        if !indexed && !spec[field].is_null() {
-            let why = "requires indexed completion mode";
-            invalid(&format!("spec.{field}"), &spec[field], why, causes);
-        }
-    }
-    if !spec["maxFailedIndexes"].is_null() && spec["backoffLimitPerIndex"].is_null() {
-        let why = "Required value: when maxFailedIndexes is specified".to_owned();
-        causes.push(crate::schema::validate::cause("FieldValueRequired", "spec.backoffLimitPerIndex", why));
-    }
-    let policy = &spec["podFailurePolicy"];
-    let restart = &spec["template"]["spec"]["restartPolicy"];
-    if policy.is_object() && restart != "Never" {
-        let why = "only \"Never\" is supported when podFailurePolicy is specified";
-        invalid("spec.template.spec.restartPolicy", restart, why, causes);
-    }
-    for (number, rule) in policy["rules"].as_array().into_iter().flatten().enumerate() {
-        let at = format!("spec.podFailurePolicy.rules[{number}]");
-        super::one_of(&format!("{at}.action"), &rule["action"], &["Count", "FailIndex", "FailJob", "Ignore"], causes);
-        if rule["action"] == "FailIndex" && spec["backoffLimitPerIndex"].is_null() {
-            let why = "requires the backoffLimitPerIndex to be set";
-            invalid(&format!("{at}.action"), &rule["action"], why, causes);
-        }
-        let conditions = rule["onPodConditions"].as_array().is_some_and(|list| !list.is_empty());
-        if rule["onExitCodes"].is_object() == conditions {
-            let why = "specifying one of OnExitCodes and OnPodConditions is required, and not both";
-            invalid(&at, rule, why, causes);
-        }
-    }
-}
-
-fn restart_of_job(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
-    let field = format!("{at}.restartPolicy");
-    match spec["restartPolicy"].as_str() {
-        Some("OnFailure" | "Never") => {}
-        None => {
-            let message = "Required value: valid values: \"OnFailure\", \"Never\"".to_owned();
-            causes.push(crate::schema::validate::cause("FieldValueRequired", &field, message));
-        }
-        Some(_) => super::one_of(&field, &spec["restartPolicy"], &["OnFailure", "Never"], causes),
-    }
-}
-
-fn selector(spec: &Value, causes: &mut Vec<Cause>) {
-    let selector = &spec["selector"];
-    if !selector.is_object() {
-        required("spec.selector", causes);
-        return;
-    }
-    let expressions = selector["matchExpressions"].as_array().is_some_and(|list| !list.is_empty());
-    if match_labels(selector).is_none_or(serde_json::Map::is_empty) && !expressions {
-        invalid("spec.selector", selector, "empty selector is invalid for deployment", causes);
-        return;
-    }
-    let labels = &spec["template"]["metadata"]["labels"];
-    let fits = Labels::parse(&super::selector_text(selector)).is_ok_and(|s| s.matches(|key| labels[key].as_str()));
-    if !fits {
-        let why = "`selector` does not match template `labels`";
-        invalid("spec.template.metadata.labels", labels, why, causes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
-    use super::{pod, schedule_problem, strategy, with_claims};
+    use super::*;
 
     #[test]
     fn claims_of_a_stateful_set_are_volumes_of_its_pods() {
         let check = |volumes: Value, expect: &[&str]| {
             let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
             let container = json!({"name": "c", "image": "i", "volumeMounts": [mount("data"), mount("other")]});
-            let spec = json!({"template": {"spec": {"containers": [container], "volumes": volumes}},
-                "volumeClaimTemplates": [{"metadata": {"name": "data"}}]});
+            let spec = json!({"containers": [container], "volumes": volumes, "restartPolicy": "Always", "dnsPolicy": "Default"});
+            let template = with_claims(&json!({"spec": spec}), &json!([{"metadata": {"name": "data"}}]));
             let mut causes = Vec::new();
-            pod::validate(&with_claims(&spec), "spec", &mut causes);
+            pod::template(&Field::new("", &template), &mut causes);
             let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
             assert_eq!(got, expect);
         };
@@ -270,50 +241,5 @@ mod tests {
         check(json!(null), &[missing]);
         check(json!([{"name": "other", "emptyDir": {}}]), &[]);
         check(json!([{"name": "other", "emptyDir": {}}, {"name": "data", "emptyDir": {}}]), &[]);
-    }
-
-    #[test]
-    fn rolling_updates_can_move() {
-        #[track_caller]
-        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-        fn check(given: Value, expect: &[&str]) {
-            let mut causes = Vec::new();
-            strategy(&given, "spec.strategy", &mut causes);
-            let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
-            assert_eq!(got, expect);
-        }
-        let rolling = |surge: Value, unavailable: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
-        check(rolling(json!("25%"), json!("25%")), &[]);
-        check(rolling(json!(0), json!(1)), &[]);
-        check(
-            rolling(json!(0), json!("0%")),
-            &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"0%\": may not be 0 when `maxSurge` is 0"],
-        );
-        check(
-            rolling(json!(1), json!("101%")),
-            &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%"],
-        );
-        check(
-            json!({"type": "Recreate", "rollingUpdate": {}}),
-            &["spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'"],
-        );
-        check(
-            json!({"type": "Rolling"}),
-            &["spec.strategy.type: Unsupported value: \"Rolling\": supported values: \"Recreate\", \"RollingUpdate\""],
-        );
-    }
-
-    #[test]
-    fn schedules() {
-        for good in ["0 0 1 1 *", "*/5 * * * *", "0 9-17 * * mon-fri", "1,2,30-40/5 ? 1 jan,DEC 7", "@daily"] {
-            assert_eq!(schedule_problem(good), None, "{good}");
-        }
-        let check =
-            |text: &str, words: &str| assert!(schedule_problem(text).is_some_and(|why| why.contains(words)), "{text}");
-        check("often", "found 1");
-        check("60 * * * *", "within 0-59");
-        check("* * 0 * *", "within 1-31");
-        check("*/0 * * * *", "\"*/0\"");
-        check("1-2-3 * * * *", "1-2-3");
     }
 }
