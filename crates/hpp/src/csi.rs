@@ -18,8 +18,8 @@ use rpc::csi::Topology;
 use rpc::csi::controller_server::ControllerServer;
 use rpc::csi::identity_server::IdentityServer;
 use rpc::csi::node_server::NodeServer;
-use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use rpc::unix::Connection;
+use tokio_stream::Stream;
 use tonic::{Response, Status};
 
 use crate::store::{self, Volume};
@@ -159,7 +159,7 @@ fn refused(error: &sys::Error) -> Status {
 }
 
 /// A socket nobody listens on is replaced.
-pub(crate) fn listen(socket: &Path) -> Result<UnixListenerStream, Error> {
+pub(crate) fn listen(socket: &Path) -> Result<impl Stream<Item = std::io::Result<Connection>> + use<>, Error> {
     if let Some(dir) = socket.parent() {
         std::fs::create_dir_all(dir).map_err(Error::file("create", dir))?;
     }
@@ -167,7 +167,7 @@ pub(crate) fn listen(socket: &Path) -> Result<UnixListenerStream, Error> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::file("remove", socket)(error)),
         _ => {}
     }
-    UnixListener::bind(socket).map(UnixListenerStream::new).map_err(Error::file("listen on", socket))
+    rpc::unix::listen(socket).map_err(Error::file("listen on", socket))
 }
 
 /// Serves CSI on `socket` until `stop`.

@@ -14,8 +14,7 @@ use rpc::{
         registration_server::{Registration, RegistrationServer},
     },
 };
-use tokio::{net::UnixListener, sync::watch};
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Endpoint};
 
@@ -230,12 +229,12 @@ impl Devices {
             }
             _ => {}
         }
-        let listener = UnixListener::bind(&socket)
+        let incoming = rpc::unix::listen(&socket)
             .map_err(|source| Error::Listen { what: socket.display().to_string(), source })?;
         let service = RegistrationServer::new(self);
         tonic::transport::Server::builder()
             .add_service(service)
-            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown.cancelled())
+            .serve_with_incoming_shutdown(incoming, shutdown.cancelled())
             .await
             .map_err(|source| Error::Connect { what: "device plugins", socket, source })
     }

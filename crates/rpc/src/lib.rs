@@ -1,7 +1,10 @@
 //! The gRPC protocols Ferrovirt speaks, generated from `proto/` by `cargo xtask codegen rpc` and committed.
 //!
-//! Nothing here is written by hand except the module tree and the protocol constants: see `proto/` for the meaning of
-//! each message. The foreign protocols are subsets: what we never send or read is left out.
+//! Nothing here is written by hand except the module tree, the protocol constants and how foreign clients are served on
+//! unix sockets ([`unix`]): see `proto/` for the meaning of each message. The foreign protocols are subsets: what we never
+//! send or read is left out.
+
+pub mod unix;
 
 /// The Container Runtime Interface: the kubelet is the client, containerd the server.
 #[allow(clippy::all, unreachable_pub, unused_qualifications, rust_2018_idioms)]

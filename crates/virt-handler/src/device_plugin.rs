@@ -18,8 +18,7 @@ use rpc::deviceplugin::{
     ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, RegisterRequest,
 };
-use tokio::net::{UnixListener, UnixStream};
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::net::UnixStream;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
 
@@ -81,12 +80,12 @@ async fn keep(kind: Kind, dir: PathBuf, stop: CancellationToken) {
 /// Returns when the kubelet removed the socket, or `stop` came.
 async fn serve_once(kind: &Kind, dir: &Path, socket: &Path, stop: &CancellationToken) -> Result<(), Error> {
     let _ = std::fs::remove_file(socket);
-    let listener = UnixListener::bind(socket).map_err(Error::setup("listen for the kubelet"))?;
+    let incoming = rpc::unix::listen(socket).map_err(Error::setup("listen for the kubelet"))?;
     let ended = CancellationToken::new();
     let serving = ended.clone().cancelled_owned();
     let server = Server::builder()
         .add_service(DevicePluginServer::new(Plugin { kind: kind.clone() }))
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), serving);
+        .serve_with_incoming_shutdown(incoming, serving);
     let serving = kit::spawn("device-plugin-server", async move {
         if let Err(error) = server.await {
             tracing::warn!(error = %Chain(&error), "a device plugin server ended");

@@ -5,6 +5,7 @@
 
 mod controller;
 mod disk;
+mod foreign;
 mod legacy;
 mod node;
 mod operator;

@@ -78,13 +78,13 @@ impl DevicePlugin for One {
 /// Serves the plugin until the token is cancelled.
 fn plug(dir: &Path, asked: &Arc<AtomicUsize>) -> CancellationToken {
     let _ = std::fs::remove_file(dir.join("one.sock"));
-    let listener = UnixListener::bind(dir.join("one.sock")).unwrap();
+    let incoming = rpc::unix::listen(&dir.join("one.sock")).unwrap();
     let stop = CancellationToken::new();
     let one = One { stop: stop.clone(), asked: asked.clone() };
     let stopped = stop.clone().cancelled_owned();
     kit::spawn("plugin", async move {
         let server = tonic::transport::Server::builder().add_service(DevicePluginServer::new(one));
-        server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped).await.unwrap();
+        server.serve_with_incoming_shutdown(incoming, stopped).await.unwrap();
     })
     .detach();
     stop
