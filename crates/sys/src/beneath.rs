@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{Result, at, call};
 
@@ -102,14 +103,19 @@ impl Dir {
         Err(at("open beneath its directory", path)(rustix::io::Errno::AGAIN))
     }
 
-    /// Connects to the Unix stream socket beneath this directory. The socket is pinned by descriptor before it is
-    /// connected to, so a swap in between cannot redirect the connection.
+    /// Connects to the Unix stream socket beneath this directory, at once or not at all: where as many wait as the listener
+    /// lets wait, the error's kind is `WouldBlock`. The socket is pinned by descriptor before it is connected to, so a swap
+    /// in between cannot redirect the connection. What is returned does not block either.
     pub fn connect(&self, path: impl AsRef<Path>) -> Result<std::os::unix::net::UnixStream> {
         use std::os::fd::AsRawFd;
         let path = path.as_ref();
+        let failed = || at("connect to", path);
         let socket = self.reference(path)?;
-        std::os::unix::net::UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd()))
-            .map_err(at("connect to", path))
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd())).map_err(failed())?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed())?;
+        rustix::net::connect(&stream, &address).map_err(failed())?;
+        Ok(stream.into())
     }
 }
 
@@ -195,6 +201,21 @@ mod tests {
         assert_eq!(got, "hi");
         symlink("sub/sock", dir.join("in/alias")).unwrap();
         assert!(beneath.connect("alias").is_err());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_listener_that_accepts_nobody_holds_nobody_up() {
+        let dir = scene();
+        let path = SocketAddrUnix::new(dir.join("in/sub/full")).unwrap();
+        let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&listener, &path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let beneath = Dir::open(&dir.join("in")).unwrap();
+        let waiting: Vec<_> = (0..8).map(|_| beneath.connect("sub/full")).collect();
+        let refused = waiting.iter().filter_map(|tried| tried.as_ref().err());
+        let kinds: Vec<_> = refused.filter_map(crate::Error::io_kind).collect();
+        assert!(!kinds.is_empty() && kinds.iter().all(|kind| *kind == std::io::ErrorKind::WouldBlock), "{kinds:?}");
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

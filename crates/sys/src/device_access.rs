@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup::{self, Hierarchy, Membership};
 use crate::device::Kind;
+use crate::peer::Process;
 use crate::{Result, at};
 
 /// A device, by what the kernel knows it by.
@@ -35,29 +36,29 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// Lets the container of process `pid` open the device for reading and writing, until [`take`]. What it may open besides
+/// Lets the container of `process` open the device for reading and writing, until [`take`]. What it may open besides
 /// stays as it was. Idempotent, and to be repeated: a runtime that changes the limits of a container may put a program of
 /// its own in the place of this one.
 ///
 /// The container is the group of the process and those around it, as far as `is_theirs` says so of their paths, which are
 /// those of /proc/PID/cgroup: some runtimes put the processes in a group within the container's. No other group is changed.
-pub fn lend(pid: u32, device: Device, is_theirs: impl Fn(&str) -> bool) -> Result<()> {
-    change(pid, device, true, &is_theirs)
+pub fn lend(process: &Process, device: Device, is_theirs: impl Fn(&str) -> bool) -> Result<()> {
+    change(process, device, true, &is_theirs)
 }
 
 /// The opposite of [`lend`]: the container may open the device if its runtime lets it. What is open stays open.
-pub fn take(pid: u32, device: Device, is_theirs: impl Fn(&str) -> bool) -> Result<()> {
-    change(pid, device, false, &is_theirs)
+pub fn take(process: &Process, device: Device, is_theirs: impl Fn(&str) -> bool) -> Result<()> {
+    change(process, device, false, &is_theirs)
 }
 
-fn change(pid: u32, device: Device, lent: bool, is_theirs: &dyn Fn(&str) -> bool) -> Result<()> {
-    let places = places(&cgroup::hierarchies_of_first()?, &crate::peer::cgroups_of(pid)?, is_theirs);
+fn change(process: &Process, device: Device, lent: bool, is_theirs: &dyn Fn(&str) -> bool) -> Result<()> {
+    let places = places(&cgroup::hierarchies_of_first()?, &process.cgroups()?, is_theirs);
     if places.is_empty() {
         let missing = io::Error::new(
             ErrorKind::NotFound,
             "its control group is not seen from here: this has to run in the PID and cgroup namespaces of the host",
         );
-        return Err(at("find what decides the devices of process", Path::new(&pid.to_string()))(missing));
+        return Err(at("find what decides the devices of process", Path::new(&process.pid().to_string()))(missing));
     }
     places.iter().try_for_each(|place| match place {
         Place::List(group) => change_list(group, device, lent),

@@ -3,6 +3,8 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -69,10 +71,29 @@ pub fn receive(socket: impl AsFd, limit: usize) -> Result<(Vec<u8>, Vec<OwnedFd>
 
 /// Receives one line of at most `limit` bytes, without its newline, and all descriptors that came with it.
 pub fn receive_line(socket: impl AsFd, limit: usize) -> Result<(String, Vec<OwnedFd>)> {
+    line(limit, |left| receive(&socket, left))
+}
+
+/// Like [`receive_line`], all of it within `time`: however slowly the other side writes, it is not waited for any longer.
+pub fn receive_line_within(socket: &UnixStream, limit: usize, time: Duration) -> Result<(String, Vec<OwnedFd>)> {
+    let deadline = Instant::now() + time;
+    line(limit, |left| {
+        let late = || call("receive from a socket in time")(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let remaining =
+            deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()).ok_or_else(late)?;
+        socket.set_read_timeout(Some(remaining)).map_err(call("limit the time to receive"))?;
+        receive(socket, left)
+    })
+}
+
+fn line(
+    limit: usize,
+    mut receive: impl FnMut(usize) -> Result<(Vec<u8>, Vec<OwnedFd>)>,
+) -> Result<(String, Vec<OwnedFd>)> {
     let mut line = Vec::new();
     let mut fds = Vec::new();
     loop {
-        let (part, more) = receive(&socket, limit.saturating_sub(line.len()).max(1))?;
+        let (part, more) = receive(limit.saturating_sub(line.len()).max(1))?;
         fds.extend(more);
         let closed = part.is_empty();
         line.extend(part);
@@ -91,7 +112,6 @@ pub fn receive_line(socket: impl AsFd, limit: usize) -> Result<(String, Vec<Owne
 mod tests {
     use super::*;
     use std::io::{Read, Seek, Write};
-    use std::os::unix::net::UnixStream;
 
     #[test]
     fn a_descriptor_and_its_line_arrive_together() {
@@ -121,5 +141,19 @@ mod tests {
         let (c, d) = UnixStream::pair().unwrap();
         drop(c);
         assert!(receive_line(&d, 16).is_err());
+    }
+    #[test]
+    fn a_line_that_comes_too_slowly_is_not_waited_for() {
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let slow = std::thread::spawn(move || {
+            while a.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let began = Instant::now();
+        let error = receive_line_within(&b, 1 << 20, Duration::from_millis(200)).unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(5), "{error}");
+        drop(b);
+        slow.join().unwrap();
     }
 }

@@ -45,6 +45,17 @@ pub fn bind_read_only(source: &Path, target: &Path) -> Result<()> {
         .map_err(at("make read-only", target))
 }
 
+/// A bind mount of `source`, in which neither device nodes nor set-user-ID programs mean anything: what is written
+/// there is somebody else's.
+pub fn bind_volume(source: &Path, target: &Path, read_only: bool) -> Result<()> {
+    rustix::mount::mount_bind_recursive(source, target).map_err(at("bind", target))?;
+    let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
+    if read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    rustix::mount::mount_remount(target, flags, c"").map_err(at("limit what is mounted at", target))
+}
+
 /// Changes the propagation of the mount at `target`, and of everything below it when `recursive`.
 pub fn propagate(target: &Path, how: Propagation, recursive: bool) -> Result<()> {
     let mut flags = match how {

@@ -53,6 +53,11 @@ impl Handle {
         }
     }
 
+    /// Whether the process has ended.
+    pub fn has_ended(&self) -> Result<bool> {
+        self.ended_within(Duration::ZERO)
+    }
+
     /// Asks it to end.
     pub fn terminate(&self) -> Result<()> {
         self.signal(Signal::TERM)
@@ -108,6 +113,13 @@ fn parent_of(stat: &str) -> Option<u32> {
 pub fn pause(duration: Duration) {
     let timeout = timespec(duration);
     while rustix::event::poll(&mut [], Some(&timeout)) == Err(rustix::io::Errno::INTR) {}
+}
+
+impl From<OwnedFd> for Handle {
+    /// Of a descriptor of a process that the kernel gave.
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
 }
 
 fn timespec(duration: Duration) -> Timespec {

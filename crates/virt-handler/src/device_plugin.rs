@@ -23,6 +23,8 @@ use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
 
 use crate::Error;
+use crate::launcher::Launcher;
+use crate::storage::USER;
 
 /// A device any number of pods may use; KubeVirt's count of them.
 const COUNT: usize = 1000;
@@ -42,6 +44,16 @@ pub(crate) struct Kind {
 /// Where QEMU gets the right to fetch pages of a guest that runs here before all of its memory does. Making one is a system
 /// call that the usual seccomp profiles refuse; opening this is not.
 pub(crate) const USERFAULTFD: &str = "/dev/userfaultfd";
+
+/// Devices that QEMU opens itself, below /dev.
+const OPENED: [&str; 3] = ["kvm", "net/tun", "vhost-net"];
+
+/// Gives the devices that the pod of `launcher` was allocated to the user that its QEMU runs as, before libvirt asks for
+/// them: few container runtimes do so themselves. What cannot be given the launcher cannot open, and says so.
+pub(crate) fn hand_over(launcher: &Launcher) -> Result<(), Error> {
+    let root = launcher.root()?;
+    OPENED.iter().try_for_each(|path| sys::device::give(&root, path, USER).map(drop)).map_err(Error::Device)
+}
 
 /// The devices of this node.
 pub(crate) fn kinds(kvm: bool) -> Vec<Kind> {

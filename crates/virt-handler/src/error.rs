@@ -21,6 +21,14 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Whoever listens on the socket accepts nobody.
+    #[error("as many connections as can wait at the socket {socket} of pod {pod} are waiting, and none is accepted")]
+    Crowded {
+        /// Pod UID.
+        pod: String,
+        /// Name of the socket.
+        socket: String,
+    },
     /// Whoever listens on the socket is not a process of the pod (rule R5).
     #[error("process {pid} answers on a socket of pod {pod} but does not belong to it")]
     Impostor {
@@ -28,6 +36,20 @@ pub enum Error {
         pod: String,
         /// Process id.
         pid: u32,
+    },
+    /// A device of a pod could not be given to the pod's user.
+    #[error("cannot give the pod's user its device")]
+    Device(#[source] sys::Error),
+    /// A migration that may need post-copy goes to a node that has none.
+    #[error(
+        "post-copy is not possible on node {node}: {why}. Set vm.unprivileged_userfaultfd = 1 there, or migrate without \
+         allowPostCopy"
+    )]
+    PostCopy {
+        /// This node.
+        node: String,
+        /// What is missing.
+        why: String,
     },
     /// A pod UID that is not one.
     #[error("{0:?} is not a pod UID")]

@@ -1,15 +1,22 @@
 //! Reaching the process in a launcher pod: by a path that cannot lead elsewhere (rule R3), to a peer that the kernel says
 //! belongs to the pod (rule R5).
 
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rpc::launcher::launcher_client::LauncherClient;
 use sys::beneath::Dir;
+use sys::peer::Process;
 use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
 
 use crate::Error;
 
@@ -17,18 +24,52 @@ use crate::Error;
 pub(crate) const SOCKETS: &str = "sockets";
 /// Volume of the console sockets.
 pub(crate) const PRIVATE: &str = "private";
-/// Bytes of the largest answer that is read from a launcher (rule R7): a screenshot.
-const LARGEST_ANSWER: usize = 32 << 20;
+/// Bytes of the largest answer that is read from a launcher (rule R7), a screenshot aside.
+const LARGEST_ANSWER: usize = 4 << 20;
+/// Bytes of the largest state that is read from a launcher: what does not fit into a status is of no use.
+const LARGEST_STATE: usize = 1 << 20;
+/// Bytes of a screenshot.
+const LARGEST_SCREENSHOT: usize = 32 << 20;
+/// How long a launcher may take to greet.
+const GREETING: Duration = Duration::from_secs(10);
+/// How long a place among those who wait for a listener is waited for, and how often it is looked for.
+const PLACE: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The pods of this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Pods {
+    /// The kubelet's directory of them.
+    dir: PathBuf,
+    /// Whether a control group is one of a pod's.
+    is_of: fn(&str, &str) -> bool,
+}
+
+impl Pods {
+    pub(crate) fn at(dir: PathBuf) -> Self {
+        Self { dir, is_of: belongs }
+    }
+
+    /// UIDs of the pods that the kubelet has directories of.
+    pub(crate) fn uids(&self) -> std::io::Result<BTreeSet<String>> {
+        let entries = std::fs::read_dir(&self.dir)?;
+        entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    /// Pods whose launchers are played by this very process.
+    #[cfg(test)]
+    pub(crate) fn played(dir: PathBuf) -> Self {
+        Self { dir, is_of: |_, _| true }
+    }
+}
 
 /// A launcher that answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Launcher {
     /// Its pod.
     pub pod: String,
-    /// Its process id as this process sees it.
-    pub pid: u32,
-    /// With the pid this names the process for good.
-    started: u64,
+    /// Its process, the one that was found to be of the pod.
+    process: Arc<Process>,
     /// Calls.
     pub client: LauncherClient<Channel>,
 }
@@ -37,60 +78,103 @@ impl Launcher {
     /// Whether the process still exists. When the first process of a container is gone, the kernel has ended all of it,
     /// QEMU included.
     pub(crate) fn is_alive(&self) -> bool {
-        sys::peer::start_time(self.pid).is_ok_and(|started| started == self.started)
+        self.process.is_alive()
     }
 
     /// Whether it is on its way to be gone.
     pub(crate) fn is_ending(&self) -> bool {
-        self.is_alive() && sys::peer::is_ending(self.pid).unwrap_or(false)
+        self.process.is_ending().unwrap_or(false)
     }
 
     /// Its network namespace.
-    pub(crate) fn netns(&self) -> PathBuf {
-        format!("/proc/{}/ns/net", self.pid).into()
+    pub(crate) fn netns(&self) -> Result<OwnedFd, Error> {
+        self.process.netns().map_err(Error::no_launcher(&self.pod))
     }
 
     /// Its file system, for reading what the pod was given.
     pub(crate) fn root(&self) -> Result<Dir, Error> {
-        Dir::open(Path::new(&format!("/proc/{}/root", self.pid))).map_err(Error::no_launcher(&self.pod))
+        self.process.root().map_err(Error::no_launcher(&self.pod))
+    }
+
+    /// The process, held.
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// For the states that it streams.
+    pub(crate) fn for_states(&self) -> LauncherClient<Channel> {
+        self.client.clone().max_decoding_message_size(LARGEST_STATE)
+    }
+
+    /// For pictures of the guest's screen.
+    pub(crate) fn for_screenshots(&self) -> LauncherClient<Channel> {
+        self.client.clone().max_decoding_message_size(LARGEST_SCREENSHOT)
     }
 }
 
-/// Connects to the launcher of `pod` below the kubelet's directory of pods.
-pub(crate) async fn connect(pods: &Path, pod: &str) -> Result<Launcher, Error> {
-    let (stream, pid, started) = open(pods, pod, SOCKETS, "launcher-sock")?;
-    stream.set_nonblocking(true).map_err(Error::no_launcher(pod))?;
-    let stream = UnixStream::from_std(stream).map_err(Error::no_launcher(pod))?;
+/// What a launcher answers to `call`, all of it: one that begins an answer and does not go on is not waited for either.
+pub(crate) async fn answer<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Status> {
+    let late = |_| Status::deadline_exceeded(format!("the launcher did not answer within {} s", limit.as_secs()));
+    timeout(limit, call).await.map_err(late)?.map(Response::into_inner)
+}
+
+/// Connects to the launcher of `pod`.
+pub(crate) async fn connect(pods: &Pods, pod: &str) -> Result<Launcher, Error> {
+    let (stream, process) = open(pods, pod, SOCKETS, "launcher-sock").await?;
     // One connection, the checked one: a second would have to be looked up and checked again.
     let once = Mutex::new(Some(stream));
     let connector = tower::service_fn(move |_| {
         let stream = once.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         async move { stream.map(TokioIo::new).ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected)) }
     });
-    let channel = Endpoint::from_static("http://launcher")
-        .connect_with_connector(connector)
-        .await
-        .map_err(Error::no_launcher(pod))?;
+    let endpoint = Endpoint::from_static("http://launcher");
+    let connected =
+        timeout(GREETING, endpoint.connect_with_connector(connector)).await.map_err(Error::no_launcher(pod))?;
+    let channel = connected.map_err(Error::no_launcher(pod))?;
     let client = LauncherClient::new(channel).max_decoding_message_size(LARGEST_ANSWER);
-    Ok(Launcher { pod: pod.to_owned(), pid, started, client })
+    Ok(Launcher { pod: pod.to_owned(), process: Arc::new(process), client })
 }
 
-/// Connects to a socket in one of the pod's emptyDir volumes and returns it with the process behind it.
-pub(crate) fn open(pods: &Path, pod: &str, volume: &str, socket: &str) -> Result<(StdUnixStream, u32, u64), Error> {
+/// Connects to a socket in one of the pod's emptyDir volumes and returns it with the process behind it. Whoever listens
+/// there decides how many may wait to be accepted: a place is waited for, but not for long, and by this task alone.
+pub(crate) async fn open(pods: &Pods, pod: &str, volume: &str, socket: &str) -> Result<(UnixStream, Process), Error> {
+    let deadline = Instant::now() + PLACE;
+    loop {
+        match open_now(pods, pod, volume, socket) {
+            Err(Error::Crowded { .. }) if Instant::now() < deadline => sleep(LOOK).await,
+            other => {
+                let (stream, process) = other?;
+                return UnixStream::from_std(stream).map_err(Error::no_launcher(pod)).map(|stream| (stream, process));
+            }
+        }
+    }
+}
+
+/// Like [`open`], at once or not at all. The connection does not block.
+pub(crate) fn open_now(pods: &Pods, pod: &str, volume: &str, socket: &str) -> Result<(StdUnixStream, Process), Error> {
     if !is_uid(pod) {
         return Err(Error::PodUid(pod.to_owned()));
     }
     let path = format!("{pod}/volumes/kubernetes.io~empty-dir/{volume}/{socket}");
-    let stream = Dir::open(pods).and_then(|dir| dir.connect(&path)).map_err(Error::no_launcher(pod))?;
-    let pid = sys::peer::peer(&stream).map_err(Error::no_launcher(pod))?.pid;
-    let started = sys::peer::start_time(pid).map_err(Error::no_launcher(pod))?;
-    let groups = sys::peer::cgroups_of(pid).map_err(Error::no_launcher(pod))?;
-    let ours = groups.iter().any(|group| belongs(&group.path, pod));
-    let unchanged = sys::peer::start_time(pid).is_ok_and(|again| again == started);
-    if !ours || !unchanged {
-        return Err(Error::Impostor { pod: pod.to_owned(), pid });
+    let stream = Dir::open(&pods.dir).and_then(|dir| dir.connect(&path)).map_err(|error| match error.io_kind() {
+        Some(std::io::ErrorKind::WouldBlock) => Error::Crowded { pod: pod.to_owned(), socket: socket.to_owned() },
+        _ => Error::no_launcher(pod)(error),
+    })?;
+    let process = Process::of_peer(&stream).map_err(Error::no_launcher(pod))?;
+    check(pods, pod, &process)?;
+    Ok((stream, process))
+}
+
+/// Refuses a process that is not one of the pod's, by the kernel's word.
+pub(crate) fn check(pods: &Pods, pod: &str, process: &Process) -> Result<(), Error> {
+    let groups = process.cgroups().map_err(Error::no_launcher(pod))?;
+    if groups.iter().any(|group| (pods.is_of)(&group.path, pod)) {
+        return Ok(());
     }
-    Ok((stream, pid, started))
+    Err(Error::Impostor { pod: pod.to_owned(), pid: process.pid() })
 }
 
 /// Whether a cgroup path runs through the pod's group: `…/pod<uid>/…`, or the systemd driver's `…-pod<uid_>.slice/…`.
@@ -129,7 +213,7 @@ mod tests {
     #[test]
     fn uids_cannot_steer_a_path() {
         for bad in ["", "..", "a/b", "../../etc", "pod uid", "e42de180-87c5-44dc-ae34-a458f5194e26/.."] {
-            assert!(matches!(open(Path::new("/"), bad, SOCKETS, "s"), Err(Error::PodUid(_))), "{bad:?}");
+            assert!(matches!(open_now(&Pods::at("/".into()), bad, SOCKETS, "s"), Err(Error::PodUid(_))), "{bad:?}");
         }
     }
 
@@ -142,7 +226,8 @@ mod tests {
         // Bound under a short name: the path of a pod's volume is longer than a socket address may be.
         let _listener = std::os::unix::net::UnixListener::bind(dir.join("s")).unwrap();
         std::fs::rename(dir.join("s"), volume.join("launcher-sock")).unwrap();
-        assert!(matches!(open(&dir, pod, SOCKETS, "launcher-sock"), Err(Error::Impostor { .. })));
+        let found = open_now(&Pods::at(dir.clone()), pod, SOCKETS, "launcher-sock");
+        assert!(matches!(found, Err(Error::Impostor { .. })));
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -22,6 +22,7 @@ mod launcher;
 mod migration;
 mod network;
 mod node;
+mod pace;
 mod server;
 mod storage;
 mod vmi;
@@ -114,7 +115,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let capabilities = node::capabilities(&args.capabilities);
     let host_model = Some(capabilities.host_model.clone()).filter(|model| !model.is_empty());
-    let inner = vmi::Inner::new(args.node_name.clone(), args.pods_dir, records, no_kvm, host_model, road);
+    let inner =
+        vmi::Inner::new(args.node_name.clone(), launcher::Pods::at(args.pods_dir), records, no_kvm, host_model, road);
     let context = vmi::Context(Arc::new(inner));
     let ready = Ready::default();
     let public = tls::Changing::new(material.clone(), None).map_err(Error::setup("configure TLS"))?;

@@ -17,7 +17,7 @@ use rpc::launcher::{BackupRequest, CheckpointRequest, Empty, FreezeRequest, Scre
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::launcher::Launcher;
+use crate::launcher::{Launcher, answer};
 use crate::vmi::Context;
 
 pub(crate) use console::Consoles;
@@ -107,34 +107,34 @@ fn json(text: &str) -> Result<Response, Refusal> {
 }
 
 async fn guest_info(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Response, Refusal> {
-    json(&shared.launcher(&vmi)?.client.guest_info(call(Empty {})).await?.into_inner().json)
+    json(&answer(CALL, shared.launcher(&vmi)?.client.guest_info(call(Empty {}))).await?.json)
 }
 
 async fn users(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Response, Refusal> {
-    json(&shared.launcher(&vmi)?.client.users(call(Empty {})).await?.into_inner().json)
+    json(&answer(CALL, shared.launcher(&vmi)?.client.users(call(Empty {}))).await?.json)
 }
 
 async fn filesystems(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Response, Refusal> {
-    json(&shared.launcher(&vmi)?.client.filesystems(call(Empty {})).await?.into_inner().json)
+    json(&answer(CALL, shared.launcher(&vmi)?.client.filesystems(call(Empty {}))).await?.json)
 }
 
 async fn pause(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
-    shared.launcher(&vmi)?.client.pause(call(Empty {})).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.pause(call(Empty {}))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn unpause(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
-    shared.launcher(&vmi)?.client.unpause(call(Empty {})).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.unpause(call(Empty {}))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn reset(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
-    shared.launcher(&vmi)?.client.reset(call(Empty {})).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.reset(call(Empty {}))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn soft_reboot(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
-    shared.launcher(&vmi)?.client.soft_reboot(call(Empty {})).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.soft_reboot(call(Empty {}))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -166,12 +166,12 @@ async fn freeze(State(shared): State<Shared>, Path(vmi): Vmi, body: axum::body::
             seconds(text).ok_or_else(|| bad(format!("unfreezeTimeout {text:?} is no duration such as 5m0s")))?
         }
     };
-    shared.launcher(&vmi)?.client.freeze(call(FreezeRequest { unfreeze_timeout_seconds })).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.freeze(call(FreezeRequest { unfreeze_timeout_seconds }))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn unfreeze(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
-    shared.launcher(&vmi)?.client.unfreeze(call(Empty {})).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.unfreeze(call(Empty {}))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -180,7 +180,7 @@ async fn backup(State(shared): State<Shared>, Path(vmi): Vmi, options: String) -
         pull::lend(&shared, &vmi, &options).await?;
         return Ok(StatusCode::ACCEPTED);
     }
-    shared.launcher(&vmi)?.client.backup(call(BackupRequest { options })).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.backup(call(BackupRequest { options }))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -189,7 +189,7 @@ async fn redefine_checkpoint(
     Path(vmi): Vmi,
     checkpoint: String,
 ) -> Result<StatusCode, Refusal> {
-    shared.launcher(&vmi)?.client.redefine_checkpoint(call(CheckpointRequest { checkpoint })).await?;
+    answer(CALL, shared.launcher(&vmi)?.client.redefine_checkpoint(call(CheckpointRequest { checkpoint }))).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -205,7 +205,7 @@ async fn screenshot(
     Query(options): Query<Screenshot>,
 ) -> Result<Response, Refusal> {
     let request = ScreenshotRequest { move_cursor: options.move_cursor };
-    let png = shared.launcher(&vmi)?.client.screenshot(call(request)).await?.into_inner().data;
+    let png = answer(CALL, shared.launcher(&vmi)?.for_screenshots().screenshot(call(request))).await?.data;
     Ok(([(header::CONTENT_TYPE, "image/png")], png).into_response())
 }
 

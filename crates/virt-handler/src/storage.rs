@@ -170,8 +170,12 @@ pub(crate) fn prepare(
 
 /// A device of the pod belongs to the pod's user.
 fn device(root: &Dir, disk: &ClaimedDisk) -> Result<(), Error> {
+    let failed_to = |source| Error::disk(&disk.volume)(sys::Error::Call { op: "look at it", source });
     let node = root.reference(format!("dev/{}", disk.volume)).map_err(Error::disk(&disk.volume))?;
-    own(node, disk, |found| found.is_block_device())?;
+    if !File::from(node).metadata().map_err(failed_to)?.file_type().is_block_device() {
+        return Err(Error::Disk(format!("volume {}: its disk is not a block device", disk.volume)));
+    }
+    sys::device::give(root, &disk.volume, USER).map_err(Error::disk(&disk.volume))?;
     let Some(size) = disk.copied else { return Ok(()) };
     let failed = |source| Error::disk(&disk.volume)(sys::Error::Call { op: "find its size", source });
     let mut opened = root.read(format!("dev/{}", disk.volume)).map_err(Error::disk(&disk.volume))?;
@@ -220,7 +224,7 @@ fn image_in(dir: &Dir, disk: &ClaimedDisk, purpose: Purpose) -> Result<Option<St
             Err(error) => return Err(failed()(error)),
         }
         let found = dir.reference(name).map_err(failed())?;
-        own(found, disk, |found| found.is_file())?;
+        own(found, disk)?;
     }
     // One without a size was made a moment ago, here or before a power cut.
     let file = dir.write(IMAGE).map_err(failed())?;
@@ -251,14 +255,13 @@ fn image_in(dir: &Dir, disk: &ClaimedDisk, purpose: Purpose) -> Result<Option<St
     }))
 }
 
-fn own(found: OwnedFd, disk: &ClaimedDisk, fits: fn(&std::fs::FileType) -> bool) -> Result<(), Error> {
+fn own(found: OwnedFd, disk: &ClaimedDisk) -> Result<(), Error> {
     let found = File::from(found);
     let facts = found.metadata();
     let facts = facts.map_err(|source| Error::disk(&disk.volume)(sys::Error::Call { op: "look at it", source }))?;
     // A second name of the file may lie where the guest has no business.
-    if !fits(&facts.file_type()) || (facts.is_file() && facts.nlink() > 1) {
-        let what = if disk.block { "a block device" } else { "a regular file with one name" };
-        return Err(Error::Disk(format!("volume {}: its disk is not {what}", disk.volume)));
+    if !facts.is_file() || facts.nlink() > 1 {
+        return Err(Error::Disk(format!("volume {}: its disk is not a regular file with one name", disk.volume)));
     }
     if facts.uid() == USER {
         return Ok(());

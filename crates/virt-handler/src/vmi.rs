@@ -12,6 +12,8 @@ mod execute;
 mod memory_dump;
 mod plan;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -28,8 +30,11 @@ use kit::shutdown::CancellationToken;
 use kit::store::{self, Key, Store, Watch};
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use tokio::task::JoinSet;
 
+use crate::launcher::Pods;
 use crate::migration::{Arrivals, Road};
+use crate::network;
 
 pub(crate) use execute::{CALL, Guest, connect, current, difference, plug, prepare_disks, timed, wanted};
 
@@ -45,8 +50,8 @@ pub(crate) struct Inner {
     pub client: Client,
     /// Events.
     pub recorder: Recorder,
-    /// The kubelet's directory of pods.
-    pub pods: PathBuf,
+    /// The pods of this node.
+    pub pods: Pods,
     /// Where the pods' links are recorded.
     pub records: PathBuf,
     /// Why KVM is not usable on this node, if it is not.
@@ -77,7 +82,7 @@ impl Inner {
     /// A context with nothing in it yet.
     pub(crate) fn new(
         node: String,
-        pods: PathBuf,
+        pods: Pods,
         records: PathBuf,
         no_kvm: Option<String>,
         host_model: Option<String>,
@@ -124,9 +129,6 @@ impl Inner {
 /// A guest that waits for the lock of its disk, or for its image, is tried again before anybody wonders.
 const PATIENCE: Backoff = Backoff { base: Duration::from_millis(50), max: Duration::from_secs(5) };
 
-/// Guests are mostly waited for, so many may be looked at at once.
-const WORKERS: usize = 16;
-
 /// Watches and works until `stop`.
 pub(crate) fn start(context: &Context, stop: &CancellationToken) -> Vec<Task<()>> {
     let follow = |label: &str, store: &Store<VirtualMachineInstance>| {
@@ -139,12 +141,32 @@ pub(crate) fn start(context: &Context, stop: &CancellationToken) -> Vec<Task<()>
             move |change| queue.add(change.key.clone()),
         )
     };
-    let watches = [follow(label::NODE_NAME, &context.vmis), follow(label::MIGRATION_TARGET_NODE, &context.arriving)];
-    let working = context.clone();
-    let mut tasks = context.queue.run(WORKERS, stop, move |key| {
-        let context = working.clone();
-        async move { execute::reconcile(&context, &key).await }
-    });
-    tasks.extend(watches);
+    let mut tasks =
+        Vec::from([follow(label::NODE_NAME, &context.vmis), follow(label::MIGRATION_TARGET_NODE, &context.arriving)]);
+    let forgetting = network::forget_gone(context.records.clone(), context.pods.clone());
+    tasks.push(kit::spawn("records", forgetting));
+    tasks.push(kit::spawn("vmis", work(context.clone(), stop.clone())));
     tasks
+}
+
+/// Looks at each guest in a task of its own: one whose launcher takes its time to answer is waited for by nobody else.
+async fn work(context: Context, stop: CancellationToken) {
+    let mut looking = JoinSet::new();
+    loop {
+        tokio::select! {
+            key = context.queue.next() => {
+                let context = context.clone();
+                looking.spawn(async move {
+                    let next = execute::reconcile(&context, &key).await;
+                    context.queue.done(&key, next);
+                });
+            }
+            Some(ended) = looking.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "looking at a guest ended early");
+                }
+            }
+            () = stop.cancelled() => return,
+        }
+    }
 }

@@ -25,6 +25,15 @@ pub(crate) fn collect(domain: &Domain, known: GuestFacts) -> Option<GuestFacts> 
     read(|command| ask(domain, command), known)
 }
 
+/// Whether the guest says that its file systems are frozen.
+pub(crate) fn is_frozen(domain: &Domain) -> bool {
+    is_frozen_by(|command| ask(domain, command))
+}
+
+fn is_frozen_by(ask: impl Fn(&str) -> Option<Value>) -> bool {
+    ask("guest-fsfreeze-status").is_some_and(|answer| answer.as_str() == Some("frozen"))
+}
+
 fn ask(domain: &Domain, command: &str) -> Option<Value> {
     let answer = domain.agent_command(&format!("{{\"execute\":\"{command}\"}}"), TIMEOUT);
     match answer {
@@ -209,5 +218,12 @@ mod tests {
         assert_eq!(read(slow, known.clone()), Some(known.clone()));
         let frozen = |command: &str| (command == "guest-info").then(|| json!({"version": "10.0.2"}));
         assert_eq!(read(frozen, known.clone()).unwrap().hostname, known.hostname);
+    }
+    #[test]
+    fn only_a_guest_that_says_so_is_frozen() {
+        let said = |word: &'static str| move |_: &str| Some(json!(word));
+        assert!(is_frozen_by(said("frozen")));
+        assert!(!is_frozen_by(said("thawed")));
+        assert!(!is_frozen_by(|_| None));
     }
 }

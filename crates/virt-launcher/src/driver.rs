@@ -439,7 +439,9 @@ impl Driver {
         if !self.publisher.get().agent_connected {
             return Err(DriverError::NoAgent);
         }
-        if let Err(error) = self.with_domain(|domain| domain.freeze().map(drop)).await {
+        if let Err(error) = self.with_domain(|domain| domain.freeze().map(drop)).await
+            && !self.is_frozen().await
+        {
             // An agent that answers too late has frozen them nevertheless.
             self.thaw_at.get_or_insert_with(|| Instant::now() + THAW_AGAIN);
             return Err(error);
@@ -447,6 +449,11 @@ impl Driver {
         let limit = if seconds == 0 { THAW_AFTER } else { Duration::from_secs(seconds) };
         self.thaw_at = Some(Instant::now() + limit);
         Ok(())
+    }
+
+    /// Whether the guest's file systems are frozen: to freeze them once more is refused, and is what was asked for.
+    async fn is_frozen(&self) -> bool {
+        self.with_domain(|domain| Ok(agent::is_frozen(domain))).await.unwrap_or(false)
     }
 
     /// Asks the guest to end, and makes sure that it does.

@@ -28,6 +28,7 @@ mod request_queue;
 mod screenshot;
 mod server;
 mod tpm;
+mod usable;
 mod words;
 
 use std::time::Duration;
@@ -102,15 +103,28 @@ async fn launch(args: Args) -> Result<(), Error> {
     outcome
 }
 
-/// Has libvirt find out what its QEMU can do, which it does once and takes 0.3 s for, before a machine waits for it.
+/// Has libvirt find out what its QEMU can do, which it does once and takes 0.3 s for, before a machine waits for it. Not before
+/// `/dev/kvm` is the pod's user's, which the node agent sees to: libvirt would remember that there is no KVM.
 fn ask_early(connection: libvirt::Connection) {
-    let kvm = std::path::Path::new("/dev/kvm").exists();
-    tokio::task::spawn_blocking(move || match connection.capabilities(libvirt::Capability::Domain { kvm }) {
-        Ok(_known_to_libvirt_now) => {}
-        // Whoever needs them asks again and reports it.
-        Err(error) => tracing::debug!(%error, "QEMU's capabilities are not known yet"),
-    });
+    let asking = async move {
+        let kvm = usable::is_there(usable::KVM);
+        if kvm && !usable::given_within(usable::KVM, GIVEN).await {
+            return;
+        }
+        let asked = move || connection.capabilities(libvirt::Capability::Domain { kvm });
+        match tokio::task::spawn_blocking(asked).await {
+            Ok(Err(error)) => {
+                // Whoever needs them asks again and reports it.
+                tracing::debug!(%error, "QEMU's capabilities are not known yet");
+            }
+            Ok(Ok(_)) | Err(_) => {}
+        }
+    };
+    kit::spawn("capabilities", asking).detach();
 }
+
+/// How long the node agent may take to find this pod.
+const GIVEN: Duration = Duration::from_secs(60);
 
 struct Started {
     driver: Driver,

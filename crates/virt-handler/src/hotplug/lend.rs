@@ -17,14 +17,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kit::Chain;
 use sys::beneath::{self, Dir};
 use sys::device::Kind;
 use sys::device_access::{self, Device};
+use sys::peer::Process;
 
 use super::plan::Attached;
 use crate::Error;
-use crate::launcher::{self, Launcher, SOCKETS, belongs};
+use crate::launcher::{self, Launcher, Pods, SOCKETS, belongs};
 use crate::storage::{self, ClaimedDisk, Purpose, USER};
 
 /// Where attachment pods have volumes with a file system, below what the pod specification calls /var/run.
@@ -43,7 +43,7 @@ struct Answer {
 /// Lends the disk of `attached` to the `launcher` of the VMI with the UID `uid`. Blocks as long as the volume does. Returns
 /// a warning for the user.
 pub(super) fn lend(
-    pods: &Path,
+    pods: &Pods,
     launcher: &Launcher,
     uid: &str,
     attached: &Attached,
@@ -64,7 +64,7 @@ pub(super) fn lend(
 }
 
 /// Lends the volume of `attached` itself, which the launcher writes to and the guest does not see.
-pub(super) fn lend_directory(pods: &Path, launcher: &Launcher, uid: &str, attached: &Attached) -> Result<(), Error> {
+pub(super) fn lend_directory(pods: &Pods, launcher: &Launcher, uid: &str, attached: &Attached) -> Result<(), Error> {
     let dir = mounted(uid, attached)?;
     let failed = || Error::disk(&attached.volume);
     let looked = |source| failed()(sys::Error::Call { op: "look at it", source });
@@ -92,17 +92,18 @@ fn not_there(attached: &Attached) -> Error {
     Error::NotThereYet(format!("volume {}: no process of its attachment pod {} has it", attached.volume, attached.pod))
 }
 
-fn say(pods: &Path, launcher: &Launcher, words: &serde_json::Value, lent: &[BorrowedFd<'_>]) -> Result<(), Error> {
+fn say(pods: &Pods, launcher: &Launcher, words: &serde_json::Value, lent: &[BorrowedFd<'_>]) -> Result<(), Error> {
     let pod = launcher.pod.as_str();
-    let (stream, ..) = launcher::open(pods, &launcher.pod, SOCKETS, SOCKET)?;
-    stream.set_read_timeout(Some(ANSWER)).map_err(Error::no_launcher(pod))?;
+    let (stream, ..) = launcher::open_now(pods, &launcher.pod, SOCKETS, SOCKET)?;
+    stream.set_nonblocking(false).map_err(Error::no_launcher(pod))?;
+    stream.set_write_timeout(Some(ANSWER)).map_err(Error::no_launcher(pod))?;
     let line = format!("{words}\n");
     if lent.is_empty() {
         write(&stream, line.as_bytes()).map_err(Error::no_launcher(pod))?;
     } else {
         sys::fdpass::send(&stream, line.as_bytes(), lent).map_err(Error::no_launcher(pod))?;
     }
-    let (answer, _) = sys::fdpass::receive_line(&stream, LINE_LIMIT).map_err(Error::no_launcher(pod))?;
+    let (answer, _) = sys::fdpass::receive_line_within(&stream, LINE_LIMIT, ANSWER).map_err(Error::no_launcher(pod))?;
     let answer: Answer = serde_json::from_str(&answer).map_err(Error::no_launcher(pod))?;
     answer.error.map_or(Ok(()), |error| Err(Error::Launcher(error)))
 }
@@ -129,7 +130,7 @@ fn device(launcher: &Launcher, uid: &str, attached: &Attached) -> Result<(), Err
             "volume {volume}: the launcher has {what} at /dev/{volume}: choose another name"
         )));
     }
-    device_access::lend(launcher.pid, device, |group| belongs(group, &launcher.pod)).map_err(failed())?;
+    device_access::lend(launcher.process(), device, |group| belongs(group, &launcher.pod)).map_err(failed())?;
     if there.is_none() {
         sys::device::make(&path.0, Kind::Block, device.major, device.minor, 0o660).map_err(failed())?;
         beneath::give(root.reference(&name).map_err(failed())?, USER).map_err(failed())?;
@@ -167,7 +168,7 @@ fn lent(launcher: &Launcher, volume: &str) -> Result<Option<(Device, Pinned)>, E
 /// may open, and knows nothing of what was lent.
 pub(super) fn renew(launcher: &Launcher, volume: &str) -> Result<(), Error> {
     let Some((device, _)) = lent(launcher, volume)? else { return Ok(()) };
-    let renewed = device_access::lend(launcher.pid, device, |group| belongs(group, &launcher.pod));
+    let renewed = device_access::lend(launcher.process(), device, |group| belongs(group, &launcher.pod));
     renewed.map_err(Error::disk(volume))
 }
 
@@ -176,7 +177,7 @@ pub(super) fn take_back(launcher: &Launcher, volume: &str) -> Result<(), Error> 
     let Some((device, node)) = lent(launcher, volume)? else { return Ok(()) };
     let looked = |source| Error::disk(volume)(sys::Error::Call { op: "look at it", source });
     // The node is what tells the next attempt which device it was.
-    let taken = device_access::take(launcher.pid, device, |group| belongs(group, &launcher.pod));
+    let taken = device_access::take(launcher.process(), device, |group| belongs(group, &launcher.pod));
     taken.map_err(Error::disk(volume))?;
     std::fs::remove_file(&node.0).map_err(looked)
 }
@@ -189,20 +190,11 @@ fn find<T>(pod: &str, look: impl Fn(&Dir) -> Option<T>) -> Option<T> {
 }
 
 fn of_process<T>(pid: u32, pod: &str, look: &impl Fn(&Dir) -> Option<T>) -> Option<T> {
-    let started = sys::peer::start_time(pid).ok()?;
-    let groups = sys::peer::cgroups_of(pid).ok()?;
+    // Held: a number that another process has by then would lead into that one's files.
+    let process = Process::open(pid).ok()?;
+    let groups = process.cgroups().ok()?;
     if !groups.iter().any(|group| belongs(&group.path, pod)) {
         return None;
     }
-    let root = Dir::open(Path::new(&format!("/proc/{pid}/root"))).ok()?;
-    let found = look(&root)?;
-    // A number that another process has by now would lead into that one's files.
-    match sys::peer::start_time(pid) {
-        Ok(again) if again == started => Some(found),
-        Ok(_) => None,
-        Err(error) => {
-            tracing::debug!(pid, error = %Chain(&error), "the process has ended");
-            None
-        }
-    }
+    look(&process.root().ok()?)
 }

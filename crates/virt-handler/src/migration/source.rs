@@ -19,7 +19,7 @@ use super::options::options;
 use super::plan::{self, Leaving, SourceStep};
 use super::{Road, uid};
 use crate::Error;
-use crate::launcher::{self, Launcher};
+use crate::launcher::{self, Launcher, answer};
 use crate::vmi::{CALL, Context, Guest, timed};
 
 /// Bytes of the line that names a connection's channel.
@@ -90,7 +90,7 @@ pub(crate) async fn step(context: &Context, vmi: &VirtualMachineInstance, guest:
         None => Ok(()),
         Some(SourceStep::Abort) => {
             let Some(launcher) = guest.launcher() else { return Ok(()) };
-            launcher.client.clone().abort_migration(timed(Empty {}, CALL)).await?;
+            answer(CALL, launcher.client.clone().abort_migration(timed(Empty {}, CALL))).await?;
             uid(state).clone_into(&mut guest.moving().abort_told);
             Ok(())
         }
@@ -110,7 +110,7 @@ pub(crate) async fn step(context: &Context, vmi: &VirtualMachineInstance, guest:
                 }
                 Err(error) => return Err(Error::Way(error.into())),
             };
-            let (mut to, ..) = launcher::open(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;
+            let (mut to, ..) = launcher::open_now(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;
             let word: &[u8] = if runs { b"moved\n" } else { b"stays\n" };
             to.write_all(word).map_err(Error::no_launcher(&launcher.pod))?;
             // Held until the launcher has told the outcome: its end would be a word too.
@@ -160,13 +160,13 @@ async fn send(
     let options = options(vmi, state);
     let way = way(context, vmi, state)?;
     let trouble = way.trouble.clone();
-    let (from, ..) = launcher::open(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;
+    let (from, ..) = launcher::open_now(&context.pods, &launcher.pod, launcher::SOCKETS, AGENT)?;
     let way = Way { lost: Some(from.try_clone().map_err(Error::no_launcher(&launcher.pod))?), ..way };
     let connections = receive(&from).map_err(Error::no_launcher(&launcher.pod))?;
     let carrying = kit::spawn("migration", carry(context.road.clone(), way, connections));
     let sending = Sending { uid: options.uid.clone(), from, trouble, _carrying: carrying };
     let text = serde_json::to_string(&options).map_err(|error| tonic::Status::internal(error.to_string()))?;
-    launcher.client.clone().migrate(timed(MigrateRequest { options: text }, CALL)).await?;
+    answer(CALL, launcher.client.clone().migrate(timed(MigrateRequest { options: text }, CALL))).await?;
     Ok(sending)
 }
 

@@ -30,7 +30,7 @@ use super::status::{self, Ready};
 use super::{Road, post_copy, uid};
 use crate::Error;
 use crate::hotplug;
-use crate::launcher;
+use crate::launcher::{self, answer};
 use crate::storage::Purpose;
 use crate::vmi::{self, CALL, Context, Guest, timed};
 
@@ -139,11 +139,16 @@ async fn execute(
         TargetStep::Plug => vmi::plug(context, vmi, guest).await,
         TargetStep::Expect => {
             let launcher = vmi::current(guest, vmi)?;
-            if options(vmi, state).post_copy {
-                post_copy::allow(&launcher);
-            }
-            match vmi::prepare_disks(context, vmi, launcher.clone(), Purpose::Arrival).await {
-                Err(error @ Error::NoRoom { .. }) => {
+            let possible = match options(vmi, state).post_copy {
+                true => post_copy::allow(&launcher, &context.node),
+                false => Ok(()),
+            };
+            let prepared = match possible {
+                Ok(()) => vmi::prepare_disks(context, vmi, launcher.clone(), Purpose::Arrival).await,
+                refused => refused,
+            };
+            match prepared {
+                Err(error @ (Error::NoRoom { .. } | Error::PostCopy { .. })) => {
                     // Nobody tries again what cannot become true: the launcher ends, and with it the migration.
                     guest.moving().unfit = Some((uid(state).to_owned(), error.to_string()));
                     return Err(error);
@@ -155,7 +160,7 @@ async fn execute(
                 guest.was_lent(&attached.volume);
             }
             let vmi = serde_json::to_string(vmi).map_err(|error| tonic::Status::internal(error.to_string()))?;
-            launcher.client.clone().expect(timed(ExpectRequest { vmi }, EXPECT)).await?;
+            answer(EXPECT, launcher.client.clone().expect(timed(ExpectRequest { vmi }, EXPECT))).await?;
             uid(state).clone_into(&mut guest.moving().expected);
             Ok(())
         }
@@ -179,7 +184,7 @@ async fn execute(
         TargetStep::TurnAway => {
             guest.moving().welcome = None;
             let launcher = vmi::current(guest, vmi)?;
-            launcher.client.clone().kill(timed(Empty {}, CALL)).await?;
+            answer(CALL, launcher.client.clone().kill(timed(Empty {}, CALL))).await?;
             uid(state).clone_into(&mut guest.moving().turned_away);
             Ok(())
         }
@@ -292,7 +297,7 @@ async fn take(context: &Context, stream: TcpStream, address: SocketAddr) -> Resu
         if hello.channel == channel::OUTCOME {
             return Ok((None, arrival));
         }
-        let near = connect(context, &arrival, &hello.channel).map_err(|error| told(&error))?;
+        let near = connect(context, &arrival, &hello.channel).await.map_err(|error| told(&error))?;
         Ok::<_, String>((Some(near), arrival))
     };
     let (near, arrival) = match met.await {
@@ -337,7 +342,7 @@ async fn outcome(context: &Context, arrival: &Arrival) -> Result<bool, String> {
         }
         sleep(LOOK).await;
     }
-    let killed = launcher.client.clone().kill(timed(Empty {}, CALL)).await;
+    let killed = answer(CALL, launcher.client.clone().kill(timed(Empty {}, CALL))).await;
     killed.map_err(|error| Chain(&Error::from(error)).to_string())?;
     let deadline = Instant::now() + END;
     while launcher.is_alive() {
@@ -382,16 +387,14 @@ async fn known_by_address(road: &Road, node: &str, address: SocketAddr) -> Resul
 }
 
 /// The socket in the pod that a channel leads to.
-fn connect(context: &Context, arrival: &Arrival, name: &str) -> Result<UnixStream, Error> {
+async fn connect(context: &Context, arrival: &Arrival, name: &str) -> Result<UnixStream, Error> {
     let channel =
         MigrationChannel::named(name).ok_or_else(|| Error::Launcher(format!("there is no channel {name:?}")))?;
     let (volume, socket) = match channel {
         MigrationChannel::Libvirt => (LIBVIRT, "libvirt-sock"),
         MigrationChannel::Memory | MigrationChannel::Disks => (launcher::SOCKETS, channel.socket()),
     };
-    let (stream, ..) = launcher::open(&context.pods, &arrival.pod, volume, socket)?;
-    stream.set_nonblocking(true).map_err(Error::no_launcher(&arrival.pod))?;
-    UnixStream::from_std(stream).map_err(Error::no_launcher(&arrival.pod))
+    launcher::open(&context.pods, &arrival.pod, volume, socket).await.map(|(stream, _)| stream)
 }
 
 #[cfg(test)]

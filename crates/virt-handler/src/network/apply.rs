@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
@@ -16,7 +16,7 @@ use tokio::net::UdpSocket;
 use super::observe::{self, Resolver};
 use super::plan::{self, Binding, InterfacePlan};
 use crate::Error;
-use crate::launcher::Launcher;
+use crate::launcher::{Launcher, Pods};
 
 /// The user QEMU runs as.
 const OWNER: u32 = 107;
@@ -24,6 +24,9 @@ const OWNER: u32 = 107;
 /// How often a guest that has moved is announced, and how far apart: a frame may be lost.
 const ANNOUNCEMENTS: u32 = 3;
 const BETWEEN: Duration = Duration::from_millis(500);
+
+/// Between two looks for pods that are gone.
+const FORGET: Duration = Duration::from_secs(60);
 
 /// Interfaces that exist, with the servers that keep them useful: dropping this stops the servers, not the links.
 #[derive(Default)]
@@ -44,7 +47,7 @@ pub(crate) async fn plug(vmi: &VirtualMachineInstance, launcher: &Launcher, reco
     if wanted.is_empty() {
         return Ok(plugged);
     }
-    let netns = sys::namespace::open_netns(&launcher.netns()).map_err(Error::no_launcher(&launcher.pod))?;
+    let netns = launcher.netns()?;
     let resolver = Resolver::of(&launcher.root()?);
     for (at, name) in wanted {
         let record = records.join(&launcher.pod).join(format!("{name}.json"));
@@ -72,7 +75,7 @@ pub(crate) async fn announce(plugged: &Plugged, launcher: &Launcher) -> Result<(
         if turn > 0 {
             tokio::time::sleep(BETWEEN).await;
         }
-        let netns = sys::namespace::open_netns(&launcher.netns()).map_err(Error::no_launcher(&launcher.pod))?;
+        let netns = launcher.netns()?;
         for (link, mac, addresses) in &plugged.announced {
             let netlink = Netlink::open_in(netns.as_fd()).map_err(Error::plug(link, "enter the pod's network"))?;
             let index = netlink.get(link).await.map_err(Error::plug(link, "find the pod's link"))?.index;
@@ -85,10 +88,30 @@ pub(crate) async fn announce(plugged: &Plugged, launcher: &Launcher) -> Result<(
     Ok(())
 }
 
-/// Forgets what a pod's links were.
-pub(crate) fn forget(records: &Path, pod: &str) {
-    // Nothing was recorded for a pod whose guest has no interface.
-    let _ = std::fs::remove_dir_all(records.join(pod));
+/// Forgets what the links of pods were that the kubelet has removed, now and again.
+pub(crate) async fn forget_gone(records: PathBuf, pods: Pods) {
+    loop {
+        if let Err(error) = forget(&records, &pods) {
+            tracing::warn!(%error, "records of pods that are gone stay");
+        }
+        tokio::time::sleep(FORGET).await;
+    }
+}
+
+fn forget(records: &Path, pods: &Pods) -> std::io::Result<()> {
+    let recorded = match std::fs::read_dir(records) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    // Where no pod is seen at all, none is known to be gone.
+    let there = pods.uids()?;
+    for record in recorded {
+        let record = record?;
+        if !record.file_name().to_str().is_some_and(|pod| there.contains(pod)) {
+            std::fs::remove_dir_all(record.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The link itself answers for masqueraded guests, others answer themselves; on a secondary network with the addresses they
@@ -233,5 +256,19 @@ mod tests {
         };
         check(0, "eth0", [2, 0, 0, 0, 0, 1], &["10.244.0.7"]);
         check(1, "pod16477688c0e", [2, 0, 0, 0, 0, 7], &["10.9.0.2", "fe80::7"]);
+    }
+    #[test]
+    fn records_go_with_their_pods() {
+        let dir = std::env::temp_dir().join(format!("records-{}", std::process::id()));
+        let (records, pods) = (dir.join("records"), dir.join("pods"));
+        for made in ["records/there", "records/gone", "pods/there"] {
+            std::fs::create_dir_all(dir.join(made)).unwrap();
+            std::fs::write(dir.join(made).join("eth0.json"), "{}").unwrap();
+        }
+        assert!(forget(&records, &Pods::at(dir.join("nowhere"))).is_err());
+        forget(&records, &Pods::at(pods.clone())).unwrap();
+        assert!(records.join("there/eth0.json").exists() && !records.join("gone").exists());
+        forget(&dir.join("none"), &Pods::at(pods)).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

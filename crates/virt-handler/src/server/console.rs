@@ -1,23 +1,26 @@
 //! The guest's serial console and screen: bytes between a websocket and QEMU's socket in the pod.
 //!
 //! A console has one user at a time. A new one takes over and the old connection is closed, as in KubeVirt, unless it asks
-//! to preserve the session that is there.
+//! to preserve the session that is there. Whoever does not read, a user or a guest, holds up nothing but their own
+//! connection, and that one for a limited time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::ws::{CloseFrame, Message, WebSocketUpgrade, close_code};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use domain::MigrationOutcome;
+use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
+use kit::Chain;
 use kit::shutdown::CancellationToken;
 use kit::store::Key;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Refusal, Shared, Vmi};
 use crate::launcher::{self, PRIVATE};
@@ -29,9 +32,10 @@ const CHUNK: usize = 32 << 10;
 /// The websocket subprotocol of KubeVirt's streams.
 const PROTOCOL: &str = "plain.kubevirt.io";
 
-const CLOSED: &str = "the guest's console closed";
-/// What `virtctl console` connects again for.
-const MOVED: &str = "the virtual machine moved to another node";
+const TAKEN: &str = "another user took the console over";
+/// How long a user's side may take no bytes, and how long it may take to hear the last word.
+const STALLED: Duration = Duration::from_secs(300);
+const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the outcome of a migration is waited for, and how often it is looked for.
 const OUTCOME: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
@@ -67,7 +71,7 @@ pub(super) async fn serial(
     Path(vmi): Vmi,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Refusal> {
-    attach(&shared, vmi, domain::console::SERIAL, false, upgrade)
+    attach(&shared, vmi, domain::console::SERIAL, false, upgrade).await
 }
 
 pub(super) async fn vnc(
@@ -76,10 +80,10 @@ pub(super) async fn vnc(
     Query(options): Query<Options>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Refusal> {
-    attach(&shared, vmi, domain::console::VNC, options.preserve_session, upgrade)
+    attach(&shared, vmi, domain::console::VNC, options.preserve_session, upgrade).await
 }
 
-fn attach(
+async fn attach(
     shared: &Shared,
     vmi: (String, String),
     socket: &'static str,
@@ -92,21 +96,24 @@ fn attach(
     let mine = shared.consoles.take((vmi.0, vmi.1, socket), preserve).ok_or_else(|| {
         Refusal(StatusCode::CONFLICT, "somebody is connected and the session is to be preserved".to_owned())
     })?;
-    let unavailable = |error: &dyn std::fmt::Display| {
-        Refusal(StatusCode::SERVICE_UNAVAILABLE, format!("the console does not answer: {error}"))
+    // Whatever becomes of the connection, the console is free again.
+    let over = mine.clone().drop_guard();
+    let place = format!("{uid}/{socket}");
+    let opened = tokio::select! {
+        opened = launcher::open(&shared.context.pods, &launcher.pod, PRIVATE, &place) => opened,
+        () = mine.cancelled() => return Err(Refusal(StatusCode::CONFLICT, TAKEN.to_owned())),
     };
-    let (stream, _, _) = launcher::open(&shared.context.pods, &launcher.pod, PRIVATE, &format!("{uid}/{socket}"))
-        .map_err(|e| unavailable(&e))?;
-    stream.set_nonblocking(true).map_err(|e| unavailable(&e))?;
-    let stream = UnixStream::from_std(stream).map_err(|e| unavailable(&e))?;
+    let (stream, _) = opened.map_err(|error| {
+        Refusal(StatusCode::SERVICE_UNAVAILABLE, format!("the console does not answer: {}", Chain(&error)))
+    })?;
     let context = shared.context.clone();
     Ok(upgrade.protocols([PROTOCOL]).max_message_size(1 << 20).on_upgrade(move |mut websocket| async move {
+        let _over = over;
         if let Some(goodbye) = pump(&mut websocket, stream, &mine).await {
-            let reason = if goodbye == CLOSED && has_moved(&context, &key).await { MOVED } else { goodbye };
-            let frame = CloseFrame { code: close_code::NORMAL, reason: reason.into() };
-            let _ = websocket.send(Message::Close(Some(frame))).await;
+            let moved = goodbye == Goodbye::Closed && has_moved(&context, &key).await;
+            let frame = if moved { Goodbye::Moved } else { goodbye }.frame();
+            let _ = timeout(FAREWELL, websocket.send(Message::Close(Some(frame)))).await;
         }
-        mine.cancel();
     }))
 }
 
@@ -127,37 +134,72 @@ async fn has_moved(context: &Context, key: &Key) -> bool {
     }
 }
 
-/// Copies both ways until either side ends or somebody takes over: what there is to say about it to who is still there.
-async fn pump(websocket: &mut WebSocket, stream: UnixStream, mine: &CancellationToken) -> Option<&'static str> {
+/// Why a console ends that its user has not left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    Closed,
+    Moved,
+    Taken,
+}
+
+impl Goodbye {
+    /// Clients take a code other than the normal one for an error: nothing that the user wanted has ended.
+    fn frame(self) -> CloseFrame {
+        let (code, reason) = match self {
+            Self::Closed => (close_code::NORMAL, "the guest's console closed"),
+            // What `virtctl console` connects again for.
+            Self::Moved => (close_code::NORMAL, "the virtual machine moved to another node"),
+            Self::Taken => (close_code::POLICY, TAKEN),
+        };
+        CloseFrame { code, reason: reason.into() }
+    }
+}
+
+/// Copies both ways, neither waiting for the other, until either side ends or somebody takes over: what there is to say about
+/// it to who is still there.
+async fn pump<S>(websocket: &mut S, stream: UnixStream, mine: &CancellationToken) -> Option<Goodbye>
+where
+    S: Stream<Item = Result<Message, axum::Error>> + Sink<Message> + Unpin,
+{
+    let (mut to_user, mut from_user) = websocket.split();
     let (mut from_guest, mut to_guest) = stream.into_split();
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        tokio::select! {
-            () = mine.cancelled() => return Some("another user took the console over"),
-            read = from_guest.read(&mut buffer) => match read {
-                Ok(0) | Err(_) => return Some(CLOSED),
+    let showing = async {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            match from_guest.read(&mut buffer).await {
+                Ok(0) | Err(_) => return Some(Goodbye::Closed),
                 Ok(length) => {
                     let bytes = bytes::Bytes::copy_from_slice(&buffer[..length]);
-                    websocket.send(Message::Binary(bytes)).await.ok()?;
-                }
-            },
-            message = websocket.recv() => {
-                let bytes = match message {
-                    Some(Ok(Message::Binary(bytes))) => bytes,
-                    Some(Ok(Message::Text(text))) => text.into(),
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
-                };
-                if to_guest.write_all(&bytes).await.is_err() {
-                    return Some(CLOSED);
+                    timeout(STALLED, to_user.send(Message::Binary(bytes))).await.ok()?.ok()?;
                 }
             }
         }
+    };
+    let typing = async {
+        loop {
+            let bytes = match from_user.next().await {
+                Some(Ok(Message::Binary(bytes))) => bytes,
+                Some(Ok(Message::Text(text))) => text.into(),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+            };
+            if to_guest.write_all(&bytes).await.is_err() {
+                return Some(Goodbye::Closed);
+            }
+        }
+    };
+    tokio::select! {
+        () = mine.cancelled() => Some(Goodbye::Taken),
+        ended = showing => ended,
+        ended = typing => ended,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
     use super::*;
 
     #[test]
@@ -170,5 +212,56 @@ mod tests {
         assert!(first.is_cancelled() && !second.is_cancelled());
         second.cancel();
         assert!(consoles.take(key(), true).is_some(), "free again");
+    }
+    /// A user who neither types nor reads.
+    struct Stalled;
+
+    impl Stream for Stalled {
+        type Item = Result<Message, axum::Error>;
+        fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            Poll::Pending
+        }
+    }
+
+    impl Sink<Message> for Stalled {
+        type Error = axum::Error;
+        fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+            Poll::Pending
+        }
+        fn start_send(self: Pin<&mut Self>, _: Message) -> Result<(), axum::Error> {
+            Ok(())
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+            Poll::Pending
+        }
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_who_does_not_read_is_displaced_and_does_not_stay_for_ever() {
+        let (stream, mut guest) = UnixStream::pair().unwrap();
+        guest.write_all(b"login:").await.unwrap();
+        let mine = CancellationToken::new();
+        let taking = async {
+            sleep(Duration::from_secs(1)).await;
+            mine.cancel();
+        };
+        let mut user = Stalled;
+        let (ended, ()) = tokio::join!(pump(&mut user, stream, &mine), taking);
+        assert_eq!(ended, Some(Goodbye::Taken));
+
+        let (stream, mut guest) = UnixStream::pair().unwrap();
+        guest.write_all(b"login:").await.unwrap();
+        assert_eq!(pump(&mut Stalled, stream, &CancellationToken::new()).await, None);
+    }
+
+    #[test]
+    fn being_displaced_is_told_from_a_clean_end() {
+        let code = |goodbye: Goodbye| goodbye.frame().code;
+        assert_eq!([code(Goodbye::Closed), code(Goodbye::Moved)], [close_code::NORMAL; 2]);
+        assert_eq!(code(Goodbye::Taken), close_code::POLICY);
+        assert!(Goodbye::Taken.frame().reason.contains("took the console over"));
     }
 }

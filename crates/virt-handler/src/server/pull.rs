@@ -11,7 +11,6 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use api::backup::v1alpha1::BackupOptions;
@@ -21,20 +20,24 @@ use kit::store::Key;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Refusal, Shared};
-use crate::launcher::{self, SOCKETS};
+use crate::launcher::{self, Pods, SOCKETS};
+use crate::pace::Pace;
 
 /// The command of a backup that is for this agent, and not for the launcher.
 const EXPORT: &str = "Export";
 /// For the server's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The server opens one for each reader, and another when one breaks.
+const CONNECTIONS: Pace = Pace::new(64, 8);
+
 /// What is lent to whom.
 #[derive(Clone, Debug)]
 struct Loan {
-    pods: PathBuf,
+    pods: Pods,
     launcher: String,
     /// QEMU's socket in the launcher's pod.
     socket: String,
@@ -67,10 +70,8 @@ pub(super) async fn lend(shared: &Shared, vmi: &(String, String), options: &Back
     let unavailable = |error: &dyn std::fmt::Display| {
         Refusal(StatusCode::SERVICE_UNAVAILABLE, format!("the server of backup {backup} does not answer: {error}"))
     };
-    let (stream, ..) =
-        launcher::open(&loan.pods, &loan.server, lending::VOLUME, lending::SOCKET).map_err(|e| unavailable(&e))?;
-    stream.set_nonblocking(true).map_err(|e| unavailable(&e))?;
-    let mut stream = UnixStream::from_std(stream).map_err(|e| unavailable(&e))?;
+    let opened = launcher::open(&loan.pods, &loan.server, lending::VOLUME, lending::SOCKET).await;
+    let (mut stream, _) = opened.map_err(|e| unavailable(&e))?;
     let answer = timeout(PATIENCE, greet(&mut stream, &loan.identity)).await;
     let answer = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|e| unavailable(&e))?;
     if let Some(why) = answer.refused {
@@ -99,9 +100,15 @@ async fn greet(stream: &mut UnixStream, identity: &str) -> io::Result<Answer> {
 
 /// Lends a connection for each byte that the server sends, until it goes.
 async fn serve(mut stream: UnixStream, loan: &Loan) -> io::Result<()> {
+    let mut pace = CONNECTIONS;
     while stream.read_u8().await? == lending::ASK {
-        let sent = match launcher::open(&loan.pods, &loan.launcher, SOCKETS, &loan.socket) {
-            Ok((connection, ..)) => sys::fdpass::send(&stream, &line(&Answer::default())?, &[connection.as_fd()]),
+        sleep(pace.spend(1.0, Instant::now())).await;
+        let sent = match launcher::open(&loan.pods, &loan.launcher, SOCKETS, &loan.socket).await {
+            Ok((connection, _)) => {
+                let connection = connection.into_std()?;
+                connection.set_nonblocking(false)?;
+                sys::fdpass::send(&stream, &line(&Answer::default())?, &[connection.as_fd()])
+            }
             Err(error) => {
                 let why = kit::Chain(&error).to_string();
                 sys::fdpass::send(&stream, &line(&Answer { refused: Some(why) })?, &[])

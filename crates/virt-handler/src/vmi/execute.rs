@@ -15,16 +15,19 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
 use rpc::launcher::{DomainState, Empty, SyncRequest};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::Context;
 use super::memory_dump;
 use super::plan::{self, Known, Step};
 use super::status::{self, Observed};
 use crate::Error;
+use crate::device_plugin;
 use crate::hotplug;
-use crate::launcher::{self, Launcher};
+use crate::launcher::{self, Launcher, answer};
 use crate::migration::{self, Moving};
 use crate::network::{self, Plugged};
+use crate::pace::Pace;
 use crate::storage::{self, Purpose, Tolerance};
 
 /// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
@@ -40,6 +43,12 @@ const PASSING: SignedDuration = SignedDuration::from_secs(20);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// A call that the launcher answers from memory.
 pub(crate) const CALL: Duration = Duration::from_secs(10);
+/// States that a launcher tells, each as much as it is long, see [`cost`].
+const STATES: Pace = Pace::new(200, 50);
+/// Characters of a launcher's reason why a guest does not start.
+const LONGEST_SENTENCE: usize = 4096;
+/// Writes of a VMI's status for what its launcher told.
+const WRITES: Pace = Pace::new(50, 5);
 /// Defining and starting a domain.
 const SYNC: Duration = Duration::from_secs(120);
 
@@ -49,6 +58,7 @@ pub(crate) struct Guest {
     uid: String,
     held: Mutex<Held>,
     moving: Mutex<Moving>,
+    writes: Mutex<Pace>,
 }
 
 #[derive(Default)]
@@ -107,7 +117,13 @@ struct Told {
 
 impl Guest {
     pub(crate) fn of(uid: &str) -> Self {
-        Self { uid: uid.to_owned(), held: Mutex::default(), moving: Mutex::default() }
+        let writes = Mutex::new(WRITES);
+        Self { uid: uid.to_owned(), held: Mutex::default(), moving: Mutex::default(), writes }
+    }
+
+    /// Counts so many writes of its status, and says how long to wait before the next.
+    fn writes(&self, count: f64) -> Duration {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner).spend(count, Instant::now())
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -275,12 +291,11 @@ async fn release(context: &Context, key: &Key) -> Next {
     if let Some(launcher) = guest.launcher() {
         if guest.known().domain && launcher.is_alive() {
             tracing::warn!(vmi = %key, uid = guest.uid, "nothing asks for this guest any more: it is ended");
-            if let Err(error) = launcher.client.clone().kill(timed(Empty {}, CALL)).await {
+            if let Err(error) = answer(CALL, launcher.client.clone().kill(timed(Empty {}, CALL))).await {
                 tracing::warn!(vmi = %key, error = %Chain(&Error::from(error)), "the guest was not ended");
                 return Next::Retry;
             }
         }
-        network::forget(&context.records, &launcher.pod);
     }
     context.guests().remove(key);
     Next::Wait
@@ -299,14 +314,14 @@ async fn execute(
         Step::Sync => sync(context, guest, vmi).await,
         Step::Shutdown => {
             let mut client = current(guest, vmi)?.client;
-            client.shutdown(timed(Empty {}, CALL)).await?;
+            answer(CALL, client.shutdown(timed(Empty {}, CALL))).await?;
             guest.held().shutdown_sent = true;
             context.recorder.normal(&reference(vmi), "ShuttingDown", "Signaled Graceful Shutdown");
             Ok(())
         }
         Step::Kill => {
             let mut client = current(guest, vmi)?.client;
-            client.kill(timed(Empty {}, CALL)).await?;
+            answer(CALL, client.kill(timed(Empty {}, CALL))).await?;
             Ok(())
         }
     }
@@ -350,14 +365,20 @@ pub(crate) async fn connect(
             return if held.gone { Ok(()) } else { Err(error) };
         }
     };
-    let mut stream = launcher.client.clone().watch(Empty {}).await?.into_inner();
+    if let Err(error) = device_plugin::hand_over(&launcher) {
+        tracing::warn!(vmi = %key, pod = launcher.pod, error = %Chain(&error), "the launcher has not all of its devices");
+    }
+    let mut stream = answer(CALL, launcher.for_states().watch(Empty {})).await?;
     guest.held().meets(&launcher.pod);
     let kvm = launcher.root().is_ok_and(|root| root.reference("dev/kvm").is_ok());
     let (watched, queue, process, key) = (Arc::downgrade(guest), context.queue.clone(), launcher.clone(), key.clone());
     let watching = kit::spawn("domain", async move {
+        let mut pace = STATES;
         while let Ok(Some(state)) = stream.message().await {
+            // The launcher skips what it could not tell in time: the newest state is what counts.
+            tokio::time::sleep(pace.spend(cost(&state), Instant::now())).await;
             let Some(guest) = watched.upgrade() else { return };
-            guest.held().state = Some(state);
+            guest.held().state = Some(bounded(state));
             queue.add(key.clone());
         }
         // Its connections end before it does. Whoever judges in between takes a dead launcher for one that is slow.
@@ -463,7 +484,7 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
         vmi: encode(serde_json::to_string(vmi))?,
         environment: encode(serde_json::to_string(&environment))?,
     };
-    client.sync(timed(request, SYNC)).await?;
+    answer(SYNC, client.sync(timed(request, SYNC))).await?;
     let mut held = guest.held();
     held.synced = Some(vmi.metadata.generation.unwrap_or(0));
     held.trouble = None;
@@ -502,6 +523,22 @@ fn chosen(vmi: &VirtualMachineInstance, configuration: &KubeVirtConfiguration) -
         },
         ..Default::default()
     }
+}
+
+/// What is shown to people is no longer than a condition may say.
+fn bounded(mut state: DomainState) -> DomainState {
+    if let Some((end, _)) = state.sync_error.char_indices().nth(LONGEST_SENTENCE) {
+        state.sync_error.truncate(end);
+    }
+    state
+}
+
+/// What a state costs of [`STATES`]: a common one has few KiB, and the largest are few a second.
+fn cost(state: &DomainState) -> f64 {
+    let long =
+        [&state.guest, &state.domain_xml, &state.sync_error, &state.migration, &state.backup, &state.memory_dump];
+    let bytes: usize = long.into_iter().map(String::len).sum();
+    1.0 + bytes as f64 / 32768.0
 }
 
 /// A message to a launcher with a time limit.
@@ -546,6 +583,7 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
 
 /// Writes the status if it differs from what the VMI has, against the version it was computed from.
 async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
+    tokio::time::sleep(guest.writes(0.0)).await;
     let mut seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
     let now = clock::seconds(clock::now());
     let mut moved = None;
@@ -575,6 +613,7 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
     let patch = json!({ "metadata": metadata, "status": changes });
     let api: Api<VirtualMachineInstance> =
         Api::namespaced(context.client.clone(), vmi.namespace().as_deref().unwrap_or_default());
+    guest.writes(1.0);
     match api.patch(&vmi.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
         Ok(new) => context.vmis.put(&new, Vec::new()),
         // Somebody wrote meanwhile, or the VMI is gone: the watch brings the key back.

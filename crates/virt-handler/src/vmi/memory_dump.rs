@@ -8,6 +8,7 @@ use rpc::launcher::MemoryDumpRequest;
 
 use super::execute::{CALL, Guest, current, timed};
 use crate::Error;
+use crate::launcher::answer;
 
 /// A dump that the launcher was not told of yet: its volume and its file. Pure.
 pub(super) fn wanted(vmi: &VirtualMachineInstance, told: &MemoryDump) -> Option<(String, String)> {
@@ -23,7 +24,7 @@ pub(super) fn wanted(vmi: &VirtualMachineInstance, told: &MemoryDump) -> Option<
 pub(super) async fn begin(vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
     let Some((volume, file)) = wanted(vmi, &guest.observed().dump()) else { return Ok(()) };
     let mut client = current(guest, vmi)?.client;
-    client.dump_memory(timed(MemoryDumpRequest { volume, file }, CALL)).await?;
+    answer(CALL, client.dump_memory(timed(MemoryDumpRequest { volume, file }, CALL))).await?;
     Ok(())
 }
 

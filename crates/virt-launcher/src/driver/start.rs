@@ -11,6 +11,7 @@ use libvirt::{Connection, Domain};
 use crate::Dirs;
 use crate::prepare::{self, Prepared};
 use crate::tpm;
+use crate::usable::{self, Unusable};
 
 /// What QEMU reads a time zone from; it takes one that is not there for UTC.
 const ZONES: &str = "/usr/share/zoneinfo";
@@ -35,6 +36,8 @@ pub(crate) enum Failure {
     Domain(domain::Error),
     #[error("{0}")]
     Libvirt(libvirt::Error),
+    #[error("{0}")]
+    Device(#[from] Unusable),
     #[error("the launcher is ending")]
     Ending,
 }
@@ -50,7 +53,7 @@ impl Failure {
         match self {
             Self::Prepare(error) => error.is_final(),
             Self::Domain(domain::Error::NotPlugged { .. }) => false,
-            Self::Domain(_) | Self::Vmi(_) | Self::TimeZone(_) => true,
+            Self::Domain(_) | Self::Vmi(_) | Self::TimeZone(_) | Self::Device(_) => true,
             Self::Environment(_) | Self::Tpm(_) | Self::Libvirt(_) | Self::Ending => false,
         }
     }
@@ -67,6 +70,12 @@ pub(super) async fn domain(
     let zone = vmi.spec.domain.clock.as_ref().and_then(|clock| clock.timezone.as_deref());
     if let Some(zone) = zone.filter(|zone| !is_zone(Path::new(ZONES), zone)) {
         return Err(Failure::TimeZone(zone.to_owned()));
+    }
+    if !environment.emulation {
+        usable::check(usable::KVM)?;
+    }
+    if !environment.interfaces.is_empty() {
+        usable::check(usable::TUN)?;
     }
     let mut prepared = prepare::prepare(vmi, dirs, prepare::Moment::Start).await.map_err(Failure::Prepare)?;
     prepared.devices.take().map_err(Failure::Prepare)?;
