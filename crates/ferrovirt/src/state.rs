@@ -122,17 +122,18 @@ impl State {
         self.dir.join("command.lock")
     }
 
-    /// Makes the directories, closed to everybody but root: keys lie below.
+    /// Makes the directories, closed to everybody but root: keys lie below, and the volumes of pods, which are open to
+    /// whoever a pod runs as.
     pub(crate) fn make(&self) -> anyhow::Result<()> {
         use std::os::unix::fs::PermissionsExt;
-        for dir in [self.dir.clone(), self.dir.join("log"), self.pki(), self.store()] {
+        for dir in [self.dir.clone(), self.dir.join("log"), self.pki(), self.store(), self.nodes_dir()] {
             std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         }
-        let owner_only = std::fs::Permissions::from_mode(0o711);
-        std::fs::set_permissions(&self.dir, owner_only)
-            .with_context(|| format!("cannot set the mode of {}", self.dir.display()))?;
-        std::fs::set_permissions(self.pki(), std::fs::Permissions::from_mode(0o700))
-            .with_context(|| format!("cannot set the mode of {}", self.pki().display()))
+        for dir in [self.dir.clone(), self.pki(), self.nodes_dir()] {
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))
+                .with_context(|| format!("cannot set the mode of {}", dir.display()))?;
+        }
+        Ok(())
     }
 
     /// Keeps other commands that change the cluster away until dropped.
@@ -198,4 +199,35 @@ pub(crate) fn print_kubeconfig(words: Vec<OsString>) -> anyhow::Result<()> {
     }
     terminal::say(&path.display().to_string());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    use super::*;
+
+    #[test]
+    fn no_other_user_of_the_host_reaches_a_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let state = State::at(dir.path().join("state"));
+        for made in [state.nodes_dir().join("node1/var"), state.shared_dir()] {
+            std::fs::create_dir_all(&made).unwrap();
+            std::fs::write(made.join("disk.img"), "secret").unwrap();
+            std::fs::set_permissions(made.join("disk.img"), std::fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        // What an earlier version made is closed as well.
+        std::fs::set_permissions(dir.path().join("state"), std::fs::Permissions::from_mode(0o711)).unwrap();
+        state.make().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(state.dir()), mode(&state.nodes_dir())), (0o700, 0o700));
+        if sys::process::is_root() {
+            for disk in [state.nodes_dir().join("node1/var/disk.img"), state.shared_dir().join("disk.img")] {
+                let tried = std::process::Command::new("cat").arg(&disk).uid(65534).gid(65534).output().unwrap();
+                assert!(!tried.status.success(), "{}", disk.display());
+            }
+        }
+    }
 }

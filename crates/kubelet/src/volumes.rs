@@ -119,9 +119,7 @@ async fn set_up_one(
     let path = place(plugin);
     // A token that is still fresh is read back instead of being asked for again.
     let payload = contents::gather(context, pod, volume, &path, pod_ips).await?;
-    if matches!(plugin, "secret" | "projected") {
-        memory(&path, None)?;
-    }
+    memory(&path, None)?;
     files::write(&path, &payload, fs_group)?;
     Ok(path.into())
 }
@@ -171,7 +169,8 @@ fn memory(path: &Path, limit: Option<i64>) -> Result<()> {
     if is_mount_point(path) {
         return Ok(());
     }
-    let options = limit.filter(|limit| *limit > 0).map_or_else(String::new, |limit| format!("size={limit}"));
+    let size = limit.filter(|limit| *limit > 0).map_or_else(String::new, |limit| format!(",size={limit}"));
+    let options = format!("mode=755{size}");
     sys::mount::mount("tmpfs", "tmpfs", path, MountFlags::NODEV | MountFlags::NOSUID, &options)
         .map_err(|error| Error::File { what: "mount tmpfs at", path: path.into(), source: io::Error::other(error) })
 }

@@ -44,6 +44,9 @@ pub struct Config {
     pub sandbox_image: String,
 }
 
+/// What the names of the host's links to nodes begin with.
+pub(super) const LINKS: &str = "fv-";
+
 impl Config {
     /// Reads the file written by [`Config::save`].
     pub fn load(path: &Path) -> Result<Self> {
@@ -74,7 +77,7 @@ impl Config {
 
     /// The host's end of the interface pair; names are at most 15 bytes.
     pub fn host_link(&self) -> String {
-        let mut name = format!("fv-{}", self.name);
+        let mut name = format!("{LINKS}{}", self.name);
         name.truncate(15);
         name
     }

@@ -18,8 +18,8 @@ pub fn cni_bin_dir(root: &Path) -> &'static str {
 }
 
 /// `config.toml`. Streaming is the kubelet's own affair, so containerd's stream server stays on loopback; the score
-/// adjustment is restricted because an init without CAP_SYS_RESOURCE may not lower it. A block volume belongs to the user its
-/// container runs as: one without privilege could not open it otherwise.
+/// adjustment is restricted because an init without CAP_SYS_RESOURCE may not lower it. What decides whether a container may
+/// use its devices is as containerd has it, so that what runs here runs on other clusters.
 pub fn config(sandbox_image: &str, cni_bin_dir: &str) -> String {
     // A TOML basic string has the escapes of a JSON string.
     let quote = |text: &str| serde_json::Value::from(text).to_string();
@@ -45,7 +45,6 @@ disabled_plugins = [
   disable_apparmor = true
   enable_selinux = false
   tolerate_missing_hugetlb_controller = true
-  device_ownership_from_security_context = true
   disable_tcp_service = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
@@ -83,7 +82,6 @@ mod tests {
         for line in [
             "sandbox_image = \"ferrovirt.local/pause:v0.1.0\"",
             "restrict_oom_score_adj = true",
-            "device_ownership_from_security_context = true",
             "snapshotter = \"overlayfs\"",
             "SystemdCgroup = false",
             "bin_dir = \"/usr/lib/cni\"",
@@ -91,6 +89,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "missing: {line}");
         }
+        assert!(!text.contains("device_ownership_from_security_context"), "a device's owner is the default's affair");
         assert!(config("a\"b", "/x").contains(r#"sandbox_image = "a\"b""#));
     }
 

@@ -25,12 +25,16 @@ pub struct Device {
 const FIXED: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
-/// There when the host has them, with the host's numbers. Open to all users: what may use them is decided by the
-/// device cgroup of each container, not by the mode.
-const OPTIONAL_OPEN: [&str; 6] = ["fuse", "kvm", "net/tun", "userfaultfd", "vhost-net", "vhost-vsock"];
+/// There when the host has them, with the host's numbers. Open to all users, as on most machines: what may use it is decided
+/// by the device cgroup of each container, not by the mode.
+const OPTIONAL_OPEN: [&str; 1] = ["fuse"];
 
-/// There when the host has them, for root.
-const OPTIONAL_ROOT: [&str; 2] = ["kmsg", "loop-control"];
+/// There when the host has them, for root. Machines differ in who else may use the devices of guests, and whoever runs guests
+/// without privilege has to be given them: this node relies on no mode.
+const OPTIONAL_ROOT: [&str; 7] = ["kmsg", "kvm", "loop-control", "net/tun", "userfaultfd", "vhost-net", "vhost-vsock"];
+
+/// The group `disk`, which machines leave their block devices to.
+const DISKS: u32 = 6;
 
 /// The device nodes of a node on a host that answers `host` for a path below /dev.
 pub fn plan(host: impl Fn(&str) -> Option<(Kind, u32, u32)>) -> Vec<Device> {
@@ -76,6 +80,9 @@ pub fn populate(dev: &Path) -> Result<()> {
             make_dir(parent)?;
         }
         make(&path, device.kind, device.major, device.minor, device.mode)?;
+        if device.kind == Kind::Block {
+            std::os::unix::fs::chown(&path, None, Some(DISKS)).map_err(file("set the group of", &path))?;
+        }
     }
     let links = [
         ("fd", "/proc/self/fd"),
@@ -117,7 +124,7 @@ mod tests {
                 ("loop-control", (Kind::Char, 10, 237)),
                 ("sda", (Kind::Block, 8, 0)),
             ],
-            &[("kvm", 0o666), ("net/tun", 0o666), ("loop-control", 0o600)],
+            &[("kvm", 0o600), ("loop-control", 0o600), ("net/tun", 0o600)],
         );
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use net::link::{Netlink, Route};
 
+use super::config::LINKS;
 use super::{Config, Result, file};
 
 /// The nftables table on the host.
@@ -147,24 +148,36 @@ fn settings(links: &[String], read: impl Fn(&str) -> Option<String>) -> Vec<Sett
     all
 }
 
-/// Translation of what leaves the cluster through the host.
+/// Translation of what leaves the cluster through the host; and what is for the cluster comes in by its own links alone: a
+/// neighbour of the host that takes it for a router reaches nothing. It is dropped before connections are tracked, so the
+/// answers to what left translated, which are for the host's own address then, are not concerned.
 fn ruleset(config: &Config) -> String {
-    let mut rules = String::new();
+    let (mut leaving, mut coming) = (String::new(), String::new());
     let inside: Vec<_> = config.gateways.iter().chain(&config.cluster_cidrs).map(ipnet::IpNet::trunc).collect();
+    let bridge = &config.bridge;
     for (family, is_v4) in [("ip", true), ("ip6", false)] {
-        let nets: Vec<_> = inside.iter().filter(|net| net.addr().is_ipv4() == is_v4).map(ToString::to_string).collect();
+        let of_family = |nets: &[ipnet::IpNet]| {
+            let nets = nets.iter().filter(|net| net.addr().is_ipv4() == is_v4);
+            nets.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        let nets = of_family(&inside);
         if !nets.is_empty() {
-            let nets = nets.join(", ");
             let _ = writeln!(
-                rules,
-                "    {family} saddr {{ {nets} }} {family} daddr != {{ {nets} }} oifname != \"{}\" masquerade",
-                config.bridge
+                leaving,
+                "    {family} saddr {{ {nets} }} {family} daddr != {{ {nets} }} oifname != \"{bridge}\" masquerade"
             );
+        }
+        let all: Vec<_> = inside.iter().copied().chain(config.service_cidrs.iter().copied()).collect();
+        let all = of_family(&all);
+        if !all.is_empty() {
+            let _ = writeln!(coming, "    {family} daddr {{ {all} }} drop");
         }
     }
     format!(
         "add table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n  chain postrouting {{\n    \
-         type nat hook postrouting priority srcnat\n{rules}  }}\n}}\n"
+         type nat hook postrouting priority srcnat\n{leaving}  }}\n  chain prerouting {{\n    \
+         type filter hook prerouting priority raw\n    iifname {{ \"lo\", \"{bridge}\" }} accept\n    \
+         iifname \"{LINKS}*\" accept\n{coming}  }}\n}}\n"
     )
 }
 
@@ -215,5 +228,86 @@ mod tests {
         assert!(text.contains(rule), "{text}");
         assert!(text.contains("ip6 saddr { fd00:10:88::/64, fd00:10:244::/48 }"), "{text}");
         assert!(!ruleset(&crate::node::config::example().without_ipv6()).contains("ip6"));
+    }
+
+    /// A command of the network of this thread.
+    fn ip(words: &str) {
+        let done = std::process::Command::new("ip").args(words.split(' ')).output().unwrap();
+        assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// Another machine: a network namespace, entered by the thread that `words` are run on.
+    fn on(netns: &std::os::fd::OwnedFd, commands: &[&str]) {
+        sys::namespace::in_netns(std::os::fd::AsFd::as_fd(netns), || commands.iter().for_each(|words| ip(words)))
+            .unwrap();
+    }
+
+    fn machine() -> std::os::fd::OwnedFd {
+        let made = std::thread::spawn(|| {
+            sys::namespace::unshare(&[sys::namespace::Namespace::Net]).unwrap();
+            sys::namespace::current_netns().unwrap()
+        });
+        made.join().unwrap()
+    }
+
+    fn reaches(from: &std::os::fd::OwnedFd, address: &str) -> bool {
+        use std::net::{SocketAddr, TcpStream};
+        let address: SocketAddr = address.parse().unwrap();
+        let limit = std::time::Duration::from_millis(500);
+        sys::namespace::in_netns(std::os::fd::AsFd::as_fd(from), || TcpStream::connect_timeout(&address, limit).is_ok())
+            .unwrap()
+    }
+
+    #[test]
+    fn a_neighbour_that_takes_the_host_for_a_router_reaches_nothing() {
+        if !sys::process::is_root() || std::process::Command::new("ip").arg("-V").output().is_err() {
+            return;
+        }
+        let [host, neighbour, node] = [machine(), machine(), machine()];
+        let into = |netns: &std::os::fd::OwnedFd| {
+            format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(netns))
+        };
+        on(&host, &["link set lo up", "link add fv0 type bridge", "link add eth0 type veth peer name there"]);
+        on(
+            &host,
+            &[&format!("link set there netns {}", into(&neighbour)), "link add fv-node1 type veth peer name uplink"],
+        );
+        on(&host, &[&format!("link set uplink netns {}", into(&node)), "link set fv-node1 master fv0"]);
+        on(&host, &["addr add 192.0.2.1/24 dev eth0", "addr add 10.88.0.1/24 dev fv0", "link set eth0 up"]);
+        on(&host, &["link set fv-node1 up", "link set fv0 up", "route add 10.244.0.0/24 via 10.88.0.11"]);
+        on(&neighbour, &["addr add 192.0.2.9/24 dev there", "link set there up", "link set lo up"]);
+        on(&neighbour, &["route add 10.244.0.0/16 via 192.0.2.1", "route add 10.88.0.0/24 via 192.0.2.1"]);
+        on(
+            &node,
+            &[
+                "addr add 10.88.0.11/24 dev uplink",
+                "link set uplink up",
+                "link set lo up",
+                "addr add 10.244.0.5/32 dev lo",
+            ],
+        );
+        on(&node, &["route add default via 10.88.0.1"]);
+        let serve = |netns: &std::os::fd::OwnedFd, address: &str| {
+            let bound = || std::net::TcpListener::bind(address).unwrap();
+            sys::namespace::in_netns(std::os::fd::AsFd::as_fd(netns), bound).unwrap()
+        };
+        let _served = [serve(&node, "0.0.0.0:80"), serve(&host, "0.0.0.0:80"), serve(&neighbour, "0.0.0.0:80")];
+        let inside = ["10.244.0.5:80", "10.88.0.11:80", "10.88.0.1:80"];
+        let load = |rules: &str| {
+            sys::namespace::in_netns(std::os::fd::AsFd::as_fd(&host), || {
+                let _ = std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
+                net::nft::load(rules).unwrap();
+            })
+            .unwrap();
+        };
+        load("add table inet none\n");
+        assert!(inside.iter().all(|address| reaches(&neighbour, address)), "the way is there");
+        load(&ruleset(&crate::node::config::example()));
+        for address in inside {
+            assert!(!reaches(&neighbour, address), "{address}");
+            assert!(reaches(&host, address) && reaches(&node, address), "{address}");
+        }
+        assert!(reaches(&neighbour, "192.0.2.1:80"), "the host itself is as it was");
+        assert!(reaches(&node, "192.0.2.9:80"), "what leaves is answered");
     }
 }

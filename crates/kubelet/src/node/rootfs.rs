@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::mount::MountFlags;
 use sys::cgroup::Hierarchy;
-use sys::mount::{Propagation, bind, mount, overlay, pivot, propagate};
+use sys::mount::{Propagation, bind, bind_volume, mount, overlay, pivot, propagate};
 
 use super::{Config, Result, containerd, devices, file, make_dir, write};
 use crate::cni;
@@ -33,7 +33,8 @@ pub fn enter(config: &Config, hierarchies: &[Hierarchy]) -> Result<()> {
         let kept = config.dir.join(dir);
         make_dir(&kept)?;
         make_dir(&root.join(dir))?;
-        bind(&kept, &root.join(dir))?;
+        // Pods write below. A container's own file system is mounted anew, and not concerned.
+        bind_volume(&kept, &root.join(dir), false)?;
     }
     memory(&root, "run", MountFlags::NOSUID | MountFlags::NODEV, "mode=755")?;
     memory(&root, "dev", MountFlags::NOSUID, "mode=755")?;

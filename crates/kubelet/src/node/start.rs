@@ -17,6 +17,9 @@ pub const INIT: &str = "node-init";
 /// the init: it holds the node's lock, and the node ends when it does.
 pub async fn start(config: &Config, log: &Path) -> Result<Child> {
     make_dir(&config.dir)?;
+    // Whatever pods leave open to all is open to none of the host's users.
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&config.dir, closed).map_err(file("set the mode of", &config.dir))?;
     let config_path = config.path();
     config.save(&config_path)?;
     let output = OpenOptions::new().create(true).append(true).open(log).map_err(file("open", log))?;

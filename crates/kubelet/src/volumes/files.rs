@@ -52,12 +52,18 @@ pub(crate) fn write(root: &Path, payload: &Payload, fs_group: Option<u32>) -> Re
     if let Some(old) = old {
         fs::remove_dir_all(root.join(old)).map_err(fail)?;
     }
-    super::own(root, fs_group, 0o777).map_err(fail)
+    own(root, fs_group).map_err(fail)
+}
+
+/// A directory that everybody may read and nobody but root may write: what is in it is another object's.
+fn own(dir: &Path, fs_group: Option<u32>) -> io::Result<()> {
+    chown(dir, None, fs_group)?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(if fs_group.is_some() { 0o2755 } else { 0o755 }))
 }
 
 fn fill(fresh: &Path, payload: &Payload, fs_group: Option<u32>) -> io::Result<()> {
     fs::create_dir(fresh)?;
-    super::own(fresh, fs_group, 0o755)?;
+    own(fresh, fs_group)?;
     for (path, entry) in payload {
         let target = fresh.join(path);
         if let Some(parent) = Path::new(path).parent() {
@@ -66,7 +72,7 @@ fn fill(fresh: &Path, payload: &Payload, fs_group: Option<u32>) -> io::Result<()
                 dir.push(part);
                 if !dir.exists() {
                     fs::create_dir(&dir)?;
-                    super::own(&dir, fs_group, 0o755)?;
+                    own(&dir, fs_group)?;
                 }
             }
         }
@@ -159,6 +165,20 @@ mod tests {
         assert_eq!(fs::read_to_string(root.join("a")).unwrap(), "3");
         assert!(!root.join("sub").exists() && root.join("sub").symlink_metadata().is_err());
         assert!(!root.join(before).exists());
+    }
+
+    #[test]
+    fn nobody_but_root_writes_into_what_an_object_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, group) in [("plain", None), ("grouped", Some(107))] {
+            let root = dir.path().join(name);
+            write(&root, &payload(&[("a", "1"), ("sub/b", "2")]), group).unwrap();
+            let data = fs::read_link(root.join(DATA)).unwrap();
+            for path in [root.clone(), root.join(&data), root.join(&data).join("sub"), root.join(&data).join("a")] {
+                let mode = fs::metadata(&path).unwrap().permissions().mode();
+                assert_eq!(mode & 0o022, 0, "{} has {mode:o}", path.display());
+            }
+        }
     }
 
     #[test]
