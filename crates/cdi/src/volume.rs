@@ -45,7 +45,7 @@ impl Volume {
     /// Bytes that a disk on it may have, when `asked` of the claim were requested.
     pub(crate) fn usable(&self, asked: Option<u64>, overhead: f64) -> io::Result<u64> {
         match self {
-            Self::Device(path) => Ok(Target::device(path)?.capacity()),
+            Self::Device(path) => Ok(device(path)?.capacity()),
             Self::Directory(path) => {
                 let free = rustix::fs::statvfs(path)?;
                 // What an earlier try left there is overwritten.
@@ -59,7 +59,7 @@ impl Volume {
     /// The disk, to be written.
     pub(crate) fn target(&self, usable: u64) -> io::Result<Target> {
         match self {
-            Self::Device(path) => Target::device(path),
+            Self::Device(path) => device(path),
             Self::Directory(path) => Target::file(&path.join(DISK), usable),
         }
     }
@@ -92,6 +92,22 @@ impl Volume {
             Self::Device(_) => None,
         }
     }
+}
+
+/// A device that this user may write: that of the node's disk group, or of everybody, or one that the runtime gave away.
+fn device(path: &Path) -> io::Result<Target> {
+    Target::device(path).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => io::Error::new(
+            error.kind(),
+            format!(
+                "the pod may not open its block volume at {}: the node leaves it to another user. Set \
+                 device_ownership_from_security_context = true in the CRI settings of its containerd or CRI-O, or use a \
+                 claim with volumeMode Filesystem",
+                path.display()
+            ),
+        ),
+        _ => error,
+    })
 }
 
 /// What a file system of `bytes` leaves for a disk.

@@ -23,6 +23,8 @@ pub const AGAIN: Duration = Duration::from_secs(5);
 
 /// The user and group of the workers.
 pub const QEMU: i64 = 107;
+/// The group `disk`, by the number that Linux distributions agree on.
+const DISK_GROUP: i64 = 6;
 /// What the claim's volume is called in its pod.
 pub const DATA: &str = "cdi-data-vol";
 
@@ -105,6 +107,10 @@ pub fn shell(claim: &PersistentVolumeClaim, name: &str, component: &str, environ
         "imagePullSecrets": environment.settings.pull_secrets,
         "volumes": [{ "name": DATA, "persistentVolumeClaim": { "claimName": claim.name_any() } }],
     });
+    if is_block(claim) {
+        // A volume's fsGroup says nothing of devices, which nodes leave to this group.
+        spec["securityContext"]["supplementalGroups"] = json!([DISK_GROUP]);
+    }
     for (field, key) in
         [("priorityClassName", annotation::PRIORITY_CLASS), ("serviceAccountName", annotation::SERVICE_ACCOUNT)]
     {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use rpc::csi::node_server::Node;
 use rpc::csi::node_service_capability::{self, Rpc, rpc::Type};
 use rpc::csi::volume_capability::access_mode::Mode;
 use rpc::csi::{self, NodeServiceCapability, VolumeUsage, volume_usage::Unit};
-use sys::{loop_device, mount};
+use sys::{device, loop_device, mount};
 use tonic::{Request, Response, Status};
 
 use super::controller::condition;
@@ -254,7 +255,7 @@ impl Driver {
             .append(true)
             .open(target)
             .map_err(failed("make the file that the device is bound to"))?;
-        mount::bind(&device, target).map_err(|error| refused(&error))
+        bind_open(&self.dev, &device, &volume.id, target).map_err(|error| refused(&error))
     }
 
     /// Gives back the loop device of a volume that nobody has any more.
@@ -267,6 +268,29 @@ impl Driver {
     }
 }
 
+/// Binds a node of the device at `target` that whoever the pod runs as may open, as they may write into directories: nobody
+/// else sees it. The device's own node in `dev` stays root's.
+fn bind_open(dev: &Path, device: &Path, volume: &str, target: &Path) -> sys::Result<()> {
+    let (_, major, minor) =
+        device::numbers(device).ok_or_else(|| sys::Error::Protocol(format!("{} is not a device", device.display())))?;
+    let failed = |op: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source| sys::Error::Path { op, path, source }
+    };
+    // Closed to others until it is bound; by then it has no other name.
+    let private = dev.join(format!(".hostpath-{volume}"));
+    match std::fs::DirBuilder::new().mode(0o700).create(&private) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(failed("make a directory", &private)(error));
+        }
+        _ => {}
+    }
+    let node = private.join("device");
+    let bound = device::make(&node, device::Kind::Block, major, minor, 0o666).and_then(|()| mount::bind(&node, target));
+    let removed = std::fs::remove_file(&node).and_then(|()| std::fs::remove_dir(&private));
+    bound.and(removed.map_err(failed("remove", &private)))
+}
+
 fn publish_directory(volume: &Volume, target: &Path, read_only: bool) -> Result<(), Status> {
     let source = volume.data().open().map_err(|error| refused(&error))?;
     match std::fs::create_dir(target) {
@@ -276,8 +300,7 @@ fn publish_directory(volume: &Volume, target: &Path, read_only: bool) -> Result<
         _ => {}
     }
     let source = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
-    let bound = if read_only { mount::bind_read_only(&source, target) } else { mount::bind(&source, target) };
-    bound.map_err(|error| refused(&error))
+    mount::bind_volume(&source, target, read_only).map_err(|error| refused(&error))
 }
 
 /// An absolute path without `..`, as the kubelet gives them.

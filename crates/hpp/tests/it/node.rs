@@ -1,7 +1,7 @@
 //! The Node service: real mounts and loop devices.
 
 use std::collections::HashMap;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use rpc::csi::volume_capability::access_mode::Mode;
@@ -80,6 +80,12 @@ async fn a_device_is_published_grown_and_taken_back() {
         plugin.node.node_publish_volume(publish("v", target, true)).await.unwrap();
         assert!(std::fs::metadata(target).unwrap().file_type().is_block_device());
     }
+    // Whoever the pod runs as may open its own node of the device, and nobody the one that the host has.
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let file = std::fs::File::open(plugin.dir.path().join("one/v")).unwrap();
+    let hosts = sys::loop_device::find(&file, Path::new("/dev")).unwrap().unwrap();
+    assert_eq!((mode(&one), mode(&two), mode(&hosts) & 0o006), (0o666, 0o666, 0));
+    assert!(!Path::new("/dev/.hostpath-v").exists());
     let length = |path: &Path| {
         use std::io::Seek;
         std::fs::File::open(path).unwrap().seek(std::io::SeekFrom::End(0)).unwrap()

@@ -24,6 +24,8 @@ const LIFETIMES: &str = "kubevirt.io/export.certParameters";
 /// Says what was applied last, which is not true of what is made after it.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const CERTIFICATES: &str = "certificates";
+/// The group `disk`, by the number that Linux distributions agree on.
+const DISK_GROUP: i64 = 6;
 
 /// The image of the server.
 #[derive(Clone, Copy, Debug)]
@@ -168,7 +170,7 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
     }
     labels[SELECTOR] = json!(names::label(&name));
     annotations[LIFETIMES] = json!(lifetimes.mark());
-    let pod = json!({
+    let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": names::pod(&name), "namespace": export.namespace(), "labels": labels, "annotations": annotations,
@@ -191,6 +193,10 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
             "volumes": volumes,
         },
     });
+    if !devices.is_empty() {
+        // A volume's fsGroup says nothing of devices, which nodes leave to this group.
+        pod["spec"]["securityContext"]["supplementalGroups"] = json!([DISK_GROUP]);
+    }
     serde_json::from_value(pod).map_err(RenderError)
 }
 
@@ -359,6 +365,7 @@ mod tests {
         check("DEADLINE", Some("2026-01-01T00:00:00Z"));
         assert!(container["volumeMounts"].as_array().unwrap().iter().all(|mount| mount["readOnly"] == true));
         assert_eq!(found["spec"]["automountServiceAccountToken"], false);
+        assert_eq!(found["spec"]["securityContext"]["supplementalGroups"], json!([DISK_GROUP]));
         assert_eq!(
             found["metadata"]["labels"],
             json!({ "kubevirt.io": "virt-exporter", "kubevirt.io.virt-export-service": "e", "team": "a" })

@@ -315,6 +315,11 @@ mod tests {
         let pod = pod(json!({ annotation::SOURCE: "none" }), true, json!({}));
         has(&pod, "FILESYSTEM_OVERHEAD", "0");
         assert_eq!(pod["spec"]["containers"][0]["volumeDevices"][0]["devicePath"], "/dev/cdi-block-volume");
+        assert_eq!(
+            pod["spec"]["securityContext"]["supplementalGroups"],
+            json!([6]),
+            "nodes leave it to the group disk"
+        );
     }
 
     #[test]
