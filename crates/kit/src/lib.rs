@@ -2,6 +2,7 @@
 //!
 //! Small plain functions, no framework: a component calls what it needs. Nothing here knows what a virtual machine is.
 
+pub mod address;
 pub mod admission;
 pub mod apply;
 pub mod backoff;
@@ -9,6 +10,7 @@ pub mod certs;
 mod chain;
 pub mod client;
 pub mod clock;
+pub mod connections;
 pub mod customize;
 pub mod drift;
 pub mod duration;
@@ -25,6 +27,7 @@ pub mod server;
 pub mod shutdown;
 pub mod store;
 mod task;
+pub mod text;
 pub mod tls;
 
 pub use chain::Chain;

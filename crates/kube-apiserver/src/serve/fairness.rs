@@ -8,7 +8,7 @@
 //!
 //! Guarantees: a user over his share waits, then gets 429 with Retry-After, and others notice nothing; a turn lasts until a
 //! long answer is read, so answers nobody reads are bounded too; watches, logs and streams have no deadline and are bounded
-//! in number; the in-process client is not limited.
+//! in number; leases have turns of their own; the in-process client is not limited.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +18,10 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use kit::connections::Introduction;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Connection;
-use super::guests::Introduction;
 use super::held::hold;
 use crate::error::ApiError;
 use crate::request::User;
@@ -145,6 +145,11 @@ fn long_running(request: &Request) -> bool {
         || request.uri().path().split('/').skip(2).any(|part| STREAMS.contains(&part))
 }
 
+/// Whether a request is about a lease: whoever is busy is not deposed for it.
+fn renews(request: &Request) -> bool {
+    request.uri().path().starts_with("/apis/coordination.k8s.io/") && !long_running(request)
+}
+
 /// The layer; runs after authentication.
 pub async fn layer(State(fairness): State<Fairness>, mut request: Request, next: Next) -> Response {
     if request.extensions().get::<Connection>().is_none() {
@@ -156,7 +161,7 @@ pub async fn layer(State(fairness): State<Fairness>, mut request: Request, next:
     {
         introduction.introduce(&user);
     }
-    let share = fairness.of_user(&user);
+    let share = if renews(&request) { fairness.of_user(&format!("{user} leases")) } else { fairness.of_user(&user) };
     if long_running(&request) {
         let Ok(stream) = share.streams.clone().try_acquire_owned() else { return too_many() };
         let connection = request.extensions().get::<Introduction>().cloned();

@@ -54,31 +54,6 @@ pub(super) fn hold<T: Send + 'static>(response: Response, turn: T, patience: Opt
     })
 }
 
-/// `response` which keeps `guard` until its body is read or dropped.
-pub(super) fn until_read<T: Send + Unpin + 'static>(response: Response, guard: T) -> Response {
-    response.map(|body| Body::new(Guarded { body, _guard: guard }))
-}
-
-struct Guarded<T> {
-    body: Body,
-    _guard: T,
-}
-
-impl<T: Unpin> hyper::body::Body for Guarded<T> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 fn lock<T>(rest: &Mutex<Rest<T>>) -> std::sync::MutexGuard<'_, Rest<T>> {
     rest.lock().unwrap_or_else(PoisonError::into_inner)
 }

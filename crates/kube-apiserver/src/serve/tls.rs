@@ -114,6 +114,15 @@ impl Tls {
     }
 }
 
+/// What a listener follows.
+pub(super) struct Followed(pub(super) Arc<Tls>);
+
+impl kit::tls::Configuration for Followed {
+    fn current(&self) -> Arc<rustls::ServerConfig> {
+        self.0.current()
+    }
+}
+
 impl Files {
     fn stamp(&self) -> Option<SystemTime> {
         let time = |path: &PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();

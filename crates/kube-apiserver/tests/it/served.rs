@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Error};
 use kube_apiserver::ApiServer;
 use kube_apiserver::bootstrap::pki::{Pair, kubeconfig};
-use kube_apiserver::serve::guests::Bounds;
+use kube_apiserver::serve::Bounds;
 use kube_apiserver::serve::serve_within;
 use kube_apiserver::serve::tls::Tls;
 use serde_json::{Value, json};

@@ -9,6 +9,7 @@ use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationS
 use api::kubevirt::words::label;
 use domain::MigrationChannel;
 use k8s_openapi::api::core::v1::Pod;
+use kit::connections::{Bounds, Connected, Connections, Seat};
 use kit::peer::check_node;
 use kit::queue::Next;
 use kit::shutdown::CancellationToken;
@@ -43,8 +44,9 @@ const FINISH: Duration = Duration::from_secs(5);
 /// For a launcher to end with all that is in its pod.
 const END: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
-/// A bound on streams is a bound on memory, whoever connects.
-const STREAMS: usize = 128;
+/// Streams in all; of those that have not said which migration they are of; and of one node.
+const STREAMS: Bounds =
+    Bounds { total: 256, strangers: 64, per_user: 96, patience: Duration::from_secs(10), idle: Duration::MAX };
 
 /// Migrations that are expected, by their UID.
 pub(crate) type Arrivals = Arc<Mutex<HashMap<String, Arrival>>>;
@@ -247,7 +249,7 @@ async fn write(
 
 /// Takes the streams of other nodes until `stop`.
 pub(crate) async fn serve(listener: TcpListener, context: Context, stop: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(STREAMS));
+    let (slots, connections) = (Arc::new(Semaphore::new(STREAMS.total)), Connections::new(STREAMS));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         let (stream, address) = tokio::select! {
@@ -262,18 +264,29 @@ pub(crate) async fn serve(listener: TcpListener, context: Context, stop: Cancell
             () = stop.cancelled() => return,
         };
         let context = context.clone();
+        let connected = connections.enter();
+        let seat = Seat::new(connected.clone(), slot);
         kit::spawn("stream", async move {
-            if let Err(why) = take(&context, stream, address).await {
+            let taken = tokio::select! {
+                taken = take(&context, stream, address, &connected) => taken,
+                () = connected.shown_out() => Err("it said nothing, and others wait".to_owned()),
+            };
+            if let Err(why) = taken {
                 tracing::warn!(%address, why, "a stream of a migration was refused");
             }
-            drop(slot);
+            drop(seat);
         })
         .detach();
     }
 }
 
 /// One stream, from the handshake to its end. The error says why it was refused.
-async fn take(context: &Context, stream: TcpStream, address: SocketAddr) -> Result<(), String> {
+async fn take(
+    context: &Context,
+    stream: TcpStream,
+    address: SocketAddr,
+    connected: &Arc<Connected>,
+) -> Result<(), String> {
     let told = |error: &(dyn std::error::Error + 'static)| Chain(error).to_string();
     channel::tune(&stream).map_err(|error| told(&error))?;
     let mut first = [0];
@@ -308,6 +321,7 @@ async fn take(context: &Context, stream: TcpStream, address: SocketAddr) -> Resu
             return Err(why);
         }
     };
+    connected.introduce(&arrival.from);
     channel::answer(&mut stream, None).await.map_err(|error| told(&error))?;
     let Some(near) = near else {
         let runs = outcome(context, &arrival).await?;

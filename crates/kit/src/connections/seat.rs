@@ -8,34 +8,38 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::guests::Guest;
+use super::Connected;
 
 /// A place among all connections and among those of its user.
-pub(super) struct Seat {
-    guest: Arc<Guest>,
+#[derive(Debug)]
+pub struct Seat {
+    connected: Arc<Connected>,
     _slot: OwnedSemaphorePermit,
 }
 
 impl Seat {
-    pub(super) fn new(guest: Arc<Guest>, slot: OwnedSemaphorePermit) -> Self {
-        Self { guest, _slot: slot }
+    /// Held until it is dropped.
+    pub fn new(connected: Arc<Connected>, slot: OwnedSemaphorePermit) -> Self {
+        Self { connected, _slot: slot }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.guest.leave();
+        self.connected.leave();
     }
 }
 
 /// See the module.
-pub(super) struct Seated<S> {
+#[derive(Debug)]
+pub struct Seated<S> {
     stream: S,
     _seat: Seat,
 }
 
 impl<S> Seated<S> {
-    pub(super) fn new(stream: S, seat: Seat) -> Self {
+    /// `stream` with its seat.
+    pub fn new(stream: S, seat: Seat) -> Self {
         Self { stream, _seat: seat }
     }
 }
