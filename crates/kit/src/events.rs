@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use crate::{Chain, clock};
+use crate::{Chain, clock, text::printable};
 
 const FLUSH: Duration = Duration::from_secs(60);
 const FORGET: Duration = Duration::from_secs(600);
@@ -64,6 +64,8 @@ impl Recorder {
     }
 
     fn record(&self, object: &ObjectReference, warning: bool, reason: &str, message: String) {
+        // What a guest or an image says is often part of it, and events are read on terminals.
+        let message = printable(&message).into_owned();
         let record = Record { object: object.clone(), warning, reason: reason.to_owned(), message, at: clock::now() };
         // A full channel means the API server is away; an event lost is better than a reconcile blocked.
         if self.send.try_send(record).is_err() {
@@ -158,4 +160,17 @@ async fn update(client: &Client, written: &mut Written) {
         tracing::debug!(error = %Chain(&error), "event count not written");
     }
     written.unwritten = false;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_says_is_recorded_fit_for_a_terminal() {
+        let (send, mut receive) = mpsc::channel(1);
+        let recorder = Recorder { send };
+        recorder.warning(&ObjectReference::default(), "SyncFailed", "QEMU says: \x1b[2J\u{202e}ok");
+        assert_eq!(receive.try_recv().unwrap().message, "QEMU says: \\u001b[2J\\u202eok");
+    }
 }

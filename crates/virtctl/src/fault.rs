@@ -2,6 +2,8 @@
 
 use std::{fmt, process::ExitCode};
 
+use kit::text::printable;
+
 /// Exit code of a mistake on the command line.
 pub(crate) const USAGE: u8 = 2;
 
@@ -100,12 +102,12 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.what)?;
+        write!(f, "error: {}", printable(&self.what))?;
         if let Some(why) = &self.why {
-            write!(f, ": {why}")?;
+            write!(f, ": {}", printable(why))?;
         }
         if let Some(hint) = &self.hint {
-            write!(f, "\nhint: {hint}")?;
+            write!(f, "\nhint: {}", printable(hint))?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The part of a VMI's status that virt-handler writes: everything from the running domain. Pure.
 
 pub(crate) mod dump;
+mod legible;
 mod tracking;
 
 use std::collections::BTreeSet;
@@ -57,6 +58,12 @@ impl Observed {
 
 /// The status the VMI should have.
 pub(crate) fn status(vmi: &VirtualMachineInstance, seen: &Observed, now: Timestamp) -> VirtualMachineInstanceStatus {
+    let mut status = seen_now(vmi, seen, now);
+    legible::write_out(&mut status);
+    status
+}
+
+fn seen_now(vmi: &VirtualMachineInstance, seen: &Observed, now: Timestamp) -> VirtualMachineInstanceStatus {
     let mut status = vmi.status.as_deref().cloned().unwrap_or_default();
     let before = status.phase.clone().unwrap_or_default();
     let (wanted, reason) = next_phase(vmi, seen);

@@ -11,6 +11,7 @@ use std::{process::ExitCode, time::Duration};
 use api::kubevirt::{v1::VirtualMachineInstance, words::phase};
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
+use kit::text::printable;
 use kube::{
     Api,
     runtime::wait::{Condition, await_condition},
@@ -111,7 +112,7 @@ impl Session {
                 End::Escaped | End::InputEnded | End::OutputEnded => return Ok(ExitCode::SUCCESS),
                 End::Moved => {}
                 End::Closed(why) => {
-                    eprintln!("disconnected: {why}");
+                    eprintln!("disconnected: {}", printable(&why));
                     return Ok(ExitCode::SUCCESS);
                 }
                 End::TakenOver if interactive => {

@@ -11,6 +11,7 @@ use std::{process::ExitCode, time::Duration};
 
 use futures::{SinkExt as _, channel::mpsc};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kit::text::printable;
 use kube::{
     Api, ResourceExt as _,
     api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams, TerminalSize},
@@ -192,7 +193,7 @@ async fn wait(pods: &Api<Pod>, name: &str) -> Result<(), Fault> {
             _ => {}
         }
         if let Some(why) = pod::waits(&pod).filter(|why| *why != told) {
-            eprintln!("{why}");
+            eprintln!("{}", printable(&why));
             told = why;
         }
         if Instant::now() >= deadline {

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
+use kit::text::printable;
 use tokio::{
     net::{TcpListener, UdpSocket},
     sync::mpsc,
@@ -182,7 +183,7 @@ async fn tcp(remote: Arc<Remote>, forward: Forward, listener: TcpListener) {
                         Err(fault) => Err(fault.to_string()),
                     };
                     if let Err(why) = ended {
-                        eprintln!("{why}");
+                        eprintln!("{}", printable(&why));
                     }
                 });
             }

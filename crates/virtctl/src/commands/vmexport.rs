@@ -21,6 +21,7 @@ use api::export::v1::VirtualMachineExport;
 use download::Transfer;
 use flags::Function;
 use k8s_openapi::api::core::v1::Secret;
+use kit::text::printable;
 use kube::Api;
 use links::Side;
 use sink::Sink;
@@ -121,6 +122,7 @@ impl Args {
 
     /// Tells people, and not whoever reads what is exported.
     fn say(&self, text: &str) {
+        let text = printable(text);
         if self.file().is_some() {
             println!("{text}");
         } else {
