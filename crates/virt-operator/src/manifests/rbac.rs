@@ -108,7 +108,9 @@ fn api_cluster() -> Value {
         rule("snapshot.kubevirt.io", &["virtualmachinerestores"], &["list"]),
         // Whether what was kept of a machine can be brought to another.
         rule("snapshot.kubevirt.io", &["virtualmachinesnapshots", "virtualmachinesnapshotcontents"], &["get"]),
-        rule("", &["nodes", "pods"], &["get"]),
+        rule("", &["nodes"], &["get"]),
+        // At which address a guest is reached.
+        rule("", &["pods"], &["get", "list"]),
         // Whether a guest's memory fits onto a claim.
         rule("", &["persistentvolumeclaims"], &["get"]),
         rule("cdi.kubevirt.io", &["cdiconfigs"], &["get"]),
@@ -198,7 +200,7 @@ fn proxy_cluster() -> Value {
 /// What the token on each node may do. The admission policies beside this narrow the writes to the node's own objects.
 fn handler_cluster() -> Value {
     json!([
-        rule("kubevirt.io", &["virtualmachineinstances"], &["get", "list", "watch", "patch", "update"]),
+        rule("kubevirt.io", &["virtualmachineinstances"], &["list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["events"], &["create", "patch"]),

@@ -2,7 +2,7 @@
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::{
-    api::core::v1::{Namespace, Node, Secret},
+    api::core::v1::{Event, Namespace, Node, Secret},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kit::apply::{self, Applied};
@@ -118,6 +118,81 @@ async fn and_those_being_moved_to_it() {
     assert_ne!(write("node3").await, 200);
     own.patch("on-node1", &PatchParams::default(), &call(None)).await.unwrap();
     assert_eq!((write("node1").await, write("node2").await == 200), (200, false));
+}
+
+#[tokio::test]
+async fn of_its_machines_only_what_it_has_to_say() {
+    let (server, admin) = cluster().await;
+    let write = async |patch: serde_json::Value| {
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(agent(&server, Some("node1")), "default");
+        code(vmis.patch("on-node1", &PatchParams::default(), &Patch::Merge(patch)).await)
+    };
+    let refused = [
+        json!({ "spec": { "hostname": "mine" } }),
+        json!({ "metadata": { "labels": { "kubevirt.io/created-by": "u" } } }),
+        json!({ "metadata": { "labels": { "team": "a" } } }),
+        json!({ "metadata": { "labels": { "kubevirt.io/nodeName": "node2" } } }),
+        json!({ "metadata": { "labels": { "kubevirt.io/nodeName": null } } }),
+        json!({ "metadata": { "annotations": { "team": "a" } } }),
+        json!({ "metadata": { "finalizers": ["a.b/c"] } }),
+        json!({ "status": { "nodeName": "node2" } }),
+        json!({ "status": { "activePods": { "mine": "node1" } } }),
+    ];
+    for patch in refused {
+        assert_eq!(write(patch.clone()).await, 422, "{patch}");
+    }
+    let progress = json!({ "metadata": { "annotations": { "ferrovirt.io/migration-progress": "1" } },
+        "status": { "nodeName": "node1", "interfaces": [{ "ipAddress": "10.0.0.7" }] } });
+    assert_eq!(write(progress).await, 200);
+    // The node that a machine is moved to takes it over.
+    let own: Api<VirtualMachineInstance> = Api::namespaced(admin, "default");
+    let call = json!({ "metadata": { "labels": { "kubevirt.io/migrationTargetNodeName": "node1" } } });
+    own.patch("on-node2", &PatchParams::default(), &Patch::Merge(call)).await.unwrap();
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(agent(&server, Some("node1")), "default");
+    let take =
+        json!({ "metadata": { "labels": { "kubevirt.io/nodeName": "node1" } }, "status": { "nodeName": "node1" } });
+    assert_eq!(code(vmis.patch("on-node2", &PatchParams::default(), &Patch::Merge(take)).await), 200);
+}
+
+#[tokio::test]
+async fn of_its_node_only_labels_and_annotations_of_kubevirt() {
+    let (server, _) = cluster().await;
+    let write = async |patch: serde_json::Value| {
+        let nodes: Api<Node> = Api::all(agent(&server, Some("node1")));
+        code(nodes.patch("node1", &PatchParams::default(), &Patch::Merge(patch)).await)
+    };
+    let wanted = json!({ "metadata": { "labels": { "cpu-model.node.kubevirt.io/Penryn": "true" },
+        "annotations": { "kubevirt.io/heartbeat": "now" } } });
+    assert_eq!(write(wanted).await, 200);
+    for refused in [
+        json!({ "metadata": { "labels": { "node-role.kubernetes.io/control-plane": "" } } }),
+        json!({ "metadata": { "annotations": { "team": "a" } } }),
+        json!({ "spec": { "unschedulable": true } }),
+        json!({ "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] } }),
+    ] {
+        assert_eq!(write(refused.clone()).await, 422, "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn events_only_in_its_own_name() {
+    let (server, _) = cluster().await;
+    let write = async |namespace: &str, involved: serde_json::Value, host: &str| {
+        let events: Api<Event> = Api::namespaced(agent(&server, Some("node1")), namespace);
+        let event = json!({
+            "metadata": { "generateName": "e-" }, "involvedObject": involved, "reason": "Started", "message": "m",
+            "source": { "component": "virt-handler", "host": host },
+        });
+        code(events.create(&PostParams::default(), &serde_json::from_value(event).unwrap()).await)
+    };
+    let vmi = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "on-node1", "namespace": "default" });
+    let node = |name: &str| json!({ "apiVersion": "v1", "kind": "Node", "name": name });
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "default" });
+    assert_eq!(write("default", vmi.clone(), "node1").await, 200);
+    assert_eq!(write("default", node("node1"), "node1").await, 200);
+    assert_eq!(write("default", vmi.clone(), "node2").await, 422);
+    assert_eq!(write("default", node("node2"), "node1").await, 422);
+    assert_eq!(write("default", pod, "node1").await, 422);
 }
 
 #[tokio::test]
