@@ -1,4 +1,4 @@
-//! Streams between processes of one role on different nodes: TLS 1.3, where each side shows its role and its node.
+//! Streams to processes of one role on known nodes: TLS 1.3, where each side shows its role, and who is dialled its node.
 //!
 //! Whoever has a certificate of another role, an expired one or one of a foreign authority gets no stream; whoever is on
 //! another node than expected neither.
@@ -39,7 +39,7 @@ pub enum Error {
     },
 }
 
-/// How processes of one role recognise each other.
+/// How processes of one role are recognised, by each other and by those who dial them.
 #[derive(Clone, Debug)]
 pub struct Peers {
     role: String,
@@ -48,7 +48,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Peers that carry `role`, show `material` and are checked against `trust`.
+    /// Those who carry `role`. This side shows `material`, and checks against `trust`.
     pub fn new(role: &str, material: Arc<Material>, trust: Arc<Trust>) -> Self {
         Self { role: role.to_owned(), material, trust }
     }

@@ -97,6 +97,19 @@ pub(crate) async fn patch_vmi(
     Ok(())
 }
 
+/// The pods that were made for an instance on the node it runs on.
+///
+/// # Errors
+/// When the API server does not answer.
+pub(crate) async fn launchers(client: &Client, vmi: &VirtualMachineInstance) -> Result<Vec<Pod>, Refusal> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), vmi.metadata.namespace.as_deref().unwrap_or_default());
+    let node = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).unwrap_or_default();
+    let params = ListParams::default()
+        .labels(&format!("{}={}", label::CREATED_BY, vmi.metadata.uid.as_deref().unwrap_or_default()))
+        .fields(&format!("spec.nodeName={node}"));
+    Ok(api.list(&params).await?.items)
+}
+
 /// Address of virt-handler on `node`.
 ///
 /// # Errors

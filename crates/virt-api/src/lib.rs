@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod discovery;
 mod eviction;
 mod migration;
+mod networks;
 pub mod path;
 mod restore;
 mod status;
@@ -29,7 +30,9 @@ use defaults::Defaults;
 use kit::{
     Task, admission, clock, gate,
     health::{self, Ready},
-    metrics, server,
+    metrics,
+    peer::Peers,
+    server,
     shutdown::{self, CancellationToken},
     store::{self, Store, Watch},
     tls,
@@ -136,7 +139,7 @@ impl Server {
     ) -> Result<Self, Error> {
         let (gate, vouching) =
             gate::Gate::open(client.clone(), front).await.map_err(setup("read how the API server vouches"))?;
-        let tls = tls::client(material, trust, "virt-handler", None).map_err(setup("configure TLS to virt-handler"))?;
+        let handlers = Peers::new("virt-handler", material, trust);
         let kubevirts: Store<KubeVirt> = Store::default();
         let watch = store::watch(
             Api::<KubeVirt>::namespaced(client.clone(), namespace),
@@ -150,7 +153,7 @@ impl Server {
         let context = Arc::new(Context {
             client,
             gate,
-            tls,
+            handlers,
             namespace: namespace.to_owned(),
             kubevirts,
             guestfs_image: std::sync::OnceLock::new(),
@@ -186,13 +189,34 @@ impl Server {
         let restores = admission::route_looking(Router::new(), "/virtualmachinerestores-validate", move |request| {
             restore::review(client.clone(), request)
         });
-        webhooks(&self.context.kubevirts, &self.context.namespace)
+        others(&self.context.kubevirts, &self.context.namespace)
+            .merge(self.machines())
             .merge(migrations)
             .merge(restores)
             .merge(evictions)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
             .merge(health::router(self.ready.clone()))
+    }
+}
+
+impl Server {
+    /// The webhooks of machines: they are judged by themselves, and by what their writer may use.
+    fn machines(&self) -> Router {
+        MACHINES.into_iter().fold(Router::new(), |router, (path, check)| {
+            let context = self.context.clone();
+            admission::route_looking(router, path, move |request| {
+                let context = context.clone();
+                async move {
+                    let rules = Rules::of(&configuration(&context.kubevirts), &context.namespace);
+                    let verdict = check(&request, &rules);
+                    if rules.is_component(&request.user_info.username) {
+                        return verdict;
+                    }
+                    networks::judge(&context.client, &request, verdict).await
+                }
+            })
+        })
     }
 }
 
@@ -208,8 +232,23 @@ fn configuration(kubevirts: &Store<KubeVirt>) -> KubeVirtConfiguration {
 
 type Check = fn(&admission::Request, &Rules) -> admission::Verdict;
 
-/// The admission webhooks under `kubevirts`' configuration, but for the one that looks at the cluster.
+const MACHINES: [(&str, Check); 2] =
+    [("/virtualmachines-validate", validate::vm), ("/virtualmachineinstances-validate-create", validate::vmi_create)];
+
+/// The admission webhooks under `kubevirts`' configuration as far as they look at nothing else of the cluster.
 pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
+    others(kubevirts, namespace).merge(judges(kubevirts, namespace, &MACHINES))
+}
+
+fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]) -> Router {
+    checks.iter().fold(Router::new(), |router, (path, check)| {
+        let (held, namespace, check) = (kubevirts.clone(), namespace.to_owned(), *check);
+        admission::route(router, path, move |request| check(request, &Rules::of(&configuration(&held), &namespace)))
+    })
+}
+
+/// Those that are not about whether a machine may be made as it is.
+fn others(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let mut router = Router::new();
     let held = kubevirts.clone();
     router = admission::route(router, "/virtualmachines-mutate", move |request| {
@@ -223,9 +262,7 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     });
     router = admission::route(router, "/migration-mutate-create", validate::migration::mutate);
     router = admission::route(router, "/vm-clone-mutate-create", validate::clone::mutate);
-    let validators: [(&str, Check); 11] = [
-        ("/virtualmachines-validate", validate::vm),
-        ("/virtualmachineinstances-validate-create", validate::vmi_create),
+    let validators: [(&str, Check); 9] = [
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
         ("/migration-validate-update", |request, _| validate::migration::update(request)),
@@ -236,11 +273,5 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
         ("/virtualmachinebackuptrackers-validate", validate::backup::tracker),
         ("/virtualmachineexports-validate", |request, _| validate::export::export(request)),
     ];
-    for (path, check) in validators {
-        let (held, namespace) = (kubevirts.clone(), namespace.to_owned());
-        router = admission::route(router, path, move |request| {
-            check(request, &Rules::of(&configuration(&held), &namespace))
-        });
-    }
-    router
+    router.merge(judges(kubevirts, namespace, &validators))
 }

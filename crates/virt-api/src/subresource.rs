@@ -1,5 +1,6 @@
 //! The subresources: each parsed path to what it does.
 
+mod address;
 mod guest;
 mod lifecycle;
 mod memory_dump;
@@ -19,9 +20,8 @@ use axum::{
     http::Method,
     response::{IntoResponse, Response},
 };
-use kit::{gate::Gate, server::Peer, store::Store};
+use kit::{gate::Gate, peer::Peers, server::Peer, store::Store};
 use kube::Client;
-use rustls::ClientConfig;
 use serde_json::json;
 
 use crate::{
@@ -39,8 +39,8 @@ pub(crate) struct Context {
     pub(crate) client: Client,
     /// Who may.
     pub(crate) gate: Gate,
-    /// TLS towards virt-handler.
-    pub(crate) tls: Arc<ClientConfig>,
+    /// virt-handlers, known by their certificates.
+    pub(crate) handlers: Peers,
     /// Namespace of the components.
     pub(crate) namespace: String,
     /// The KubeVirt object.

@@ -188,10 +188,6 @@ fn deleting(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null())
 }
 
-/// What of an instance's status decides which pods are trusted with a guest, and where its disks are.
-const TRUSTED: [&str; 6] =
-    ["activePods", "nodeName", "migrationState", "migratedVolumes", "volumeStatus", "runtimeUser"];
-
 /// What clients in Go send for a field that nobody set.
 fn is_zero(value: &Value) -> bool {
     match value {
@@ -204,13 +200,18 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Parts of the status that our components go by: whoever may change a guest may not tell them what to believe.
+/// The status is what our components go by: whoever may change a guest may not tell them what to believe. The mutating
+/// webhook has dropped what a user sent; what is different here came later, from another webhook.
 fn trusted(new: &Value, old: &Value) -> Option<Cause> {
-    let part = |object: &Value, key: &str| {
-        let found = object.get("status").and_then(|status| status.get(key)).cloned();
-        found.filter(|found| !is_zero(found)).unwrap_or(Value::Null)
+    let status = |object: &Value| {
+        let mut parts = object.get("status").and_then(Value::as_object).cloned().unwrap_or_default();
+        parts.retain(|_, part| !is_zero(part));
+        parts
     };
-    let key = TRUSTED.into_iter().find(|key| part(new, key) != part(old, key))?;
+    // What the mutating webhook gives every new guest.
+    let given = |key: &str| old.is_null() && ["phase", "phaseTransitionTimestamps"].contains(&key);
+    let (new, before) = (status(new), status(old));
+    let key = new.keys().chain(before.keys()).find(|key| !given(key) && new.get(*key) != before.get(*key))?;
     let field = format!("status.{key}");
     let message =
         format!("{field}: update of VMI object is restricted: only KubeVirt's components write it, leave it as it is");

@@ -119,7 +119,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         vmi::Inner::new(args.node_name.clone(), launcher::Pods::at(args.pods_dir), records, no_kvm, host_model, road);
     let context = vmi::Context(Arc::new(inner));
     let ready = Ready::default();
-    let public = tls::Changing::new(material.clone(), None).map_err(Error::setup("configure TLS"))?;
+    let public = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(migration::metrics::Figures(context.clone())));
@@ -127,7 +127,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let _health = kit::spawn("health", kit::server::serve_tls(listener, public.clone(), health, stop.clone()));
 
     let only = tls::Clients::Roles(trust, vec!["virt-api".to_owned()]);
-    let private = tls::Changing::new(material, Some(only)).map_err(Error::setup("configure TLS"))?;
+    // virt-api goes by the node in the certificate, which the one that all nodes share does not name.
+    let private = tls::Changing::new(own, Some(only)).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.console_port).await?;
     let consoles = server::router(context.clone());
     let _consoles = kit::spawn("consoles", kit::server::serve_tls(listener, private.clone(), consoles, stop.clone()));

@@ -1,4 +1,4 @@
-//! The leg to virt-handler: mutual TLS to its pod, one HTTP/1.1 connection for each request.
+//! The leg to virt-handler: mutual TLS to its pod, checked for role and node, one HTTP/1.1 connection for each request.
 
 use std::time::Duration;
 
@@ -6,9 +6,7 @@ use axum::body::Body;
 use http::{HeaderMap, Method, Request, Response, header};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use tokio::{net::TcpStream, time::timeout};
-use tokio_rustls::TlsConnector;
 
 use super::Context;
 use crate::{cluster, status::Refusal};
@@ -37,12 +35,9 @@ pub(super) async fn send(
         .map_err(|_| Refusal::unreachable(format!("virt-handler on node {node} does not answer on {address}:{PORT}")))?
         .map_err(|error| failed("cannot be reached", &error))?;
     let _ = stream.set_nodelay(true);
-    // The certificate is checked by role, not by name.
-    let name = ServerName::IpAddress(ip.into());
-    let stream = timeout(DIAL, TlsConnector::from(context.tls.clone()).connect(name, stream))
-        .await
-        .map_err(|_| Refusal::unreachable(format!("virt-handler on node {node} does not complete TLS")))?
-        .map_err(|error| failed("is not who it should be", &error))?;
+    // The address is what the pod's status says; who is there, the certificate says.
+    let stream =
+        context.handlers.connect(stream, node).await.map_err(|error| failed("is not who it should be", &error))?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed("does not speak HTTP", &error))?;
     kit::spawn("virt-handler", async move {

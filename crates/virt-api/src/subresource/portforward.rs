@@ -1,14 +1,10 @@
-//! Port forwarding: a websocket on one side, TCP or UDP to the guest's address on the other.
+//! Port forwarding: a websocket on one side, TCP or UDP to the address of the guest's pod on the other.
 //!
 //! A binary frame is a piece of the stream (TCP) or one datagram (UDP).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use api::kubevirt::{
-    v1::VirtualMachineInstance,
-    words::{condition, phase},
-};
 use axum::{
     extract::{
         WebSocketUpgrade,
@@ -23,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Context, Object};
+use super::{Context, Object, address::address};
 use crate::{
     cluster,
     status::{Refusal, conflict},
@@ -53,20 +49,6 @@ fn parse(rest: &[String]) -> Result<(u16, Transport), Refusal> {
     }
 }
 
-/// The guest's address on the first network that has one.
-fn address(vmi: &VirtualMachineInstance) -> Result<IpAddr, Refusal> {
-    let name = vmi.metadata.name.as_deref().unwrap_or_default();
-    let status = vmi.status.clone().unwrap_or_default();
-    if status.phase.as_deref() != Some(phase::RUNNING) {
-        return Err(conflict("virtualmachineinstance", name, "VMI is not running"));
-    }
-    if status.conditions.iter().any(|c| c.type_ == condition::PAUSED && c.status == "True") {
-        return Err(conflict("virtualmachineinstance", name, "VMI is paused"));
-    }
-    let found = status.interfaces.iter().filter_map(|interface| interface.ip_address.as_deref()?.parse().ok()).next();
-    found.ok_or_else(|| conflict("virtualmachineinstance", name, "VMI has no address yet: try again shortly"))
-}
-
 pub(super) async fn serve(
     context: &Context,
     object: &Object,
@@ -84,7 +66,8 @@ pub(super) async fn serve(
         }
         _ => cluster::vmi(client, namespace, name).await?,
     };
-    let target = SocketAddr::new(address(&vmi)?, port);
+    let pods = cluster::launchers(client, &vmi).await?;
+    let target = SocketAddr::new(address(&vmi, &pods)?, port);
     let upgrade = upgrade.protocols([PROTOCOL]).max_message_size(1 << 20);
     let unreachable = |error: &dyn std::fmt::Display| {
         Refusal::unreachable(format!("the guest does not answer on port {port}: {error}"))

@@ -3,7 +3,7 @@
 use api::kubevirt::v1::{Probe, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
-use super::{invalid, required};
+use super::{invalid, required, unserved};
 
 /// An RFC 1123 label.
 pub(super) fn is_label(text: &str) -> bool {
@@ -81,6 +81,15 @@ fn probe(field: &str, probe: Option<&Probe>, reachable: bool, causes: &mut Vec<C
             let place = format!("{field}.{name}");
             causes.push(invalid(place.clone(), format!("{place} is only allowed if the Pod Network is attached")));
         }
+    }
+    // The node's agent would be the one to connect, with what it reaches and the user does not.
+    let hosts = [
+        ("httpGet", probe.http_get.as_ref().and_then(|get| get.host.as_deref())),
+        ("tcpSocket", probe.tcp_socket.as_ref().and_then(|socket| socket.host.as_deref())),
+    ];
+    for (name, _) in hosts.into_iter().filter(|(_, host)| host.is_some_and(|host| !host.is_empty())) {
+        let why = "a probe is of the guest itself: leave the host out";
+        causes.push(unserved(format!("{field}.{name}.host"), why));
     }
     let kinds =
         [probe.tcp_socket.is_some(), probe.exec.is_some(), probe.http_get.is_some(), probe.guest_agent_ping.is_some()];

@@ -572,6 +572,17 @@ fn credentials() {
 }
 
 #[test]
+fn a_probe_reaches_nothing_but_the_guest() {
+    let why = "a probe is of the guest itself: leave the host out";
+    for (kind, host) in [("httpGet", "169.254.169.254"), ("tcpSocket", "10.96.0.1")] {
+        let probe = json!({ (kind): { "port": 80, "host": host } });
+        for name in ["readinessProbe", "livenessProbe"] {
+            kept(&format!("{SPEC}/{name}"), probe.clone(), &format!("spec.template.spec.{name}.{kind}.host"), why);
+        }
+    }
+}
+
+#[test]
 fn probes_and_names() {
     let probe = json!({ "tcpSocket": { "port": 22 } });
     check(&format!("{SPEC}/readinessProbe"), probe.clone(), &[]);
@@ -632,7 +643,10 @@ fn users_do_not_tell_components_what_to_believe() {
     assert_eq!(ask(there.clone(), there, "user"), Verdict::allow());
     let moved = json!({ "migrationState": { "targetPod": "mine" } });
     assert!(matches!(ask(Value::Null, moved, "user"), Verdict::Invalid(_)));
-    assert_eq!(ask(Value::Null, json!({ "activePods": {}, "reason": "x" }), "user"), Verdict::allow());
+    assert_eq!(ask(Value::Null, json!({ "activePods": {}, "reason": "" }), "user"), Verdict::allow());
+    assert!(matches!(ask(Value::Null, json!({ "reason": "x" }), "user"), Verdict::Invalid(_)));
+    let address = json!({ "interfaces": [{ "ipAddress": "127.0.0.1" }] });
+    assert!(matches!(ask(json!({ "interfaces": [] }), address, "user"), Verdict::Invalid(_)));
     assert_eq!(ask(Value::Null, json!({ "runtimeUser": 0, "guestOSInfo": {} }), "user"), Verdict::allow());
     assert!(matches!(ask(json!({ "runtimeUser": 107 }), json!({ "runtimeUser": 0 }), "user"), Verdict::Invalid(_)));
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod eviction;
+mod networks;
+mod reach;
 mod restore;
 mod typed;
 
@@ -34,6 +36,9 @@ struct Setup {
     client: Client,
     router: Router,
     peer: Peer,
+    /// What virt-api shows to virt-handlers, and by which it knows them.
+    material: Arc<Material>,
+    trust: Arc<Trust>,
     _api: virt_api::Server,
     _server: ApiServer,
 }
@@ -84,10 +89,10 @@ async fn setup() -> Setup {
     maps.patch("extension-apiserver-authentication", &apply, &Patch::Apply(vouching)).await.unwrap();
     let (material, trust, front) = (Material::new(), Trust::new(), Trust::new());
     let own = account(&server).await;
-    let api = virt_api::Server::start(own, "kubevirt", material, trust, front).await.unwrap();
+    let api = virt_api::Server::start(own, "kubevirt", material.clone(), trust.clone(), front).await.unwrap();
     let certificate = CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap();
     let peer = Peer { address: ([127, 0, 0, 1], 1).into(), certificates: Arc::from([certificate]) };
-    Setup { client, router: api.router(), peer, _api: api, _server: server }
+    Setup { client, router: api.router(), peer, material, trust, _api: api, _server: server }
 }
 
 impl Setup {
