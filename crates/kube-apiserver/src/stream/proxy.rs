@@ -37,6 +37,10 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
     }
     let address =
         if info.resource == "pods" { pod(streams, info, name, port)? } else { service(streams, info, name, port)? };
+    if kit::address::is_special(address.ip()) {
+        // The pod's or the endpoint's author would otherwise reach what listens for this machine only.
+        return Err(ApiError::bad_request(format!("address not allowed: {}", address.ip())));
+    }
     if scheme == "https" {
         let config = dial::tls_config(None, None).map_err(|e| failed(&e))?;
         let stream = dial::connect(address, &address.ip().to_string(), config).await.map_err(|e| failed(&e))?;
