@@ -86,7 +86,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let scrape = Scrape::new().map_err(Error::setup("configure TLS"))?;
     let counted = serve::Counted::default();
     let _serving = serve::start(&client, args.port, counted.clone(), &stop).await?;
-    let leader = lease::acquire(client.clone(), &args.namespace, "cdi-controller", &args.identity, &stop).await;
+    // Renewals do not wait behind whatever else is asked of the API server.
+    let apart = kit::client::connect("cdi-controller").await.map_err(Error::setup("reach the API server"))?;
+    let leader = lease::acquire(apart, &args.namespace, "cdi-controller", &args.identity, &stop).await;
     let Ok(leader) = leader else { return Ok(()) };
     let outside = Outside { progress: Arc::new(scrape), digests: Arc::new(Registries) };
     let running = start(client, &args, outside, &stop);

@@ -93,7 +93,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let router = health::router(ready.clone()).merge(kit::metrics::router(registry));
     let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
     ready.set(true);
-    let leader = lease::acquire(client, &args.namespace, "cdi-operator-leader-election-helper", &args.identity, &stop);
+    // Renewals do not wait behind whatever else is asked of the API server.
+    let apart = kit::client::connect("cdi-operator").await.map_err(Error::setup("reach the API server"))?;
+    let leader = lease::acquire(apart, &args.namespace, "cdi-operator-leader-election-helper", &args.identity, &stop);
     let Ok(leader) = leader.await else { return Ok(()) };
     let _running = operator.start(&stop);
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }

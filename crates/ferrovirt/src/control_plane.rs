@@ -54,6 +54,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     })?;
     restore::finish(&state)?;
     sys::process::raise_open_files()?;
+    sys::heap::keep_small().context("cannot start the thread that gives memory back")?;
     cluster::runtime()?.block_on(run(&state, arguments.detach))
 }
 

@@ -84,7 +84,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
             Some(metrics::serve(MANAGER, port, fact.registry(), &stop).await?)
         }
     };
-    let leader = lease::acquire(client.clone(), &args.namespace, MANAGER, &args.identity, &stop).await;
+    // Renewals do not wait behind whatever else is asked of the API server.
+    let apart = kit::client::connect(MANAGER).await.map_err(|error| Error::Cluster(Box::new(error)))?;
+    let leader = lease::acquire(apart, &args.namespace, MANAGER, &args.identity, &stop).await;
     let Ok(leader) = leader else { return Ok(()) };
     let _running = Operator::start(client, &args.namespace, args.image, args.controllers, &stop);
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }

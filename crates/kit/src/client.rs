@@ -13,7 +13,7 @@ pub enum Error {
     Client(#[source] kube::Error),
 }
 
-/// A client that names itself `component` in the API server's logs.
+/// A client that names itself `component` in the API server's logs, with connections of its own.
 ///
 /// # Errors
 /// When there is no configuration to use.

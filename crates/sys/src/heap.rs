@@ -22,3 +22,61 @@ pub fn bound() {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
     }
 }
+
+/// How often what lies unused is given back, and from how much on.
+const LOOK: std::time::Duration = std::time::Duration::from_secs(30);
+const UNUSED: usize = 16 << 20;
+
+/// Gives back what a storm has left: freed pieces between those in use stay with the process until somebody asks for their
+/// pages, however much they are. For a program that is to need little again after it needed much.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn keep_small() -> std::io::Result<()> {
+    let keep = || {
+        loop {
+            std::thread::sleep(LOOK);
+            if unused() > UNUSED {
+                trim();
+            }
+        }
+    };
+    std::thread::Builder::new().name("heap".to_owned()).spawn(keep).map(drop)
+}
+
+/// Bytes that the allocator holds and nobody uses.
+fn unused() -> usize {
+    // SAFETY: reads the allocator's own figures, takes no pointer.
+    unsafe { libc::mallinfo2() }.fordblks
+}
+
+/// Gives whole pages that nobody uses back to the kernel.
+fn trim() {
+    // SAFETY: the allocator locks its arenas itself; what is in use stays where it is.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    }
+
+    #[test]
+    fn what_a_storm_leaves_between_pieces_in_use_is_given_back() {
+        bound();
+        let pieces: Vec<Vec<u8>> = (0..100_000).map(|_| vec![1; 1000]).collect();
+        let high = resident();
+        // One piece of a hundred stays, so that the end of the heap never comes free.
+        let kept: Vec<Vec<u8>> = pieces.into_iter().step_by(100).collect();
+        assert!(unused() > UNUSED);
+        trim();
+        let low = resident();
+        assert!(high - low > 60 << 20, "{high} bytes became {low}");
+        assert_eq!(kept.len(), 1000);
+    }
+}

@@ -89,7 +89,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let _serving = serve(&args, &client, ready.clone(), figures.clone(), stop.clone()).await?;
     // A replica that waits its turn is as healthy as the one that leads.
     ready.set(true);
-    let leader = lease::acquire(client.clone(), &args.namespace, "virt-controller", &args.identity, &stop).await;
+    // Renewals do not wait behind whatever else is asked of the API server.
+    let apart = kit::client::connect("virt-controller").await.map_err(Error::setup("reach the API server"))?;
+    let leader = lease::acquire(apart, &args.namespace, "virt-controller", &args.identity, &stop).await;
     let Ok(leader) = leader else { return Ok(()) };
     let exporter = args.exporter_image.as_deref().unwrap_or(&args.launcher_image);
     let images = Images { launcher: &args.launcher_image, exporter };

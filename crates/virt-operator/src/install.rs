@@ -214,7 +214,10 @@ fn deployment() -> Value {
                             { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
                             { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
                         ],
-                        "ports": [{ "name": "metrics", "containerPort": 8443, "protocol": "TCP" }],
+                        "ports": [
+                            { "name": "metrics", "containerPort": 8443, "protocol": "TCP" },
+                            { "name": "webhooks", "containerPort": 8444, "protocol": "TCP" },
+                        ],
                         "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
                         "readinessProbe": probe("/readyz", 0, 5),
                         "livenessProbe": probe("/healthz", 15, 30),

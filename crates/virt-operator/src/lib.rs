@@ -58,6 +58,9 @@ pub struct Args {
     /// Port for webhooks, health and metrics.
     #[arg(long, default_value_t = 8443)]
     pub port: u16,
+    /// A port for webhooks alone, where tools of KubeVirt look for them.
+    #[arg(long, default_value_t = 8444)]
+    pub webhook_port: u16,
 }
 
 /// Runs until SIGTERM, or until another replica leads.
@@ -83,17 +86,22 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let ready = Ready::default();
     let operator = Operator::new(client.clone(), images, material.clone());
-    let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
+    let listen = async |port: u16| {
+        let bound = tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port)).await;
+        bound.map_err(Error::setup("listen"))
+    };
+    let (listener, webhooks) = (listen(args.port).await?, listen(args.webhook_port).await?);
     let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let all = Api::<KubeVirt>::all(client.clone());
     let _obeying = tls::follow(all, watcher::Config::default(), vec![config.clone()], asked);
-    let router = health::router(ready.clone())
-        .merge(metrics::router(Registry::default()))
-        .merge(webhook::router(operator.context.kubevirts.clone(), client.clone()));
-    let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
+    let judging = webhook::router(operator.context.kubevirts.clone(), client.clone());
+    let router = health::router(ready.clone()).merge(metrics::router(Registry::default())).merge(judging.clone());
+    let _server = kit::spawn("server", server::serve_tls(listener, config.clone(), router, stop.clone()));
+    let _webhooks = kit::spawn("webhooks", server::serve_tls(webhooks, config, judging, stop.clone()));
     ready.set(true);
-    let leader = lease::acquire(client, &args.namespace, "virt-operator", &args.identity, &stop).await;
+    // Renewals do not wait behind whatever else is asked of the API server.
+    let apart = kit::client::connect("virt-operator").await.map_err(Error::setup("reach the API server"))?;
+    let leader = lease::acquire(apart, &args.namespace, "virt-operator", &args.identity, &stop).await;
     let Ok(leader) = leader else { return Ok(()) };
     let _running = operator.start(&stop);
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }

@@ -34,6 +34,7 @@ fn router() -> Router {
         )
         .route("/stuck", get(std::future::pending::<()>))
         .route("/quick", get(async || "done"))
+        .route("/apis/coordination.k8s.io/v1/namespaces/n/leases/a", get(async || "renewed"))
         .layer(axum::middleware::from_fn_with_state(Fairness::new(limits), layer))
 }
 
@@ -101,4 +102,17 @@ async fn a_queue_has_an_end() {
     let begun = tokio::time::Instant::now();
     let first = asked.join_next().await.unwrap().unwrap().unwrap();
     assert_eq!((first.status(), begun.elapsed()), (StatusCode::TOO_MANY_REQUESTS, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_busy_still_renews_his_lease() {
+    let router = router();
+    let mut stuck = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        stuck.spawn(router.clone().oneshot(request("busy", "/stuck", true)));
+    }
+    tokio::task::yield_now().await;
+    let status = async |path: &str| router.clone().oneshot(request("busy", path, true)).await.unwrap().status();
+    assert_eq!(status("/quick").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status("/apis/coordination.k8s.io/v1/namespaces/n/leases/a").await, StatusCode::OK);
 }
