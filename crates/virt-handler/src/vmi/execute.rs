@@ -90,7 +90,7 @@ struct Held {
 impl Held {
     /// Whether what was met at `now` has to be told: what passes by itself, only when it does not.
     fn is_news(&mut self, error: &Error, now: Timestamp) -> bool {
-        let passes = matches!(error, Error::NotThereYet(_));
+        let passes = matches!(error, Error::NotThereYet(_) | Error::NoLauncher { .. } | Error::Crowded { .. });
         !passes || now.duration_since(*self.passing.get_or_insert(now)) >= PASSING
     }
 
@@ -551,7 +551,7 @@ pub(crate) fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
 /// The launcher that answers, among the VMI's pods on this node: one that a migration left may linger beside it.
 async fn find(context: &Context, vmi: &VirtualMachineInstance, spent: &str) -> Result<Launcher, Error> {
     let pods = vmi.status.as_ref().map(|status| status.active_pods.clone()).unwrap_or_default();
-    let mut failed = Error::PodUid(String::new());
+    let mut failed = Error::NotThereYet(format!("none of its pods is known to be on node {}", context.node));
     for (pod, _) in pods.into_iter().filter(|(pod, node)| *node == context.node && pod != spent) {
         match launcher::connect(&context.pods, &pod).await {
             Ok(launcher) => return Ok(launcher),
@@ -566,9 +566,8 @@ fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step:
     tracing::info!(vmi = %vmi.name_any(), step = ?step, error = %message, "a step failed and will be tried again");
     let reason = match step {
         Step::Plug => "FailedPlugNetwork",
-        Step::Sync => "SyncFailed",
-        // A launcher that cannot be reached yet is no news.
-        Step::Connect | Step::Shutdown | Step::Kill => return,
+        Step::Connect | Step::Sync => "SyncFailed",
+        Step::Shutdown | Step::Kill => return,
     };
     let mut held = guest.held();
     if !held.is_news(error, clock::now()) {
@@ -753,6 +752,10 @@ mod tests {
         }
         held.passing = None;
         assert!(!held.is_news(&passes, at(91)), "it has passed meanwhile");
+        // A pod that is just starting has no launcher yet; one that has none for long is something to know.
+        let mut held = Held::default();
+        let absent = Error::no_launcher("p")(std::io::Error::from(std::io::ErrorKind::NotFound));
+        assert_eq!([0, 19, 20].map(|second| held.is_news(&absent, at(second))), [false, false, true]);
     }
 
     #[test]

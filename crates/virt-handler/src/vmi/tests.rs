@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::kubevirt::v1::VirtualMachineInstance;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request as HttpRequest, Response as HttpResponse};
-use futures::{Stream, StreamExt as _};
+use futures::Stream;
 use kit::peer::Peers;
 use kit::shutdown::CancellationToken;
 use kit::store::Key;
@@ -22,7 +22,6 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
-use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
 use tonic::{Request, Response, Status};
 
 use super::{Context, Inner, work};
@@ -45,8 +44,14 @@ macro_rules! never_answered {
             type WatchStream = Pin<Box<dyn Stream<Item = Result<DomainState, Status>> + Send>>;
 
             async fn watch(&self, _: Request<Empty>) -> Result<Response<Self::WatchStream>, Status> {
-                let states = WatchStream::new(self.states.clone());
-                Ok(Response::new(Box::pin(states.map(Ok))))
+                let mut states = self.states.clone();
+                states.mark_changed();
+                let next = |mut states: watch::Receiver<DomainState>| async move {
+                    states.changed().await.ok()?;
+                    let state = states.borrow_and_update().clone();
+                    Some((Ok(state), states))
+                };
+                Ok(Response::new(Box::pin(futures::stream::unfold(states, next))))
             }
 
             async fn sync(&self, _: Request<SyncRequest>) -> Result<Response<Empty>, Status> {
@@ -205,7 +210,9 @@ impl Scene {
         let listener = UnixListener::from_std(listener.into()).unwrap();
         let serving = tonic::transport::Server::builder()
             .add_service(LauncherServer::new(Played { states, answers }))
-            .serve_with_incoming(UnixListenerStream::new(listener));
+            .serve_with_incoming(futures::stream::unfold(listener, |listener| async move {
+                Some((listener.accept().await.map(|(stream, _)| stream), listener))
+            }));
         self.held.push(Box::new(kit::spawn("launcher", async move { drop(serving.await) })));
         self.context.queue.add(Key::new("n", &name));
         (name, told)
