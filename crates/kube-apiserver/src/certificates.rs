@@ -46,8 +46,8 @@ pub(crate) async fn after_write(server: &ApiServer, object: &Arc<Object>) {
     let parsed = STANDARD.decode(text(&csr, "/spec/request")).ok().and_then(|pem| String::from_utf8(pem).ok());
     let Some(request) = parsed.as_deref().and_then(Request::parse) else { return };
     if !is(&csr, "Approved") {
-        let node = |name: &str| server.store().get("nodes", "", name).map(|node| node.value());
-        let Some(why) = approval::of(server.authorizer(), &csr, signer, &request, node) else { return };
+        let hosts_of = |node: &str| server.edges().pki.hosts_of(node);
+        let Some(why) = approval::of(server.authorizer(), &csr, signer, &request, hosts_of) else { return };
         condition::set(&mut csr, "Approved", "AutoApproved", why);
     }
     let usages = crate::authz::view::strings(&csr, "/spec/usages");

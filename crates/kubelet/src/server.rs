@@ -1,10 +1,11 @@
 //! The agent's HTTPS server: exec, attach, logs, port-forward and CSI drivers for the API server, and a few pages about
 //! the node.
 //!
-//! Only holders of a client certificate of the cluster's authority get here; of those only the API server and
-//! administrators are answered, whatever the path.
+//! Only holders of a client certificate of the cluster's authority get here, and each is answered what the API server says
+//! it may see or do on this node.
 
 mod attach;
+mod authorization;
 mod channels;
 mod csi;
 mod exec;
@@ -15,6 +16,7 @@ mod stats;
 
 use std::sync::Arc;
 
+use authorization::Authorization;
 use axum::{
     Extension, Json, Router,
     extract::{Request, State},
@@ -36,9 +38,6 @@ use crate::{
     pods::Known,
 };
 
-const API_SERVER: &str = "kube-apiserver-kubelet-client";
-const ADMINISTRATORS: &str = "system:masters";
-
 /// What handlers share.
 #[derive(Clone)]
 pub(crate) struct Site {
@@ -54,7 +53,8 @@ pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: Cancellat
     };
     let listener = TcpListener::bind(server.address).await;
     let listener = listener.map_err(|source| Error::Listen { what: server.address.to_string(), source })?;
-    let router = router(Site { context, known }).layer(middleware::from_fn(admit));
+    let gate = Arc::new(Authorization::new(context.client.clone(), &context.config.node_name));
+    let router = router(Site { context, known }).layer(middleware::from_fn_with_state(gate, admit));
     kit::server::serve_tls(listener, server.tls, router, shutdown).await;
     Ok(())
 }
@@ -75,14 +75,22 @@ pub(crate) fn router(site: Site) -> Router {
         .with_state(site)
 }
 
-async fn admit(peer: Option<Extension<Peer>>, request: Request, next: Next) -> Response {
-    let identity = peer.and_then(|Extension(peer)| peer.identity());
-    let admitted =
-        identity.is_some_and(|who| who.name == API_SERVER || who.organizations.iter().any(|o| o == ADMINISTRATORS));
-    if admitted {
-        next.run(request).await
-    } else {
-        refuse(StatusCode::FORBIDDEN, "this certificate may not use the kubelet")
+async fn admit(
+    State(gate): State<Arc<Authorization>>,
+    peer: Option<Extension<Peer>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(identity) = peer.and_then(|Extension(peer)| peer.identity()) else {
+        return refuse(StatusCode::UNAUTHORIZED, "Unauthorized");
+    };
+    match gate.allows(&identity, request.method(), request.uri().path()).await {
+        Ok(true) => next.run(request).await,
+        Ok(false) => refuse(StatusCode::FORBIDDEN, format!("{:?} may not use the kubelet for this", identity.name)),
+        Err(error) => {
+            tracing::warn!(user = identity.name, error = %kit::Chain(&error), "the API server was not asked who may");
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "the API server does not say whether this is allowed")
+        }
     }
 }
 

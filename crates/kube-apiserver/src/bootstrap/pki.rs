@@ -183,7 +183,19 @@ impl Pki {
     /// # Errors
     /// As [`Self::client`].
     pub fn kubelet_client(&self) -> Result<Pair, PkiError> {
-        self.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
+        self.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "")
+    }
+
+    /// The hosts a node's kubelet was given a serving certificate for when the node was made; None when this authority made
+    /// no such node.
+    #[must_use]
+    pub fn hosts_of(&self, node: &str) -> Option<Vec<String>> {
+        let is_name = |name: &str| {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+            !name.is_empty() && name.len() <= 253 && name.chars().all(plain) && !name.starts_with('.')
+        };
+        let file = self.dir.as_deref().filter(|_| is_name(node))?.join(format!("kubelet-{node}-server.crt"));
+        names_of(&std::fs::read_to_string(file).ok()?).map(|(_, hosts)| hosts)
     }
 
     /// What the API server shows to extension API servers, signed by the front-proxy CA.
@@ -227,6 +239,7 @@ impl Pki {
         let fits = |pair: &Pair| {
             names_of(&pair.certificate)
                 .is_some_and(|(cn, names)| cn == common_name && wanted.iter().all(|w| names.contains(w)))
+                && organization_of(&pair.certificate).is_some_and(|found| found == organization)
                 && chains(&by.certificate, &pair.certificate)
         };
         kept(self.dir.as_deref(), stem, fits, || {
@@ -342,6 +355,14 @@ fn names_of(pem: &str) -> Option<(String, Vec<String>)> {
     })
 }
 
+/// The subject's organization, empty when there is none.
+fn organization_of(pem: &str) -> Option<String> {
+    parsed(pem, |c| match c.subject().iter_organization().next() {
+        Some(organization) => organization.as_str().ok().map(str::to_owned),
+        None => Some(String::new()),
+    })
+}
+
 /// A kubeconfig for one user with embedded credentials.
 #[must_use]
 pub fn kubeconfig(server: &str, ca_pem: &str, user: &str, pair: &Pair) -> String {
@@ -373,6 +394,26 @@ mod tests {
         assert_ne!(first.certificate, wider.certificate);
         let user = crate::authn::certificate::user_of(&der(&Pki::open(None).unwrap().kubelet("n1").unwrap())).unwrap();
         assert_eq!((user.name.as_str(), user.groups[0].as_str()), ("system:node:n1", "system:nodes"));
+    }
+
+    #[test]
+    fn the_client_of_kubelets_is_in_no_group_also_where_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(Some(dir.path())).unwrap();
+        let old = pki.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters").unwrap();
+        let new = pki.kubelet_client().unwrap();
+        assert_ne!(old.certificate, new.certificate);
+        let user = crate::authn::certificate::user_of(&der(&new)).unwrap();
+        assert_eq!(user.groups, ["system:authenticated"]);
+    }
+
+    #[test]
+    fn the_hosts_of_a_node_are_those_it_was_made_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(Some(dir.path())).unwrap();
+        pki.kubelet_server("n1", &["n1".to_owned(), "10.0.0.1".to_owned()]).unwrap();
+        assert_eq!(pki.hosts_of("n1").unwrap(), ["n1", "10.0.0.1"]);
+        assert_eq!((pki.hosts_of("n2"), pki.hosts_of("../n1"), pki.hosts_of("")), (None, None, None));
     }
 
     fn der(pair: &Pair) -> Vec<u8> {

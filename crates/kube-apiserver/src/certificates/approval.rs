@@ -1,14 +1,15 @@
 //! Which requests need no person to approve them: those of nodes, for certificates of nodes.
 //!
 //! A client certificate is approved for whoever may `create` the subresource `selfnodeclient` of signing requests (for a
-//! node itself) or `nodeclient` (for any node); a serving certificate for the node itself, and for its own addresses.
+//! node itself) or `nodeclient` (for any node); a serving certificate for the node itself, and for the hosts it was made
+//! with. What the Node's status says of its addresses does not count: the node writes that itself.
 
 use serde_json::Value;
 
 use super::request::Request;
 use super::signer::{NODE, NODES, Signer};
 use crate::authz::Authorizer;
-use crate::authz::view::{items, strings, text};
+use crate::authz::view::{strings, text};
 use crate::request::{RequestInfo, User};
 
 /// Why the request is approved; None when somebody has to look at it.
@@ -17,7 +18,7 @@ pub(super) fn of(
     csr: &Value,
     signer: Signer,
     request: &Request,
-    node: impl Fn(&str) -> Option<Value>,
+    hosts_of: impl Fn(&str) -> Option<Vec<String>>,
 ) -> Option<&'static str> {
     signer.check(request, &strings(csr, "/spec/usages")).ok()?;
     let user = requestor(csr);
@@ -29,7 +30,7 @@ pub(super) fn of(
         Signer::KubeletClient if may(authorizer, &user, "nodeclient") => {
             Some("Auto approving kubelet client certificate after SubjectAccessReview.")
         }
-        Signer::KubeletServing if own && serves(&user, request, node) => {
+        Signer::KubeletServing if own && serves(&user, request, hosts_of) => {
             Some("Auto approving the serving certificate of the node that asks for it.")
         }
         _ => None,
@@ -59,12 +60,10 @@ fn may(authorizer: &Authorizer, user: &User, subresource: &str) -> bool {
     authorizer.allows(user, &wanted)
 }
 
-/// Whether a node asks for no host that the cluster does not know it by.
-fn serves(user: &User, request: &Request, node: impl Fn(&str) -> Option<Value>) -> bool {
+/// Whether a node asks for no host but those it was made with.
+fn serves(user: &User, request: &Request, hosts_of: impl Fn(&str) -> Option<Vec<String>>) -> bool {
     let Some(name) = user.name.strip_prefix(NODE).filter(|_| user.groups.iter().any(|group| group == NODES)) else {
         return false;
     };
-    let Some(node) = node(name) else { return false };
-    let known: Vec<&str> = items(&node, "/status/addresses").iter().map(|a| text(a, "/address")).collect();
-    request.hosts().iter().all(|host| known.contains(&host.as_str()))
+    hosts_of(name).is_some_and(|known| request.hosts().iter().all(|host| known.contains(host)))
 }

@@ -9,13 +9,19 @@ use tokio_rustls::client::TlsStream;
 
 use super::Streams;
 use crate::aggregation::dial;
+use crate::authn::certificate::user_of;
 use crate::authz::view::{items, text};
 use crate::error::ApiError;
 use crate::request::RequestInfo;
 
+/// What a node's name follows in its user name.
+const NODE: &str = "system:node:";
+
 /// A node's kubelet.
 #[derive(Clone, Debug)]
 pub(super) struct Kubelet {
+    /// Whose it is.
+    node: String,
     /// Where it listens.
     pub(super) address: SocketAddr,
 }
@@ -44,7 +50,7 @@ impl Streams {
             .and_then(|p| u16::try_from(p).ok())
             .filter(|p| *p != 0)
             .unwrap_or(10250);
-        Ok(Kubelet { address: SocketAddr::new(address, port) })
+        Ok(Kubelet { node: name.to_owned(), address: SocketAddr::new(address, port) })
     }
 
     /// The kubelet that runs a pod.
@@ -57,13 +63,22 @@ impl Streams {
         self.kubelet_of_node(node)
     }
 
-    /// Opens a TLS connection to a kubelet.
+    /// Opens a TLS connection to a kubelet. The address is the node's own word: that it is the node's, the certificate says.
     pub(super) async fn open(&self, kubelet: &Kubelet) -> Result<TlsStream<TcpStream>, ApiError> {
         let config = self.tls.clone().map_err(|e| ApiError::internal(format!("kubelet client: {e}")))?;
         let host = kubelet.address.ip().to_string();
-        dial::connect(kubelet.address, &host, config)
-            .await
-            .map_err(|e| ApiError::internal(format!("Internal error occurred: error dialing backend: {e}")))
+        let failed = |why: &dyn std::fmt::Display| {
+            ApiError::internal(format!("Internal error occurred: error dialing backend: {why}"))
+        };
+        let stream = dial::connect(kubelet.address, &host, config).await.map_err(|error| failed(&error))?;
+        let leaf = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let found = leaf.and_then(|leaf| user_of(leaf)).map(|user| user.name).unwrap_or_default();
+        let expected = format!("{NODE}{}", kubelet.node);
+        if found != expected {
+            let why = format!("tls: {} shows the certificate of {found:?}, expected {expected:?}", kubelet.address);
+            return Err(failed(&why));
+        }
+        Ok(stream)
     }
 }
 

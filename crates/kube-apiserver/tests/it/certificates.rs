@@ -8,6 +8,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use kube_apiserver::request::User;
+use kube_apiserver::{ApiServer, Config};
 use rcgen::{CertificateParams, DnType, KeyPair};
 use serde_json::{Value, json};
 
@@ -68,7 +69,10 @@ const KUBELET: &str = "kube-apiserver-client-kubelet";
 
 #[tokio::test]
 async fn nodes_get_their_own_certificates_at_once() {
-    let server = super::server().await;
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { pki_dir: Some(dir.path().to_owned()), ..Config::default() };
+    let server = ApiServer::open(config).await.unwrap();
+    server.edges().pki.kubelet_server("n1", &["n1".to_owned(), "10.0.0.1".to_owned()]).unwrap();
     let admin = server.client();
     let n1 = server.client_as(user("system:node:n1", "system:nodes"));
     ask(&n1, "own", KUBELET, request("system:node:n1/system:nodes", &[]), "client auth").await.unwrap();
@@ -80,13 +84,17 @@ async fn nodes_get_their_own_certificates_at_once() {
     let node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
     let nodes: Api<Node> = Api::all(n1.clone());
     nodes.create(&PostParams::default(), &node).await.unwrap();
-    let known = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "n1"}]}});
+    // A node that has been taken over writes what it likes about itself.
+    let known = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"},
+        {"type": "InternalIP", "address": "10.0.0.2"}, {"type": "Hostname", "address": "bank.example"}]}});
     nodes.patch_status("n1", &PatchParams::default(), &Patch::Merge(known)).await.unwrap();
     let serving = |hosts: &[&str]| request("system:node:n1/system:nodes", hosts);
     ask(&n1, "serves", "kubelet-serving", serving(&["n1", "10.0.0.1"]), "server auth").await.unwrap();
     assert_eq!(state(&admin, "serves").await, SERVING);
-    ask(&n1, "lies", "kubelet-serving", serving(&["bank.example"]), "server auth").await.unwrap();
-    assert_eq!(state(&admin, "lies").await, "");
+    for (name, host) in [("lies", "bank.example"), ("steals", "10.0.0.2")] {
+        ask(&n1, name, "kubelet-serving", serving(&["n1", host]), "server auth").await.unwrap();
+        assert_eq!(state(&admin, name).await, "");
+    }
 }
 
 #[tokio::test]
