@@ -49,7 +49,7 @@ use source::Source;
 use crate::{
     context::{Context, claim_word, reference},
     error::{self, Error},
-    patch,
+    limits, patch,
     snapshot::source_word,
     write,
 };
@@ -259,7 +259,8 @@ async fn exporter(
         let deadline = status::deadline(export, lifetimes, now);
         let secret = format!("secret-{}", names::random(10));
         let wanted = pod::Wanted { export, source, token, secret: &secret, image, lifetimes, deadline, tls: &tls };
-        let wanted = pod::render(&wanted).map_err(Error::Render)?;
+        let mut wanted = pod::render(&wanted).map_err(Error::Render)?;
+        limits::meet(context, &mut wanted, &namespace, 1).await?;
         let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
         return match api.create(&PostParams::default(), &wanted).await {
             Ok(made) => {

@@ -19,6 +19,7 @@ use plan::{Holder, Wanted};
 use crate::{
     context::{Context, owner_word, reference},
     error::Error,
+    limits,
     settings::Settings,
     vmi::claims::{self, Claims},
     vmi::plan as vmi_plan,
@@ -111,7 +112,7 @@ pub(crate) async fn attach(
     }
     for volumes in plan.create {
         let pod = pod::render(vmi, launcher, &volumes, settings).map_err(Error::Render)?;
-        if let Some(created) = create(context, vmi, &pod).await? {
+        if let Some(created) = create(context, vmi, pod).await? {
             holders.push(pod::holder(&created));
         }
     }
@@ -146,14 +147,16 @@ pub(crate) async fn beside(
         return Err(Error::Attaching(holder.name.clone()));
     }
     let pod = pod::render(vmi, target, &volumes, &context.settings()).map_err(Error::Render)?;
-    create(context, vmi, &pod).await?;
-    Err(Error::Attaching(pod.name_any()))
+    let name = pod.name_any();
+    create(context, vmi, pod).await?;
+    Err(Error::Attaching(name))
 }
 
-async fn create(context: &Context, vmi: &VirtualMachineInstance, pod: &Pod) -> Result<Option<Pod>, Error> {
+async fn create(context: &Context, vmi: &VirtualMachineInstance, mut pod: Pod) -> Result<Option<Pod>, Error> {
     let (namespace, name) = (vmi.namespace().unwrap_or_default(), pod.name_any());
+    limits::meet(context, &mut pod, &namespace, 1).await?;
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    match api.create(&PostParams::default(), pod).await {
+    match api.create(&PostParams::default(), &pod).await {
         Ok(mut created) => {
             let message = format!("Created attachment pod {name}");
             context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);

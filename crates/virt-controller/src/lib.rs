@@ -17,6 +17,7 @@ pub mod evacuation;
 pub mod export;
 mod hindrance;
 pub mod hotplug;
+pub mod limits;
 pub mod migration;
 pub mod node;
 pub mod patch;

@@ -30,7 +30,7 @@ use crate::node::loss::Fate;
 use crate::{
     context::{self, Context, owner_word, pod_words, reference, vmi_words},
     error::{self, Error},
-    hotplug, migration, patch, stand_in, volumes_update, write,
+    hotplug, limits, migration, patch, stand_in, volumes_update, write,
 };
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
@@ -197,7 +197,8 @@ async fn create_pod(
 ) -> Result<Pod, Error> {
     let namespace = vmi.namespace().unwrap_or_default();
     state::ensure(context, vmi, claims).await?;
-    let pod = pod::render(vmi, claims, settings, emulation).map_err(Error::Render)?;
+    let mut pod = pod::render(vmi, claims, settings, emulation).map_err(Error::Render)?;
+    limits::meet(context, &mut pod, &namespace, limits::vcpus(vmi)).await?;
     let message = format!("Created virtual machine pod {}", pod.name_any());
     stored(context, &pod, &namespace, &reference(vmi), (&reference(vmi), message)).await
 }

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     context::{Context, migration_words, reference, vmi_words},
     error::Error,
-    hotplug, patch, stand_in,
+    hotplug, limits, patch, stand_in,
     vmi::{self, active, pod::placement},
     volumes_update::request,
 };
@@ -138,7 +138,9 @@ async fn create_pod(context: &Context, subject: &Subject<'_>) -> Result<(), Erro
     let mut claims = context.claims_of(&there);
     vmi::state::at_target(context, &there, migration, &mut claims).await?;
     let moved = (&there, active::active(guest, subject.pods));
-    let pod = target_pod::render(migration, moved, &claims, &settings, emulation, &required).map_err(Error::Render)?;
+    let pod = target_pod::render(migration, moved, &claims, &settings, emulation, &required);
+    let mut pod = pod.map_err(Error::Render)?;
+    limits::meet(context, &mut pod, &namespace, limits::vcpus(&there)).await?;
     let message = format!("Created migration target pod {}", pod.name_any());
     vmi::stored(context, &pod, &namespace, &reference(guest), (&reference(migration), message)).await.map(drop)
 }

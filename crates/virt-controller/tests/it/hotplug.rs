@@ -26,7 +26,7 @@ pub(crate) async fn running() -> Cluster {
 }
 
 /// Gives the VM's template these volumes beside its first.
-async fn template(cluster: &Cluster, names: &[&str]) {
+pub(crate) async fn template(cluster: &Cluster, names: &[&str]) {
     let vm: Value = serde_json::to_value(machine("Always")).unwrap();
     let spec = &vm["spec"]["template"]["spec"];
     let mut volumes = spec["volumes"].as_array().unwrap().clone();

@@ -15,6 +15,7 @@ mod local_disks;
 mod loss;
 mod memory_dump;
 mod migration;
+mod quotas;
 mod snapshot;
 mod state;
 mod storage;

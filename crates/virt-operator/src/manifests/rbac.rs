@@ -133,6 +133,8 @@ fn controller_cluster() -> Value {
         rule("", &["events"], &["create", "patch"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["namespaces"], READ),
+        // Which limits the pods of guests need.
+        rule("", &["resourcequotas"], &["list"]),
         // Disks that move with their guests: into claims of their own, and back under their claims' names.
         rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
