@@ -31,7 +31,7 @@ enum Layer {
 fn layer(name: &str) -> Option<Layer> {
     Some(match name {
         "api" => Layer::Api,
-        "kit" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "images" => Layer::Library,
+        "kit" | "origin" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "images" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
         "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
         | "cdi" => Layer::Component,

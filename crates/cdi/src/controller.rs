@@ -37,7 +37,7 @@ pub mod write;
 use std::sync::Arc;
 
 use context::{Context, Inner, Work};
-use cron::poll::{Digests, Registries};
+use cron::poll::{Digests, Polls, Registries};
 use kit::{
     Chain, Task,
     events::Recorder,
@@ -121,6 +121,7 @@ pub fn start(client: Client, args: &Args, outside: Outside, stop: &CancellationT
         pull_policy: args.pull_policy.clone(),
         progress: outside.progress,
         digests: outside.digests,
+        polls: Polls::default(),
         queue: Queue::default(),
         volumes: Store::default(),
         claims: Store::default(),

@@ -24,7 +24,7 @@ pub use gcs::{Object as GcsObject, gcs};
 pub use http::{Web, web};
 pub use imageio::{EngineDisk, Transfer, imageio};
 pub use openstack::{CloudImage, openstack};
-pub use registry::{ContainerImage, ImageDisk, image};
+pub use registry::{ContainerImage, ImageDisk, digest as image_digest, image};
 pub use s3::{Object as S3Object, s3};
 
 use std::fs::File;

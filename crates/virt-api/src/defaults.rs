@@ -294,12 +294,12 @@ pub fn answer(before: &Value, after: &Value) -> Verdict {
     }
 }
 
-/// `/virtualmachines-mutate`.
-pub fn mutate_machine(request: &Request, defaults: &Defaults) -> Verdict {
+/// `/virtualmachines-mutate`, where `noted` is the object with what else is to be known of it.
+pub fn mutate_machine(request: &Request, noted: Value, defaults: &Defaults) -> Verdict {
     if request.object.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null()) {
         return Verdict::allow();
     }
-    let after = machine(request.object.clone(), request.operation == "CREATE", defaults);
+    let after = machine(noted, request.operation == "CREATE", defaults);
     answer(&request.object, &after)
 }
 

@@ -6,6 +6,7 @@
 //! ```
 
 mod cluster;
+mod copies;
 pub mod defaults;
 pub mod discovery;
 mod eviction;
@@ -191,6 +192,7 @@ impl Server {
         });
         others(&self.context.kubevirts, &self.context.namespace)
             .merge(self.machines())
+            .merge(self.noting())
             .merge(migrations)
             .merge(restores)
             .merge(evictions)
@@ -213,9 +215,26 @@ impl Server {
                     if rules.is_component(&request.user_info.username) {
                         return verdict;
                     }
-                    networks::judge(&context.client, &request, verdict).await
+                    let verdict = networks::judge(&context.client, &request, verdict).await;
+                    copies::judge(&context.client, &request, verdict).await
                 }
             })
+        })
+    }
+
+    /// The webhook that completes VMs, and notes what their disks may be copied from.
+    fn noting(&self) -> Router {
+        let context = self.context.clone();
+        admission::route_looking(Router::new(), "/virtualmachines-mutate", move |request| {
+            let context = context.clone();
+            async move {
+                let configuration = configuration(&context.kubevirts);
+                let component = Rules::of(&configuration, &context.namespace).is_component(&request.user_info.username);
+                match copies::note(&context.client, &request, component).await {
+                    Ok(noted) => defaults::mutate_machine(&request, noted, &Defaults::of(&configuration)),
+                    Err(unanswered) => unanswered,
+                }
+            }
         })
     }
 }
@@ -237,7 +256,11 @@ const MACHINES: [(&str, Check); 2] =
 
 /// The admission webhooks under `kubevirts`' configuration as far as they look at nothing else of the cluster.
 pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
-    others(kubevirts, namespace).merge(judges(kubevirts, namespace, &MACHINES))
+    let held = kubevirts.clone();
+    let defaulting = admission::route(Router::new(), "/virtualmachines-mutate", move |request| {
+        defaults::mutate_machine(request, request.object.clone(), &Defaults::of(&configuration(&held)))
+    });
+    others(kubevirts, namespace).merge(defaulting).merge(judges(kubevirts, namespace, &MACHINES))
 }
 
 fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]) -> Router {
@@ -250,10 +273,6 @@ fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]
 /// Those that are not about whether a machine may be made as it is.
 fn others(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let mut router = Router::new();
-    let held = kubevirts.clone();
-    router = admission::route(router, "/virtualmachines-mutate", move |request| {
-        defaults::mutate_machine(request, &Defaults::of(&configuration(&held)))
-    });
     let (held, own) = (kubevirts.clone(), namespace.to_owned());
     router = admission::route(router, "/virtualmachineinstances-mutate", move |request| {
         let now = clock::seconds(clock::now()).to_string();

@@ -184,7 +184,7 @@ pub fn status(request: &Request) -> Verdict {
     Verdict::of_causes(causes)
 }
 
-fn deleting(object: &Value) -> bool {
+pub(crate) fn deleting(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null())
 }
 

@@ -41,6 +41,9 @@ pub enum Error {
     /// Somebody may not have what is asked for in their name.
     #[error("{0}")]
     Forbidden(String),
+    /// What a disk is to be copied from cannot be found.
+    #[error("{0}")]
+    NoSource(String),
     /// The process could not be set up.
     #[error("cannot {what}")]
     Setup {

@@ -5,7 +5,7 @@ pub mod hotplug;
 pub mod instance;
 pub mod memory_dump;
 pub mod plan;
-mod provision;
+pub(crate) mod provision;
 pub mod snapshots;
 pub mod status;
 

@@ -10,6 +10,7 @@ use kit::admission::{self, Cause, Request, Verdict};
 use kit::{Chain, clock};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
+use origin::follow::{self, Dead};
 use serde_json::{Value, json};
 
 use super::validate::{cron, datavolume, deny, installation, populator, read, transfer};
@@ -86,14 +87,17 @@ async fn mutate(context: &Context, request: &Request) -> Judged {
         return Ok(Verdict::allow());
     }
     let (namespace, name) = place(request, &volume);
+    if clone::is_filled(&volume) {
+        return Ok(Verdict::allow());
+    }
     let filled = clone::comes_filled(&volume);
-    let reference = match look::reference(&context.client, &volume, namespace).await.map_err(unanswered)? {
-        Some(Ok(found)) => Some(found),
+    let source = match follow::live(&context.client, &volume.spec, namespace).await.map_err(unanswered)? {
+        Some(Ok(end)) => end.source,
+        // What names nothing yet is refused by the look of it.
+        Some(Err(Dead::Empty(_))) | None => return Ok(Verdict::allow()),
         Some(Err(_)) if filled => return Ok(Verdict::allow()),
-        Some(Err(cause)) => return Ok(Verdict::Invalid(vec![cause])),
-        None => None,
+        Some(Err(dead)) => return Ok(Verdict::Invalid(vec![look::dead(&dead)])),
     };
-    let Some(source) = clone::source(&volume, namespace, reference.as_ref()) else { return Ok(Verdict::allow()) };
     match clone::hindrance(&context.client, &request.user_info, &source, namespace).await {
         Ok(None) => {}
         Ok(Some(_)) | Err(_) if filled => return Ok(Verdict::allow()),

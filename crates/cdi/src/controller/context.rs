@@ -21,7 +21,12 @@ use kit::{
 use kube::{Client, Resource, ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
 
-use crate::controller::{cron::poll::Digests, populator::forklift, progress::Progress, settings::Settings};
+use crate::controller::{
+    cron::poll::{Digests, Polls},
+    populator::forklift,
+    progress::Progress,
+    settings::Settings,
+};
 
 /// One thing to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +67,8 @@ pub struct Inner {
     pub progress: Arc<dyn Progress>,
     /// What an image is now.
     pub digests: Arc<dyn Digests>,
+    /// Of which registries that is being asked.
+    pub polls: Polls,
     /// What is to be looked at.
     pub queue: Queue<Work>,
     /// DataVolumes.

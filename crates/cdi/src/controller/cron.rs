@@ -14,6 +14,7 @@ use api::cdi::{
     v1beta1::{DataImportCron, DataSource, DataVolume},
     words::{annotation, finalizer, label},
 };
+use ask::Asked;
 use jiff::Timestamp;
 use kit::{clock, queue::Next, store::Key};
 use kube::{
@@ -44,6 +45,7 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let passing = stored.spec.retention_policy.as_deref() == Some("None");
     let held = stored.finalizers().iter().any(|one| one == finalizer::DATA_IMPORT_CRON);
     if stored.metadata.deletion_timestamp.is_some() {
+        context.polls.forget(&stored.uid().unwrap_or_default());
         return if held { collect::end(context, &stored, passing).await } else { Ok(Next::Wait) };
     }
     if passing && !held {
@@ -59,18 +61,22 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     let now = clock::now();
     let due = due(&stored, now);
-    let (mut cron, mut problem) = (stored.clone(), None);
+    let (mut cron, mut problem, mut later) = (stored.clone(), None, Next::Wait);
     if due.is_none_or(|due| due <= now) && polls(&stored) {
         match ask::source(context, &stored).await {
-            Ok(found) => cron = polled(context, &stored, found, now).await?,
+            Ok(Asked::Found(found)) => cron = polled(context, &stored, found, now).await?,
+            // What was found before is gone on with meanwhile.
+            Ok(Asked::Later(next)) if noted(&stored, annotation::DESIRED_DIGEST).is_none() => return Ok(next),
+            Ok(Asked::Later(next)) => later = next,
             Err(why) => problem = Some(why),
         }
     }
-    let next = go_on(context, &mut cron, problem.as_ref(), now).await?;
+    let next = go_on(context, &mut cron, &mut problem, now).await?;
     let wait = due_after(&cron, now).map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
     Ok(match (problem, next, wait) {
         (Some(_), _, _) => Next::After(AGAIN),
         (None, Next::Wait, Some(wait)) => Next::After(wait.max(Duration::from_secs(1))),
+        (None, Next::Wait, None) => later,
         (None, next, _) => next,
     })
 }
@@ -126,7 +132,7 @@ async fn polled(
 async fn go_on(
     context: &Context,
     cron: &mut DataImportCron,
-    problem: Option<&ask::Unknown>,
+    problem: &mut Option<ask::Unknown>,
     now: Timestamp,
 ) -> Result<Next, Error> {
     let namespace = cron.namespace().unwrap_or_default();
@@ -160,7 +166,14 @@ async fn go_on(
         collect::all(context, &namespace, &name).await?;
         return Ok(Next::After(LEAVING));
     }
-    match plan::step(cron, import) {
+    let mut step = plan::step(cron, import);
+    if step == Step::Import
+        && let Err(why) = ask::permitted(context, cron).await
+    {
+        step = Step::Rest;
+        *problem = Some(why);
+    }
+    match step {
         Step::Rest => {}
         Step::Discard => {
             collect::all(context, &namespace, &name).await?;
@@ -189,7 +202,7 @@ async fn go_on(
         }
     }
     let phase = volume.as_ref().and_then(|volume| volume.status.as_ref()?.phase.as_deref()).unwrap_or_default();
-    let view = plan::View { import, phase, problem, format: &format };
+    let view = plan::View { import, phase, problem: problem.as_ref(), format: &format };
     let status = plan::status(cron, &view, now);
     if status != before {
         write_status(context, cron, &before, &status).await?;

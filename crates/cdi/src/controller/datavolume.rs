@@ -14,10 +14,10 @@ pub mod quota;
 pub mod size;
 pub mod status;
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use api::cdi::{
-    v1beta1::{DataVolume, DataVolumeSource, VolumeCloneSource, VolumeImportSource, VolumeUploadSource},
+    v1beta1::{DataVolume, VolumeCloneSource, VolumeImportSource, VolumeUploadSource},
     words::{annotation, clone_strategy, label},
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
@@ -26,6 +26,7 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
+use origin::follow;
 use plan::{Claimed, Filling};
 use serde_json::json;
 use status::View;
@@ -52,7 +53,7 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     let mut volume = stored.clone();
     let settings = context.settings();
-    let mut refused = match resolve(context, &mut volume) {
+    let mut refused = match resolve(context, &mut volume).await {
         Ok(()) => None,
         Err(Refusal(message)) => Some(("ErrSourceNotFound".to_owned(), message)),
     };
@@ -132,21 +133,18 @@ fn populator_of(claim: &PersistentVolumeClaim) -> Option<(&str, &str)> {
     crate::controller::populator::plan::source(claim)
 }
 
-/// Puts the source that a `sourceRef` names in its place.
-fn resolve(context: &Context, volume: &mut DataVolume) -> Result<(), Refusal> {
-    let Some(from) = volume.spec.source_ref.clone() else { return Ok(()) };
-    let namespace =
-        from.namespace.filter(|namespace| !namespace.is_empty()).or_else(|| volume.namespace()).unwrap_or_default();
-    let key = Key::new(namespace, from.name);
-    let found =
-        context.sources.get(&key).ok_or_else(|| Refusal(format!("DataSource {key} does not exist: waiting for it")))?;
-    let status = found.status.as_ref().and_then(|status| status.source.clone());
-    let source = status.map_or(found.spec.source, |source| *source);
-    if source.pvc.is_none() && source.snapshot.is_none() {
-        return Err(Refusal(format!("DataSource {key} names neither a PVC nor a snapshot yet: waiting for it")));
+/// Puts the source that a `sourceRef` leads to in its place.
+async fn resolve(context: &Context, volume: &mut DataVolume) -> Result<(), Refusal> {
+    if volume.spec.source.is_some() || volume.spec.source_ref.is_none() {
+        return Ok(());
     }
-    let source = DataVolumeSource { pvc: source.pvc, snapshot: source.snapshot, ..DataVolumeSource::default() };
-    volume.spec.source = Some(Box::new(source));
+    let find = |namespace: String, name: String| {
+        std::future::ready(Ok::<_, Infallible>(context.sources.get(&Key::new(namespace, name))))
+    };
+    let namespace = volume.namespace().unwrap_or_default();
+    let Ok(found) = follow::follow(&volume.spec, &namespace, find).await;
+    let end = found.transpose().map_err(|dead| Refusal(format!("{dead}: waiting for it")))?;
+    volume.spec.source = end.map(|end| Box::new(end.source.spelled()));
     Ok(())
 }
 
@@ -280,9 +278,6 @@ async fn next_checkpoints(context: &Context, volume: &DataVolume) -> Result<(), 
 
 /// A golden image that is cloned is in use: those that nobody uses are collected first.
 async fn used(context: &Context, volume: &DataVolume) -> Result<(), Error> {
-    if volume.spec.source_ref.is_none() {
-        return Ok(());
-    }
     let Some(from) = volume.spec.source.as_ref().and_then(|source| source.pvc.as_ref()) else { return Ok(()) };
     let Some(claim) = context.claims.get(&Key::new(from.namespace.as_str(), from.name.as_str())) else { return Ok(()) };
     if claim.labels().contains_key(label::DATA_IMPORT_CRON) {

@@ -166,6 +166,31 @@ async fn a_clone_carries_the_leave_of_its_maker() {
     );
     assert_eq!(allowed.params["targetNamespace"], "here");
 
+    // What is filled already copies nothing: a leave on it would be one for whoever finds it.
+    let mut filled = volume(&source);
+    filled["metadata"]["annotations"] = json!({ "cdi.kubevirt.io/storage.prePopulated": "true" });
+    let filled = setup.review("/datavolume-mutate", "admin", &filled).await;
+    assert_eq!((&filled["allowed"], &filled["patch"]), (&json!(true), &Value::Null));
+    // A DataSource's status is its maker's to write: where it leads is what counts.
+    let data_source = |name: &str, from: Value, status: Value| {
+        json!({
+            "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataSource", "metadata": { "name": name, "namespace": "here" },
+            "spec": { "source": from }, "status": { "source": status },
+        })
+    };
+    let own = json!({ "pvc": { "namespace": "here", "name": "own" } });
+    let to = json!({ "pvc": { "namespace": "closed", "name": "golden" } });
+    let pointer = json!({ "dataSource": { "namespace": "here", "name": "direct" } });
+    let closed = [namespace("closed"), data_source("direct", to, own.clone()), data_source("pointer", pointer, own)];
+    apply(&setup.client, &closed).await;
+    for name in ["direct", "pointer"] {
+        let mut referring = volume(&Value::Null);
+        referring["spec"]["sourceRef"] = json!({ "kind": "DataSource", "name": name });
+        let refused = setup.review("/datavolume-mutate", "eve", &referring).await;
+        let message = "User eve has insufficient permissions in clone source namespace closed";
+        assert_eq!((&refused["allowed"], &refused["status"]["message"]), (&json!(false), &json!(message)), "{name}");
+    }
+
     let blank = setup.review("/datavolume-mutate", "eve", &volume(&json!({ "blank": {} }))).await;
     assert_eq!((&blank["allowed"], &blank["patch"]), (&json!(true), &Value::Null));
 }

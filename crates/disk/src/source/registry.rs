@@ -27,6 +27,7 @@ use self::manifest::{Config, Document, Layer, Manifest, select};
 use super::connection::Connection;
 use super::origin::Origin;
 use super::remote::Remote;
+use super::sigv4::hex;
 use super::{Error, Source};
 
 /// No manifest or config that anybody made is as large.
@@ -71,6 +72,16 @@ pub async fn image(image: &ContainerImage, connection: &Connection) -> Result<Im
     Err(Error::Image(
         "Failed to find VM disk image file in the container image: none of its layers holds a file under /disk".into(),
     ))
+}
+
+/// What an image is now: the digest of the document that its name leads to, made of what the registry answers and not taken from what it says.
+///
+/// # Errors
+/// When the document cannot be had.
+pub async fn digest(image: &ContainerImage, connection: &Connection) -> Result<String, Error> {
+    let store = Store::open(image, connection).await?;
+    let text = store.first().await?;
+    Ok(format!("sha256:{}", hex(ring::digest::digest(&ring::digest::SHA256, &text).as_ref())))
 }
 
 /// The architecture of this program, by the names of container images.

@@ -3,7 +3,7 @@
 //! A claim of a data volume that its machine makes is the data volume's, which takes a claim that is filled already for its
 //! own; any other is the machine's, unless nobody is to own it.
 
-use api::cdi::v1beta1::DataVolume;
+use api::cdi::v1beta1::{DataVolume, DataVolumeBlankImage, DataVolumeSource};
 use api::cdi::words::annotation;
 use api::kubevirt::v1::VirtualMachine;
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshotContent};
@@ -19,7 +19,7 @@ use serde_json::json;
 use super::plan;
 use crate::context::Context;
 use crate::error::Error;
-use crate::vm::data_volumes;
+use crate::vm::{data_volumes, provision};
 use crate::vmi::state;
 
 /// How far the claims are.
@@ -176,7 +176,13 @@ async fn make_data_volume(
     let template =
         templates.find(|template| is_named(template.metadata.as_ref().and_then(|metadata| metadata.name.as_deref())));
     let Some(template) = template else { return Ok(()) };
-    let mut data = data_volumes::made(vm, template);
+    let made = data_volumes::made(vm, template);
+    let mut data = match provision::permitted(context, vm, made.clone()).await {
+        Ok(data) => data,
+        // It is filled already: what it was once copied from is not asked for.
+        Err(Error::Forbidden(_) | Error::NoSource(_)) => without_source(made),
+        Err(error) => return Err(error),
+    };
     data.annotations_mut().insert(plan::RESTORE.to_owned(), restore.name_any());
     data.annotations_mut().insert(annotation::PRE_POPULATED.to_owned(), "true".to_owned());
     let namespace = vm.namespace().unwrap_or_default();
@@ -191,6 +197,13 @@ async fn make_data_volume(
         }
         Ok(_) => Ok(()),
     }
+}
+
+fn without_source(mut data: DataVolume) -> DataVolume {
+    let blank = Some(DataVolumeBlankImage::default());
+    data.spec.source = Some(Box::new(DataVolumeSource { blank, ..DataVolumeSource::default() }));
+    data.spec.source_ref = None;
+    data
 }
 
 /// Deletes a data volume that the machine has no use for any more.

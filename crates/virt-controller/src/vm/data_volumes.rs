@@ -100,17 +100,6 @@ pub fn made(vm: &VirtualMachine, template: &DataVolumeTemplateSpec) -> DataVolum
     }
 }
 
-/// The namespaces other than its own that `data` takes its contents from.
-pub fn foreign_sources(data: &DataVolume) -> Vec<String> {
-    let own = data.namespace().unwrap_or_default();
-    let source = data.spec.source.as_ref();
-    let claim = source.and_then(|source| source.pvc.as_ref()).map(|pvc| pvc.namespace.clone());
-    let snapshot = source.and_then(|source| source.snapshot.as_ref()).map(|snapshot| snapshot.namespace.clone());
-    let reference = data.spec.source_ref.as_ref().and_then(|reference| reference.namespace.clone());
-    let named = [claim, snapshot, reference].into_iter().flatten();
-    named.filter(|namespace| !namespace.is_empty() && *namespace != own).collect()
-}
-
 /// What `data` means for `vm`.
 pub fn readiness(vm: &VirtualMachine, data: &DataVolumes, has_claim: impl Fn(&str) -> bool) -> Readiness {
     let mut out = Readiness::default();
@@ -205,7 +194,6 @@ mod tests {
         });
         assert_eq!(found, expect);
         assert_eq!(made[0].spec.priority_class_name.as_deref(), Some("high"));
-        assert_eq!(foreign_sources(&made[0]), ["images"]);
         assert!(missing(&vm(), &data, |name| name == "root").is_empty());
         assert!(missing(&vm(), &[("root".to_owned(), made[0].clone())].into(), |_| false).is_empty());
     }

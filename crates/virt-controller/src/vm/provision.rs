@@ -1,11 +1,12 @@
 //! Making the data volumes that the templates of a virtual machine ask for.
 
 use api::cdi::v1beta1::DataVolume;
+use api::cdi::words::label;
 use api::kubevirt::v1::VirtualMachine;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kit::Chain;
 use kit::store::Key;
 use kube::{Api, ResourceExt, api::PostParams};
+use origin::{follow, leave};
 
 use super::data_volumes::{self, DataVolumes};
 use crate::context::{Context, reference};
@@ -27,8 +28,8 @@ pub(super) async fn provision(context: &Context, vm: &VirtualMachine, data: &mut
     let has_claim = |name: &str| context.claims.contains(&Key::new(namespace.as_str(), name));
     for wanted in data_volumes::missing(vm, data, has_claim) {
         let name = wanted.name_any();
-        let made = match permitted(context, &wanted).await {
-            Ok(()) => create(context, vm, &wanted).await,
+        let made = match permitted(context, vm, wanted).await {
+            Ok(wanted) => create(context, vm, &wanted).await,
             Err(error) => Err(error),
         };
         match made {
@@ -45,43 +46,35 @@ pub(super) async fn provision(context: &Context, vm: &VirtualMachine, data: &mut
     Ok(())
 }
 
-/// Whether the namespace of the machine may copy what another namespace has: this controller may copy everything, and must
-/// not do so for everybody.
-async fn permitted(context: &Context, wanted: &DataVolume) -> Result<(), Error> {
+/// `wanted` with what it copies spelled out, once it is known that the machine may have that: this controller may copy everything, and must
+/// not do so for everybody. What virt-api has noted on the machine was allowed to a user who wrote it; for anything else, such as a DataSource
+/// that has become another since, the machine's account is asked.
+pub(crate) async fn permitted(
+    context: &Context,
+    vm: &VirtualMachine,
+    mut wanted: DataVolume,
+) -> Result<DataVolume, Error> {
     let own = wanted.namespace().unwrap_or_default();
-    for source in data_volumes::foreign_sources(wanted) {
-        let user = format!("system:serviceaccount:{own}:default");
-        let review = SubjectAccessReview {
-            spec: SubjectAccessReviewSpec {
-                user: Some(user.clone()),
-                groups: Some(vec![
-                    "system:serviceaccounts".to_owned(),
-                    format!("system:serviceaccounts:{own}"),
-                    "system:authenticated".to_owned(),
-                ]),
-                resource_attributes: Some(ResourceAttributes {
-                    namespace: Some(source.clone()),
-                    verb: Some("create".to_owned()),
-                    group: Some("cdi.kubevirt.io".to_owned()),
-                    resource: Some("datavolumes".to_owned()),
-                    subresource: Some("source".to_owned()),
-                    ..Default::default()
-                }),
-                ..Default::default()
-            },
-            ..Default::default()
-        };
-        let api: Api<SubjectAccessReview> = Api::all(context.client.clone());
-        let asked = api.create(&PostParams::default(), &review).await;
-        let asked = asked.map_err(Error::api("ask for the permissions of", "user", "", &user))?;
-        if !asked.status.is_some_and(|status| status.allowed) {
+    let name = wanted.name_any();
+    let found = follow::live(&context.client, &wanted.spec, &own).await;
+    let found = found.map_err(Error::api("follow the source of", "datavolume", &own, &name))?;
+    let Some(end) = found.transpose().map_err(|dead| Error::NoSource(dead.to_string()))? else { return Ok(wanted) };
+    if !leave::is_noted(vm, &end.source) {
+        let user = leave::account_of(vm, &own);
+        let asked = leave::hindrance(&context.client, &user, &end.source, &own).await;
+        if let Some(why) = asked.map_err(Error::api("ask for the permissions of", "user", "", &user.username))? {
             return Err(Error::Forbidden(format!(
-                "Authorization failed, message is: User {user} has insufficient permissions in clone source namespace \
-                 {source}: it needs to create datavolumes/source of cdi.kubevirt.io there"
+                "Authorization failed, message is: {why}: it needs to create datavolumes/source of cdi.kubevirt.io there"
             )));
         }
     }
-    Ok(())
+    let of_machine = |name: &str| name.starts_with(label::INSTANCETYPE_PREFIX) || name == label::DYNAMIC_CREDENTIALS;
+    if !wanted.labels().keys().any(|name| of_machine(name)) {
+        wanted.labels_mut().extend(end.labels.into_iter().filter(|(name, _)| of_machine(name)));
+    }
+    wanted.spec.source = Some(Box::new(end.source.spelled()));
+    wanted.spec.source_ref = None;
+    Ok(wanted)
 }
 
 async fn create(context: &Context, vm: &VirtualMachine, wanted: &DataVolume) -> Result<DataVolume, Error> {

@@ -1,32 +1,43 @@
 //! Machines that are made with their disks; the importer is played by the tests.
 
-use api::cdi::v1beta1::DataVolume;
+use api::cdi::v1beta1::{DataSource, DataVolume};
+use api::kubevirt::v1::VirtualMachine;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::apply::{self, Applied};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, in_phase, printed, start, wait};
 use crate::storage::{claim, on};
 
 /// A machine with a template for its disk.
 async fn machine() -> Cluster {
-    let cluster = start().await;
-    let path = "../../deploy/crds/datavolumes.cdi.kubevirt.io.yaml";
-    let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    crds.create(&PostParams::default(), &crd).await.unwrap();
+    let cluster = with_kinds().await;
+    cluster.vms.create(&PostParams::default(), &made_of(&json!({ "source": { "blank": {} } }))).await.unwrap();
+    cluster
+}
+
+/// A machine whose disk is made so.
+fn made_of(source: &Value) -> VirtualMachine {
     let mut vm = serde_json::to_value(on(json!({ "dataVolume": { "name": "disk" } }))).unwrap();
-    vm["spec"]["dataVolumeTemplates"] = json!([{
-        "metadata": { "name": "disk", "labels": { "kind": "root" } },
-        "spec": {
-            "source": { "blank": {} },
-            "storage": { "resources": { "requests": { "storage": "1Gi" } } },
-        },
-    }]);
-    cluster.vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
+    let mut spec = source.clone();
+    spec["storage"] = json!({ "resources": { "requests": { "storage": "1Gi" } } });
+    let metadata = json!({ "name": "disk", "labels": { "kind": "root" } });
+    vm["spec"]["dataVolumeTemplates"] = json!([{ "metadata": metadata, "spec": spec }]);
+    serde_json::from_value(vm).unwrap()
+}
+
+async fn with_kinds() -> Cluster {
+    let cluster = start().await;
+    let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    for kind in ["datavolumes", "datasources"] {
+        let path = format!("../../deploy/crds/{kind}.cdi.kubevirt.io.yaml");
+        let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        crds.create(&PostParams::default(), &crd).await.unwrap();
+    }
     cluster
 }
 
@@ -68,4 +79,79 @@ async fn a_disk_that_waits_for_its_consumer_gets_it() {
     claim(&cluster, "disk", "", "Filesystem").await;
     wait(&cluster.vms, "vm", "waiting", printed("WaitingForVolumeBinding")).await;
     cluster.pod().await;
+}
+
+/// Has the tenant's DataSource name `victim/{claim}`.
+async fn named(cluster: &Cluster, claim: &str) {
+    let sources: Api<DataSource> = Api::namespaced(cluster.client.clone(), "default");
+    let source = json!({
+        "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataSource",
+        "metadata": { "name": "mine", "labels": { "instancetype.kubevirt.io/default-preference": "fedora" } },
+        "spec": { "source": { "pvc": { "namespace": "victim", "name": claim } } },
+    });
+    sources.patch("mine", &PatchParams::apply("test").force(), &Patch::Apply(source)).await.unwrap();
+}
+
+fn refused(vm: Option<&VirtualMachine>) -> bool {
+    let all = vm.and_then(|vm| vm.status.as_ref()).map(|status| status.conditions.as_slice()).unwrap_or_default();
+    all.iter().any(|one| {
+        one.type_ == "Failure"
+            && one.message.as_deref().is_some_and(|text| {
+                text.contains("User system:serviceaccount:default:default has insufficient permissions in clone source")
+            })
+    })
+}
+
+#[tokio::test]
+async fn a_disk_of_another_namespace_is_copied_only_as_it_was_allowed() {
+    let cluster = with_kinds().await;
+    named(&cluster, "disk").await;
+    let by_name = json!({ "sourceRef": { "kind": "DataSource", "name": "mine" } });
+    let outright = json!({ "source": { "pvc": { "namespace": "victim", "name": "disk" } } });
+    for source in [&by_name, &outright] {
+        cluster.vms.create(&PostParams::default(), &made_of(source)).await.unwrap();
+        wait(&cluster.vms, "vm", "refused", refused).await;
+        assert!(data(&cluster).get_opt("disk").await.unwrap().is_none());
+        cluster.vms.delete("vm", &Default::default()).await.unwrap();
+        wait(&cluster.vms, "vm", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
+    }
+
+    // A user was allowed this claim; by now the DataSource names another.
+    let mut vm = made_of(&by_name);
+    let note = ("ferrovirt.io/copies-allowed".to_owned(), "persistentvolumeclaims/victim/disk".to_owned());
+    vm.metadata.annotations = Some([note].into());
+    named(&cluster, "another").await;
+    cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
+    wait(&cluster.vms, "vm", "refused", refused).await;
+    assert!(data(&cluster).get_opt("disk").await.unwrap().is_none());
+
+    // What was allowed is what is made, and it is spelled out: nothing can be exchanged any more.
+    named(&cluster, "disk").await;
+    let spelled = |claim: &str| json!({ "pvc": { "namespace": "victim", "name": claim } });
+    let made = wait(&data(&cluster), "disk", "made", |found: Option<&DataVolume>| found.is_some()).await.unwrap();
+    assert_eq!(serde_json::to_value(&made.spec.source).unwrap(), spelled("disk"));
+    assert_eq!(made.spec.source_ref, None);
+    assert_eq!(made.labels()["instancetype.kubevirt.io/default-preference"], "fedora");
+    cluster.vms.delete("vm", &Default::default()).await.unwrap();
+    wait(&cluster.vms, "vm", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
+    data(&cluster).delete("disk", &Default::default()).await.unwrap();
+
+    // What the namespace's account may have, its machines may.
+    let version = "rbac.authorization.k8s.io/v1";
+    let metadata = json!({ "name": "cloner", "namespace": "victim" });
+    let rule = json!({ "apiGroups": ["cdi.kubevirt.io"], "resources": ["datavolumes/source"], "verbs": ["create"] });
+    let allowed = [
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "victim" } }),
+        json!({ "apiVersion": version, "kind": "Role", "metadata": metadata, "rules": [rule] }),
+        json!({
+            "apiVersion": version, "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "cloner" },
+            "subjects": [{ "kind": "ServiceAccount", "namespace": "default", "name": "default" }],
+        }),
+    ];
+    apply::all(&cluster.client, &Applied::by("test"), &allowed).await.unwrap();
+    named(&cluster, "another").await;
+    cluster.vms.create(&PostParams::default(), &made_of(&by_name)).await.unwrap();
+    let made = wait(&data(&cluster), "disk", "made", |found: Option<&DataVolume>| found.is_some()).await.unwrap();
+    assert_eq!(serde_json::to_value(&made.spec.source).unwrap(), spelled("another"));
 }

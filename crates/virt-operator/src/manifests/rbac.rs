@@ -114,6 +114,8 @@ fn api_cluster() -> Value {
         // Whether a guest's memory fits onto a claim.
         rule("", &["persistentvolumeclaims"], &["get"]),
         rule("cdi.kubevirt.io", &["cdiconfigs"], &["get"]),
+        // What the disks of machines are copied from.
+        rule("cdi.kubevirt.io", &["datasources"], &["get"]),
     ])
 }
 
@@ -139,9 +141,11 @@ fn controller_cluster() -> Value {
         rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
         rule("storage.k8s.io", &["storageclasses"], READ),
-        // Disks that machines are made with; what other namespaces have is copied on the word of the machine's own account.
+        // Disks that machines are made with; what other namespaces have is copied for whoever may: the user, or the
+        // machine's own account.
         rule("cdi.kubevirt.io", &["datavolumes"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("cdi.kubevirt.io", &["datavolumes/source"], &["create"]),
+        rule("cdi.kubevirt.io", &["datasources"], &["get"]),
         rule("cdi.kubevirt.io", &["storageprofiles"], &["get"]),
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         // Snapshots of machines: of their volumes, while their file systems are frozen.
@@ -194,6 +198,8 @@ fn controller_own() -> Value {
 fn proxy_cluster() -> Value {
     json!([
         rule("export.kubevirt.io", &["virtualmachineexports"], &["get"]),
+        // Where the server is: at the address of its Service, and nowhere else that a name may lead.
+        rule("", &["services"], &["get"]),
         // What it is to offer of TLS.
         rule("kubevirt.io", &["kubevirts"], &["list", "watch"]),
     ])

@@ -1,21 +1,26 @@
 //! What a cron's source is now: an image in a registry or a stream of OpenShift's, or a claim.
 
+use std::{convert::Infallible, time::Duration};
+
 use k8s_openapi::{
     ByteString,
     api::core::v1::{ConfigMap, Secret},
 };
-use kit::{Chain, admission::UserInfo, store::Key};
+use kit::{Chain, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
+use origin::{follow, leave};
 use serde_json::Value;
 
 use api::cdi::v1beta1::{DataImportCron, DataVolumeSourcePVC, DataVolumeSourceRegistry};
 
-use crate::{
-    apiserver::clone::{self, Source},
-    controller::{context::Context, cron::poll::Image, insecure::is_insecure},
+use crate::controller::{
+    Work,
+    context::Context,
+    cron::poll::{Image, Turn},
+    insecure::is_insecure,
 };
 
 /// What was found.
@@ -26,6 +31,18 @@ pub struct Found {
     /// Where a stream's image is.
     pub reference: Option<String>,
 }
+
+/// What asking has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// This.
+    Found(Found),
+    /// Nothing yet; when to look again, if nobody tells.
+    Later(Next),
+}
+
+/// Until a cron is looked at again whose namespace has others ask.
+const IN_TURN: Duration = Duration::from_secs(1);
 
 /// Why it is not known: reason and message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,20 +61,48 @@ fn unknown(message: impl Into<String>) -> Unknown {
 }
 
 /// Asks.
-pub async fn source(context: &Context, cron: &DataImportCron) -> Result<Found, Unknown> {
+pub async fn source(context: &Context, cron: &DataImportCron) -> Result<Asked, Unknown> {
     let namespace = cron.namespace().unwrap_or_default();
     let source = cron.spec.template.spec.source.clone().unwrap_or_default();
     if let Some(from) = &source.pvc {
-        return claim(context, cron, from, &namespace).await;
+        return claim(context, cron, from, &namespace).await.map(Asked::Found);
     }
     let Some(registry) = &source.registry else {
         return Err(unknown("spec.template.spec.source is neither registry nor pvc: nothing else says what is new"));
     };
     if let Some(name) = registry.image_stream.as_deref().filter(|name| !name.is_empty()) {
-        return stream(context, name, &namespace).await;
+        return stream(context, name, &namespace).await.map(Asked::Found);
     }
-    let digest = image(context, registry, &namespace).await.map_err(unknown)?;
-    Ok(Found { digest, reference: None })
+    let uid = cron.uid().unwrap_or_default();
+    match context.polls.turn(&uid, &namespace) {
+        Turn::Ended(outcome) => {
+            let digest = outcome.map_err(unknown)?;
+            Ok(Asked::Found(Found { digest, reference: None }))
+        }
+        Turn::Asking => Ok(Asked::Later(Next::Wait)),
+        Turn::Queued => Ok(Asked::Later(Next::After(IN_TURN))),
+        Turn::Begins => match image(context, registry, &namespace).await {
+            Ok(image) => {
+                begin(context, cron, uid, image);
+                Ok(Asked::Later(Next::Wait))
+            }
+            Err(why) => {
+                context.polls.forget(&uid);
+                Err(unknown(why))
+            }
+        },
+    }
+}
+
+/// Asks beside what the controller does for everybody; the cron is looked at again when there is an answer.
+fn begin(context: &Context, cron: &DataImportCron, uid: String, image: Image) {
+    let (context, key) = (context.clone(), Key::of(cron));
+    kit::spawn("poll", async move {
+        let outcome = context.digests.of(image).await;
+        context.polls.end(&uid, outcome);
+        context.queue.add(Work::Cron(key));
+    })
+    .detach();
 }
 
 /// A claim is what its UID says. One of another namespace is for whom its namespace lets have it: the account of the cron.
@@ -67,35 +112,33 @@ async fn claim(
     from: &DataVolumeSourcePVC,
     here: &str,
 ) -> Result<Found, Unknown> {
+    permitted(context, cron).await?;
     let at = if from.namespace.is_empty() { here } else { &from.namespace };
-    if at != here {
-        let account = cron.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
-        let user = account_user(here, account);
-        let wanted = Source { snapshot: false, namespace: at.to_owned(), name: from.name.clone() };
-        let hindered = clone::hindrance(&context.client, &user, &wanted, here).await;
-        if let Some(why) = hindered.map_err(|error| unknown(Chain(&error).to_string()))? {
-            let message = format!(
-                "{why}: let it create datavolumes/source there, or name another account in spec.serviceAccountName"
-            );
-            return Err(Unknown { reason: NOT_AUTHORIZED, message });
-        }
-    }
     let key = Key::new(at, from.name.as_str());
     let uid = context.claims.get(&key).and_then(|claim| claim.uid());
     let uid = uid.ok_or_else(|| unknown(format!("source PVC {key} does not exist")))?;
     Ok(Found { digest: format!("uid:{uid}"), reference: None })
 }
 
-fn account_user(namespace: &str, name: &str) -> UserInfo {
-    UserInfo {
-        username: format!("system:serviceaccount:{namespace}:{name}"),
-        groups: vec![
-            "system:serviceaccounts".to_owned(),
-            format!("system:serviceaccounts:{namespace}"),
-            "system:authenticated".to_owned(),
-        ],
-        ..UserInfo::default()
+/// Whether the account of `cron` may have what is imported: asked whenever something is imported, whatever the cron's annotations say of
+/// what was found before.
+pub async fn permitted(context: &Context, cron: &DataImportCron) -> Result<(), Unknown> {
+    let here = cron.namespace().unwrap_or_default();
+    let find = |namespace: String, name: String| {
+        std::future::ready(Ok::<_, Infallible>(context.sources.get(&Key::new(namespace, name))))
+    };
+    let Ok(found) = follow::follow(&cron.spec.template.spec, &here, find).await;
+    let Some(end) = found.transpose().map_err(|dead| unknown(dead.to_string()))? else { return Ok(()) };
+    let account = cron.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
+    let user = leave::account(&here, account);
+    let hindered = leave::hindrance(&context.client, &user, &end.source, &here).await;
+    if let Some(why) = hindered.map_err(|error| unknown(Chain(&error).to_string()))? {
+        let message = format!(
+            "{why}: let it create datavolumes/source there, or name another account in spec.serviceAccountName"
+        );
+        return Err(Unknown { reason: NOT_AUTHORIZED, message });
     }
+    Ok(())
 }
 
 /// The image that a stream's tag, `NAME` or `NAME:TAG`, is now.
@@ -127,7 +170,7 @@ fn newest(stream: &Value, name: &str, tag: Option<&str>) -> Result<Found, String
     Ok(Found { digest: text("image").ok_or_else(none)?, reference: text("dockerImageReference") })
 }
 
-async fn image(context: &Context, registry: &DataVolumeSourceRegistry, namespace: &str) -> Result<String, String> {
+async fn image(context: &Context, registry: &DataVolumeSourceRegistry, namespace: &str) -> Result<Image, String> {
     let Some(url) = registry.url.clone().filter(|url| !url.is_empty()) else {
         return Err("spec.template.spec.source.registry has neither url nor imageStream".to_owned());
     };
@@ -151,7 +194,7 @@ async fn image(context: &Context, registry: &DataVolumeSourceRegistry, namespace
     let proxy = context.settings().proxy.unwrap_or_default();
     let proxies = [proxy.http_proxy, proxy.https_proxy, proxy.no_proxy];
     let proxies = proxies.map(|proxy| proxy.filter(|text| !text.is_empty()));
-    context.digests.of(Image { url, login, certificates, insecure, proxies }).await
+    Ok(Image { url, login, certificates, insecure, proxies })
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! DataImportCrons.
 
-use api::cdi::v1beta1::{DataImportCron, DataSource, DataVolume};
+use api::cdi::{
+    v1beta1::{DataImportCron, DataSource, DataVolume},
+    words::annotation,
+};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     Api, ResourceExt,
@@ -193,6 +196,16 @@ async fn a_claim_of_another_namespace_is_for_whom_that_lets_have_it() {
     let refused = wait(&crons, "gold-cron", "refused", says("UpToDate", "NotAuthorized")).await.unwrap();
     let why = message(&refused, "UpToDate");
     assert!(why.contains("system:serviceaccount:default:default has insufficient permissions"), "{why}");
+    // Whoever makes the cron can write what it is said to have found, and when.
+    let mut forged = asked.clone();
+    forged.metadata.name = Some("forged".into());
+    forged.spec.managed_data_source = "stolen".into();
+    let found =
+        [(annotation::DESIRED_DIGEST, "uid:aaaaaaaaaaaa"), (annotation::LAST_CRON_TIME, "2999-01-01T00:00:00Z")];
+    forged.metadata.annotations = Some(found.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    crons.create(&PostParams::default(), &forged).await.unwrap();
+    wait(&crons, "forged", "refused", says("UpToDate", "NotAuthorized")).await;
+    assert!(cluster.volumes.get_opt("stolen-aaaaaaaaaaaa").await.unwrap().is_none());
     asked.metadata.name = Some("allowed".into());
     asked.spec.managed_data_source = "other".into();
     asked.spec.service_account_name = Some("allowed".into());

@@ -9,6 +9,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use sha2::Digest;
 
 use crate::controller::{
     cluster::{Cluster, PLAIN, start_with, there, volume, wait},
@@ -59,18 +60,30 @@ async fn an_insecure_registry_is_asked_what_is_new() {
 /// One without TLS, which many are that nobody but their owners reach.
 #[tokio::test]
 async fn a_registry_without_tls_says_what_an_image_is() {
-    // Another test may have been first.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let digest = format!("sha256:{}", "0".repeat(64));
-    let answer = [("docker-content-digest", digest.clone())];
+    let text = r#"{"schemaVersion":2,"manifests":[]}"#;
+    let digest = format!("sha256:{:x}", sha2::Sha256::digest(text));
+    // What it says of itself is not what counts: an import is held against what was found.
+    let answer = [("docker-content-digest", format!("sha256:{}", "0".repeat(64)))];
+    let (private, refusal) = ("the words of a neighbour", http::StatusCode::FORBIDDEN);
     let router = Router::new()
         .route("/v2/", get(|| async { "{}" }))
-        .route("/v2/gold/manifests/1", get(move || async move { (answer, "{}") }));
+        .route("/v2/gold/manifests/1", get(move || async move { (answer, text) }))
+        .route("/v2/closed/manifests/1", get(move || async move { (refusal, private) }))
+        .route("/v2/large/manifests/1", get(|| async { vec![b' '; 5 << 20] }))
+        .route("/v2/round/manifests/1", get(|| async { axum::response::Redirect::temporary("/v2/round/manifests/1") }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("docker://{}/gold:1", listener.local_addr().unwrap());
+    let host = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let image = |insecure| Image { url: url.clone(), insecure, ..Image::default() };
-    assert_eq!(Registries.of(image(true)).await, Ok(digest));
-    let why = Registries.of(image(false)).await.unwrap_err();
-    assert!(why.contains("does not say what it is"), "{why}");
+    let image = |name: &str, insecure| Image { url: format!("docker://{host}/{name}:1"), insecure, ..Image::default() };
+    assert_eq!(Registries.of(image("gold", true)).await, Ok(digest));
+    for (name, insecure, expect) in [
+        ("gold", false, "cannot connect"),
+        ("closed", true, "it answered 403 Forbidden"),
+        ("large", true, "more than 4194304 bytes"),
+        ("round", true, "leads elsewhere without an end"),
+    ] {
+        let why = Registries.of(image(name, insecure)).await.unwrap_err();
+        assert!(why.contains("does not say what it is") && why.contains(expect), "{why}");
+        assert!(!why.contains(private), "{why}");
+    }
 }

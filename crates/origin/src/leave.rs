@@ -1,0 +1,99 @@
+//! Who may have a copy: whoever could read the source anyway, because they may create pods beside it, or whom its namespace lets.
+
+use api::kubevirt::v1::VirtualMachine;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kit::admission::UserInfo;
+use kube::api::PostParams;
+use kube::{Api, Client, ResourceExt};
+
+use crate::Source;
+
+/// What virt-api notes on a VM, and nobody else can: the sources that users who wrote its templates may copy, where their account may not.
+pub const NOTED: &str = "ferrovirt.io/copies-allowed";
+
+/// The service account `name` of `namespace`, as a user.
+pub fn account(namespace: &str, name: &str) -> UserInfo {
+    UserInfo {
+        username: format!("system:serviceaccount:{namespace}:{name}"),
+        groups: vec![
+            "system:serviceaccounts".to_owned(),
+            format!("system:serviceaccounts:{namespace}"),
+            "system:authenticated".to_owned(),
+        ],
+        ..UserInfo::default()
+    }
+}
+
+/// The account that copies for `vm` of `namespace`: the one it is given by a volume, else its namespace's own.
+pub fn account_of(vm: &VirtualMachine, namespace: &str) -> UserInfo {
+    let volumes = vm.spec.template.spec.as_deref().map(|spec| spec.volumes.as_slice()).unwrap_or_default();
+    let given = volumes.iter().filter_map(|volume| volume.service_account.as_ref()?.service_account_name.as_deref());
+    account(namespace, given.last().filter(|name| !name.is_empty()).unwrap_or("default"))
+}
+
+/// True when virt-api has noted on `vm` that a user who wrote it may copy `source`.
+pub fn is_noted(vm: &VirtualMachine, source: &Source) -> bool {
+    let noted = vm.annotations().get(NOTED).map(String::as_str).unwrap_or_default();
+    noted.split(',').any(|one| one == source.to_string())
+}
+
+/// Why `user` may not copy `source` into `namespace`; none when they may.
+///
+/// # Errors
+/// When the cluster cannot be asked.
+pub async fn hindrance(
+    client: &Client,
+    user: &UserInfo,
+    source: &Source,
+    namespace: &str,
+) -> kube::Result<Option<String>> {
+    if source.namespace == namespace {
+        return Ok(None);
+    }
+    for all in ways(source) {
+        let mut granted = true;
+        for attributes in all {
+            granted = granted && allowed(client, user, attributes).await?;
+        }
+        if granted {
+            return Ok(None);
+        }
+    }
+    let (user, at) = (&user.username, &source.namespace);
+    Ok(Some(format!("User {user} has insufficient permissions in clone source namespace {at}")))
+}
+
+/// Any of these is enough; of each, everything is needed.
+fn ways(source: &Source) -> [Vec<ResourceAttributes>; 2] {
+    let create = |group: &str, resource: &str, subresource: Option<&str>, name: Option<&String>| ResourceAttributes {
+        namespace: Some(source.namespace.clone()),
+        verb: Some("create".to_owned()),
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource: subresource.map(str::to_owned),
+        name: name.cloned(),
+        ..ResourceAttributes::default()
+    };
+    let said = create("cdi.kubevirt.io", "datavolumes", Some("source"), Some(&source.name));
+    let mut implied = vec![create("", "pods", None, None)];
+    if source.snapshot {
+        implied.push(create("", "persistentvolumeclaims", None, None));
+    }
+    [vec![said], implied]
+}
+
+async fn allowed(client: &Client, user: &UserInfo, attributes: ResourceAttributes) -> kube::Result<bool> {
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.username.clone()),
+            groups: Some(user.groups.clone()),
+            uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+            extra: Some(user.extra.clone()),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let answer = Api::<SubjectAccessReview>::all(client.clone()).create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed && !status.denied.unwrap_or(false)))
+}
