@@ -15,6 +15,7 @@
 //! else has a certificate of the same authority is told 401.
 
 mod body;
+mod clients;
 mod routes;
 mod state;
 mod store;
@@ -50,9 +51,12 @@ pub struct Args {
     /// The authorities of clients.
     #[arg(long, env = "CLIENT_CERT_FILE")]
     pub client_cert_file: PathBuf,
-    /// The common name that clients have.
+    /// The common name of the upload proxy.
     #[arg(long, env = "CLIENT_NAME")]
     pub client_name: String,
+    /// The common name of the pod that copies into this volume.
+    #[arg(long, env = "CLONER_NAME", default_value = "")]
+    pub cloner_name: String,
     /// `/data/disk.img`, or a block device.
     #[arg(long, env = "DESTINATION", default_value = "/data/disk.img")]
     pub destination: PathBuf,
@@ -143,7 +147,8 @@ async fn take(args: Args, listener: TcpListener, stop: CancellationToken) -> Res
         port => Some(health(port).await?),
     };
     let progress = Arc::new(Progress::default());
-    let server = Arc::new(Server::new(destination, args.client_name, progress.clone()));
+    let clients = clients::Clients { proxy: args.client_name, cloner: args.cloner_name };
+    let server = Arc::new(Server::new(destination, clients, progress.clone()));
     let router = routes::router(&server);
     let ending = stop.child_token();
     let serving = kit::spawn("uploads", kit::server::serve_tls(listener, config, router, ending.clone()));

@@ -20,6 +20,8 @@ const HOUR: u64 = 3600;
 pub const BUNDLE_KEY: &str = "ca-bundle.crt";
 /// Name in cdi-uploadproxy's certificate, by which upload servers know it.
 pub const UPLOAD_CLIENT: &str = "client.upload-server.cdi.kubevirt.io";
+/// The role in that certificate.
+pub const UPLOAD_PROXY: &str = "cdi-uploadproxy";
 /// Annotation of a Secret: when its certificate was made.
 const NOT_BEFORE: &str = "auth.openshift.io/certificate-not-before";
 /// When it ends.
@@ -54,7 +56,7 @@ pub fn keyrings(namespace: &str, spec: &CDISpec) -> Vec<Keyring> {
         let leaf = Leaf { name: format!("{service}.{namespace}.svc"), role: role.to_owned(), node: None, dns };
         vec![(format!("{role}-server-cert"), leaf)]
     };
-    let uploads = Leaf { name: UPLOAD_CLIENT.to_owned(), role: "cdi-uploadproxy".to_owned(), ..Leaf::default() };
+    let uploads = Leaf { name: UPLOAD_CLIENT.to_owned(), role: UPLOAD_PROXY.to_owned(), ..Leaf::default() };
     let ring = |name: &str, leaves: Vec<(String, Leaf)>, lifetimes: Lifetimes| Keyring {
         authority: name.to_owned(),
         bundle: format!("{name}-bundle"),

@@ -14,6 +14,7 @@ use futures::StreamExt;
 use kit::server::Peer;
 use tokio::sync::oneshot;
 
+use super::clients::Client;
 use super::state::{Busy, Outcome, Server, Session};
 use super::store::{Content, Refused};
 use crate::unread;
@@ -26,6 +27,8 @@ pub(crate) const UPLOAD_NAME: &str = "x-cdi-upload-id";
 pub(crate) const UPLOAD_OFFSET: &str = "upload-offset";
 /// What somebody is told who shows no certificate, or that of somebody else.
 const STRANGER: &str = "uploads are taken from the upload proxy, and copies from the pods that make them";
+/// What a client is told that sends what it is not for.
+const OTHERS: &str = "the upload proxy sends images and archives, and the pods that make copies send copies";
 /// How long an upload whose connection broke is kept for its client to come back.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -61,12 +64,14 @@ pub(super) fn router(server: &Arc<Server>) -> Router {
 
 async fn handle(server: Arc<Server>, way: Way, peer: Option<Peer>, request: Request) -> Response {
     let name = request.headers().get(UPLOAD_NAME).and_then(|name| name.to_str().ok()).map(str::to_owned);
-    let expected = peer.and_then(|peer| peer.identity()).is_some_and(|who| who.name == server.client_name);
+    let who = peer.and_then(|peer| peer.identity()).and_then(|who| server.clients.of(&who));
     match *request.method() {
-        Method::POST if !expected => (StatusCode::UNAUTHORIZED, STRANGER).into_response(),
-        Method::POST => upload(server, way, name, request).await,
+        Method::POST => match who {
+            Some(who) => upload(server, way, who, name, request).await,
+            None => (StatusCode::UNAUTHORIZED, STRANGER).into_response(),
+        },
         Method::HEAD => match name {
-            Some(name) if expected => match server.offset(&name) {
+            Some(name) if who == Some(Client::Proxy) => match server.offset(&name) {
                 Some(offset) => [(UPLOAD_OFFSET, offset.to_string())].into_response(),
                 None => StatusCode::NOT_FOUND.into_response(),
             },
@@ -77,12 +82,16 @@ async fn handle(server: Arc<Server>, way: Way, peer: Option<Peer>, request: Requ
     }
 }
 
-async fn upload(server: Arc<Server>, way: Way, name: Option<String>, request: Request) -> Response {
+async fn upload(server: Arc<Server>, way: Way, who: Client, name: Option<String>, request: Request) -> Response {
     let headers = request.headers();
     let content = match content(headers, way) {
         Ok(content) => content,
         Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
     };
+    let copy = matches!(content, Content::FileSystem | Content::Device);
+    if copy != (who == Client::Cloner) {
+        return (StatusCode::FORBIDDEN, OTHERS).into_response();
+    }
     let number = |name: &str| headers.get(name).and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
     let offset = number(UPLOAD_OFFSET).unwrap_or(0);
     // A form's length is not that of its file.

@@ -7,6 +7,7 @@ use disk::Progress;
 use tokio::sync::{mpsc, watch};
 
 use super::body::{Piece, channel};
+use super::clients::Clients;
 use super::store::{Content, Destination, Refused};
 
 /// Why the server ends.
@@ -59,16 +60,16 @@ pub(super) enum Busy {
 /// The one upload of this server.
 pub(super) struct Server {
     destination: Destination,
-    pub(super) client_name: String,
+    pub(super) clients: Clients,
     progress: Arc<Progress>,
     phase: Mutex<Phase>,
     ended: watch::Sender<Option<Ended>>,
 }
 
 impl Server {
-    pub(super) fn new(destination: Destination, client_name: String, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(destination: Destination, clients: Clients, progress: Arc<Progress>) -> Self {
         let phase = Mutex::new(Phase::Waiting);
-        Self { destination, client_name, progress, phase, ended: watch::Sender::new(None) }
+        Self { destination, clients, progress, phase, ended: watch::Sender::new(None) }
     }
 
     fn phase(&self) -> std::sync::MutexGuard<'_, Phase> {

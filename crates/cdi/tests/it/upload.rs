@@ -15,12 +15,14 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 const CLIENT: &str = "client.upload-proxy.cdi.kubevirt.io";
+const CLONER: &str = "copy-to-uid";
 const DAY: Duration = Duration::from_secs(86400);
 
 /// Names and certificates of both ends.
 pub(crate) struct Party {
     authority: Authority,
     pub(crate) client: Pair,
+    cloner: Pair,
     pub(crate) dir: tempfile::TempDir,
 }
 
@@ -34,12 +36,13 @@ impl Party {
         std::fs::write(dir.path().join("tls.crt"), pair.certificate).unwrap();
         std::fs::write(dir.path().join("tls.key"), pair.key).unwrap();
         std::fs::write(dir.path().join("clients.crt"), &authority.pair().certificate).unwrap();
-        let client = Self::issue(&authority, CLIENT);
-        Self { authority, client, dir }
+        let client = Self::issue(&authority, CLIENT, "cdi-uploadproxy");
+        let cloner = Self::issue(&authority, CLONER, "cdi-clone-source");
+        Self { authority, client, cloner, dir }
     }
 
-    fn issue(authority: &Authority, name: &str) -> Pair {
-        let leaf = Leaf { name: name.into(), role: "client".into(), ..Leaf::default() };
+    fn issue(authority: &Authority, name: &str, role: &str) -> Pair {
+        let leaf = Leaf { name: name.into(), role: role.into(), ..Leaf::default() };
         authority.issue(&leaf, kit::clock::now(), DAY).unwrap()
     }
 
@@ -58,6 +61,7 @@ impl Party {
             tls_key_file: at("tls.key"),
             client_cert_file: at("clients.crt"),
             client_name: CLIENT.into(),
+            cloner_name: CLONER.into(),
             destination: self.disk(),
             image_size: "8Mi".into(),
             filesystem_overhead: String::new(),
@@ -179,10 +183,21 @@ async fn forms_carry_uploads_too() {
 async fn only_the_expected_clients_and_methods_are_served() {
     let party = Party::new("localhost");
     let server = Running::start(party.args()).await;
-    let stranger = Party::issue(&party.authority, "somebody");
-    for pair in [None, Some(&stranger)] {
-        let answer = party.http(pair).post(server.url("upload")).body("x").send().await.unwrap();
-        assert_eq!(answer.status(), 401);
+    let stranger = Party::issue(&party.authority, "somebody", "cdi-uploadproxy");
+    let nothing = Party::issue(&party.authority, CLIENT, "");
+    // A tenant finds the certificate of a cloner beside the claim it copies.
+    let elsewhere = Party::issue(&party.authority, "copy-to-another", "cdi-clone-source");
+    let posing = Party::issue(&party.authority, CLIENT, "cdi-clone-source");
+    for pair in [None, Some(&stranger), Some(&nothing), Some(&elsewhere), Some(&posing)] {
+        for content in ["kubevirt", "filesystem-clone", "blockdevice-clone"] {
+            let request = party.http(pair).post(server.url("upload")).header("x-cdi-content-type", content);
+            assert_eq!(request.body("x").send().await.unwrap().status(), 401);
+        }
+    }
+    // Each sends what it is for.
+    for (pair, content) in [(&party.cloner, "kubevirt"), (&party.client, "blockdevice-clone")] {
+        let request = party.http(Some(pair)).post(server.url("upload")).header("x-cdi-content-type", content);
+        assert_eq!(request.body("x").send().await.unwrap().status(), 403);
     }
     let client = party.http(Some(&party.client));
     assert_eq!(client.get(server.url("upload")).send().await.unwrap().status(), 404);
@@ -281,8 +296,8 @@ fn cloner(party: &Party, server: &Running, content: &str, mount: &Path) -> clone
         content_type: content.into(),
         mount: mount.to_owned(),
         upload_bytes: 0,
-        client_key: party.client.key.clone(),
-        client_cert: party.client.certificate.clone(),
+        client_key: party.cloner.key.clone(),
+        client_cert: party.cloner.certificate.clone(),
         server_ca_cert: party.authorities().to_owned(),
         upload_url: server.url("upload"),
         preallocation: "false".into(),

@@ -178,7 +178,7 @@ fn render(
     pod
 }
 
-/// A certificate of the sender's own, good for this one copy's time.
+/// A certificate of the sender's own, good for this one target and this one copy's time.
 async fn secret(
     context: &Context,
     target: &PersistentVolumeClaim,
@@ -191,7 +191,7 @@ async fn secret(
     let servers = maps.get(SERVERS).await.map_err(Error::api("read", "ConfigMap", SERVERS))?;
     let servers = servers.data.and_then(|mut data| data.remove("ca-bundle.crt")).unwrap_or_default();
     let authority = Authority::from_pair(certificate::pair(&signer)).map_err(Error::Certificates)?;
-    let leaf = Leaf { name: server::CLIENT.to_owned(), role: label::CLONER.to_owned(), node: None, dns: Vec::new() };
+    let leaf = Leaf { name: server::cloner(target), role: label::CLONER.to_owned(), node: None, dns: Vec::new() };
     let issued = authority.issue(&leaf, clock::now(), LIFETIME).map_err(Error::Certificates)?;
     let secret = json!({
         "metadata": {

@@ -6,21 +6,27 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{
-    context::{labels, noted},
-    names,
-    storage::requested,
-    worker::{self, Environment, confined, extend, is_block, variable},
+use crate::{
+    controller::{
+        context::{labels, noted},
+        names,
+        storage::requested,
+        worker::{self, Environment, confined, extend, is_block, variable},
+    },
+    operator::certificates::UPLOAD_CLIENT,
 };
 
-/// Whom the server expects: the upload proxy, or another pod of ours.
-pub const CLIENT: &str = "client.upload-server.cdi.kubevirt.io";
 /// Where the server's certificate is mounted.
 const CERTIFICATES: &str = "/etc/cdi-upload";
 
 /// Name of the pod, the Service and the certificate of `claim`.
 pub fn name(claim: &PersistentVolumeClaim) -> String {
     names::service("cdi-upload", &claim.name_any())
+}
+
+/// The name in the certificate of the pod that copies into `claim`: no other server takes it.
+pub fn cloner(claim: &PersistentVolumeClaim) -> String {
+    format!("copy-to-{}", claim.uid().unwrap_or_default())
 }
 
 /// The names that clients know the server by.
@@ -66,7 +72,8 @@ pub fn render(
             variable("TLS_CERT_FILE", &file("tls.crt")),
             variable("TLS_KEY_FILE", &file("tls.key")),
             variable("CLIENT_CERT_FILE", &file("clients.crt")),
-            variable("CLIENT_NAME", CLIENT),
+            variable("CLIENT_NAME", UPLOAD_CLIENT),
+            variable("CLONER_NAME", &cloner(claim)),
             variable("DESTINATION", &destination),
             variable("LISTEN_PORT", "8443"),
             variable("DEADLINE", &deadline.to_string()),
@@ -118,5 +125,6 @@ mod tests {
         assert_eq!(dns(&claim)[0], "cdi-upload-prime-u.ns.svc");
         let variables = pod["spec"]["containers"][0]["env"].as_array().unwrap();
         assert!(variables.contains(&variable("DESTINATION", "/dev/cdi-block-volume")));
+        assert!(variables.contains(&variable("CLONER_NAME", "copy-to-u")));
     }
 }
