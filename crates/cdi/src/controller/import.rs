@@ -101,7 +101,7 @@ pub async fn sync(context: &Context, claim: &PersistentVolumeClaim) -> Result<Ne
             Ok(Next::Wait)
         }
         Step::Follow => {
-            let Some(pod) = pod else { return Ok(Next::Wait) };
+            let Some(pod) = pod.filter(|pod| !is_being_placed(claim, pod)) else { return Ok(Next::Wait) };
             let seen = status::seen(claim, &pod);
             write::annotate(context, claim, seen.annotations, seen.labels).await?;
             if let Some(why) = seen.failed.filter(|why| !why.is_empty()) {
@@ -157,9 +157,6 @@ async fn start(context: &Context, claim: &PersistentVolumeClaim, settings: &sett
 
 async fn begin(context: &Context, claim: &PersistentVolumeClaim, pod: &Pod) -> Result<Next, Error> {
     let name = pod.name_any();
-    if !write::create_worker(context, claim, pod, worker::RUNS).await? {
-        return Ok(Next::After(worker::AGAIN));
-    }
     let mut changes: Changes = [(annotation::IMPORT_POD, name.as_str()), (annotation::POD_PHASE, "Pending")]
         .map(|(key, value)| (key.to_owned(), Some(value.to_owned())))
         .into();
@@ -168,8 +165,21 @@ async fn begin(context: &Context, claim: &PersistentVolumeClaim, pod: &Pod) -> R
             [annotation::BOUND, annotation::BOUND_REASON, annotation::BOUND_MESSAGE].map(|key| (key.to_owned(), None)),
         );
     }
+    // Before there is a pod: from then on its claim is the scheduler's, until the pod has a node.
     write::annotate(context, claim, changes, Changes::new()).await?;
-    Ok(Next::Wait)
+    let made = write::create_worker(context, claim, pod, worker::RUNS).await?;
+    Ok(if made { Next::Wait } else { Next::After(worker::AGAIN) })
+}
+
+/// True while the scheduler finds a node for `pod` and a volume for `claim`: it writes to the claim, and whoever writes between fails it.
+fn is_being_placed(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
+    let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
+    let status = pod.status.as_ref();
+    let told = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let refused = told.into_iter().any(|one| one.type_ == "PodScheduled" && one.status == "False");
+    let begun = status.and_then(|status| status.phase.as_deref()).is_some_and(|phase| phase != "Pending");
+    !(bound || placed || refused || begun)
 }
 
 /// What no importer could ever do, and a webhook would have refused.
@@ -275,6 +285,23 @@ mod tests {
         check(json!({ annotation::IMMEDIATE_BINDING: "" }), "Pending", true, true, true);
         check(json!({}), "Pending", false, false, false);
         check(json!({ annotation::IMMEDIATE_BINDING: "" }), "Lost", true, false, false);
+    }
+
+    #[test]
+    fn a_claim_is_left_to_the_scheduler_while_its_pod_has_no_node() {
+        let check = |phase: &str, pod: Value, expect: bool| {
+            let pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(is_being_placed(&claim(json!({}), phase, false), &pod), expect, "{phase}");
+        };
+        let on =
+            |node: &str| json!({ "spec": { "nodeName": node, "containers": [] }, "status": { "phase": "Pending" } });
+        check("Pending", on(""), true);
+        check("Pending", json!({}), true);
+        check("Bound", on(""), false);
+        check("Pending", on("n"), false);
+        let refused = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "False" }] } });
+        check("Pending", refused, false);
+        check("Pending", json!({ "status": { "phase": "Running" } }), false);
     }
 
     #[test]
