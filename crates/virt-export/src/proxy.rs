@@ -5,7 +5,7 @@
 mod onward;
 mod path;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use k8s_openapi::api::core::v1::Service;
 use kit::health::{self, Ready};
 use kit::tls::{self, Files, Material, Trust};
 use kit::{metrics, server, shutdown};
@@ -75,7 +76,7 @@ pub struct Proxy {
     pub client: Client,
     /// The file with the authorities of export servers; it is read for each request, because they are replaced.
     pub authorities: PathBuf,
-    /// Where export servers are reached, where their names mean nothing: outside of the cluster's DNS.
+    /// Where export servers are reached, where their Services mean nothing: outside of the cluster.
     pub dial: Option<SocketAddr>,
 }
 
@@ -89,6 +90,18 @@ pub fn router(proxy: Proxy) -> Router {
     Router::new().fallback(handler).layer(DefaultBodyLimit::disable())
 }
 
+/// Where a Service is reached: at an address that the cluster has given it. One that stands for a name elsewhere is somebody's way to have
+/// this proxy connect to wherever that name leads, itself included.
+fn address(service: &Service) -> Option<IpAddr> {
+    let spec = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName"))?;
+    let address: IpAddr = spec.cluster_ip.as_deref()?.parse().ok()?;
+    let own = match address.to_canonical() {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local(),
+    };
+    (!own && !address.is_unspecified() && !address.is_multicast()).then_some(address)
+}
+
 async fn pass(proxy: &Proxy, request: Request) -> Result<Response, StatusCode> {
     let place = path::parse(request.uri()).ok_or(StatusCode::BAD_REQUEST)?;
     let exports: Api<VirtualMachineExport> = Api::namespaced(proxy.client.clone(), &place.namespace);
@@ -99,9 +112,46 @@ async fn pass(proxy: &Proxy, request: Request) -> Result<Response, StatusCode> {
     let status = found.ok_or(StatusCode::NOT_FOUND)?.status.unwrap_or_default();
     let service = status.service_name.filter(|_| status.phase.as_deref() == Some(phase::READY));
     let service = service.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+    let services: Api<Service> = Api::namespaced(proxy.client.clone(), &place.namespace);
+    let found = services.get_opt(&service).await.map_err(|error| {
+        tracing::warn!(%service, error = %kit::Chain(&error), "the Service of an export cannot be read");
+        StatusCode::INTERNAL_SERVER_ERROR
+    })?;
     let host = format!("{service}.{}.svc", place.namespace);
-    onward::forward(proxy, &host, &place.rest, request).await.map_err(|error| {
+    let Some(address) = found.as_ref().and_then(address) else {
+        tracing::warn!(%host, "the Service of an export has no address of the cluster: it is not asked");
+        return Err(StatusCode::BAD_GATEWAY);
+    };
+    let dial = proxy.dial.unwrap_or_else(|| (address, 443).into());
+    onward::forward(proxy, (&host, dial), &place.rest, request).await.map_err(|error| {
         tracing::warn!(%host, error = %kit::Chain(&error), "an export server cannot be reached");
         StatusCode::BAD_GATEWAY
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_service_is_asked_at_an_address_of_the_cluster_only() {
+        #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+        fn check(spec: Value, expect: Option<&str>) {
+            let service: Service = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+            assert_eq!(address(&service).map(|address| address.to_string()).as_deref(), expect);
+        }
+        check(json!({ "type": "ClusterIP", "clusterIP": "10.96.0.7" }), Some("10.96.0.7"));
+        check(json!({ "clusterIP": "fd00::7" }), Some("fd00::7"));
+        check(json!({ "type": "ExternalName", "externalName": "localhost" }), None);
+        check(json!({ "type": "ExternalName", "externalName": "a.b", "clusterIP": "10.96.0.7" }), None);
+        for none in
+            ["None", "", "localhost", "127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "0.0.0.0", "fe80::1"]
+        {
+            check(json!({ "clusterIP": none }), None);
+        }
+        check(json!({}), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! The way on: one request on a connection of its own to an export server, whose certificate has to be for its name.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,16 +51,18 @@ pub(super) enum Error {
     },
 }
 
-/// Passes `request` on to `host`, for the path `rest`, and the answer back.
-pub(super) async fn forward(proxy: &Proxy, host: &str, rest: &str, request: Request) -> Result<Response, Error> {
+/// Passes `request` on to `host`, which is reached at an address, for the path `rest`, and the answer back.
+pub(super) async fn forward(
+    proxy: &Proxy,
+    (host, address): (&str, SocketAddr),
+    rest: &str,
+    request: Request,
+) -> Result<Response, Error> {
     let config = config(proxy).await?;
     let connect = |source| Error::Connect { host: host.to_owned(), source };
     let name = ServerName::try_from(host.to_owned()).map_err(|error| connect(std::io::Error::other(error)))?;
     let dial = async {
-        let stream = match proxy.dial {
-            Some(address) => TcpStream::connect(address).await?,
-            None => TcpStream::connect((host, 443)).await?,
-        };
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         TlsConnector::from(config).connect(name, stream).await
     };

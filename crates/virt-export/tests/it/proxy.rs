@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::apply::Applied;
 use kit::certs::{Authority, Leaf};
@@ -94,6 +94,17 @@ async fn a_request_goes_through_to_the_server_of_its_export_alone() {
     let ready = |service: &str| json!({ "phase": "Ready", "serviceName": service });
     export(&api, "e", ready("virt-export-e")).await;
     export(&api, "other", ready("virt-export-other")).await;
+    let services: Api<Service> = Api::namespaced(client.clone(), "ns");
+    for name in ["virt-export-e", "virt-export-other"] {
+        let service =
+            json!({ "metadata": { "name": name }, "spec": { "ports": [{ "port": 443 }], "selector": { "a": "b" } } });
+        services.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
+    }
+    // A tenant has a name of their own stand for whatever they like, and says that their export is there.
+    let elsewhere =
+        json!({ "metadata": { "name": "elsewhere" }, "spec": { "type": "ExternalName", "externalName": "localhost" } });
+    services.create(&PostParams::default(), &serde_json::from_value(elsewhere).unwrap()).await.unwrap();
+    export(&api, "astray", ready("elsewhere")).await;
     export(&api, "early", json!({ "phase": "Pending", "serviceName": "virt-export-early" })).await;
     let (scene, stop) = (scene(), CancellationToken::new());
     let authority = Authority::generate("exports", kit::clock::now(), DAY).unwrap();
@@ -111,6 +122,7 @@ async fn a_request_goes_through_to_the_server_of_its_export_alone() {
     assert_eq!(ask(&proxy, "early/volumes/disk/disk.img", Some("t0ken")).await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(ask(&proxy, "none/volumes/disk/disk.img", Some("t0ken")).await.0, StatusCode::NOT_FOUND);
     assert_eq!(ask(&proxy, "e", Some("t0ken")).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(ask(&proxy, "astray/volumes/disk/disk.img", Some("t0ken")).await.0, StatusCode::BAD_GATEWAY);
     // Whoever answers for another export shows a certificate for another name.
     assert_eq!(ask(&proxy, "other/volumes/disk/disk.img", Some("t0ken")).await.0, StatusCode::BAD_GATEWAY);
     let stranger = Authority::generate("stranger", kit::clock::now(), DAY).unwrap();
