@@ -9,12 +9,15 @@
 //! | LiveMigrateIfPossible | no | yes |
 //! | External | | no (429), and the VMI is marked |
 //!
+//! A pod that holds volumes for a guest (`hp-volume-*`) goes with the guest's own, and is not evicted before.
+//!
 //! `kubectl drain` asks again every few seconds until the pod is gone. The sentences are what drain and descheduler match on.
 
 use std::sync::Arc;
 
 use api::kubevirt::{
     eviction::{can_move, is_marked, strategy},
+    hotplug,
     v1::VirtualMachineInstance,
     words::{annotation, eviction_strategy, label},
 };
@@ -25,7 +28,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kit::{
     Chain,
     admission::{self, Request, Verdict},
@@ -73,6 +76,12 @@ async fn judge(guard: &Guard, request: &Request) -> Verdict {
     let pods: Api<Pod> = Api::namespaced(guard.client.clone(), &request.namespace);
     // The eviction of a pod that cannot be read is the API server's to refuse.
     let Ok(pod) = pods.get(&request.name).await else { return Verdict::allow() };
+    if let Some(launcher) = held_for(&pod) {
+        return match pods.get_opt(&launcher.name).await {
+            Ok(found) => attachment(&launcher, found.as_ref()),
+            Err(error) => deny(format!("kubevirt failed getting the pod {}: {}", launcher.name, Chain(&error))),
+        };
+    }
     let Some(name) = guest_of(&pod) else { return Verdict::allow() };
     let vmis: Api<VirtualMachineInstance> = Api::namespaced(guard.client.clone(), &request.namespace);
     let vmi = match vmis.get(&name).await {
@@ -100,6 +109,26 @@ fn guest_of(pod: &Pod) -> Option<String> {
     let launcher = pod.labels().get(label::APP).is_some_and(|app| app == label::APP_VIRT_LAUNCHER);
     let ended = matches!(phase, Some("Succeeded" | "Failed"));
     pod.annotations().get(annotation::DOMAIN).filter(|_| launcher && !ended).cloned()
+}
+
+/// The launcher that an attachment pod holds volumes for.
+fn held_for(pod: &Pod) -> Option<&OwnerReference> {
+    let holds = pod.labels().get(label::APP).is_some_and(|app| app == hotplug::APP);
+    pod.owner_references().iter().find(|owner| owner.kind == "Pod" && owner.controller == Some(true)).filter(|_| holds)
+}
+
+/// What becomes of the eviction of an attachment pod: without it, a guest would go on with disks that are taken away. It goes with the
+/// launcher, which is evicted for itself.
+fn attachment(launcher: &OwnerReference, found: Option<&Pod>) -> Verdict {
+    let Some(found) = found.filter(|found| found.uid().as_ref() == Some(&launcher.uid)) else {
+        return Verdict::allow();
+    };
+    let Some(guest) = guest_of(found) else { return Verdict::allow() };
+    let place = format!("{}/{guest}", found.namespace().unwrap_or_default());
+    deny(format!(
+        "Eviction request for a pod that holds volumes of VMI \"{place}\": it ends with pod {}",
+        launcher.name
+    ))
 }
 
 /// An eviction says in its own options that it is none.

@@ -87,3 +87,35 @@ async fn pods_of_nobody_and_guests_that_do_not_care_go() {
     assert!(evict(&setup, "virt-launcher-of-nobody", json!(null)).await.0);
     assert_eq!(mark(&vmis).await, None);
 }
+
+#[tokio::test]
+async fn a_pod_that_holds_volumes_goes_with_the_launcher_and_not_before() {
+    let setup = setup().await;
+    guest(&setup, "None").await;
+    let pods: Api<Pod> = Api::namespaced(setup.client.clone(), "default");
+    let launcher = pods.get("virt-launcher-vm-x").await.unwrap();
+    let holder = |name: &str, app: &str, uid: &str| {
+        json!({
+            "metadata": { "name": name, "labels": { "kubevirt.io": app }, "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Pod", "name": "virt-launcher-vm-x", "uid": uid, "controller": true,
+            }] },
+            "spec": { "containers": [{ "name": "hotplug-disk", "image": "i" }] },
+        })
+    };
+    let uid = launcher.metadata.uid.clone().unwrap();
+    for (name, app, uid) in [
+        ("hp-volume-a", "hotplug-disk", uid.as_str()),
+        ("hp-volume-old", "hotplug-disk", "of-a-launcher-before"),
+        ("somebodys", "app", uid.as_str()),
+    ] {
+        pods.create(&PostParams::default(), &serde_json::from_value(holder(name, app, uid)).unwrap()).await.unwrap();
+    }
+    let (allowed, code, message) = evict(&setup, "hp-volume-a", json!(null)).await;
+    assert_eq!((allowed, code), (false, 429), "{message}");
+    assert!(message.contains("holds volumes of VMI \"default/vm\": it ends with pod virt-launcher-vm-x"), "{message}");
+    assert!(evict(&setup, "hp-volume-old", json!(null)).await.0);
+    assert!(evict(&setup, "somebodys", json!(null)).await.0);
+    let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
+    pods.patch_status("virt-launcher-vm-x", &PatchParams::default(), &ended).await.unwrap();
+    assert!(evict(&setup, "hp-volume-a", json!(null)).await.0);
+}

@@ -127,6 +127,9 @@ const VALIDATORS: &[Hook] = &[
     },
 ];
 
+/// The pods whose eviction is judged: those of guests, and those that hold volumes for them.
+const GUARDED: &str = "request.name.startsWith('virt-launcher') || request.name.startsWith('hp-volume-')";
+
 const MUTATORS: &[Hook] = &[
     Hook {
         name: "virtualmachines-mutator.kubevirt.io",
@@ -190,7 +193,7 @@ fn evictions(namespace: &str, ca: &str) -> Value {
             "service": { "namespace": namespace, "name": API_SERVICE, "path": "/pod-eviction-validate", "port": 443 },
             "caBundle": ca,
         },
-        "matchConditions": [{ "name": "only-vms", "expression": "request.name.startsWith('virt-launcher')" }],
+        "matchConditions": [{ "name": "only-vms", "expression": GUARDED }],
         "failurePolicy": "Fail", "matchPolicy": "Equivalent", "sideEffects": "NoneOnDryRun", "timeoutSeconds": 10,
         "rules": [{
             "apiGroups": [""], "apiVersions": ["v1"], "scope": "*", "operations": ["*"], "resources": ["pods/eviction"],
