@@ -44,6 +44,8 @@ use crate::{
 /// What keeps a snapshot until its content has been seen to.
 pub const FINALIZER: &str = "snapshot.kubevirt.io/vmsnapshot-protection";
 const RETAIN: &str = "Retain";
+/// How long a volume snapshot is given until somebody says something of it.
+const UNHEARD: Duration = Duration::from_secs(10);
 /// Between two looks at what nobody tells of.
 const SOON: Duration = Duration::from_secs(1);
 /// Before a guest that could not hold its file systems is asked again.
@@ -92,12 +94,12 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         }
     };
     let (outcome, next) = match (outcome, plan::deadline(&snapshot)) {
-        (Outcome::Runs | Outcome::Waits(_), Some(deadline)) if deadline <= now => {
+        (Outcome::Runs | Outcome::Unheard(_) | Outcome::Waits(_), Some(deadline)) if deadline <= now => {
             source::thaw(context, &snapshot).await;
             content::release(context, &snapshot, keeps(&snapshot)).await?;
             (Outcome::Failed, Next::Wait)
         }
-        (outcome @ (Outcome::Runs | Outcome::Waits(_)), Some(deadline)) => {
+        (outcome @ (Outcome::Runs | Outcome::Unheard(_) | Outcome::Waits(_)), Some(deadline)) => {
             let left = Duration::try_from(deadline.duration_since(now)).unwrap_or(SOON);
             let next = if let Next::After(sooner) = next { Next::After(left.min(sooner)) } else { Next::After(left) };
             (outcome, next)
@@ -116,7 +118,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             // As it was locked just now, if it was.
             source::unlock(context, &snapshot, context.vms.get(&vm_key).as_ref()).await?;
         }
-        Outcome::Runs | Outcome::Waits(_) => {}
+        Outcome::Runs | Outcome::Unheard(_) | Outcome::Waits(_) => {}
     }
     Ok(next)
 }
@@ -188,7 +190,13 @@ async fn advance(
     }
     look(context, snapshot, &content, status, now).await?;
     if status.creation_time.is_none() {
-        return Ok((Outcome::Runs, Next::Wait));
+        let since = content.metadata.creation_timestamp.as_ref().map(|since| since.0);
+        let waited = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok()).unwrap_or_default();
+        return Ok(match progress.unheard {
+            Some(name) if waited >= UNHEARD => (Outcome::Unheard(unheard(&namespace, &name)), Next::Wait),
+            Some(_) => (Outcome::Runs, Next::After(UNHEARD.saturating_sub(waited))),
+            None => (Outcome::Runs, Next::Wait),
+        });
     }
     let (lists, partial) = lists(&vm, &content);
     status.snapshot_volumes = Some(lists);
@@ -224,6 +232,14 @@ async fn look(
     status.ready_to_use = told.ready_to_use;
     status.error = told.error;
     Ok(())
+}
+
+/// What is said of a volume snapshot that no controller has taken up.
+fn unheard(namespace: &str, name: &str) -> String {
+    format!(
+        "VolumeSnapshot {namespace}/{name} is not being made: nothing has answered to it; install the cluster's snapshot controller, or see \
+         whether it and the driver's csi-snapshotter run"
+    )
 }
 
 /// Which of the machine's volumes are in `content` and which not; and whether one is missing that lies on a claim.

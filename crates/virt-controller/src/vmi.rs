@@ -153,10 +153,15 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         // Nobody tells when a volume is detached.
         plan.again = Some(LOOK_AGAIN);
     }
-    if let Some((reason, message)) = &missing
-        && status::waits_for_claim(&mut wanted, reason, message, now)
-    {
-        context.recorder.warning(&reference(&vmi), reason, message.clone());
+    if let Some((reason, message)) = &missing {
+        let news = status::waits_for_claim(&mut wanted, reason, message, now);
+        let made = |name: &str| context.data_volumes.contains(&Key::new(key.namespace.as_str(), name));
+        // A claim that a data volume is about to make is no trouble.
+        let coming = *reason == status::NO_CLAIM && claims::absent(&vmi, &claims).is_some_and(made);
+        status::unplaced(&mut wanted, Some(message).filter(|_| *reason == status::NO_CLAIM && !coming), now);
+        if news && !coming {
+            context.recorder.warning(&reference(&vmi), reason, message.clone());
+        }
     }
     if let Some(error) = &creation_error {
         let reason = if matches!(error, Error::NoStateStorage(_)) { status::NO_STATE_STORAGE } else { "FailedCreate" };

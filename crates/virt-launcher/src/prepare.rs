@@ -219,13 +219,19 @@ fn overlay(dirs: &Dirs, name: &str, lent: &Lent) -> Result<ResolvedDisk, Error> 
     })
 }
 
+/// The size of an empty disk: of what is asked for, the whole mebibytes, where there is one.
+fn whole_mebibytes(bytes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    if bytes < MIB { bytes } else { bytes - bytes % MIB }
+}
+
 fn resolve(vmi: &VirtualMachineInstance, volume: &Volume, dirs: &Dirs) -> Result<ResolvedDisk, Error> {
     let name = &volume.name;
     let private = dirs.private();
     if let Some(empty) = &volume.empty_disk {
         let capacity = &empty.capacity;
         let bad = || Error::Capacity { volume: name.clone(), capacity: capacity.0.clone() };
-        let bytes = Amount::try_from(capacity).map_err(|_| bad())?.bytes();
+        let bytes = whole_mebibytes(Amount::try_from(capacity).map_err(|_| bad())?.bytes());
         if bytes == 0 {
             return Err(bad());
         }

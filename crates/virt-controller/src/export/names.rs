@@ -34,6 +34,12 @@ pub fn label(export: &str) -> String {
     shortened(export, LONGEST)
 }
 
+/// True for a label or an annotation by which the product's components know each other: one of the domain `kubevirt.io`.
+pub fn is_ours(key: &str) -> bool {
+    let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
+    domain == "kubevirt.io" || domain.ends_with(".kubevirt.io") || domain.starts_with("kubevirt.io.")
+}
+
 /// The name of a claim's volume in the pod. Some names are those of the pod's other volumes.
 pub fn volume(claim: &str) -> String {
     if matches!(claim, "certificates" | "token" | "manifest-data") { unlike(claim, LONGEST) } else { undotted(claim) }

@@ -162,10 +162,10 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
     }
     let mut labels = json!({ (label::APP): APP });
     let mut annotations = json!({});
-    for (key, value) in export.labels() {
+    for (key, value) in export.labels().iter().filter(|(key, _)| !names::is_ours(key)) {
         labels[key] = json!(value);
     }
-    for (key, value) in export.annotations().iter().filter(|(key, _)| *key != APPLIED) {
+    for (key, value) in export.annotations().iter().filter(|(key, _)| *key != APPLIED && !names::is_ours(key)) {
         annotations[key] = json!(value);
     }
     labels[SELECTOR] = json!(names::label(&name));
@@ -209,8 +209,8 @@ fn container(image: Image<'_>, environment: &[Value], mounts: &[Value], devices:
         "env": environment,
         "ports": [{ "name": "export", "containerPort": PORT, "protocol": "TCP" }],
         "resources": {
-            "requests": { "cpu": "10m", "memory": "32Mi" },
-            "limits": { "cpu": "2", "memory": "256Mi" },
+            "requests": { "cpu": "100m", "memory": "200Mi" },
+            "limits": { "cpu": "1", "memory": "1Gi" },
         },
         "readinessProbe": {
             "httpGet": { "path": READY, "port": PORT, "scheme": "HTTPS" }, "periodSeconds": 1, "timeoutSeconds": 5,
@@ -231,9 +231,10 @@ pub fn service(export: &VirtualMachineExport) -> Service {
     let name = export.name_any();
     let mut metadata = owned(export, &names::service(&name));
     let mut labels = export.labels().clone();
+    labels.retain(|key, _| !names::is_ours(key));
     labels.insert(label::APP.to_owned(), APP.to_owned());
     let mut annotations = export.annotations().clone();
-    annotations.remove(APPLIED);
+    annotations.retain(|key, _| key != APPLIED && !names::is_ours(key));
     metadata.labels = Some(labels);
     metadata.annotations = Some(annotations).filter(|all| !all.is_empty());
     Service {
@@ -321,7 +322,9 @@ mod tests {
     fn pod(source: &Source) -> Pod {
         let export: VirtualMachineExport = serde_json::from_value(json!({
             "metadata": {
-                "name": "e", "namespace": "ns", "uid": "u", "labels": { "team": "a" },
+                "name": "e", "namespace": "ns", "uid": "u",
+                // What the components know each other by is not an exporter's to be given.
+                "labels": { "team": "a", "kubevirt.io": "virt-handler", "kubevirt.io/created-by": "x", "cdi.kubevirt.io": "y" },
                 "annotations": { "note": "b", (APPLIED): "{}" },
             },
             "spec": { "source": { "kind": "PersistentVolumeClaim", "name": "a" } },

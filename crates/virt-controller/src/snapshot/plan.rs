@@ -163,12 +163,15 @@ impl Guest {
         if self.can_freeze() && error.contains(FREEZE_LIMIT) {
             known.insert(indication::QUIESCE_TIMEOUT.to_owned());
         }
-        let how = match (self.paused, self.agent) {
-            (true, _) => indication::PAUSED,
-            (false, true) => indication::GUEST_AGENT,
-            (false, false) => indication::NO_GUEST_AGENT,
+        let (how, not) = match (self.paused, self.agent) {
+            (true, _) => (indication::PAUSED, None),
+            // An agent that has the file systems held may be silent until it lets go of them.
+            (false, false) if self.frozen => (indication::GUEST_AGENT, Some(indication::NO_GUEST_AGENT)),
+            (false, true) => (indication::GUEST_AGENT, Some(indication::NO_GUEST_AGENT)),
+            (false, false) => (indication::NO_GUEST_AGENT, Some(indication::GUEST_AGENT)),
         };
         known.insert(how.to_owned());
+        not.map(|not| known.remove(not));
         indicate(status, known);
     }
 }
@@ -222,6 +225,8 @@ pub struct Progress {
     pub error: Option<String>,
     /// Those that were there and are not any more.
     pub gone: Vec<String>,
+    /// The first volume snapshot that nobody has said anything of.
+    pub unheard: Option<String>,
 }
 
 /// How far `content` is; `find` is its volume snapshots, by name.
@@ -233,6 +238,9 @@ pub fn progress(content: &VirtualMachineSnapshotContent, find: impl Fn(&str) -> 
         let found = find(name);
         if found.is_none() && was_cut {
             out.gone.push(name.to_owned());
+        }
+        if found.as_ref().is_some_and(|snapshot| snapshot.status.is_none()) {
+            out.unheard.get_or_insert_with(|| name.to_owned());
         }
         let found = found.and_then(|snapshot| snapshot.status).unwrap_or_default();
         out.cut &= found.creation_time.is_some();
@@ -258,6 +266,8 @@ pub enum Outcome {
     Waits(String),
     /// It is under way.
     Runs,
+    /// It is under way, and nobody takes up what was asked for, which this says.
+    Unheard(String),
     /// Every volume is cut.
     Done,
     /// It was given up.
@@ -269,6 +279,7 @@ pub fn conclude(status: &mut VirtualMachineSnapshotStatus, outcome: &Outcome, no
     let (phase, progressing, why) = match outcome {
         Outcome::Waits(why) => (phase::IN_PROGRESS, "False", why.as_str()),
         Outcome::Runs => (phase::IN_PROGRESS, "True", "Source locked and operation in progress"),
+        Outcome::Unheard(why) => (phase::IN_PROGRESS, "True", why.as_str()),
         Outcome::Done => (phase::SUCCEEDED, "False", "Operation complete"),
         Outcome::Failed => (phase::FAILED, "False", "Operation failed"),
     };

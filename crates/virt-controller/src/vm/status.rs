@@ -134,6 +134,8 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
         // A count of failures alone says nothing: who stopped the machine since then does not wait for its next start.
         return match plan.again {
             Some(_) if facts.failure.is_none() => printable::CRASH_LOOP_BACK_OFF,
+            // What is refused to be made is not on its way.
+            _ if starting(plan) && facts.failure.is_some() => printable::UNSCHEDULABLE,
             _ if starting(plan) => printable::STARTING,
             _ => printable::STOPPED,
         };
@@ -160,10 +162,13 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
         let failing = phase_of(vmi) == phase::FAILED && plan.failure.is_some();
         return if failing { printable::CRASH_LOOP_BACK_OFF } else { printable::STOPPED };
     }
-    if let Some(("False", "Unschedulable")) = find(vmi, condition::POD_SCHEDULED) {
+    let synchronized = find(vmi, condition::SYNCHRONIZED);
+    // There is no pod yet that could be scheduled.
+    let claimless = matches!(synchronized, Some(("False", "FailedPvcNotFound")));
+    if let Some(("False", "Unschedulable")) = find(vmi, condition::POD_SCHEDULED).filter(|_| !claimless) {
         return printable::UNSCHEDULABLE;
     }
-    match find(vmi, condition::SYNCHRONIZED) {
+    match synchronized {
         _ if facts.data.failed.is_some() => printable::DATA_VOLUME_ERROR,
         _ if facts.data.waiting.is_some() => printable::WAITING_FOR_VOLUME_BINDING,
         _ if facts.data.filling.is_some() => printable::PROVISIONING,
@@ -236,6 +241,17 @@ mod tests {
         check(vmi("Failed", json!([])), &crashed, "CrashLoopBackOff", false);
         check(None, &crashed, "Stopped", false);
         check(None, &Plan { again: Some(Duration::from_secs(10)), ..crashed }, "CrashLoopBackOff", false);
+        let refused =
+            Plan { steps: vec![super::super::plan::Step::Start { paused: false, receiver: false }], ..none.clone() };
+        let failure = Some(("FailedCreate", "the quota is used up".to_owned()));
+        let vm: VirtualMachine = serde_json::from_value(json!({ "spec": { "template": {} } })).unwrap();
+        for (failure, word) in [(failure, "ErrorUnschedulable"), (None, "Starting")] {
+            let facts = Facts { failure: failure.clone(), ..Facts::default() };
+            let status = status(&vm, None, &refused, &facts, Timestamp::UNIX_EPOCH);
+            assert_eq!(status.printable_status.as_deref(), Some(word));
+            let said = status.conditions.iter().find(|one| one.type_ == "Failure").and_then(|one| one.message.clone());
+            assert_eq!(said, failure.map(|(_, message)| message));
+        }
         let mut going = vmi("Running", json!([])).unwrap();
         going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         check(Some(going), &none, "Stopping", false);

@@ -77,11 +77,16 @@ pub fn is_for_one_node(claim: &PersistentVolumeClaim) -> bool {
     !modes.is_empty() && modes.iter().all(|mode| matches!(mode.as_str(), "ReadWriteOnce" | "ReadWriteOncePod"))
 }
 
+/// The first claim that is not there.
+pub fn absent<'a>(vmi: &'a VirtualMachineInstance, claims: &Claims) -> Option<&'a str> {
+    at_start(vmi).find(|used| !claims.contains_key(used.claim)).map(|used| used.claim)
+}
+
 /// Why the pod cannot be made yet: a sentence that names the claim that is not there.
 pub fn missing(vmi: &VirtualMachineInstance, claims: &Claims) -> Option<String> {
     let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
-    let used = at_start(vmi).find(|used| !claims.contains_key(used.claim))?;
-    Some(format!("PVC {namespace}/{} does not exist, waiting for it to appear", used.claim))
+    let claim = absent(vmi, claims)?;
+    Some(format!("PVC {namespace}/{claim} does not exist, waiting for it to appear"))
 }
 
 /// Every claim is bound and its size known, which whoever makes a disk in it has to know.

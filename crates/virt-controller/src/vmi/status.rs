@@ -219,6 +219,17 @@ pub fn waits_for_claim(status: &mut VirtualMachineInstanceStatus, reason: &str, 
     news
 }
 
+/// Says that there is no pod to be placed, for want of a claim, where clients look for a pod that cannot be.
+pub fn unplaced(status: &mut VirtualMachineInstanceStatus, why: Option<&String>, now: Timestamp) {
+    match why {
+        Some(why) => {
+            let (reason, message) = (Some("Unschedulable"), Some(why.as_str()));
+            set(&mut status.conditions, condition::POD_SCHEDULED, "False", reason, message, &Time(now));
+        }
+        None => remove(&mut status.conditions, condition::POD_SCHEDULED),
+    }
+}
+
 /// Says that the pod could not be created.
 pub fn creation_failed(status: &mut VirtualMachineInstanceStatus, reason: &'static str, message: &str, now: Timestamp) {
     set(&mut status.conditions, condition::SYNCHRONIZED, "False", Some(reason), Some(message), &Time(now));

@@ -45,8 +45,10 @@ async fn a_claim_that_does_not_exist_is_waited_for() {
     let told = vm.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Synchronized").unwrap();
     assert_eq!(told.reason.as_deref(), Some("FailedPvcNotFound"));
     assert_eq!(told.message.as_deref(), Some("PVC default/data does not exist, waiting for it to appear"));
-    let vmi = cluster.vmis.get("vm").await.unwrap();
-    assert_eq!(vmi.status.unwrap().phase.as_deref(), Some("Pending"));
+    let status = cluster.vmis.get("vm").await.unwrap().status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    let placed = status.conditions.iter().find(|c| c.type_ == "PodScheduled").unwrap();
+    assert_eq!((placed.status.as_str(), placed.reason.as_deref()), ("False", Some("Unschedulable")));
 
     claim(&cluster, "data", "pv", "Filesystem").await;
     let pod = serde_json::to_value(cluster.pod().await).unwrap();

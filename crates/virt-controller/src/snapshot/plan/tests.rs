@@ -58,6 +58,19 @@ fn what_a_guest_says_of_its_snapshot() {
     check((true, false, false), None, &["NoGuestAgent", "Online"]);
     check((true, false, true), None, &["GuestAgent", "Online"]);
     check((true, true, true), None, &["Online", "Paused"]);
+    // The agent came, or went, since it was looked at before.
+    let mut status = serde_json::from_value(json!({ "indications": [] })).unwrap();
+    for (agent, frozen, expect) in [
+        (false, false, "NoGuestAgent"),
+        (true, false, "GuestAgent"),
+        (false, true, "GuestAgent"),
+        (false, false, "NoGuestAgent"),
+    ] {
+        Guest { online: true, paused: false, agent, frozen }.indicate(&mut status);
+        let mut expect = [expect, "Online"];
+        expect.sort_unstable();
+        assert_eq!(status.indications, expect);
+    }
     check((true, false, true), Some("fsfreeze is limited to 10s"), &["GuestAgent", "Online", "QuiesceTimeout"]);
 }
 
@@ -112,6 +125,8 @@ fn what_is_said_of_a_snapshot() {
     let not_ready = "Ready False: Not ready";
     check(json!({}), waits, &["InProgress", "Progressing False: Source does not exist", not_ready]);
     let runs = "Progressing True: Source locked and operation in progress";
+    let why = "nobody makes it".to_owned();
+    check(json!({}), Outcome::Unheard(why), &["InProgress", "Progressing True: nobody makes it", not_ready]);
     check(json!({}), Outcome::Runs, &["InProgress", runs, not_ready]);
     let error = json!({ "error": { "message": "m" } });
     check(error, Outcome::Runs, &["InProgress", "Progressing False: In error state", not_ready]);
