@@ -193,12 +193,15 @@ async fn reconcile(context: Context, work: Work) -> Next {
 
 /// An API of snapshots, whose kinds a cluster may lack.
 pub fn snapshot_api(client: &Client, kind: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind));
-    Api::all_with(client.clone(), &resource)
+    Api::all_with(client.clone(), &snapshot_resource(kind))
+}
+
+/// How such a kind is named.
+pub(crate) fn snapshot_resource(kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind))
 }
 
 /// The same of one namespace.
 pub fn snapshot_api_in(client: &Client, kind: &str, namespace: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind));
-    Api::namespaced_with(client.clone(), namespace, &resource)
+    Api::namespaced_with(client.clone(), namespace, &snapshot_resource(kind))
 }

@@ -27,7 +27,9 @@ use kit::health::{self, Ready};
 use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Task, certs, drift, events, lease, server, tls};
+use kit::{Task, certs, drift, events, lease, served, server, tls};
+use kube::core::GroupVersionKind;
+use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 
@@ -88,11 +90,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
     let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
-    let _following = security::follow(&client, config.clone());
+    let _following = security::follow_optional(&client, config.clone());
     let registry = metrics::registry(operator.context.cdis.clone());
     let router = health::router(ready.clone()).merge(kit::metrics::router(registry));
     let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
-    ready.set(true);
+    let remedy = "apply all of cdi-operator.yaml, which begins with it";
+    let _defined = served::required(&client, &ApiResource::erase::<CDI>(&()), ready, remedy);
     // Renewals do not wait behind whatever else is asked of the API server.
     let apart = kit::client::connect("cdi-operator").await.map_err(Error::setup("reach the API server"))?;
     let leader = lease::acquire(apart, &args.namespace, "cdi-operator-leader-election-helper", &args.identity, &stop);
@@ -161,9 +164,8 @@ const OWNED: [drift::Kind; 15] = [
     own("rbac.authorization.k8s.io", "v1", "RoleBinding"),
     own("apps", "v1", "Deployment"),
     own("networking.k8s.io", "v1", "NetworkPolicy"),
-    // Where they are known; elsewhere these wait.
-    own("monitoring.coreos.com", "v1", "ServiceMonitor"),
-    own("monitoring.coreos.com", "v1", "PrometheusRule"),
+    MONITORS[0],
+    MONITORS[1],
     anywhere("rbac.authorization.k8s.io", "v1", "ClusterRole"),
     anywhere("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
     anywhere("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
@@ -171,12 +173,18 @@ const OWNED: [drift::Kind; 15] = [
     anywhere("apiregistration.k8s.io", "v1", "APIService"),
 ];
 
+/// Of Prometheus' operator, which a cluster may lack.
+const MONITORS: [drift::Kind; 2] = [
+    drift::Kind { optional: true, ..own("monitoring.coreos.com", "v1", "ServiceMonitor") },
+    drift::Kind { optional: true, ..own("monitoring.coreos.com", "v1", "PrometheusRule") },
+];
+
 const fn own(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
-    drift::Kind { group, version, kind, namespaced: true }
+    drift::Kind { group, version, kind, namespaced: true, optional: false }
 }
 
 const fn anywhere(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
-    drift::Kind { group, version, kind, namespaced: false }
+    drift::Kind { group, version, kind, namespaced: false, optional: false }
 }
 
 fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
@@ -185,7 +193,8 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     let all = (queue.clone(), context.cdis.clone());
     let wake = move || all.1.keys().into_iter().for_each(|key| all.0.add(key));
     let (queue, others) = (queue.clone(), wake.clone());
-    let cdis = store::watch(Api::<CDI>::all(client.clone()), Watch::default(), context.cdis.clone(), move |change| {
+    let (api, resource) = (Api::<CDI>::all(client.clone()), ApiResource::erase::<CDI>(&()));
+    let cdis = served::watch(client, &resource, api, Watch::default(), context.cdis.clone(), move |change| {
         queue.add(change.key.clone());
         // When the one that counts goes, another may take its place.
         if change.new.is_none() {
@@ -209,6 +218,11 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
         context.priorities.clone(),
         move |_| again(),
     );
+    let mut known = Vec::new();
+    for kind in MONITORS {
+        let (again, kind) = (wake.clone(), GroupVersionKind::gvk(kind.group, kind.version, kind.kind));
+        known.push(served::follow(client, &ApiResource::from_gvk(&kind), move |_| again()));
+    }
     let applied = context.applied.clone();
     let mut tasks = drift::watch(client, &OWNED, namespace, &selector, move |address, now| {
         if applied.touched(address, now) {
@@ -216,6 +230,7 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
         }
     });
     tasks.extend([cdis, deployments, priorities]);
+    tasks.extend(known);
     tasks
 }
 

@@ -36,10 +36,20 @@ pub(crate) fn policy(profile: Option<&TLSSecurityProfile>) -> (Policy, Vec<Strin
 
 /// Has `server` offer what the CDIConfig says, for as long as the task is held.
 pub(crate) fn follow(client: &Client, server: Arc<Changing>) -> Task<()> {
-    let only = watcher::Config::default().fields(&format!("metadata.name={}", words::CONFIG));
-    tls::follow(Api::<CDIConfig>::all(client.clone()), only, vec![server], |config| {
+    tls::follow(Api::<CDIConfig>::all(client.clone()), only(), vec![server], |config| {
         asked(config.spec.tls_security_profile.as_deref())
     })
+}
+
+/// The same before the kind of the CDIConfig is there, and after.
+pub(crate) fn follow_optional(client: &Client, server: Arc<Changing>) -> Task<()> {
+    tls::follow_optional(client, Api::<CDIConfig>::all(client.clone()), only(), vec![server], |config| {
+        asked(config.spec.tls_security_profile.as_deref())
+    })
+}
+
+fn only() -> watcher::Config {
+    watcher::Config::default().fields(&format!("metadata.name={}", words::CONFIG))
 }
 
 /// The configuration of a server in a pod that fills a volume, as its environment says.

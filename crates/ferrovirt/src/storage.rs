@@ -18,8 +18,6 @@ use hpp::operator::Controllers;
 pub(crate) use hpp::operator::install::CLASS;
 use hpp::operator::install::{self, NAMESPACE};
 
-/// The HostPathProvisioner object and the classes.
-const OBJECT: &str = include_str!("../../../deploy/hostpath-cr.yaml");
 const DRIVER: &str = "hostpath-provisioner-csi";
 const PATIENCE: Duration = Duration::from_secs(180);
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -28,7 +26,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
     let operator = install::operator(Controllers::Cluster).context("the operator has no manifest")?;
     deploy::apply_manifest(client, &operator).await?;
-    deploy::apply_manifest(client, OBJECT).await
+    let object = install::object(Controllers::Cluster).context("the HostPathProvisioner has no manifest")?;
+    deploy::apply_manifest(client, &object).await
 }
 
 /// Replaces its pods, whose image's name means another image now. Volumes stay where they are in use.

@@ -124,7 +124,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
                 help: "HPP pool path sharing a filesystem with OS, fix to prevent HPP PVs from causing disk pressure",
                 holds: move || paths.iter().any(|path| pool::is_on_same_file_system(path, &system)),
             };
-            Some(metrics::serve("hostpath-csi", port, fact.registry(), &stop).await?)
+            let ready = kit::health::Ready::default();
+            ready.set(true);
+            Some(metrics::serve("hostpath-csi", port, fact.registry(), ready, &stop).await?)
         }
     };
     let driver = Arc::new(csi::Driver::new(args.driver_name.clone(), args.node_name.clone(), pools)?);

@@ -45,7 +45,7 @@ impl<F: Fn() -> bool + Send + Sync + 'static> Fact<F> {
     }
 }
 
-/// Serves `/metrics` and `/healthz` on a port until `stop`. The certificate is shown to probes and to who reads the
+/// Serves `/metrics`, `/healthz` and, as `ready` says, `/readyz` on a port until `stop`. The certificate is shown to probes and to who reads the
 /// metrics,
 /// who look at no authority.
 ///
@@ -55,6 +55,7 @@ pub(crate) async fn serve(
     name: &str,
     port: u16,
     registry: Registry,
+    ready: Ready,
     stop: &CancellationToken,
 ) -> Result<Task<()>, Error> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| Error::Metrics { port, source: error };
@@ -67,8 +68,6 @@ pub(crate) async fn serve(
     let config = tls::server(material, None).map_err(|error| failed(error.into()))?;
     let address = (Ipv6Addr::UNSPECIFIED, port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| failed(error.into()))?;
-    let ready = Ready::default();
-    ready.set(true);
     let router = health::router(ready).merge(kit::metrics::router(registry));
     Ok(kit::spawn("metrics", server::serve_tls(listener, config, router, stop.clone())))
 }

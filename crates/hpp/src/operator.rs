@@ -13,20 +13,25 @@ mod manifests;
 mod monitoring;
 pub mod object;
 mod pools;
+mod registered;
 mod status;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::storage::v1::CSINode;
 use kit::apply::{self, Applied};
 use kit::events::Recorder;
+use kit::health::Ready;
 use kit::queue::{Next, Queue};
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Chain, Task, lease};
+use kit::{Chain, Task, lease, served};
 use kube::api::{Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource as _, ResourceExt};
 use serde::Serialize;
@@ -41,6 +46,15 @@ use self::pools::Refusal;
 use crate::{Error, metrics};
 
 const MANAGER: &str = "hostpath-provisioner-operator";
+/// Kinds of which something is made where the cluster has them.
+const OPTIONAL: [(&str, &str, &str); 4] = [
+    ("monitoring.coreos.com", "ServiceMonitor", "servicemonitors"),
+    ("monitoring.coreos.com", "PrometheusRule", "prometheusrules"),
+    ("security.openshift.io", "SecurityContextConstraints", "securitycontextconstraints"),
+    ("snapshot.storage.k8s.io", "VolumeSnapshotClass", "volumesnapshotclasses"),
+];
+/// The index word of nodes whose kubelet knows the driver.
+const REGISTERED: &str = "registered";
 /// Keeps the object until what was deployed for it is gone.
 const FINALIZER: &str = "finalizer.delete.hostpath-provisioner";
 
@@ -72,7 +86,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::file("listen for signals in", "this process"))?;
     let client = kit::client::connect(MANAGER).await.map_err(|error| Error::Cluster(Box::new(error)))?;
     let objects: Store<HostPathProvisioner> = Store::default();
-    let _watch = store::watch(Api::all(client.clone()), Watch::default(), objects.clone(), |_| {});
+    let resource = ApiResource::erase::<HostPathProvisioner>(&());
+    let all = Api::all(client.clone());
+    let _watch = served::watch(&client, &resource, all, Watch::default(), objects.clone(), |_| {});
+    let ready = Ready::default();
+    let remedy = "apply all of hostpath-operator.yaml, which begins with it";
+    let _defined = served::required(&client, &resource, ready.clone(), remedy);
     let _metrics = match args.metrics_port {
         None => None,
         Some(port) => {
@@ -81,7 +100,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
                 help: "HPP CR Ready",
                 holds: move || objects.list().iter().any(|object| object.is("Available")),
             };
-            Some(metrics::serve(MANAGER, port, fact.registry(), &stop).await?)
+            Some(metrics::serve(MANAGER, port, fact.registry(), ready, &stop).await?)
         }
     };
     // Renewals do not wait behind whatever else is asked of the API server.
@@ -104,6 +123,8 @@ struct Context {
     drivers: Store<DaemonSet>,
     /// The driver's pods, for the nodes they are on.
     pods: Store<Pod>,
+    /// What the kubelets know.
+    nodes: Store<CSINode>,
     claims: Store<PersistentVolumeClaim>,
     mounters: Store<Deployment>,
     applied: Applied,
@@ -125,6 +146,7 @@ impl Operator {
             objects: Store::default(),
             drivers: Store::default(),
             pods: Store::default(),
+            nodes: Store::default(),
             claims: Store::default(),
             mounters: Store::default(),
             applied: Applied::by(MANAGER),
@@ -134,12 +156,20 @@ impl Operator {
         let wake = queue.clone();
         let objects = Api::<HostPathProvisioner>::all(client.clone());
         let all = context.objects.clone();
-        let mut tasks = vec![store::watch(objects, Watch::default(), context.objects.clone(), move |change| {
-            wake.add(change.key.clone());
-            if change.new.is_none() {
-                all.keys().into_iter().for_each(|key| wake.add(key));
-            }
-        })];
+        let resource = ApiResource::erase::<HostPathProvisioner>(&());
+        let mut tasks = vec![served::watch(
+            &client,
+            &resource,
+            objects,
+            Watch::default(),
+            context.objects.clone(),
+            move |change| {
+                wake.add(change.key.clone());
+                if change.new.is_none() {
+                    all.keys().into_iter().for_each(|key| wake.add(key));
+                }
+            },
+        )];
         let ours = || watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
         let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
         let how = Watch { config: ours(), trim: |set: &mut DaemonSet| set.spec = None, ..Watch::default() };
@@ -154,11 +184,21 @@ impl Operator {
         let config = watcher::Config::default().labels(&format!("k8s-app={}", manifests::DRIVER));
         let how = Watch { config, trim: trim_pod, ..Watch::default() };
         tasks.push(follow(pods, how, context.pods.clone(), "v1", &queue, &context));
+        tasks.push(registrations(&queue, &context));
+        for (group, kind, plural) in OPTIONAL {
+            let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
+            let (queue, context) = (queue.clone(), context.clone());
+            tasks.push(served::follow(&context.client.clone(), &resource, move |_| {
+                context.applied.forget();
+                context.objects.keys().into_iter().for_each(|key| queue.add(key));
+            }));
+        }
         let stopping = stop.clone();
         tasks.push(kit::spawn("operator", async move {
             context.objects.synced().await;
             context.drivers.synced().await;
             context.pods.synced().await;
+            context.nodes.synced().await;
             context.claims.synced().await;
             context.mounters.synced().await;
             let workers = queue.run(1, &stopping, move |key| reconcile(context.clone(), key));
@@ -191,11 +231,27 @@ where
     })
 }
 
-/// Only which node it is on is read.
+/// Watches which kubelets know the driver; of the rest that they say nothing is kept, and nothing follows from it.
+fn registrations(queue: &Queue<Key>, context: &Arc<Context>) -> Task<()> {
+    let (queue, objects) = (queue.clone(), context.objects.clone());
+    let how = Watch {
+        trim: |node: &mut CSINode| node.spec.drivers.retain(|driver| driver.name == crate::csi::NAME),
+        index: |node: &CSINode| registered::has_driver(node).then(|| REGISTERED.to_owned()).into_iter().collect(),
+        ..Watch::default()
+    };
+    store::watch(Api::all(context.client.clone()), how, context.nodes.clone(), move |change| {
+        if change.was != change.is {
+            objects.keys().into_iter().for_each(|key| queue.add(key));
+        }
+    })
+}
+
+/// Only which node it is on, and since when it is ready, is read.
 fn trim_pod(pod: &mut Pod) {
     let node = pod.spec.take().and_then(|spec| spec.node_name);
     pod.spec = Some(PodSpec { node_name: node, ..PodSpec::default() });
-    pod.status = None;
+    let conditions = pod.status.take().and_then(|status| status.conditions);
+    pod.status = Some(PodStatus { conditions, ..PodStatus::default() });
 }
 
 async fn reconcile(context: Arc<Context>, key: Key) -> Next {
@@ -250,7 +306,11 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
     }
     let (claims, mounters) = (context.claims.list(), context.mounters.list());
     let failed = failure.is_some();
+    let now = kit::clock::now();
+    let known: Vec<String> = context.nodes.keys_by_word(REGISTERED).into_iter().map(|key| key.name).collect();
+    let registered = registered::look(&context.pods.list(), &known, now);
     let seen = status::Seen {
+        registered: &registered,
         pools: pools.as_deref(),
         workloads: &workloads,
         claims: &claims,
@@ -258,21 +318,26 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
         failure,
         version: concat!("v", env!("CARGO_PKG_VERSION")),
     };
-    let status = status::status(object.status.as_ref(), &seen, kit::clock::now());
+    let status = status::status(object.status.as_ref(), &seen, now);
     if object.status.as_ref() != Some(&status) {
         patch(context, object, &json!({ "status": status })).await?;
         if status.is("Available") && !object.is("Available") {
             context.recorder.normal(&object.object_ref(&()), "ProvisionerHealthy", "Provisioner Healthy");
         }
     }
-    Ok(if failed { Next::Retry } else { Next::Wait })
+    Ok(match registered.again() {
+        _ if failed => Next::Retry,
+        Some(left) => Next::After(left),
+        None => Next::Wait,
+    })
 }
 
 /// How things are deployed, given what kinds the cluster knows.
 async fn settings(context: &Context) -> Result<Settings, Error> {
     let monitored = knows(context, "monitoring.coreos.com/v1", &["ServiceMonitor", "PrometheusRule"]).await?;
     let constrained = knows(context, "security.openshift.io/v1", &["SecurityContextConstraints"]).await?;
-    Ok(Settings { monitored, constrained, ..context.settings.clone() })
+    let captured = knows(context, "snapshot.storage.k8s.io/v1", &["VolumeSnapshotClass"]).await?;
+    Ok(Settings { monitored, constrained, captured, ..context.settings.clone() })
 }
 
 async fn knows(context: &Context, version: &str, kinds: &[&str]) -> Result<bool, Error> {

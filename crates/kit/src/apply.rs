@@ -112,13 +112,17 @@ pub async fn all(client: &Client, applied: &Applied, manifests: &[Value]) -> Res
         body.hash(&mut hasher);
         let (address, hash) = (address(manifest), hasher.finish());
         if applied.lock().get(&address).is_none_or(|sent| sent.hash != hash) {
-            wanted.push((address, hash, body));
+            wanted.push((address, hash, manifest.clone()));
         }
     }
     let manager = applied.manager;
     let results: Vec<Result<(), Error>> = stream::iter(wanted)
-        .map(|(address, hash, body)| async move {
-            let now = one(client, manager, &address, body.into_bytes()).await?.metadata;
+        .map(|(address, hash, manifest)| async move {
+            let mut now = one(client, manager, &address, WHOLE, manifest.to_string().into_bytes()).await?;
+            if let Some(change) = surplus(&manifest, &now.object) {
+                now = replace(client, manager, &address, &change).await?;
+            }
+            let now = now.metadata;
             let sent = Sent { hash, version: now.resource_version, generation: now.generation };
             applied.lock().insert(address, sent);
             Ok(())
@@ -137,26 +141,62 @@ pub async fn crds(client: &Client, manager: &str, documents: &[(&'static str, &'
     let mut requests = Vec::new();
     for (name, yaml) in documents {
         let address = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
-        requests.push(async move { one(client, manager, &address, yaml.as_bytes().to_vec()).await.map(drop) });
+        requests.push(async move { one(client, manager, &address, PARTIAL, yaml.as_bytes().to_vec()).await.map(drop) });
     }
     stream::iter(requests).buffer_unordered(4).try_collect::<Vec<()>>().await.map(drop)
 }
 
-/// The answer repeats what was sent; only the version of it matters.
+const WHOLE: &str = "application/json";
+/// Of definitions, which are large, the metadata are enough.
+const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// What the API server holds now.
 #[derive(Debug, Deserialize)]
 struct Answer {
     metadata: ObjectMeta,
+    #[serde(flatten)]
+    object: Value,
 }
 
-async fn one(client: &Client, manager: &str, address: &str, body: Vec<u8>) -> Result<Answer, Error> {
+async fn one(client: &Client, manager: &str, address: &str, answer: &str, body: Vec<u8>) -> Result<Answer, Error> {
     let request = Request::builder()
         .method(Method::PATCH)
         .uri(format!("{address}?fieldManager={manager}&force=true"))
-        .header(header::ACCEPT, "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json")
+        .header(header::ACCEPT, answer)
         .header(header::CONTENT_TYPE, "application/apply-patch+yaml")
         .body(body)
         .map_err(|error| failed("apply", address)(kube::Error::HttpError(error)))?;
     client.request(request).await.map_err(failed("apply", address))
+}
+
+/// Server-side apply leaves what others put into a list beside what it was sent. The lists that are sent are the whole of them,
+/// so a merge patch takes the rest out.
+async fn replace(client: &Client, manager: &str, address: &str, change: &Value) -> Result<Answer, Error> {
+    let request = Request::builder()
+        .method(Method::PATCH)
+        .uri(format!("{address}?fieldManager={manager}"))
+        .header(header::CONTENT_TYPE, "application/merge-patch+json")
+        .body(change.to_string().into_bytes())
+        .map_err(|error| failed("apply", address)(kube::Error::HttpError(error)))?;
+    client.request(request).await.map_err(failed("apply", address))
+}
+
+/// The merge patch by which lists of `held` hold no more than those of `wanted`; none when they do not.
+fn surplus(wanted: &Value, held: &Value) -> Option<Value> {
+    match (wanted, held) {
+        (Value::Object(wanted), Value::Object(held)) => {
+            let lists = wanted.iter().filter(|(key, _)| *key != "metadata" && *key != "status");
+            let changes: serde_json::Map<String, Value> =
+                lists.filter_map(|(key, wanted)| Some((key.clone(), surplus(wanted, held.get(key)?)?))).collect();
+            (!changes.is_empty()).then_some(Value::Object(changes))
+        }
+        (Value::Array(wanted), Value::Array(held)) => {
+            let more =
+                held.len() > wanted.len() || wanted.iter().zip(held).any(|(one, other)| surplus(one, other).is_some());
+            more.then(|| Value::Array(wanted.clone()))
+        }
+        _ => None,
+    }
 }
 
 /// Deletes what lies at `address`; gone already is as good.
@@ -211,6 +251,26 @@ mod tests {
         check(Some(2), Some(meta("6", Some(3))), true);
         check(Some(2), None, true);
         assert!(!applied.touched("/other", None));
+    }
+
+    #[test]
+    fn what_others_put_into_a_list_is_taken_out() {
+        let port = |number: u16| json!({ "port": number });
+        let service =
+            |ports: Value| json!({ "metadata": { "finalizers": ["a"] }, "spec": { "ports": ports, "selector": {} } });
+        let wanted = service(json!([port(443)]));
+        let held = |ports: Value| {
+            let mut held = service(ports);
+            held["spec"]["clusterIPs"] = json!(["10.0.0.1"]);
+            held["metadata"]["finalizers"] = json!(["a", "b"]);
+            held
+        };
+        assert_eq!(surplus(&wanted, &held(json!([port(443)]))), None);
+        let change = json!({ "spec": { "ports": [port(443)] } });
+        assert_eq!(surplus(&wanted, &held(json!([port(443), port(444)]))), Some(change));
+        let nested = |rules: Value| json!({ "webhooks": [{ "name": "a", "rules": rules }] });
+        let change = nested(json!([1]));
+        assert_eq!(surplus(&change, &nested(json!([1, 2]))), Some(change.clone()));
     }
 
     #[test]

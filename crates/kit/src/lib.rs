@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod peer;
 pub mod queue;
 pub mod refusal;
+pub mod served;
 pub mod server;
 pub mod shutdown;
 pub mod store;

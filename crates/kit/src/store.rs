@@ -268,29 +268,45 @@ where
     K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
     F: FnMut(Change<'_, K>) + Send + 'static,
 {
-    crate::spawn("watch", async move {
-        let mut stream = pin!(watcher::watcher(api, how.config.clone()).default_backoff());
-        let mut listed = BTreeSet::new();
-        while let Some(event) = stream.next().await {
-            match event {
-                Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(object)) => {
-                    listed.insert(Key::of(&object));
-                    apply(&store, object, true, &how, &mut notify);
-                }
-                Ok(Event::Apply(object)) => apply(&store, object, false, &how, &mut notify),
-                Ok(Event::Delete(object)) => remove(&store, &Key::of(&object), &mut notify),
-                Ok(Event::InitDone) => {
-                    for key in store.keys().into_iter().filter(|key| !listed.contains(key)) {
-                        remove(&store, &key, &mut notify);
-                    }
-                    listed = BTreeSet::new();
-                    store.synced.send_replace(true);
-                }
-                Err(error) => tracing::debug!(error = %crate::Chain(&error), "watch interrupted, retrying"),
+    crate::spawn("watch", async move { follow(api, &how, &store, &mut notify).await })
+}
+
+pub(crate) async fn follow<K, F>(api: Api<K>, how: &Watch<K>, store: &Store<K>, notify: &mut F)
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
+    F: FnMut(Change<'_, K>) + Send + 'static,
+{
+    let mut stream = pin!(watcher::watcher(api, how.config.clone()).default_backoff());
+    let mut listed = BTreeSet::new();
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                listed.insert(Key::of(&object));
+                apply(store, object, true, how, notify);
             }
+            Ok(Event::Apply(object)) => apply(store, object, false, how, notify),
+            Ok(Event::Delete(object)) => remove(store, &Key::of(&object), notify),
+            Ok(Event::InitDone) => {
+                for key in store.keys().into_iter().filter(|key| !listed.contains(key)) {
+                    remove(store, &key, notify);
+                }
+                listed = BTreeSet::new();
+                store.synced.send_replace(true);
+            }
+            Err(error) => tracing::debug!(error = %crate::Chain(&error), "watch interrupted, retrying"),
         }
-    })
+    }
+}
+
+/// Takes everything out: the kind is not served, and so there is nothing of it.
+pub(crate) fn clear<K, F>(store: &Store<K>, notify: &mut F)
+where
+    K: Resource + DeserializeOwned + Serialize,
+    F: FnMut(Change<'_, K>),
+{
+    store.keys().iter().for_each(|key| remove(store, key, notify));
+    store.synced.send_replace(true);
 }
 
 fn apply<K, F>(store: &Store<K>, mut object: K, listed: bool, how: &Watch<K>, notify: &mut F)

@@ -21,6 +21,8 @@ use serde::de::DeserializeOwned;
 
 /// A kind that is kept in a [`crate::store::Store`].
 pub trait Cached: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {
+    /// A cluster may lack the kind: it is watched while it is served.
+    const OPTIONAL: bool = false;
     /// Which objects to watch.
     fn selection() -> watcher::Config {
         watcher::Config::default()

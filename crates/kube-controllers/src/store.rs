@@ -18,6 +18,8 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use futures::StreamExt;
+use kit::served::Served;
+use kube::discovery::ApiResource;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -258,6 +260,24 @@ where
     }
 
     async fn follow(self: Arc<Self>, client: Client) {
+        if !K::OPTIONAL {
+            return self.watch(client).await;
+        }
+        let mut served = Served::new(&client, &ApiResource::erase::<K>(&()));
+        loop {
+            if served.next().await {
+                tokio::select! {
+                    () = self.watch(client.clone()) => {}
+                    () = served.ends() => {}
+                }
+            }
+            // There is nothing of a kind that is not served.
+            self.relist_begins();
+            self.relist_ends();
+        }
+    }
+
+    async fn watch(&self, client: Client) {
         let api = K::api(client);
         let mut events = std::pin::pin!(watcher(api, K::selection()).default_backoff());
         while let Some(event) = events.next().await {

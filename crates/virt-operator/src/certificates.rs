@@ -15,7 +15,7 @@ pub const AUTHORITY: &str = "kubevirt-ca";
 /// Secret of the operator's own leaf.
 pub const OWN: &str = "kubevirt-operator-certs";
 
-/// As the KubeVirt object says; a week and a day by default, renewed when a fifth is left.
+/// As the KubeVirt object says; a week and a day by default, renewed when a fifth is left. No leaf outlives its authority.
 pub fn lifetimes(spec: &KubeVirtSpec) -> Lifetimes {
     let signed = spec.certificate_rotate_strategy.as_ref().and_then(|strategy| strategy.self_signed.as_ref());
     let of = |config: Option<&api::kubevirt::v1::CertConfig>, default: Duration| {
@@ -24,8 +24,19 @@ pub fn lifetimes(spec: &KubeVirtSpec) -> Lifetimes {
         let renew = config.and_then(|c| c.renew_before.as_deref()).and_then(parse).unwrap_or(duration / 5);
         (duration, renew)
     };
+    let older = |field: Option<&String>| field.and_then(|text| kit::duration::parse(text));
     let (ca, ca_renew) = of(signed.and_then(|s| s.ca.as_ref()), Duration::from_secs(7 * 24 * HOUR));
     let (leaf, leaf_renew) = of(signed.and_then(|s| s.server.as_ref()), Duration::from_secs(24 * HOUR));
+    // The older fields win; an object that mixes them with the newer ones is refused.
+    let (ca, ca_renew) = match older(signed.and_then(|s| s.ca_rotate_interval.as_ref())) {
+        Some(ca) => (ca, ca / 5),
+        None => (ca, ca_renew),
+    };
+    let ca_renew = older(signed.and_then(|s| s.ca_overlap_interval.as_ref())).unwrap_or(ca_renew);
+    let (leaf, leaf_renew) = match older(signed.and_then(|s| s.cert_rotate_interval.as_ref())) {
+        Some(leaf) => (leaf, leaf / 5),
+        None => (leaf, leaf_renew),
+    };
     Lifetimes { ca, ca_renew, leaf: leaf.min(ca), leaf_renew }
 }
 

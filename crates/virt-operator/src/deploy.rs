@@ -1,8 +1,11 @@
 //! Brings the cluster to what the KubeVirt object says: certificates and CRDs first, the rest at once, then readiness.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use api::kubevirt::{
@@ -27,6 +30,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use crate::{
     MANAGER, certificates, customize,
@@ -65,7 +69,12 @@ pub struct Context {
     pub applied: Applied,
     /// This operator has applied its CRDs.
     pub schemas: AtomicBool,
+    /// When everything was last applied, whether it was known to be changed or not.
+    pub looked: Mutex<Instant>,
 }
+
+/// How often that is.
+const LOOK: Duration = Duration::from_secs(600);
 
 /// Brings one KubeVirt object a step further.
 pub async fn reconcile(context: Arc<Context>, key: Key) -> Next {
@@ -144,6 +153,13 @@ fn seen(context: &Context, key: &Key) -> Seen {
 }
 
 async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> Result<Next, Error> {
+    {
+        let mut looked = context.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.elapsed() >= LOOK {
+            context.applied.forget();
+            *looked = Instant::now();
+        }
+    }
     let namespace = kubevirt.namespace().unwrap_or_default();
     let ring = certificates::keyring(&namespace, certificates::lifetimes(&kubevirt.spec));
     let held = ring.read(&context.client, &namespace).await.map_err(Error::api("read", "certificates", &namespace))?;
@@ -187,7 +203,7 @@ async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> R
     let (schemas, workloads) = tokio::join!(schemas, apply::all(&context.client, &context.applied, &late));
     schemas?;
     workloads?;
-    Ok(Next::After(renewed.again.min(signing.again).min(std::time::Duration::from_secs(600))))
+    Ok(Next::After(renewed.again.min(signing.again).min(LOOK)))
 }
 
 /// True when every CRD is there.

@@ -92,7 +92,7 @@ fn rights() -> Vec<Value> {
             &["get", "list", "watch", "patch", "update"],
         ),
         rule("", &["serviceaccounts", "services"], APPLY),
-        rule("", &["nodes"], &["list"]),
+        rule("", &["nodes"], &["list", "patch"]),
         rule("apps", &["deployments", "daemonsets"], APPLY),
         rule("scheduling.k8s.io", &["priorityclasses"], APPLY),
         rule("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings", "roles", "rolebindings"], APPLY),
@@ -108,7 +108,8 @@ fn rights() -> Vec<Value> {
             ],
             APPLY,
         ),
-        rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch"]),
+        // Removed with the product, as is what its components wrote on nodes.
+        rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "delete"]),
         rule(
             "certificates.k8s.io",
             &["certificatesigningrequests/approval", "certificatesigningrequests/status"],
@@ -134,7 +135,7 @@ fn rights() -> Vec<Value> {
     }
     let own = [
         rule("", &["secrets", "configmaps"], APPLY),
-        rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
+        rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),
     ];
     let name = "kubevirt-operator";
     let subjects = json!([{ "kind": "ServiceAccount", "name": name, "namespace": NAMESPACE }]);

@@ -14,9 +14,10 @@ mod remove;
 mod rollout;
 mod signing;
 pub mod status;
+mod traces;
 pub mod webhook;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::{Arc, Mutex, atomic::AtomicBool};
 
 use api::kubevirt::tls::asked;
 use api::kubevirt::v1::KubeVirt;
@@ -26,16 +27,18 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kit::{
     Task,
     apply::Applied,
+    drift,
     health::{self, Ready},
     lease, metrics,
     queue::Queue,
-    server,
+    served, server,
     shutdown::{self, CancellationToken},
     store::{self, Key, Store, Watch},
     tls,
 };
-use kube::{Api, Client, Resource, ResourceExt, runtime::watcher};
+use kube::{Api, Client, Resource, ResourceExt, discovery::ApiResource, runtime::watcher};
 use prometheus_client::registry::Registry;
+use tokio::time::Instant;
 
 /// Field manager of everything this operator applies.
 pub const MANAGER: &str = "virt-operator";
@@ -93,12 +96,13 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (listener, webhooks) = (listen(args.port).await?, listen(args.webhook_port).await?);
     let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let all = Api::<KubeVirt>::all(client.clone());
-    let _obeying = tls::follow(all, watcher::Config::default(), vec![config.clone()], asked);
+    let _obeying = tls::follow_optional(&client, all, watcher::Config::default(), vec![config.clone()], asked);
     let judging = webhook::router(operator.context.kubevirts.clone(), client.clone());
     let router = health::router(ready.clone()).merge(metrics::router(Registry::default())).merge(judging.clone());
     let _server = kit::spawn("server", server::serve_tls(listener, config.clone(), router, stop.clone()));
     let _webhooks = kit::spawn("webhooks", server::serve_tls(webhooks, config, judging, stop.clone()));
-    ready.set(true);
+    let remedy = "apply all of kubevirt-operator.yaml, which begins with it";
+    let _defined = served::required(&client, &ApiResource::erase::<KubeVirt>(&()), ready, remedy);
     // Renewals do not wait behind whatever else is asked of the API server.
     let apart = kit::client::connect("virt-operator").await.map_err(Error::setup("reach the API server"))?;
     let leader = lease::acquire(apart, &args.namespace, "virt-operator", &args.identity, &stop).await;
@@ -127,6 +131,7 @@ impl Operator {
             material,
             applied: Applied::by(MANAGER),
             schemas: AtomicBool::new(false),
+            looked: Mutex::new(Instant::now()),
         });
         let queue = Queue::default();
         let watches = watches(&context, &queue);
@@ -165,7 +170,9 @@ pub struct Running {
 fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     let client = &context.client;
     let wake = queue.clone();
-    let kubevirts = store::watch(
+    let kubevirts = served::watch(
+        client,
+        &ApiResource::erase::<KubeVirt>(&()),
         Api::<KubeVirt>::all(client.clone()),
         Watch::default(),
         context.kubevirts.clone(),
@@ -186,7 +193,37 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
         context.daemon_sets.clone(),
         move |change| owner(&wake, change.key),
     );
-    vec![kubevirts, deployments, daemon_sets]
+    let (applied, queue, all) = (context.applied.clone(), queue.clone(), context.kubevirts.clone());
+    let selector = "app.kubernetes.io/managed-by=virt-operator";
+    let mut tasks = drift::watch(client, &OWNED, "", selector, move |address, now| {
+        if applied.touched(address, now) {
+            all.keys().into_iter().for_each(|key| queue.add(key));
+        }
+    });
+    tasks.extend([kubevirts, deployments, daemon_sets]);
+    tasks
+}
+
+/// What this operator applies and others may change. Certificates and their bundles are looked at whenever it works, and what is
+/// not here when it looks at everything again: an administrator may have to take a webhook that refuses all out of the way.
+const OWNED: [drift::Kind; 13] = [
+    owned("", "v1", "ServiceAccount"),
+    owned("", "v1", "Service"),
+    owned("apps", "v1", "Deployment"),
+    owned("apps", "v1", "DaemonSet"),
+    owned("scheduling.k8s.io", "v1", "PriorityClass"),
+    owned("rbac.authorization.k8s.io", "v1", "Role"),
+    owned("rbac.authorization.k8s.io", "v1", "RoleBinding"),
+    owned("rbac.authorization.k8s.io", "v1", "ClusterRole"),
+    owned("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
+    owned("apiregistration.k8s.io", "v1", "APIService"),
+    owned("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration"),
+    owned("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy"),
+    owned("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
+];
+
+const fn owned(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
+    drift::Kind { group, version, kind, namespaced: false, optional: false }
 }
 
 fn trim_deployment(deployment: &mut Deployment) {

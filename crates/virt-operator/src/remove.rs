@@ -1,4 +1,5 @@
-//! Takes everything away again: the machines first (their CRDs, while their controllers still run), then the rest.
+//! Takes everything away again: the machines first (their CRDs, while their controllers still run), then the rest, then what
+//! the components wrote on objects of others.
 
 use api::kubevirt::{v1::KubeVirt, words::finalizer};
 use futures::{StreamExt, stream};
@@ -12,7 +13,7 @@ use crate::{
     deploy::{Context, patch_finalizers, write},
     error::Error,
     manifests::{self, Input, crds},
-    status,
+    status, traces,
 };
 
 /// One step of removal.
@@ -37,8 +38,13 @@ pub(crate) async fn sync(context: &Context, kubevirt: &KubeVirt) -> Result<Next,
         // Their objects are being finished by the controllers; there is nothing to watch that is cheaper than a look.
         return Ok(Next::After(Duration::from_millis(500)));
     }
-    everything_else(context, &kubevirt.namespace().unwrap_or_default()).await?;
+    let namespace = kubevirt.namespace().unwrap_or_default();
+    everything_else(context, &namespace).await?;
     context.applied.forget();
+    if traces::are_being_left(context, &namespace, now).await? {
+        return Ok(Next::After(Duration::from_millis(500)));
+    }
+    traces::remove(context, &namespace).await?;
     write(context, kubevirt, status::deleting(kubevirt, true, now)).await?;
     let kept: Vec<String> = kubevirt.finalizers().iter().filter(|name| *name != finalizer::KUBEVIRT).cloned().collect();
     patch_finalizers(context, kubevirt, &kept).await?;

@@ -1,6 +1,9 @@
 //! Admission of the KubeVirt object itself.
 
+mod configuration;
 mod migrations;
+mod placement;
+mod rotation;
 mod tls;
 
 use api::kubevirt::v1::{
@@ -82,13 +85,16 @@ fn update(request: &Request) -> Verdict {
     if causes.is_empty() {
         let mut warnings = migrations::warnings(&request.object);
         warnings.extend(tls::warnings(&request.object));
+        warnings.extend(configuration::warnings(&request.object));
         return Verdict::Allow { warnings };
     }
     Verdict::Invalid(causes)
 }
 
 fn causes(object: &Value) -> Vec<Cause> {
-    let mut causes = rotation(object);
+    let mut causes = rotation::causes(object);
+    causes.extend(placement::causes(object));
+    causes.extend(configuration::causes(object));
     causes.extend(migrations::causes(object));
     causes.extend(tls::causes(object));
     let wanted = object.pointer("/spec/customizeComponents").cloned().unwrap_or_default();
@@ -98,25 +104,6 @@ fn causes(object: &Value) -> Vec<Cause> {
         message: refusal.to_string(),
         field: refusal.field,
     }));
-    causes
-}
-
-fn rotation(object: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    for part in ["ca", "server"] {
-        for field in ["duration", "renewBefore"] {
-            let pointer = format!("/spec/certificateRotateStrategy/selfSigned/{part}/{field}");
-            let Some(text) = object.pointer(&pointer).and_then(Value::as_str) else { continue };
-            if kit::duration::parse(text).is_none() {
-                let path = format!("spec.certificateRotateStrategy.selfSigned.{part}.{field}");
-                causes.push(Cause {
-                    reason: "FieldValueInvalid",
-                    message: format!("{path} is {text:?}, which is not a duration: write it like 24h or 4h48m"),
-                    field: path,
-                });
-            }
-        }
-    }
     causes
 }
 
@@ -152,10 +139,19 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_duration_is_named() {
-        let object =
-            json!({ "spec": { "certificateRotateStrategy": { "selfSigned": { "ca": { "duration": "5d" } } } } });
+    fn every_bad_value_of_an_object_is_named_at_once() {
+        let object = json!({ "spec": {
+            "infra": { "replicas": 0 },
+            "certificateRotateStrategy": { "selfSigned": { "ca": { "duration": "5d" } } },
+            "configuration": { "additionalGuestMemoryOverheadRatio": "half" },
+        } });
         let Verdict::Invalid(causes) = update(&Request { object, ..Default::default() }) else { panic!() };
-        assert_eq!(causes[0].field, "spec.certificateRotateStrategy.selfSigned.ca.duration");
+        let fields: Vec<&str> = causes.iter().map(|cause| cause.field.as_str()).collect();
+        let expect = [
+            "spec.certificateRotateStrategy.selfSigned.ca.duration",
+            "spec.infra.replicas",
+            "spec.configuration.additionalGuestMemoryOverheadRatio",
+        ];
+        assert_eq!(fields, expect);
     }
 }

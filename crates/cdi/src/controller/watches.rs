@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use api::cdi::words;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kit::{
-    Task,
+    Task, served,
     store::{self, Key, Store, Watch},
 };
 use kube::{
@@ -18,7 +18,7 @@ use crate::controller::{
     context::{self, Context, Work, claim_word, source_word},
     import,
     populator::forklift,
-    snapshot_api,
+    snapshot_api, snapshot_resource,
 };
 
 /// Starts the watches.
@@ -165,10 +165,12 @@ fn classes(context: &Context) -> Task<()> {
     )
 }
 
-/// Snapshots are of a kind that a cluster may lack: then the watch waits for it.
+/// Snapshots are of a kind that a cluster may lack: then the watch begins with it.
 fn snapshots(context: &Context, kind: &'static str, store: &Store<DynamicObject>) -> Task<()> {
     let shared = context.clone();
-    store::watch(snapshot_api(&context.client, kind), Watch::default(), store.clone(), move |change| {
+    let (client, resource) = (&context.client, snapshot_resource(kind));
+    let api = snapshot_api(client, kind);
+    served::watch(client, &resource, api, Watch::default(), store.clone(), move |change| {
         if kind == "VolumeSnapshotClass" {
             shared.classes.keys().into_iter().for_each(|key| shared.queue.add(Work::Profile(key.name)));
             return;
@@ -191,7 +193,9 @@ fn of_forklift(context: &Context, kind: &'static str, store: &Store<DynamicObjec
     let shared = context.clone();
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(forklift::GROUP, "v1beta1", kind));
     let api = Api::all_with(context.client.clone(), &resource);
-    store::watch(api, Watch::default(), store.clone(), move |change| populated(&shared, kind, change.key))
+    served::watch(&context.client, &resource, api, Watch::default(), store.clone(), move |change| {
+        populated(&shared, kind, change.key);
+    })
 }
 
 fn populated(context: &Context, kind: &str, key: &Key) {

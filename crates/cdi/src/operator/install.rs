@@ -120,7 +120,7 @@ fn rights() -> Vec<Value> {
         rule("", &["services", "endpoints", "pods"], &["get", "list", "watch"]),
         rule("networking.k8s.io", &["networkpolicies"], APPLY),
         rule("monitoring.coreos.com", &["servicemonitors", "prometheusrules"], APPLY),
-        rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
+        rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),
     ];
     let subjects = json!([{ "kind": "ServiceAccount", "name": MANAGER, "namespace": NAMESPACE }]);
     let cluster_role = |name: &str, labels: &Value, rules: &Value| {

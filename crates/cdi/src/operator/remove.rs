@@ -91,6 +91,7 @@ async fn everything_else(context: &Context, cdi: &CDI) -> Result<(), Error> {
         own.extend(ring.leaves.into_iter().map(|(name, _)| ("secrets", name)));
     }
     all.extend(own.into_iter().map(|(kind, name)| format!("/api/v1/namespaces/{namespace}/{kind}/{name}")));
+    all.push(format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/cdi-controller"));
     let results: Vec<Result<(), apply::Error>> = stream::iter(all)
         .map(|address| async move { apply::delete(&context.client, &address).await })
         .buffered(8)

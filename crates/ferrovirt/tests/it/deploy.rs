@@ -20,8 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn documents(file: &str) -> Vec<Value> {
     let path = Path::new("../../deploy").join(file);
     let all: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
-    // Snapshots of volumes are the cluster's own to offer.
-    all.into_iter().filter(|document| !document.is_null() && document["kind"] != "VolumeSnapshotClass").collect()
+    all.into_iter().filter(|document| !document.is_null()).collect()
 }
 
 /// Until it holds.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod deploy;
+mod idle;
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -21,7 +21,7 @@ pub enum Controllers {
 pub(crate) fn rules() -> Vec<Value> {
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
     let see = &["get", "list", "watch"];
-    vec![
+    let mut rules = vec![
         rule("", &["persistentvolumes"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "patch"]),
         rule("", &["persistentvolumeclaims/status"], &["patch"]),
@@ -32,7 +32,9 @@ pub(crate) fn rules() -> Vec<Value> {
         rule("snapshot.storage.k8s.io", &["volumesnapshots", "volumesnapshotclasses"], see),
         rule("snapshot.storage.k8s.io", &["volumesnapshotcontents"], &["get", "list", "watch", "patch"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshotcontents/status"], &["patch"]),
-    ]
+    ];
+    rules.extend(kit::served::rules());
+    rules
 }
 
 /// The container's rights.

@@ -40,36 +40,37 @@ pub fn operator(controllers: Controllers) -> Result<String, serde_saphyr::ser_er
     Ok(out)
 }
 
-/// `hostpath-cr.yaml`: the object that asks for a pool on each node and for one that all have, and the classes of their
-/// volumes and snapshots, the default ones among them.
+/// `hostpath-cr.yaml`: the object that asks for a pool on each node, and the class of its volumes, which is the default one.
+/// The class of snapshots is made by the operator, where snapshots are known. Where the cluster calls the driver, all nodes
+/// are of one machine: there is a directory that all of them have, and a pool in it.
 ///
 /// # Errors
 /// When a manifest has no YAML form.
-pub fn object() -> Result<String, serde_saphyr::ser_error::Error> {
-    let mut out = String::from(HEADER);
-    push(
-        &mut out,
-        &json!({
-            "apiVersion": "hostpathprovisioner.kubevirt.io/v1beta1", "kind": "HostPathProvisioner",
-            "metadata": { "name": NAMESPACE, "annotations": { SHARED: SHARED_POOL } },
-            "spec": {
-                "imagePullPolicy": "IfNotPresent",
-                "storagePools": [
-                    { "name": POOL, "path": "/var/hpvolumes" },
-                    { "name": SHARED_POOL, "path": "/srv/shared/hpvolumes" },
+pub fn object(controllers: Controllers) -> Result<String, serde_saphyr::ser_error::Error> {
+    let one_machine = controllers == Controllers::Cluster;
+    let mut object = json!({
+        "apiVersion": "hostpathprovisioner.kubevirt.io/v1beta1", "kind": "HostPathProvisioner",
+        "metadata": { "name": NAMESPACE },
+        "spec": {
+            "imagePullPolicy": "IfNotPresent",
+            "storagePools": [{ "name": POOL, "path": "/var/hpvolumes" }],
+            "workload": { "nodeSelector": { "kubernetes.io/os": "linux" } },
+        },
+    });
+    if one_machine {
+        object["metadata"]["annotations"] = json!({ SHARED: SHARED_POOL });
+        object["spec"]["storagePools"] = json!([
+            { "name": POOL, "path": "/var/hpvolumes" }, { "name": SHARED_POOL, "path": "/srv/shared/hpvolumes" },
+        ]);
+        // A node that only says that it runs pods has no directories.
+        object["spec"]["workload"]["affinity"] = json!({
+            "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{
+                "matchExpressions": [
+                    { "key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": ["simulated"] },
                 ],
-                "workload": {
-                    // A node that only says that it runs pods has no directories either.
-                    "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
-                        "nodeSelectorTerms": [{ "matchExpressions": [
-                            { "key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": ["simulated"] },
-                        ] }],
-                    } } },
-                    "nodeSelector": { "kubernetes.io/os": "linux" },
-                },
-            },
-        }),
-    )?;
+            }] } },
+        });
+    }
     let class = |name: &str, pool: &str, default: bool, mode: &str| {
         let default = default.to_string();
         json!({
@@ -83,18 +84,12 @@ pub fn object() -> Result<String, serde_saphyr::ser_error::Error> {
             "reclaimPolicy": "Delete", "volumeBindingMode": mode, "allowVolumeExpansion": true,
         })
     };
+    let mut out = String::from(HEADER);
+    push(&mut out, &object)?;
     push(&mut out, &class(CLASS, POOL, true, "WaitForFirstConsumer"))?;
-    push(&mut out, &class(SHARED_CLASS, SHARED_POOL, false, "Immediate"))?;
-    push(
-        &mut out,
-        &json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-            "metadata": {
-                "name": CLASS, "annotations": { "snapshot.storage.kubernetes.io/is-default-class": "true" },
-            },
-            "driver": csi::NAME, "deletionPolicy": "Delete",
-        }),
-    )?;
+    if one_machine {
+        push(&mut out, &class(SHARED_CLASS, SHARED_POOL, false, "Immediate"))?;
+    }
     Ok(out)
 }
 
@@ -161,6 +156,7 @@ fn rights() -> Vec<Value> {
     // Who gives rights away must have them.
     rules.extend(manifests::legacy_rules());
     rules.extend(beside::rules());
+    rules.push(rule("snapshot.storage.k8s.io", &["volumesnapshotclasses"], APPLY));
     let own = [
         rule("", &["serviceaccounts", "persistentvolumeclaims", "services"], APPLY),
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY),
@@ -226,6 +222,10 @@ fn deployment(controllers: Controllers) -> Value {
                         "command": [MANAGER],
                         "args": [format!("--metrics-port={}", PORT.1)],
                         "ports": [{ "name": PORT.0, "containerPort": PORT.1, "protocol": "TCP" }],
+                        "readinessProbe": {
+                            "httpGet": { "path": "/readyz", "port": PORT.0, "scheme": "HTTPS" },
+                            "periodSeconds": 5, "timeoutSeconds": 5,
+                        },
                         "livenessProbe": {
                             "httpGet": { "path": "/healthz", "port": PORT.0, "scheme": "HTTPS" },
                             "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 3, "failureThreshold": 6,
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn committed_manifests_are_current() {
         check("hostpath-operator.yaml", &super::operator(super::Controllers::Driver).unwrap());
-        check("hostpath-cr.yaml", &super::object().unwrap());
+        check("hostpath-cr.yaml", &super::object(super::Controllers::Driver).unwrap());
         check("hostpath-legacy-cr.yaml", &super::legacy_object().unwrap());
     }
 }

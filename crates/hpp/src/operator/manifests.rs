@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::beside::{self, Controllers};
-use super::constraints;
 use super::monitoring::{self, PORT, SCRAPED};
 use super::object::{PathConfig, Spec, StoragePool};
 use super::pools::short;
+use super::{constraints, install};
 use crate::csi;
 
 /// The DaemonSet of the CSI driver.
@@ -34,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) monitored: bool,
     /// The cluster knows SecurityContextConstraints.
     pub(crate) constrained: bool,
+    /// The cluster knows snapshots of volumes.
+    pub(crate) captured: bool,
 }
 
 /// Labels by which what is deployed is found again.
@@ -55,6 +57,9 @@ pub(crate) fn render(spec: &Spec, pools: &[StoragePool], shared: &[&str], settin
     }
     if settings.constrained {
         all.extend(constraints::render(settings, spec.path_config.is_some()));
+    }
+    if settings.captured {
+        all.push(snapshot_class());
     }
     all.extend([object(settings.controllers), daemon_set(spec, pools, shared, settings)]);
     if let Some(config) = &spec.path_config {
@@ -132,6 +137,18 @@ fn object(controllers: Controllers) -> Value {
             "attachRequired": false, "podInfoOnMount": true, "fsGroupPolicy": "File", "storageCapacity": true,
             "volumeLifecycleModes": ["Persistent", "Ephemeral"],
         },
+    })
+}
+
+/// What snapshots of the driver's volumes are taken by, unless somebody names another class.
+fn snapshot_class() -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {
+            "name": install::CLASS, "labels": labels(DRIVER),
+            "annotations": { "snapshot.storage.kubernetes.io/is-default-class": "true" },
+        },
+        "driver": csi::NAME, "deletionPolicy": "Delete",
     })
 }
 

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use super::claims;
 use super::object::{ClaimStatus, Condition, PoolStatus, Status, StoragePool};
 use super::pools::Refusal;
+use super::registered::Registered;
 
 /// What was found.
 pub(crate) struct Seen<'a> {
@@ -20,6 +21,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) claims: &'a [PersistentVolumeClaim],
     /// What mounts them.
     pub(crate) mounters: &'a [Deployment],
+    /// On which nodes the kubelet knows the driver.
+    pub(crate) registered: &'a Registered,
     /// Why the last try to deploy it failed.
     pub(crate) failure: Option<String>,
     /// The product's version.
@@ -44,16 +47,24 @@ pub(crate) fn status(before: Option<&Status>, seen: &Seen<'_>, now: Timestamp) -
     let (ready, wanted) = counts.min_by_key(|(ready, wanted)| ready - wanted).unwrap_or_default();
     let there = !seen.workloads.is_empty()
         && seen.workloads.iter().all(|workload| workload.as_ref().is_some_and(|set| set.status.is_some()));
-    let whole = there && wanted > 0 && ready >= wanted;
-    let wrong = match (seen.pools, &seen.failure) {
-        (Err(refusal), _) => Some(("InvalidSpec", refusal.to_string())),
-        (_, Some(failure)) => Some(("DeploymentFailed", failure.clone())),
+    let complaint = seen.registered.complaint();
+    // A driver that is restarted is registered again in a moment: what was available stays so meanwhile.
+    let nowhere = seen.registered.nodes == 0 && !seen.registered.lacking.is_empty();
+    let unknown = nowhere && (complaint.is_some() || !before.is_some_and(|before| before.is("Available")));
+    let whole = there && wanted > 0 && ready >= wanted && !unknown;
+    let wrong = match (seen.pools, &seen.failure, complaint) {
+        (Err(refusal), ..) => Some(("InvalidSpec", refusal.to_string())),
+        (_, Some(failure), _) => Some(("DeploymentFailed", failure.clone())),
+        (.., Some(complaint)) => Some(("DriverNotRegistered", complaint)),
         _ => None,
     };
     let available = match &wrong {
         Some((reason, message)) if !whole => ("False", *reason, message.clone()),
         _ if whole => ("True", "Complete", "Application Available".to_owned()),
         _ if there && wanted == 0 => ("False", "NoNodes", "spec.workload: no node is selected".to_owned()),
+        _ if unknown && ready >= wanted => {
+            ("False", "DeployInProgress", "the driver runs, and waits for a kubelet to register it".to_owned())
+        }
         _ => ("False", "DeployInProgress", format!("the driver runs on {ready} of {wanted} nodes")),
     };
     let progressing = match (&wrong, whole) {
@@ -140,6 +151,7 @@ fn condition(
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::registered::Lacking;
     use super::*;
 
     fn set(generation: i64, observed: i64, wanted: i32, ready: i32) -> DaemonSet {
@@ -157,11 +169,29 @@ mod tests {
 
     #[track_caller]
     fn check(driver: Option<DaemonSet>, failure: Option<&str>, expect: [&str; 3], phase: &str) {
+        check_registered(driver, failure, &Registered::default(), expect, phase);
+    }
+
+    #[track_caller]
+    fn check_registered(
+        driver: Option<DaemonSet>,
+        failure: Option<&str>,
+        registered: &Registered,
+        expect: [&str; 3],
+        phase: &str,
+    ) {
         let pools = [StoragePool { name: "p".into(), ..StoragePool::default() }];
         let workloads = [driver];
         let failure = failure.map(str::to_owned);
-        let seen =
-            Seen { pools: Ok(&pools), workloads: &workloads, claims: &[], mounters: &[], failure, version: "v1" };
+        let seen = Seen {
+            pools: Ok(&pools),
+            workloads: &workloads,
+            claims: &[],
+            mounters: &[],
+            registered,
+            failure,
+            version: "v1",
+        };
         let got = status(None, &seen, Timestamp::UNIX_EPOCH);
         assert_eq!(words(&got), json!(expect));
         assert_eq!(got.storage_pool_statuses[0].phase, phase);
@@ -183,11 +213,36 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_that_no_kubelet_knows_is_not_healthy() {
+        let lacking = |left: u64| {
+            vec![Lacking { node: "n2".into(), pod: "p".into(), left: std::time::Duration::from_secs(left) }]
+        };
+        let waiting =
+            ["Available=False DeployInProgress", "Progressing=True DeployInProgress", "Degraded=False Complete"];
+        let none = Registered { lacking: lacking(5), nodes: 0 };
+        check_registered(Some(set(1, 1, 1, 1)), None, &none, waiting, "Preparing");
+        let none = Registered { lacking: lacking(0), nodes: 0 };
+        let broken =
+            ["Available=False DriverNotRegistered", "Progressing=False Complete", "Degraded=True DriverNotRegistered"];
+        check_registered(Some(set(1, 1, 1, 1)), None, &none, broken, "Preparing");
+        let one = Registered { lacking: lacking(0), nodes: 1 };
+        let lame = ["Available=True Complete", "Progressing=False Complete", "Degraded=True DriverNotRegistered"];
+        check_registered(Some(set(1, 1, 2, 2)), None, &one, lame, "Ready");
+    }
+
+    #[test]
     fn the_same_is_not_said_twice() {
         let pools = [StoragePool { name: "p".into(), ..StoragePool::default() }];
         let workloads = [Some(set(1, 1, 1, 1))];
-        let seen =
-            Seen { pools: Ok(&pools), workloads: &workloads, claims: &[], mounters: &[], failure: None, version: "v1" };
+        let seen = Seen {
+            pools: Ok(&pools),
+            workloads: &workloads,
+            claims: &[],
+            mounters: &[],
+            registered: &Registered::default(),
+            failure: None,
+            version: "v1",
+        };
         let first = status(None, &seen, Timestamp::UNIX_EPOCH);
         assert_eq!(status(Some(&first), &seen, Timestamp::MAX), first);
         let wrong = super::super::pools::of(&super::super::object::Spec::default()).unwrap_err();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hpp::operator::object::HostPathProvisioner;
 use hpp::operator::{Controllers, Operator};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Event, Namespace};
-use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::shutdown::CancellationToken;
 use kit::store::{self, Store, Watch};
@@ -170,7 +170,9 @@ async fn what_the_cluster_knows_is_made_use_of() {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let names =
             json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List")});
-        serde_json::from_value(json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": {"group": group,
+        let metadata = json!({"name": format!("{plural}.{group}"),
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test's"}});
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"group": group,
             "scope": scope, "names": names, "versions": [
                 {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}}))
         .unwrap()
@@ -190,7 +192,7 @@ async fn what_the_cluster_knows_is_made_use_of() {
         }
         Api::namespaced_with(scene.client.clone(), NAME, &ApiResource::from_gvk(&kind))
     };
-    let made = [
+    let mut made = vec![
         (found("monitoring.coreos.com", "ServiceMonitor"), "service-monitor-hpp"),
         (found("monitoring.coreos.com", "PrometheusRule"), "prometheus-hpp-rules"),
         (found("security.openshift.io", "SecurityContextConstraints"), "hostpath-provisioner-csi"),
@@ -199,9 +201,57 @@ async fn what_the_cluster_knows_is_made_use_of() {
         let there = await_condition(api.clone(), name, |object: Option<&DynamicObject>| object.is_some());
         tokio::time::timeout(Duration::from_secs(20), there).await.unwrap().unwrap();
     }
+    // What comes later is made use of, too.
+    let snapshots =
+        ApiResource::from_gvk(&GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass"));
+    made.push((Api::all_with(scene.client.clone(), &snapshots), "hostpath-csi"));
+    let (api, name) = &made[3];
+    let there = || await_condition(api.clone(), name, |object: Option<&DynamicObject>| object.is_some());
+    tokio::time::timeout(Duration::from_secs(20), there()).await.unwrap().unwrap();
+    let definitions = Api::<CustomResourceDefinition>::all(scene.client.clone());
+    let definition = "volumesnapshotclasses.snapshot.storage.k8s.io";
+    definitions.delete(definition, &DeleteParams::default()).await.unwrap();
+    let gone = await_condition(definitions, definition, |found: Option<&CustomResourceDefinition>| found.is_none());
+    tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap().unwrap();
+    let kind = kind("snapshot.storage.k8s.io", "volumesnapshotclasses", "VolumeSnapshotClass", "Cluster");
+    define(&scene.client, kind).await;
+    tokio::time::timeout(Duration::from_secs(20), there()).await.unwrap().unwrap();
     scene.objects.delete(NAME, &DeleteParams::default()).await.unwrap();
     for (api, name) in &made {
         let gone = await_condition(api.clone(), name, |object: Option<&DynamicObject>| object.is_none());
         tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap().unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_node_whose_kubelet_does_not_know_the_driver_is_named() {
+    let scene = Scene::new().await;
+    scene.apply(json!({"storagePools": [{"name": "local", "path": "/var/hpvolumes"}], "workload": {}})).await;
+    let set = scene.set(|_| true).await;
+    // Its pod has been ready for long.
+    let pods: Api<Pod> = Api::namespaced(scene.client.clone(), NAME);
+    let pod = json!({"metadata": {"name": "driver-n2", "labels": {"k8s-app": "hostpath-provisioner-csi"}},
+        "spec": {"nodeName": "n2", "containers": [{"name": "c", "image": "i"}]}});
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let ready = json!({"status": {"conditions": [
+        {"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}]}});
+    pods.patch_status("driver-n2", &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
+    let running = json!({"status": {"observedGeneration": set.metadata.generation, "desiredNumberScheduled": 1,
+        "currentNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1, "numberAvailable": 1}});
+    let name = set.metadata.name.as_deref().unwrap();
+    scene.sets.patch_status(name, &PatchParams::default(), &Patch::Merge(running)).await.unwrap();
+    scene
+        .until(|object| {
+            let conditions = object.status.iter().flat_map(|status| &status.conditions);
+            let mut degraded = conditions.filter(|one| one.kind == "Degraded" && one.status == "True");
+            let names =
+                |text: &str| text.contains("n2") && text.contains("driver-n2") && text.contains("plugins_registry");
+            says(object, "Available", "False") && degraded.any(|one| one.message.as_deref().is_some_and(names))
+        })
+        .await;
+    let node = json!({"metadata": {"name": "n2"}, "spec": {"drivers": [
+        {"name": "kubevirt.io.hostpath-provisioner", "nodeID": "n2", "topologyKeys": ["topology.hostpath.csi/node"]}]}});
+    let nodes: Api<CSINode> = Api::all(scene.client.clone());
+    nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    scene.until(|object| says(object, "Available", "True") && says(object, "Degraded", "False")).await;
 }

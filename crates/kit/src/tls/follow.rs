@@ -3,12 +3,12 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use kube::{Api, Resource, runtime::watcher};
+use kube::{Api, Client, Resource, discovery::ApiResource, runtime::watcher};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Changing, Policy};
-use crate::store::{self, Store, Watch};
-use crate::{Chain, Task};
+use crate::store::{self, Change, Store, Watch};
+use crate::{Chain, Task, served};
 
 /// The least version that an object asks for, and the ciphers; see [`Policy::new`].
 pub type Asked<K> = for<'a> fn(&'a K) -> (&'a str, &'a [String]);
@@ -20,7 +20,29 @@ where
     K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
 {
     let how = Watch { config, ..Watch::default() };
-    store::watch(api, how, Store::default(), move |change| {
+    store::watch(api, how, Store::default(), obey(servers, asked))
+}
+
+/// The same of a kind that is not there yet, and may go.
+pub fn follow_optional<K>(
+    client: &Client,
+    api: Api<K>,
+    config: watcher::Config,
+    servers: Vec<Arc<Changing>>,
+    asked: Asked<K>,
+) -> Task<()>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
+{
+    let how = Watch { config, ..Watch::default() };
+    served::watch(client, &ApiResource::erase::<K>(&()), api, how, Store::default(), obey(servers, asked))
+}
+
+fn obey<K>(servers: Vec<Arc<Changing>>, asked: Asked<K>) -> impl FnMut(Change<'_, K>) + Send + 'static
+where
+    K: 'static,
+{
+    move |change| {
         let (policy, problems) = change.new.map_or_else(Default::default, |object| {
             let (least, ciphers) = asked(object);
             Policy::new(least, ciphers)
@@ -35,5 +57,5 @@ where
                 }
             }
         }
-    })
+    }
 }

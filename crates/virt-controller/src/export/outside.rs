@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::networking::v1::Ingress;
 use kit::{
-    Task, certs, clock,
+    Task, certs, clock, served,
     store::{self, Watch},
 };
-use kube::Api;
+use kube::{Api, discovery::ApiResource};
 
 use super::{Route, all_changed, links::Host};
 use crate::context::Context;
@@ -24,7 +24,16 @@ pub(crate) fn watch(context: &Context) -> [Task<()>; 2] {
     let routes = Api::<Route>::namespaced(client.clone(), namespace);
     [
         store::watch(ingresses, Watch::default(), context.ingresses.clone(), move |_| all_changed(&a)),
-        store::watch(routes, Watch::default(), context.routes.clone(), move |_| all_changed(&b)),
+        served::watch(
+            client,
+            &ApiResource::erase::<Route>(&()),
+            routes,
+            Watch::default(),
+            context.routes.clone(),
+            move |_| {
+                all_changed(&b);
+            },
+        ),
     ]
 }
 

@@ -2,11 +2,12 @@
 
 use api::export::words::SELECTOR as EXPORTER;
 use kit::{
-    Task,
+    Task, served,
     store::{self, Key, Watch},
 };
-use kube::{Api, ResourceExt, runtime::watcher};
+use kube::{Api, ResourceExt, discovery::ApiResource, runtime::watcher};
 
+use crate::snapshot::kinds::{VolumeSnapshot, VolumeSnapshotClass};
 use crate::{Context, backup, clone, export, restore, snapshot};
 
 pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
@@ -55,7 +56,8 @@ fn restores(context: &Context) -> Task<()> {
 fn volume_snapshots(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
     let how = Watch { index: snapshot::words, ..Watch::default() };
-    store::watch(api, how, context.volume_snapshots.clone(), move |change| {
+    let resource = ApiResource::erase::<VolumeSnapshot>(&());
+    served::watch(&context.client, &resource, api, how, context.volume_snapshots.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {
             let Some((namespace, uid)) = snapshot::of_content(word) else { continue };
             let ours = |key: &Key| {
@@ -70,7 +72,8 @@ fn volume_snapshots(context: &Context) -> Task<()> {
 /// Whether a volume can be snapshotted, which machines say of theirs, depends on its class.
 fn snapshot_classes(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    store::watch(api, Watch::default(), context.snapshot_classes.clone(), move |_| {
+    let (how, resource) = (Watch::default(), ApiResource::erase::<VolumeSnapshotClass>(&()));
+    served::watch(&context.client, &resource, api, how, context.snapshot_classes.clone(), move |_| {
         queues.vm_queue.add_all(queues.vms.keys());
     })
 }

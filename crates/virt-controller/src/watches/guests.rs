@@ -1,15 +1,16 @@
 //! Machines, their instances, what they run in and what their disks lie on.
 
+use api::cdi::v1beta1::DataVolume;
 use api::kubevirt::{
     hotplug::APP as ATTACHMENT,
     v1::VirtualMachineInstance,
     words::{eviction_strategy, label},
 };
 use kit::{
-    Task,
+    Task, served,
     store::{self, Key, Watch},
 };
-use kube::{Api, ResourceExt, runtime::watcher};
+use kube::{Api, ResourceExt, discovery::ApiResource, runtime::watcher};
 
 use crate::{Context, backup, clone, context, hotplug, snapshot, stand_in};
 
@@ -109,7 +110,8 @@ fn claims(context: &Context) -> Task<()> {
 /// Where there is no such kind, nobody waits for one.
 fn data_volumes(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    store::watch(api, Watch::default(), context.data_volumes.clone(), move |change| {
+    let (how, resource) = (Watch::default(), ApiResource::erase::<DataVolume>(&()));
+    served::watch(&context.client, &resource, api, how, context.data_volumes.clone(), move |change| {
         let (namespace, name) = (&change.key.namespace, &change.key.name);
         queues.vm_queue.add_all(queues.vms.keys_by_word(&context::data_word(namespace, name)));
         queues.vmi_queue.add_all(queues.vmis.keys_by_word(&context::claim_word(namespace, name)));

@@ -141,6 +141,9 @@ fn controller_cluster() -> Value {
         rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
         rule("storage.k8s.io", &["storageclasses"], READ),
+        // Which kinds of others there are: DataVolumes, snapshots of volumes, routes.
+        rule("apiextensions.k8s.io", &["customresourcedefinitions"], READ),
+        rule("apiregistration.k8s.io", &["apiservices"], READ),
         // Disks that machines are made with; what other namespaces have is copied for whoever may: the user, or the
         // machine's own account.
         rule("cdi.kubevirt.io", &["datavolumes"], &["get", "list", "watch", "create", "delete", "patch"]),

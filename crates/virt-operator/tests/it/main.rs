@@ -12,7 +12,8 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
         apps::v1::{DaemonSet, Deployment},
-        core::v1::{ConfigMap, Node, Secret, ServiceAccount},
+        coordination::v1::Lease,
+        core::v1::{ConfigMap, Node, Secret, Service, ServiceAccount},
         rbac::v1::ClusterRole,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -84,7 +85,11 @@ async fn cluster(client: &Client) -> Api<KubeVirt> {
     let manifests: Vec<_> = manifests.into_iter().filter(|manifest| manifest["kind"] != "Deployment").collect();
     kit::apply::all(client, &Applied::by("test"), &manifests).await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
-    let node = serde_json::from_value(json!({ "metadata": { "name": "node1" } })).unwrap();
+    // As virt-handler leaves it.
+    let labels = json!({ "kubernetes.io/hostname": "node1", "kubevirt.io/schedulable": "true", "cpu-model.node.kubevirt.io/Penryn": "true" });
+    let annotations = json!({ "kubevirt.io/heartbeat": "2026-01-01T00:00:00Z" });
+    let node = json!({ "metadata": { "name": "node1", "labels": labels, "annotations": annotations } });
+    let node = serde_json::from_value(node).unwrap();
     nodes.create(&PostParams::default(), &node).await.unwrap();
     let kubevirts: Api<KubeVirt> = Api::namespaced(client.clone(), NAMESPACE);
     let wanted = json!({ "metadata": { "name": "kubevirt", "namespace": NAMESPACE }, "spec": {} });
@@ -152,6 +157,19 @@ async fn the_product_is_deployed_and_removed() {
     let hooks = mutating.get("virt-api-mutator").await.unwrap().webhooks.unwrap();
     assert!(hooks.iter().all(|hook| hook.client_config.ca_bundle.is_some()));
 
+    let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
+    let other = json!({ "spec": { "ports": [{ "name": "other", "port": 444, "targetPort": 8443 }] } });
+    services.patch("virt-api", &PatchParams::default(), &Patch::Merge(other)).await.unwrap();
+    wait(&services, "virt-api", "with the port it had, and no other", |service: Option<&Service>| {
+        let ports = service.and_then(|service| service.spec.as_ref()?.ports.clone()).unwrap_or_default();
+        ports.iter().map(|port| port.port).collect::<Vec<_>>() == [443]
+    })
+    .await;
+
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    let lease = json!({ "metadata": { "name": "virt-controller" }, "spec": {} });
+    leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
+
     // Nobody serves the operator's webhook in this test; it would refuse the deletion.
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     validating.delete("virt-operator-validator", &DeleteParams::default()).await.unwrap();
@@ -159,6 +177,10 @@ async fn the_product_is_deployed_and_removed() {
     wait(&kubevirts, "kubevirt", "gone", gone).await;
     let left = ours(&definitions).await;
     assert_eq!(left, 1, "only KubeVirt's own CRD stays");
+    let node = Api::<Node>::all(client.clone()).get("node1").await.unwrap().metadata;
+    assert_eq!(node.labels.unwrap().into_keys().collect::<Vec<_>>(), ["kubernetes.io/hostname"]);
+    assert!(node.annotations.unwrap_or_default().is_empty());
+    assert!(leases.get_opt("virt-controller").await.unwrap().is_none());
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);

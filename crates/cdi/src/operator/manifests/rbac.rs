@@ -128,7 +128,9 @@ fn controller_cluster() -> Value {
         rule("storage.k8s.io", &["storageclasses", "csidrivers", "volumeattributesclasses"], READ),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"], WRITE),
         rule("snapshot.storage.k8s.io", &["volumesnapshotclasses", "volumesnapshotcontents"], READ),
+        // Which kinds of others there are.
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], READ),
+        rule("apiregistration.k8s.io", &["apiservices"], READ),
         rule("networking.k8s.io", &["ingresses"], READ),
         rule("route.openshift.io", &["routes"], READ),
         rule("image.openshift.io", &["imagestreams"], READ),

@@ -177,7 +177,9 @@ macro_rules! resource {
                 &mut self.metadata
             }
         }
-        impl Cached for $kind {}
+        impl Cached for $kind {
+            const OPTIONAL: bool = true;
+        }
     };
 }
 resource!(VolumeSnapshot, "volumesnapshots", NamespaceResourceScope);
