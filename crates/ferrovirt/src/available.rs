@@ -16,7 +16,8 @@ use crate::deploy::COMPONENTS;
 use crate::failure::advise;
 use crate::terminal;
 
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Enough where the images are on the nodes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// Who waits this long wants to know what for.
 const SILENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -25,8 +26,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) type Starts = BTreeMap<String, Timestamp>;
 
 /// Waits until the KubeVirt object says Available and the components run. Says what it waits for.
-pub(crate) async fn wait_until_available(client: &Client, starts: &Starts) -> anyhow::Result<()> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+pub(crate) async fn wait_until_available(client: &Client, starts: &Starts, patience: Duration) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + patience;
     let mut available = std::pin::pin!(available(client, starts));
     let mut said = String::new();
     loop {
@@ -39,7 +40,7 @@ pub(crate) async fn wait_until_available(client: &Client, starts: &Starts) -> an
             Err(error) => format!("{error:#}"),
         };
         if tokio::time::Instant::now() >= deadline {
-            let seconds = PATIENCE.as_secs();
+            let seconds = patience.as_secs();
             let error = anyhow::anyhow!("the KubeVirt object was not Available after {seconds} s: {hindrance}");
             return Err(advise(error, "`kubectl -n kubevirt get kubevirt,pods,events` says more"));
         }

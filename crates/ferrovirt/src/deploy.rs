@@ -8,17 +8,14 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Typ
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 
-use crate::available::wait_until_available;
-use crate::{importer, terminal};
-
 /// Namespaces, CRD, RBAC and Deployment of virt-operator.
-const OPERATOR: &str = include_str!("../../../deploy/kubevirt-operator.yaml");
+pub(crate) const OPERATOR: &str = include_str!("../../../deploy/kubevirt-operator.yaml");
 /// The KubeVirt object.
-const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt-cr.yaml");
+pub(crate) const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt-cr.yaml");
 /// Namespace, CRD, RBAC and Deployment of cdi-operator.
-const CDI_OPERATOR: &str = include_str!("../../../deploy/cdi-operator.yaml");
+pub(crate) const CDI_OPERATOR: &str = include_str!("../../../deploy/cdi-operator.yaml");
 /// The CDI object.
-const CDI: &str = include_str!("../../../deploy/cdi-cr.yaml");
+pub(crate) const CDI: &str = include_str!("../../../deploy/cdi-cr.yaml");
 const MANAGER: &str = "ferrovirt";
 /// The components' pods by label; virtual machines have others.
 pub(crate) const COMPONENTS: &str = "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler)";
@@ -113,28 +110,6 @@ pub(crate) async fn replace(client: &Client, namespace: &str, labels: &str) -> a
         ended.with_context(|| format!("cannot watch the pod {name}"))?;
     }
     Ok(())
-}
-
-/// `ferrovirt install`: the same on the cluster of the current kubeconfig.
-pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
-    #[derive(Debug, clap::Parser)]
-    /// Install virtual machine support on the Kubernetes cluster of the current kubeconfig
-    #[command(name = "install")]
-    struct Install {}
-    let Some(Install {}) = crate::failure::parse::<Install>(words)? else { return Ok(()) };
-    terminal::log("warn");
-    crate::cluster::runtime()?.block_on(async {
-        let client = Client::try_default().await.context("cannot use the current kubeconfig")?;
-        apply(&client).await?;
-        terminal::say("applied; waiting for the KubeVirt object to be Available");
-        wait_until_available(&client, &crate::available::Starts::new()).await?;
-        terminal::say("virtual machines can be created now");
-        apply_cdi(&client).await?;
-        terminal::say("applied CDI; waiting for it to take DataVolumes");
-        importer::wait_until_it_judges(&client).await?;
-        terminal::say("disks can be imported now");
-        Ok(())
-    })
 }
 
 #[cfg(test)]

@@ -68,7 +68,12 @@ fn text(error: &anyhow::Error) -> String {
     let mut text = "error".to_owned();
     let mut last = String::new();
     for cause in error.chain() {
-        let words = cause.to_string();
+        // What the API server answered is a sentence; the library shows the whole answer.
+        let words = match (cause.downcast_ref(), cause.downcast_ref::<kube::core::Status>()) {
+            (Some(kube::Error::Api(status)), _) => status.message.clone(),
+            (_, Some(status)) => status.message.clone(),
+            _ => cause.to_string(),
+        };
         // Some libraries repeat their source in their own words.
         if !last.contains(&words) {
             text.push_str(": ");
@@ -102,5 +107,8 @@ mod tests {
         let advised = advise(anyhow!("no route").context("cannot dial"), "bring the link up");
         check(advised.context("cannot start"), "error: cannot start: cannot dial: no route\nhint: bring the link up");
         check(anyhow!("inner").context("outer: inner"), "error: outer: inner");
+        let status = kube::core::Status::failure("pods \"a\" is forbidden", "Forbidden").with_code(403);
+        let refused = anyhow::Error::new(kube::Error::Api(status.boxed())).context("cannot apply Pod a");
+        check(refused, "error: cannot apply Pod a: pods \"a\" is forbidden");
     }
 }

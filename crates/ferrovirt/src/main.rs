@@ -13,6 +13,7 @@ mod down;
 mod failure;
 mod images;
 mod importer;
+mod install;
 mod logs;
 mod node;
 mod node_commands;
@@ -43,7 +44,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("restore", backup::restore::main, "replace the cluster's state by a backup"),
     ("demo", demo::main, "create the demo VM and say what to do with it"),
     ("images", images::main, "build, list, load or push the container images"),
-    ("install", deploy::main, "install virtual machine support on the cluster of the current kubeconfig"),
+    ("install", install::main, "install virtual machine support on the cluster of the current kubeconfig"),
     ("logs", logs::main, "print the log of a part of the cluster"),
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
     ("node", node_commands::main, "list, add, remove, start, stop, kill, cut off or enter the nodes"),

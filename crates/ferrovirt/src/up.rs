@@ -155,7 +155,7 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
         tokio::try_join!(deploy::restart(client), storage::restart(client))?;
     }
     tokio::try_join!(storage::apply(client), deploy::apply(client))?;
-    available::wait_until_available(client, starts).await?;
+    available::wait_until_available(client, starts, available::PATIENCE).await?;
     steps.done("virtual machines can be created", since);
     let since = Instant::now();
     let nodes: Vec<String> = state.nodes()?.iter().map(ToString::to_string).collect();

@@ -1,0 +1,238 @@
+//! `ferrovirt install`: the operators and their objects on the cluster of the current kubeconfig, from the manifests under `deploy/`.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::available::{Starts, wait_until_available};
+use crate::failure::{advise, parse};
+use crate::{cluster, deploy, importer, terminal};
+
+/// The name before the slash that images have in the manifests.
+const OWN: &str = "ferrovirt.local";
+/// Since then a cluster serves all that is applied: validating admission policies came last.
+const LEAST: (u32, u32) = (1, 30);
+const STORAGE_OPERATOR: &str = include_str!("../../../deploy/hostpath-operator.yaml");
+const STORAGE: &str = include_str!("../../../deploy/hostpath-cr.yaml");
+/// Nodes fetch the images first.
+const PATIENCE: Duration = Duration::from_secs(900);
+const SILENCE: Duration = Duration::from_secs(10);
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+/// Install virtual machine support on the Kubernetes cluster of the current kubeconfig
+#[derive(Debug, Parser)]
+#[command(name = "install")]
+struct Install {
+    /// Where the images are: host[:port][/path], as they were pushed by `ferrovirt images push`
+    #[arg(long)]
+    registry: Option<String>,
+    /// Do without the hostpath provisioner, where the cluster has storage of its own
+    #[arg(long)]
+    without_storage: bool,
+    /// Print what would be applied, and apply nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What is applied, one after the other.
+struct Manifests {
+    kubevirt: [String; 2],
+    cdi: [String; 2],
+    storage: [String; 2],
+}
+
+pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
+    let Some(asked) = parse::<Install>(words)? else { return Ok(()) };
+    let manifests = manifests(asked.registry.as_deref())?;
+    if asked.dry_run {
+        let storage = if asked.without_storage { &[] } else { manifests.storage.as_slice() };
+        for text in manifests.kubevirt.iter().chain(&manifests.cdi).chain(storage) {
+            terminal::say(text.trim_end());
+        }
+        return Ok(());
+    }
+    terminal::log("warn");
+    cluster::runtime()?.block_on(install(&manifests, !asked.without_storage))
+}
+
+fn manifests(registry: Option<&str>) -> anyhow::Result<Manifests> {
+    let registry = registry.unwrap_or(OWN).trim_end_matches('/');
+    if registry.is_empty() || registry.contains("://") || registry.contains(|c: char| c.is_whitespace() || c == '"') {
+        let error = anyhow::anyhow!("--registry is {registry:?}, which is not host[:port][/path]");
+        return Err(advise(error, "write it as for `ferrovirt images push`, without https://"));
+    }
+    let of = |text: &str| text.replace(&format!("{OWN}/"), &format!("{registry}/"));
+    Ok(Manifests {
+        kubevirt: [of(deploy::OPERATOR), of(deploy::KUBEVIRT)],
+        cdi: [of(deploy::CDI_OPERATOR), of(deploy::CDI)],
+        storage: [of(STORAGE_OPERATOR), of(STORAGE)],
+    })
+}
+
+async fn install(manifests: &Manifests, storage: bool) -> anyhow::Result<()> {
+    let client = Client::try_default().await.map_err(|error| {
+        let error = anyhow::Error::new(error).context("cannot use the current kubeconfig");
+        advise(error, "set KUBECONFIG to the cluster's; `kubectl version` shows whether it answers")
+    })?;
+    check_version(&client).await?;
+    if storage {
+        terminal::say("1 of 3    volumes: the hostpath provisioner");
+        deploy::apply_manifest(&client, &manifests.storage[0]).await?;
+        let object = if has_default_class(&client).await? {
+            terminal::say("          the cluster has a default StorageClass; hostpath-csi is made beside it");
+            manifests.storage[1].replace(&format!("{DEFAULT_CLASS}: \"true\""), &format!("{DEFAULT_CLASS}: \"false\""))
+        } else {
+            manifests.storage[1].clone()
+        };
+        deploy::apply_manifest(&client, &object).await?;
+        wait_for_storage(&client).await?;
+    } else {
+        terminal::say("1 of 3    volumes: left to the cluster");
+    }
+    terminal::say("2 of 3    virtual machines: KubeVirt");
+    for text in &manifests.kubevirt {
+        deploy::apply_manifest(&client, text).await?;
+    }
+    wait_until_available(&client, &Starts::new(), PATIENCE).await?;
+    terminal::say("3 of 3    disks: CDI");
+    for text in &manifests.cdi {
+        deploy::apply_manifest(&client, text).await?;
+    }
+    importer::wait_until_it_judges(&client).await?;
+    let known = client.list_api_group_resources("snapshot.storage.k8s.io/v1").await;
+    if matches!(known, Err(kube::Error::Api(status)) if status.code == 404) {
+        terminal::say(
+            "          snapshots need the CRDs of snapshot.storage.k8s.io and the snapshot controller, which this cluster lacks",
+        );
+    }
+    terminal::say("done      virtual machines can be created now");
+    Ok(())
+}
+
+async fn check_version(client: &Client) -> anyhow::Result<()> {
+    let version = client.apiserver_version().await.map_err(|error| {
+        let error = anyhow::Error::new(error).context("the API server does not answer");
+        advise(error, "`kubectl version` shows whether the cluster can be reached")
+    })?;
+    if is_too_old(&version.major, &version.minor) {
+        let (major, minor) = LEAST;
+        let error = anyhow::anyhow!(
+            "the cluster is Kubernetes {}, and {major}.{minor} is the least that will do",
+            version.git_version
+        );
+        return Err(advise(error, "upgrade the cluster, or choose another with KUBECONFIG"));
+    }
+    Ok(())
+}
+
+/// Some providers write `30+`.
+fn is_too_old(major: &str, minor: &str) -> bool {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(u32::MAX);
+    (number(major), number(minor)) < LEAST
+}
+
+/// Of another provisioner than ours.
+async fn has_default_class(client: &Client) -> anyhow::Result<bool> {
+    let classes: Api<StorageClass> = Api::all(client.clone());
+    let classes = classes.list(&ListParams::default()).await.context("cannot list the StorageClasses")?;
+    Ok(classes.iter().any(|class| {
+        let marks = class.metadata.annotations.as_ref();
+        class.provisioner != hpp::csi::NAME
+            && marks.and_then(|marks| marks.get(DEFAULT_CLASS)).is_some_and(|mark| mark == "true")
+    }))
+}
+
+/// Waits until the HostPathProvisioner is available, and says what it waits for.
+async fn wait_for_storage(client: &Client) -> anyhow::Result<()> {
+    let kind = GroupVersionKind::gvk("hostpathprovisioner.kubevirt.io", "v1beta1", "HostPathProvisioner");
+    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    let started = tokio::time::Instant::now();
+    let (mut said, mut spoken) = (String::new(), started);
+    loop {
+        let hindrance = match objects.get(hpp::operator::install::NAMESPACE).await {
+            Ok(object) => match hindrance(&object.data["status"]) {
+                None => return Ok(()),
+                Some(hindrance) => hindrance,
+            },
+            Err(error) => format!("{error:#}"),
+        };
+        if started.elapsed() >= PATIENCE {
+            let error = anyhow::anyhow!(
+                "the hostpath provisioner was not available after {} s: {hindrance}",
+                PATIENCE.as_secs()
+            );
+            return Err(advise(
+                error,
+                "`kubectl -n hostpath-provisioner get hostpathprovisioners,pods,events` says more",
+            ));
+        }
+        if hindrance != said && spoken.elapsed() >= SILENCE {
+            terminal::say(&format!("          waiting: {hindrance}"));
+            (said, spoken) = (hindrance, tokio::time::Instant::now());
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Why it is not available, when it is not.
+fn hindrance(status: &Value) -> Option<String> {
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    let of = |kind: &str| conditions.iter().find(|condition| condition["type"] == kind).cloned().unwrap_or(json!({}));
+    if of("Available")["status"] == "True" && of("Degraded")["status"] != "True" {
+        return None;
+    }
+    let told = ["Degraded", "Available"].into_iter().find_map(|kind| of(kind)["message"].as_str().map(str::to_owned));
+    Some(told.unwrap_or_else(|| "its operator is being started".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_is_taken_from_the_registry() {
+        let named = manifests(Some("registry.example:5000/team/")).unwrap();
+        let all = [named.kubevirt, named.cdi, named.storage].concat().concat();
+        assert!(!all.contains(OWN));
+        assert!(all.contains("image: registry.example:5000/team/component:v"), "{all}");
+        let usual = manifests(None).unwrap();
+        assert_eq!(usual.kubevirt[0], deploy::OPERATOR);
+        for bad in ["https://registry.example", "", "a b"] {
+            assert!(manifests(Some(bad)).is_err(), "{bad:?}");
+        }
+        // What makes the class one beside a default one is a text of the manifest.
+        assert!(usual.storage[1].contains(&format!("{DEFAULT_CLASS}: \"true\"")));
+    }
+
+    #[test]
+    fn a_cluster_that_lacks_a_kind_is_refused_before_anything_is_applied() {
+        assert!(is_too_old("1", "29") && is_too_old("1", "29+"));
+        assert!(!is_too_old("1", "30") && !is_too_old("1", "36+") && !is_too_old("2", "0"));
+    }
+
+    #[test]
+    fn what_storage_waits_for() {
+        let condition =
+            |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "message": message });
+        let check = |conditions: Value, expect: Option<&str>| {
+            assert_eq!(hindrance(&json!({ "conditions": conditions })).as_deref(), expect);
+        };
+        check(json!([]), Some("its operator is being started"));
+        check(
+            json!([condition("Available", "False", "the driver runs on 0 of 2 nodes")]),
+            Some("the driver runs on 0 of 2 nodes"),
+        );
+        check(json!([condition("Available", "True", "Application Available")]), None);
+        let degraded = [
+            condition("Available", "True", "Application Available"),
+            condition("Degraded", "True", "n2 does not know it"),
+        ];
+        check(json!(degraded), Some("n2 does not know it"));
+    }
+}
