@@ -26,5 +26,12 @@ fn kernel_boot_runs() -> Result<()> {
     console.log_in("root", "guest")?;
     let (disks, _) = console.run("ls /sys/block | grep -v -e loop -e ram; cat /proc/cmdline")?;
     ensure!(disks.starts_with("console=ttyS0"), "{disks:?}");
-    console.leave()
+    console.leave()?;
+    // Where people look who know libvirt.
+    let pod = space.kubectl(&["get", "pod", "-l", "kubevirt.io=virt-launcher", "-o", "name"])?;
+    let look = "virsh -c 'qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock' list --name && ps && \
+                stat --printf=%U /etc/passwd";
+    let seen = space.kubectl(&["exec", pod.trim(), "-c", "compute", "--", "sh", "-c", look])?;
+    ensure!(seen.contains("_kernel") && seen.contains("qemu-system") && seen.trim().ends_with("root"), "{seen}");
+    Ok(())
 }

@@ -47,12 +47,13 @@ impl Image {
     }
 }
 
-const COMPONENT_PACKAGES: [&str; 6] =
-    ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static", "e2fsprogs"];
-const LAUNCHER_PACKAGES: [&str; 14] = [
+const COMPONENT_PACKAGES: [&str; 7] =
+    ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static", "e2fsprogs", "curl"];
+const LAUNCHER_PACKAGES: [&str; 15] = [
     "libc6",
     "libgcc-s1",
     "busybox-static",
+    "coreutils",
     "qemu-system-x86",
     "qemu-utils",
     "libvirt-daemon",
@@ -93,8 +94,52 @@ const COMPONENTS: [&str; 20] = [
 const ASKING: [&str; 3] = ["virt-probe", "virt-freezer", "virt-node-capabilities"];
 
 /// Applets that make `kubectl exec` useful.
-const APPLETS: [&str; 16] =
-    ["sh", "ls", "cat", "ps", "ip", "grep", "sleep", "cp", "mkdir", "rm", "df", "env", "id", "tail", "tar", "vi"];
+const APPLETS: [&str; 44] = [
+    "sh",
+    "ls",
+    "cat",
+    "ps",
+    "ip",
+    "grep",
+    "sleep",
+    "cp",
+    "mkdir",
+    "rm",
+    "df",
+    "env",
+    "id",
+    "tail",
+    "tar",
+    "vi",
+    "stat",
+    "find",
+    "head",
+    "wc",
+    "du",
+    "md5sum",
+    "sha256sum",
+    "readlink",
+    "hostname",
+    "uname",
+    "mount",
+    "which",
+    "test",
+    "true",
+    "false",
+    "echo",
+    "touch",
+    "date",
+    "sed",
+    "awk",
+    "sort",
+    "cut",
+    "tr",
+    "xargs",
+    "kill",
+    "pidof",
+    "dd",
+    "nslookup",
+];
 
 /// Firmware that QEMU ships for machines other than x86.
 const OTHER_MACHINES: [&str; 17] = [
@@ -201,7 +246,8 @@ fn links(layer: &mut Layer, names: &[&str], to: &str) {
 fn component_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     let mut layer = Layer::default();
     common(&mut layer, root);
-    programs(&mut layer, root, &["usr/sbin/nft", "sbin/mke2fs"].map(PathBuf::from), &[binary])?;
+    // curl asks a component what it serves, from where it serves.
+    programs(&mut layer, root, &["usr/sbin/nft", "sbin/mke2fs", "usr/bin/curl"].map(PathBuf::from), &[binary])?;
     let mut bundle = Vec::new();
     let mozilla = root.join("usr/share/ca-certificates/mozilla");
     let mut files: Vec<PathBuf> =
@@ -222,6 +268,8 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
         // Writes what libvirt dumps of a guest's memory.
         "usr/lib/libvirt/libvirt_iohelper",
         "usr/bin/virsh",
+        // That of busybox knows fewer options.
+        "usr/bin/stat",
         "usr/bin/qemu-system-x86_64",
         "usr/bin/qemu-img",
         "usr/bin/qemu-io",

@@ -96,6 +96,16 @@ impl Dirs {
         }
     }
 
+    /// Has the session daemon answer where people look for the daemon of one driver, too: `virsh -c
+    /// qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock`.
+    fn name_after_driver(&self) -> Result<(), Error> {
+        let path = self.run.join("libvirt/virtqemud-sock");
+        match std::os::unix::fs::symlink("libvirt-sock", &path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.map_err(|source| Error::Prepare { path, source }),
+        }
+    }
+
     /// Sockets and log of the guest's consoles.
     pub fn consoles(&self, uid: &str) -> PathBuf {
         self.private().join(uid)
@@ -134,6 +144,25 @@ impl Dirs {
                 .create(&path)
                 .map_err(|source| Error::Prepare { path, source })?;
         }
-        self.keep_tpm()
+        self.keep_tpm()?;
+        self.name_after_driver()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn the_session_daemon_answers_under_the_name_of_its_driver() {
+        let run = tempfile::tempdir().unwrap();
+        let dirs = Dirs::below(run.path());
+        dirs.create("u").unwrap();
+        let _daemon = UnixListener::bind(dirs.libvirt_socket()).unwrap();
+        UnixStream::connect(run.path().join("libvirt/virtqemud-sock")).unwrap();
+        // The container is started again with the volumes that it had.
+        dirs.create("u").unwrap();
     }
 }
