@@ -133,5 +133,9 @@ pub fn validate(_view: &dyn View, attributes: &Attributes) -> Result<(), ApiErro
     if items(pod, "/spec/volumes").iter().any(|v| v.get("secret").is_some()) {
         return Err(refuse(attributes, "a mirror pod may not reference secrets"));
     }
+    let mut sources = items(pod, "/spec/volumes").iter().flat_map(|volume| items(volume, "/projected/sources"));
+    if sources.any(|source| source.get("serviceAccountToken").is_some()) {
+        return Err(refuse(attributes, "a mirror pod may not use ServiceAccountToken volume projections"));
+    }
     Ok(())
 }

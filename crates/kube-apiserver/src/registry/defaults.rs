@@ -167,6 +167,8 @@ fn workload(plural: &str, spec: &mut Value) {
             if strategy["type"] == "RollingUpdate" {
                 set_missing(child(strategy, "rollingUpdate"), "maxSurge", 0);
                 set_missing(child(strategy, "rollingUpdate"), "maxUnavailable", 1);
+            } else if strategy["rollingUpdate"].is_object() {
+                set_missing(child(strategy, "rollingUpdate"), "maxSurge", 0);
             }
         }
         "statefulsets" => {
@@ -175,9 +177,9 @@ fn workload(plural: &str, spec: &mut Value) {
             set(retention, "whenDeleted", "Retain");
             set(retention, "whenScaled", "Retain");
             let strategy = child(spec, "updateStrategy");
-            set(strategy, "type", "RollingUpdate");
-            if strategy["type"] == "RollingUpdate" {
-                set(child(strategy, "rollingUpdate"), "partition", 0);
+            if strategy["type"].as_str().is_none_or(str::is_empty) {
+                set(strategy, "type", "RollingUpdate");
+                set_missing(child(strategy, "rollingUpdate"), "partition", 0);
             }
             if spec["ordinals"].is_object() {
                 set_missing(&mut spec["ordinals"], "start", 0);

@@ -90,7 +90,9 @@ async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, 
         "patch" => patching::read(call, body).await?.0,
         "update" => {
             let bytes = decode::read(call, body).await?;
-            patching::Patch::Merge(decode::document(call, &bytes)?.0)
+            let scale = decode::document(call, &bytes)?.0;
+            check_scale(call, &scale)?;
+            patching::Patch::Merge(scale)
         }
         _ => return Err(not_allowed()),
     };
@@ -104,6 +106,25 @@ async fn scale(call: &Call, body: Body, paths: &ScalePaths) -> Result<Response, 
     let scaling = Scaling { call, patch: &patch, paths };
     let stored = change_by(call, &Edit::part("scale", "UpdateOptions"), scaling).await?;
     respond::encode(call, StatusCode::OK, &scale_of(call, paths, &stored.tree(call).await?))
+}
+
+/// Checks that what was sent is the Scale of the object that the path names.
+fn check_scale(call: &Call, scale: &Value) -> Result<(), ApiError> {
+    let kind = scale["kind"].as_str().unwrap_or_default();
+    if !matches!(kind, "" | "Scale") {
+        let version = scale["apiVersion"].as_str().unwrap_or_default();
+        let version = version.rsplit_once('/').map_or(version, |(_, version)| version);
+        let why = format!(
+            "{kind} in version {version:?} cannot be handled as a Scale: converting ({version}.{kind}) to (autoscaling.Scale): unknown conversion"
+        );
+        return Err(ApiError::bad_request(why));
+    }
+    let (named, name) = (meta::text(scale, "name"), &call.info.name);
+    if !named.is_empty() && named != name {
+        let why = format!("the name of the object ({named}) does not match the name on the URL ({name})");
+        return Err(ApiError::bad_request(why));
+    }
+    Ok(())
 }
 
 /// A patch of the Scale an object is seen as.
@@ -165,9 +186,18 @@ async fn bind(call: &Call, body: Body) -> Result<Response, ApiError> {
     }
     let bytes = decode::read(call, body).await?;
     let (binding, _) = decode::document(call, &bytes)?;
+    let named = meta::text(&binding, "name");
+    if !named.is_empty() && named != call.info.name {
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+    }
     let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
-    if node.is_empty() || !matches!(binding["target"]["kind"].as_str(), None | Some("" | "Node")) {
-        return Err(ApiError::bad_request("binding: target must name a node"));
+    let kind = binding["target"]["kind"].as_str().unwrap_or_default();
+    if !matches!(kind, "" | "Node") {
+        let why = format!("target.kind: Unsupported value: {kind:?}: supported values: \"Node\", \"<empty>\"");
+        return Err(ApiError::new(500, "", why));
+    }
+    if node.is_empty() {
+        return Err(ApiError::new(500, "", "target.name: Required value"));
     }
     let uid = meta::text(&binding, "uid").to_owned();
     change(call, &Edit::part("binding", "CreateOptions"), |current| {

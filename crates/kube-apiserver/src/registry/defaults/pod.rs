@@ -96,13 +96,16 @@ fn pull_policy(image: &str) -> &'static str {
     if latest(image) { "Always" } else { "IfNotPresent" }
 }
 
-/// Whether an image reference means the newest: no tag, or `latest`, and no digest.
+/// Whether an image reference means the newest: no tag, or `latest`, and no digest. What is no reference means nothing.
 fn latest(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let last = image.rsplit('/').next().unwrap_or(image);
-    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
+    const LONGEST: usize = 255;
+    let (path, last) = image.rsplit_once('/').map_or(("", image), |(path, last)| (path, last));
+    let (name, tag) = last.split_once(':').map_or((last, "latest"), |(name, tag)| (name, tag));
+    // The first part may be a host.
+    let repository = path.split('/').skip(1).chain([name]);
+    let small = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let good = image.len() <= LONGEST && repository.into_iter().all(|part| !part.is_empty() && part.chars().all(small));
+    good && tag == "latest" && !image.contains('@')
 }
 
 fn probe(probe: &mut Value) {
@@ -192,6 +195,7 @@ fn volume(volume: &mut Value) {
         set(image, "pullPolicy", policy);
     }
     if let Some(template) = volume.get_mut("ephemeral").and_then(|e| e.get_mut("volumeClaimTemplate")) {
+        child(template, "metadata");
         set(child(template, "spec"), "volumeMode", "Filesystem");
     }
 }
@@ -227,6 +231,9 @@ mod tests {
             ("h:5000/a", true),
             ("h:5000/a:1", false),
             ("a@sha256:0", false),
+            ("A", false),
+            ("H:5000/a", true),
+            ("h/A/b", false),
         ] {
             assert_eq!(latest(image), expect, "{image}");
         }

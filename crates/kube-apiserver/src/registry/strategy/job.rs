@@ -26,25 +26,23 @@ const COUNTS: &[(&str, Rule)] = &[
     ("completionMode", Rule::OneOf(&["NonIndexed", "Indexed"])),
 ];
 
-/// A job selects its pods by its own uid unless it says how itself. What the template says already stays, to be judged.
+/// A job selects its pods by its own uid unless it says how itself, and takes the labels of its template where it has none.
+/// What the template says already stays, to be judged.
 pub(super) fn prepare(job: &mut Value) {
-    if job["spec"]["manualSelector"] == true {
-        return;
-    }
-    let text = |job: &Value, field: &str| job["metadata"][field].as_str().unwrap_or_default().to_owned();
-    for (keys, value) in [(UID_KEYS, text(job, "uid")), (NAME_KEYS, text(job, "name"))] {
-        for key in keys {
+    if job["spec"]["manualSelector"] != true {
+        let text = |field: &str| job["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let own = [(UID_KEYS, text("uid")), (NAME_KEYS, text("name"))];
+        for (key, value) in own.iter().flat_map(|(keys, value)| keys.map(|key| (key, value.as_str()))) {
             let labels = child(child(child(child(job, "spec"), "template"), "metadata"), "labels");
             if labels[key].is_null() {
-                labels[key] = value.clone().into();
+                labels[key] = value.into();
             }
         }
+        let uid = job["metadata"]["uid"].clone();
+        child(child(child(job, "spec"), "selector"), "matchLabels")[UID] = uid;
     }
-    let uid = job["metadata"]["uid"].clone();
-    child(child(child(job, "spec"), "selector"), "matchLabels")[UID] = uid;
-    if job["metadata"].get("labels").and_then(Value::as_object).is_none_or(Map::is_empty) {
-        // A job without labels takes those of its template.
-        let labels = job["spec"]["template"]["metadata"]["labels"].clone();
+    let labels = job["spec"]["template"]["metadata"]["labels"].clone();
+    if labels.is_object() && job["metadata"].get("labels").and_then(Value::as_object).is_none_or(Map::is_empty) {
         child(job, "metadata")["labels"] = labels;
     }
 }
