@@ -99,12 +99,12 @@ fn pull_policy(image: &str) -> &'static str {
 /// Whether an image reference means the newest: no tag, or `latest`, and no digest. What is no reference means nothing.
 fn latest(image: &str) -> bool {
     const LONGEST: usize = 255;
-    let (path, last) = image.rsplit_once('/').map_or(("", image), |(path, last)| (path, last));
-    let (name, tag) = last.split_once(':').map_or((last, "latest"), |(name, tag)| (name, tag));
-    // The first part may be a host.
-    let repository = path.split('/').skip(1).chain([name]);
+    let (path, last) = image.rsplit_once('/').unwrap_or(("", image));
+    let (name, tag) = last.split_once(':').unwrap_or((last, "latest"));
     let small = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let good = image.len() <= LONGEST && repository.into_iter().all(|part| !part.is_empty() && part.chars().all(small));
+    // The first part may be a host.
+    let mut repository = path.split('/').skip(1).chain([name]);
+    let good = image.len() <= LONGEST && repository.all(|part| !part.is_empty() && part.chars().all(small));
     good && tag == "latest" && !image.contains('@')
 }
 
