@@ -21,6 +21,7 @@ use crate::request::{RequestInfo, User};
 pub(crate) mod amount;
 pub mod cel;
 pub(crate) mod configuration;
+mod expressions;
 pub mod limits;
 mod node_audience;
 pub mod node_restriction;

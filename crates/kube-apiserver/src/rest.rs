@@ -35,7 +35,7 @@ use crate::request::{RequestInfo, User};
 use crate::serve::fairness::Turn;
 
 use accept::Accept;
-pub(crate) use meta::{label_problem, now, stamp_new, subdomain_problem};
+pub(crate) use meta::{label_problem, now, path_segment_problem, stamp_new, subdomain_problem};
 use options::Query;
 
 /// Everything a verb needs to know of one request.

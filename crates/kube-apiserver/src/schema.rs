@@ -7,6 +7,7 @@ mod formats;
 pub mod parse;
 pub mod prune;
 pub mod rules;
+pub mod stored;
 pub mod types;
 pub mod validate;
 

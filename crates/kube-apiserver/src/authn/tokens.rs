@@ -164,6 +164,9 @@ impl Tokens {
                 return Err(ApiError::bad_request(format!("cannot bind token to object of type /{other}")));
             }
         };
+        if name.is_empty() {
+            return Err(ApiError::bad_request(format!("spec.boundObjectRef.name: the name of the {kind} is required")));
+        }
         let object = self.view.get("", resource, scope, name).ok_or_else(|| ApiError::not_found("", resource, name))?;
         let actual = text(&object, "/metadata/uid");
         if !uid.is_empty() && uid != actual {

@@ -18,41 +18,42 @@ pub fn create(authorizer: &Authorizer, user: &User, info: &RequestInfo, mut body
     if body.get("metadata").is_none_or(Value::is_null) {
         body["metadata"] = json!({});
     }
-    let (kind, subject) = match info.resource.as_str() {
-        "selfsubjectaccessreviews" => ("SelfSubjectAccessReview", user.clone()),
-        "subjectaccessreviews" => ("SubjectAccessReview", subject_of(&body, "SubjectAccessReview")?),
-        "localsubjectaccessreviews" => {
-            let namespace = text(&body, "/spec/resourceAttributes/namespace");
-            if namespace != info.namespace {
-                return Err(invalid(
-                    "LocalSubjectAccessReview",
-                    "spec.resourceAttributes.namespace",
-                    &format!("Invalid value: {namespace:?}: must match metadata.namespace"),
-                ));
-            }
-            ("LocalSubjectAccessReview", subject_of(&body, "LocalSubjectAccessReview")?)
-        }
+    let (kind, of_others) = match info.resource.as_str() {
+        "selfsubjectaccessreviews" => ("SelfSubjectAccessReview", false),
+        "subjectaccessreviews" => ("SubjectAccessReview", true),
+        "localsubjectaccessreviews" => ("LocalSubjectAccessReview", true),
         "selfsubjectrulesreviews" => {
             body["kind"] = "SelfSubjectRulesReview".into();
-            body["status"] = rules_status(authorizer, user, text(&body, "/spec/namespace"));
+            let namespace = text(&body, "/spec/namespace");
+            if namespace.is_empty() {
+                return Err(ApiError::bad_request("no namespace on request"));
+            }
+            body["status"] = rules_status(authorizer, user, namespace);
             return Ok(body);
         }
         other => return Err(ApiError::not_found(&info.group, other, "")),
     };
     body["kind"] = kind.into();
-    let wanted = wanted(&body).ok_or_else(|| {
-        invalid(
-            kind,
-            "spec.resourceAttributes",
-            "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        )
-    })?;
-    let causes = selectors(&body);
-    if !causes.is_empty() {
-        return Err(ApiError::invalid("authorization.k8s.io", kind, "", causes));
+    let mut causes = about(&body);
+    let subject = if of_others { subject_of(&body) } else { user.clone() };
+    if subject.name.is_empty() && subject.groups.is_empty() {
+        let why = "Invalid value: \"\": at least one of user or group must be specified";
+        causes.push(invalid("spec.user", why));
     }
+    if kind == "LocalSubjectAccessReview" {
+        local(&body, &info.namespace, &mut causes);
+    }
+    causes.extend(selectors(&body));
+    let wanted = wanted(&body).filter(|_| causes.is_empty());
+    let Some(wanted) = wanted else {
+        return Err(ApiError::invalid("authorization.k8s.io", kind, text(&body, "/metadata/name"), causes));
+    };
     // No role is no reason: scripts compare the output of `kubectl auth can-i`, which shows one, with a bare "no".
     body["status"] = json!({"allowed": authorizer.allows(&subject, &wanted)});
+    if let Some(ignored) = unreadable(&body) {
+        body["status"]["evaluationError"] =
+            format!("spec.resourceAttributes.{ignored} ignored due to parse error").into();
+    }
     Ok(body)
 }
 
@@ -85,22 +86,70 @@ fn selectors(body: &Value) -> Vec<Cause> {
     causes
 }
 
-fn invalid(kind: &str, field: &str, message: &str) -> ApiError {
-    let cause = Cause { reason: "FieldValueInvalid".into(), message: message.into(), field: field.into() };
-    ApiError::invalid("authorization.k8s.io", kind, "", vec![cause])
+/// A selector with an operator that there is not. The question is answered without it.
+fn unreadable(body: &Value) -> Option<&'static str> {
+    const OPERATORS: [&str; 4] = ["In", "NotIn", "Exists", "DoesNotExist"];
+    ["fieldSelector", "labelSelector"].into_iter().find(|selector| {
+        let requirements = format!("/spec/resourceAttributes/{selector}/requirements");
+        super::view::items(body, &requirements).iter().any(|r| !OPERATORS.contains(&text(r, "/operator")))
+    })
 }
 
-fn subject_of(body: &Value, kind: &str) -> Result<User, ApiError> {
-    let user = User {
+fn invalid(field: &str, message: &str) -> Cause {
+    Cause { reason: "FieldValueInvalid".into(), message: message.into(), field: field.into() }
+}
+
+/// What is wrong with what a review asks: one question, and no object.
+fn about(body: &Value) -> Vec<Cause> {
+    let asks = |field: &str| body.pointer(&format!("/spec/{field}")).is_some_and(Value::is_object);
+    let mut causes = Vec::new();
+    match (asks("resourceAttributes"), asks("nonResourceAttributes")) {
+        (true, true) => {
+            let why = format!(
+                "Invalid value: {}: cannot be specified in combination with resourceAttributes",
+                body["spec"]["nonResourceAttributes"]
+            );
+            causes.push(invalid("spec.nonResourceAttributes", &why));
+        }
+        (false, false) => causes.push(invalid(
+            "spec.resourceAttributes",
+            "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        )),
+        _ => {}
+    }
+    let named = |(field, value): (&String, &Value)| {
+        !value.is_null()
+            && value != ""
+            && !matches!(field.as_str(), "namespace" | "managedFields" | "creationTimestamp")
+    };
+    if body["metadata"].as_object().is_some_and(|metadata| metadata.iter().any(named)) {
+        let why = format!("Invalid value: {}: must be empty except for namespace", body["metadata"]);
+        causes.push(invalid("metadata", &why));
+    }
+    causes
+}
+
+/// What a question about one namespace may not ask.
+fn local(body: &Value, namespace: &str, causes: &mut Vec<Cause>) {
+    let spec = &body["spec"];
+    if spec["nonResourceAttributes"].is_object() {
+        let why = format!("Invalid value: {}: disallowed on this kind of request", spec["nonResourceAttributes"]);
+        causes.push(invalid("spec.nonResourceAttributes", &why));
+    }
+    let asked = text(spec, "/resourceAttributes/namespace");
+    if spec["resourceAttributes"].is_object() && asked != namespace {
+        let why = format!("Invalid value: {asked:?}: must match metadata.namespace");
+        causes.push(invalid("spec.resourceAttributes.namespace", &why));
+    }
+}
+
+fn subject_of(body: &Value) -> User {
+    User {
         name: text(body, "/spec/user").to_owned(),
         uid: text(body, "/spec/uid").to_owned(),
         groups: strings(body, "/spec/groups"),
         extra: extra_of(body.pointer("/spec/extra")),
-    };
-    if user.name.is_empty() && user.groups.is_empty() {
-        return Err(invalid(kind, "spec.user", "Invalid value: \"\": at least one of user or group must be specified"));
     }
-    Ok(user)
 }
 
 /// The `extra` map of a user document.

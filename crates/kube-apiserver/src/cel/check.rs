@@ -12,6 +12,9 @@ use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, L
 use super::types::Type;
 use super::{Program, library, signatures};
 
+/// Libraries that the API offers to no expression that is stored, though what runs them knows them.
+const NOT_OFFERED: [&str; 3] = ["base64", "jsonpatch", "math"];
+
 /// A type, and the cost of coming to a value of it.
 #[derive(Clone, Debug)]
 pub struct Checked {
@@ -161,6 +164,17 @@ impl<'a> Check<'a> {
         let name = call.func_name.as_str();
         let refs: Vec<&Type> = types.iter().collect();
         let on_target = call.target.is_some() && namespace.is_none();
+        if let Some(space) = namespace.filter(|space| NOT_OFFERED.contains(space)) {
+            return self.error(space, &format!("undeclared reference to '{space}' (in container '')"));
+        }
+        if let ("matches", Some(Expr::Literal(LiteralValue::String(pattern)))) =
+            (name, call.args.last().map(|last| &last.expr))
+            && let Err(error) = regex::Regex::new(pattern.inner())
+        {
+            let why = error.to_string();
+            let last = why.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            return self.error(name, &format!("invalid matches argument: {last}"));
+        }
         match signatures::result(namespace, name, &types, on_target) {
             signatures::Found::Result(type_) => known(type_, cost.saturating_add(signatures::cost(name, &types))),
             signatures::Found::Overload => self.overload(name, &refs, on_target),

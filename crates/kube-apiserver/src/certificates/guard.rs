@@ -74,7 +74,12 @@ pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
         causes.push(cause("FieldValueInvalid", "spec.request", why));
     }
     let name = text(object, "/spec/signerName");
-    let qualified = name.split_once('/').is_some_and(|(domain, path)| domain.contains('.') && !path.is_empty());
+    let label = |part: &str| crate::rest::label_problem(&part.to_lowercase().replace('_', "-")).is_none();
+    let qualified = name != "kubernetes.io/legacy-unknown"
+        && name.len() <= 571
+        && name.split_once('/').is_some_and(|(domain, path)| {
+            domain.contains('.') && crate::rest::subdomain_problem(domain).is_none() && path.split('.').all(label)
+        });
     if name.is_empty() {
         causes.push(cause("FieldValueRequired", "spec.signerName", "Required value".into()));
     } else if !qualified {
@@ -104,6 +109,38 @@ pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
     if let Some(seconds) = object.pointer("/spec/expirationSeconds").and_then(Value::as_i64).filter(|s| *s < 600) {
         let why = format!("Invalid value: {seconds}: may not specify a duration less than 600 seconds (10 minutes)");
         causes.push(cause("FieldValueInvalid", "spec.expirationSeconds", why));
+    }
+}
+
+/// What is wrong with what was decided about a request, and with the certificate.
+pub(crate) fn validate_status(object: &Value, causes: &mut Vec<Cause>) {
+    let mut cause = |reason: &str, field: &str, message: String| {
+        causes.push(crate::schema::validate::cause(reason, field, message));
+    };
+    let conditions = crate::authz::view::items(object, "/status/conditions");
+    for (index, condition) in conditions.iter().enumerate() {
+        let (kind, status) = (text(condition, "/type"), text(condition, "/status"));
+        if kind.is_empty() {
+            cause("FieldValueRequired", &format!("status.conditions[{index}].type"), "Required value".into());
+        }
+        if matches!(kind, "Approved" | "Denied" | "Failed") && status != "True" {
+            let why = format!("Unsupported value: {status:?}: supported values: \"True\"");
+            cause("FieldValueNotSupported", &format!("status.conditions[{index}].status"), why);
+        }
+    }
+    if ["Approved", "Denied"].iter().all(|kind| conditions.iter().any(|condition| text(condition, "/type") == *kind)) {
+        let why = "Invalid value: \"Denied\": Approved and Denied conditions are mutually exclusive".to_owned();
+        cause("FieldValueInvalid", "status.conditions", why);
+    }
+    let certificate = text(object, "/status/certificate");
+    if !certificate.is_empty() {
+        use base64::Engine as _;
+        let pem = base64::engine::general_purpose::STANDARD.decode(certificate).unwrap_or_default();
+        if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+            let why =
+                "Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block".to_owned();
+            cause("FieldValueInvalid", "status.certificate", why);
+        }
     }
 }
 

@@ -27,6 +27,13 @@ pub(super) fn set_missing(object: &mut Value, key: &str, value: impl Into<Value>
     }
 }
 
+/// Takes away fields that say nothing here.
+fn drop_fields(object: &mut Value, fields: &[&str]) {
+    if let Some(map) = object.as_object_mut() {
+        map.retain(|field, _| !fields.contains(&field.as_str()));
+    }
+}
+
 /// A child object, made if missing.
 pub(crate) fn child<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
     if !object.is_object() {
@@ -74,6 +81,15 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
         ("batch", "jobs") => job(child(object, "spec")),
         ("batch", "cronjobs") => cron_job(child(object, "spec")),
         ("discovery.k8s.io", _) => endpoint_slice(object),
+        ("coordination.k8s.io", _) => drop_fields(child(object, "spec"), &["preferredHolder", "strategy"]),
+        ("networking.k8s.io", "ingressclasses") => {
+            if let Some(parameters) = child(object, "spec").get_mut("parameters").filter(|value| value.is_object()) {
+                set_missing(parameters, "scope", "Cluster");
+            }
+        }
+        ("storage.k8s.io", "csinodes") => {
+            child(object, "spec");
+        }
         ("networking.k8s.io", "networkpolicies") => network_policy(child(object, "spec")),
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => binding(object),
         ("scheduling.k8s.io", _) => {
@@ -84,8 +100,8 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
             child(object, "spec");
         }
         ("storage.k8s.io", "storageclasses") => {
-            set(object, "reclaimPolicy", "Delete");
-            set(object, "volumeBindingMode", "Immediate");
+            set_missing(object, "reclaimPolicy", "Delete");
+            set_missing(object, "volumeBindingMode", "Immediate");
         }
         ("storage.k8s.io", "csidrivers") => csi_driver(child(object, "spec")),
         ("admissionregistration.k8s.io", plural) => admission(plural, object),
@@ -94,7 +110,6 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
                 set(service, "port", 443);
             }
         }
-        ("certificates.k8s.io", _) => set(child(object, "spec"), "signerName", "kubernetes.io/legacy-unknown"),
         ("autoscaling", _) => autoscaler(child(object, "spec")),
         ("", "resourcequotas") => {
             child(object, "spec");
@@ -233,6 +248,9 @@ fn cron_job(spec: &mut Value) {
 
 fn service(spec: &mut Value) {
     set(spec, "sessionAffinity", "None");
+    if spec["sessionAffinity"] == "None" {
+        drop_fields(spec, &["sessionAffinityConfig"]);
+    }
     if spec["sessionAffinity"] == "ClientIP" {
         set(child(child(spec, "sessionAffinityConfig"), "clientIP"), "timeoutSeconds", 10800);
     }
@@ -247,7 +265,7 @@ fn service(spec: &mut Value) {
     }
     let type_ = spec["type"].as_str().unwrap_or_default().to_owned();
     if type_ != "ExternalName" {
-        set(spec, "internalTrafficPolicy", "Cluster");
+        set_missing(spec, "internalTrafficPolicy", "Cluster");
     }
     let external_ips = spec["externalIPs"].as_array().is_some_and(|ips| !ips.is_empty());
     if matches!(type_.as_str(), "NodePort" | "LoadBalancer") || (type_ == "ClusterIP" && external_ips) {
@@ -259,12 +277,12 @@ fn service(spec: &mut Value) {
 }
 
 fn claim(object: &mut Value) {
-    set(child(object, "spec"), "volumeMode", "Filesystem");
+    set_missing(child(object, "spec"), "volumeMode", "Filesystem");
 }
 
 fn volume(spec: &mut Value) {
     set(spec, "persistentVolumeReclaimPolicy", "Retain");
-    set(spec, "volumeMode", "Filesystem");
+    set_missing(spec, "volumeMode", "Filesystem");
     if spec["hostPath"].is_object() && spec["hostPath"]["type"].is_null() {
         spec["hostPath"]["type"] = "".into();
     }
@@ -285,13 +303,14 @@ fn limit(limit: &mut Value) {
 
 fn endpoint_slice(object: &mut Value) {
     for port in each(object, "ports") {
-        set(port, "protocol", "TCP");
+        set_missing(port, "protocol", "TCP");
         if port["name"].is_null() {
             port["name"] = "".into();
         }
     }
     for endpoint in each(object, "endpoints") {
         child(endpoint, "conditions");
+        drop_fields(endpoint, &["deprecatedTopology"]);
     }
 }
 
@@ -303,7 +322,7 @@ fn network_policy(spec: &mut Value) {
     }
     for direction in ["ingress", "egress"] {
         for rule in each(spec, direction) {
-            each(rule, "ports").for_each(|port| set(port, "protocol", "TCP"));
+            each(rule, "ports").for_each(|port| set_missing(port, "protocol", "TCP"));
         }
     }
 }
@@ -319,7 +338,7 @@ fn binding(object: &mut Value) {
 
 fn csi_driver(spec: &mut Value) {
     set(spec, "attachRequired", true);
-    set(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+    set_missing(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
     for field in ["podInfoOnMount", "requiresRepublish", "seLinuxMount", "storageCapacity"] {
         set(spec, field, false);
     }
@@ -331,30 +350,46 @@ fn csi_driver(spec: &mut Value) {
 fn admission(plural: &str, object: &mut Value) {
     let rules = |list: &mut Value, key: &str| {
         for rule in each(list, key) {
-            set(rule, "scope", "*");
+            set_missing(rule, "scope", "*");
         }
     };
     for webhook in each(object, "webhooks") {
-        set(webhook, "failurePolicy", "Fail");
-        set(webhook, "matchPolicy", "Equivalent");
+        set_missing(webhook, "failurePolicy", "Fail");
+        set_missing(webhook, "matchPolicy", "Equivalent");
         set(webhook, "timeoutSeconds", 10);
         child(webhook, "namespaceSelector");
         child(webhook, "objectSelector");
         if plural == "mutatingwebhookconfigurations" {
-            set(webhook, "reinvocationPolicy", "Never");
+            set_missing(webhook, "reinvocationPolicy", "Never");
         }
         if let Some(service) = webhook["clientConfig"].get_mut("service").filter(|service| service.is_object()) {
             set(service, "port", 443);
         }
         rules(webhook, "rules");
     }
-    if plural == "validatingadmissionpolicies" {
-        let spec = child(object, "spec");
-        set(spec, "failurePolicy", "Fail");
-        let constraints = child(spec, "matchConstraints");
-        set(constraints, "matchPolicy", "Equivalent");
-        child(constraints, "namespaceSelector");
-        child(constraints, "objectSelector");
-        rules(constraints, "resourceRules");
+    match plural {
+        "validatingadmissionpolicies" => {
+            let spec = child(object, "spec");
+            set_missing(spec, "failurePolicy", "Fail");
+            if let Some(constraints) = spec.get_mut("matchConstraints").filter(|value| value.is_object()) {
+                matching(constraints);
+            }
+        }
+        "validatingadmissionpolicybindings" => {
+            if let Some(resources) = child(object, "spec").get_mut("matchResources").filter(|value| value.is_object()) {
+                matching(resources);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What of the requests a policy or binding is about.
+fn matching(resources: &mut Value) {
+    set_missing(resources, "matchPolicy", "Equivalent");
+    child(resources, "namespaceSelector");
+    child(resources, "objectSelector");
+    for list in ["resourceRules", "excludeResourceRules"] {
+        each(resources, list).for_each(|rule| set_missing(rule, "scope", "*"));
     }
 }

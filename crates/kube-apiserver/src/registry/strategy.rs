@@ -1,21 +1,26 @@
 //! What is particular to a built-in kind: what a create starts with, what an update may not change, how deletion goes.
 
 mod autoscaling;
+mod claim;
 mod classes;
+mod cluster;
 mod cron;
 mod data;
 mod disruption;
+mod endpoints;
 mod event;
 mod field;
 mod immutable;
+mod ingress;
 mod job;
 mod label_selector;
 mod limit_range;
 mod network_policy;
 mod pod;
 mod quota;
+mod rbac;
 mod revision;
-mod scheduling;
+pub(crate) mod rules;
 pub(crate) mod service;
 mod storage;
 mod volume;
@@ -38,7 +43,11 @@ pub(crate) fn defaults(resource: &Resource, object: &mut Value) {
         encode_strings(object);
     }
     super::defaults::apply(resource, object);
-    crate::schema::prune::nulls(object);
+    if resource.plural == "nodes" && resource.group.is_empty() {
+        cluster::settle_node(child(object, "spec"));
+    }
+    crate::schema::stored::decode(&resource.schema, object);
+    crate::schema::stored::settle(&resource.schema, object);
 }
 
 /// `stringData` is written as text and kept encoded.
@@ -54,6 +63,26 @@ fn encode_strings(secret: &mut Value) {
 /// Whether a create may bring its status: a node registers with it.
 pub(crate) fn keeps_status(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.plural == "nodes"
+}
+
+/// What is said of every node, though nothing is known.
+fn describe_new_node(node: &mut Value) {
+    const INFO: [&str; 10] = [
+        "architecture",
+        "bootID",
+        "containerRuntimeVersion",
+        "kernelVersion",
+        "kubeProxyVersion",
+        "kubeletVersion",
+        "machineID",
+        "operatingSystem",
+        "osImage",
+        "systemUUID",
+    ];
+    let status = child(node, "status");
+    let endpoint = child(child(status, "daemonEndpoints"), "kubeletEndpoint");
+    set(endpoint, "Port", 0);
+    INFO.iter().for_each(|field| set(child(status, "nodeInfo"), field, ""));
 }
 
 /// A node that is not ready yet gets no pods, from its first moment; the node controller takes the taint away.
@@ -81,13 +110,22 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => {
-            object["spec"] = json!({"finalizers": ["kubernetes"]});
+            let finalizers = child(object, "spec");
+            set(finalizers, "finalizers", json!([]));
+            if let Some(list) =
+                finalizers["finalizers"].as_array_mut().filter(|list| !list.contains(&"kubernetes".into()))
+            {
+                list.push("kubernetes".into());
+            }
             object["status"] = json!({"phase": "Active"});
         }
         ("", "pods") => pod::prepare_create(object),
-        ("", "nodes") => taint_new_node(object),
+        ("", "nodes") => {
+            describe_new_node(object);
+            taint_new_node(object);
+        }
         ("", "persistentvolumeclaims") => {
-            volume::prepare_claim(object);
+            claim::prepare_claim(object);
             object["status"] = json!({"phase": "Pending"});
         }
         ("", "persistentvolumes") => {
@@ -106,11 +144,21 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
                 json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
         }
         ("networking.k8s.io", "ingresses") => object["status"] = json!({"loadBalancer": {}}),
+        ("storage.k8s.io", "volumeattachments") => object["status"] = json!({"attached": false}),
         ("apps", "deployments")
+        | ("admissionregistration.k8s.io", "validatingadmissionpolicies")
+        | ("networking.k8s.io", "servicecidrs")
         | ("batch", "cronjobs")
-        | ("apiregistration.k8s.io", _)
         | ("certificates.k8s.io", _)
         | ("", "resourcequotas") => object["status"] = json!({}),
+        ("apiregistration.k8s.io", _) => {
+            object["status"] = json!({});
+            if object["spec"]["service"].is_null() {
+                let now = object["metadata"]["creationTimestamp"].clone();
+                object["status"]["conditions"] = json!([{"type": "Available", "status": "True", "reason": "Local",
+                    "message": "Local APIServices are always available", "lastTransitionTime": now}]);
+            }
+        }
         ("batch", "jobs") => {
             job::prepare(object);
             object["status"] = json!({});
@@ -158,10 +206,37 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
 pub(crate) fn says_what_is_required(resource: &Resource) -> bool {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", plural) => {
-            matches!(plural, "pods" | "podtemplates" | "replicationcontrollers" | "limitranges" | "events")
+            matches!(
+                plural,
+                "configmaps"
+                    | "endpoints"
+                    | "events"
+                    | "limitranges"
+                    | "namespaces"
+                    | "nodes"
+                    | "persistentvolumeclaims"
+                    | "persistentvolumes"
+                    | "pods"
+                    | "podtemplates"
+                    | "replicationcontrollers"
+                    | "secrets"
+                    | "serviceaccounts"
+                    | "services"
+            )
         }
         ("apps" | "batch" | "autoscaling" | "node.k8s.io" | "scheduling.k8s.io" | "events.k8s.io", _) => true,
         ("policy", "poddisruptionbudgets") => true,
+        (
+            "admissionregistration.k8s.io"
+            | "apiregistration.k8s.io"
+            | "certificates.k8s.io"
+            | "coordination.k8s.io"
+            | "discovery.k8s.io"
+            | "networking.k8s.io"
+            | "rbac.authorization.k8s.io"
+            | "storage.k8s.io",
+            _,
+        ) => true,
         _ => false,
     }
 }
@@ -195,17 +270,28 @@ pub(crate) fn validate(
         ("", "limitranges") if changed => {
             limit_range::validate(object, causes);
         }
-        ("", "nodes") => scheduling::node(object, causes),
+        ("", "nodes") => cluster::node(object, causes),
+        ("", "namespaces") => cluster::namespace(object, causes),
+        ("", "endpoints") => endpoints::endpoints(object, causes),
+        ("discovery.k8s.io", "endpointslices") => endpoints::slice(object, causes),
+        ("rbac.authorization.k8s.io", plural) => rbac::validate(plural, object, causes),
+        ("networking.k8s.io", "ingresses") => ingress::ingress(object, old.is_none(), causes),
+        ("networking.k8s.io", "ingressclasses") => ingress::class(object, causes),
+        ("networking.k8s.io", "servicecidrs") => cluster::service_range(object, causes),
+        ("networking.k8s.io", "ipaddresses") => rules::check(object, cluster::ADDRESS, causes),
+        ("coordination.k8s.io", "leases") => rules::check(object, cluster::LEASE, causes),
+        ("apiregistration.k8s.io", _) => cluster::api_service(object, causes),
         ("scheduling.k8s.io", "priorityclasses") => classes::priority(object, causes),
         ("node.k8s.io", "runtimeclasses") => classes::runtime(object, causes),
         ("networking.k8s.io", "networkpolicies") => network_policy::validate(&object["spec"], causes),
         ("", "configmaps") => data::config_map(object, causes),
         ("", "secrets") => data::secret(object, causes),
+        ("", "persistentvolumeclaims") if subresource == "status" => claim::status(object, causes),
         ("", "persistentvolumeclaims") if changed => {
-            volume::claim(&object["spec"], causes);
+            claim::claim(&object["spec"], causes);
         }
         ("", "persistentvolumes") if changed => {
-            volume::volume(&object["spec"], causes);
+            volume::volume(object, causes);
         }
         ("storage.k8s.io", plural) => storage::validate(plural, object, causes),
         ("apps", "controllerrevisions") => revision::validate(object, causes),
@@ -222,6 +308,7 @@ pub(crate) fn validate(
         ("" | "events.k8s.io", "events") if old.is_none() => event::validate(resource, object, causes),
         ("admissionregistration.k8s.io", plural) => crate::admission::configuration::validate(plural, object, causes),
         ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
+        ("certificates.k8s.io", _) => crate::certificates::guard::validate_status(object, causes),
         ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, old, causes),
         _ => {}
     }

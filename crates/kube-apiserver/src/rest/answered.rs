@@ -25,10 +25,16 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
         return Err(not_allowed());
     }
     let bytes = decode::read(call, body).await?;
-    let (document, _) = decode::document(call, &bytes)?;
+    let (mut document, duplicates) = decode::document(call, &bytes)?;
+    if call.info.subresource.is_empty() && document.is_object() {
+        super::write::shape_sent(call, &mut document, duplicates)?;
+    }
     let edges = call.server.edges();
     let answer = match (call.info.group.as_str(), call.info.resource.as_str()) {
         ("authorization.k8s.io", _) => reviews::create(call.server.authorizer(), &call.user, &call.info, document)?,
+        (_, "tokenreviews") if document["spec"]["token"].as_str().unwrap_or_default().is_empty() => {
+            return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+        }
         (_, "tokenreviews") => edges.authenticator.tokens.review(document),
         (_, "selfsubjectreviews") => reviews::self_subject(&call.user),
         _ => token(call, &document)?,

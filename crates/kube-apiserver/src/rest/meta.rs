@@ -52,7 +52,7 @@ pub(crate) fn stamp_new(resource: &Resource, object: &mut Value, namespace: &str
         map.remove("namespace");
     }
     if let Some(map) = metadata.as_object_mut() {
-        for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
             map.remove(field);
         }
     }
@@ -64,9 +64,18 @@ pub(crate) fn stamp_new(resource: &Resource, object: &mut Value, namespace: &str
     drop_empty(object);
 }
 
-/// Lists and maps of metadata that hold nothing are not there, which is how clients look for them.
+/// Lists and maps of metadata that hold nothing are not there, which is how clients look for them. Nobody owns twice.
 fn drop_empty(object: &mut Value) {
     let Some(metadata) = object["metadata"].as_object_mut() else { return };
+    if let Some(owners) = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut) {
+        let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+        for owner in owners.drain(..) {
+            if !kept.contains(&owner) {
+                kept.push(owner);
+            }
+        }
+        *owners = kept;
+    }
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
         let empty = match metadata.get(field) {
             Some(Value::Object(map)) => map.is_empty(),
@@ -103,7 +112,9 @@ pub(super) fn stamp_update(resource: &Resource, old: &Value, new: &mut Value, co
         }
     }
     drop_empty(new);
-    if counts && resource.has_generation() && desired_changed(resource, old, new) {
+    // A driver counts its changes from none.
+    let counted = resource.has_generation() || (resource.group == "storage.k8s.io" && resource.plural == "csidrivers");
+    if counts && counted && desired_changed(resource, old, new) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();
     }
@@ -121,8 +132,6 @@ fn desired_changed(resource: &Resource, old: &Value, new: &Value) -> bool {
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
-
 const IP_NAME: &str = "must be a valid IP address in canonical form, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
 fn is_label(text: &str) -> bool {
@@ -148,24 +157,44 @@ pub(crate) fn label_problem(name: &str) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with a name for this resource; None when nothing is.
-pub(super) fn name_problem(resource: &Resource, name: &str) -> Option<String> {
-    if resource.group == "rbac.authorization.k8s.io" {
-        let bad = name == "." || name == ".." || name.contains(['/', '%']);
-        return bad.then(|| "may not be '.', '..' or contain '/' or '%'".to_owned());
+/// What is wrong with a name that is a label, a part of other names; None when nothing is.
+fn label_name_problem(name: &str) -> Option<&'static str> {
+    let dotted = name.contains('.') && name.split('.').all(is_label);
+    label_problem(name).map(|why| if dotted { "must not contain dots" } else { why })
+}
+
+/// What is wrong with a part of a path; None when nothing is.
+pub(crate) fn path_segment_problem(name: &str) -> Option<&'static str> {
+    match name {
+        "." => Some("may not be '.'"),
+        ".." => Some("may not be '..'"),
+        _ if name.contains('/') => Some("may not contain '/'"),
+        _ => name.contains('%').then_some("may not contain '%'"),
     }
-    let (limit, ok, rule) = match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "services") => (63, is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase()), LABEL_1035),
-        ("", "namespaces") => (63, is_label(name), LABEL),
-        ("networking.k8s.io", "ipaddresses") => {
-            (45, name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_string() == name), IP_NAME)
+}
+
+/// What is wrong with a name for this resource; None when nothing is. A prefix of names may end with a dash.
+pub(super) fn name_problem(resource: &Resource, name: &str, prefix: bool) -> Option<&'static str> {
+    let masked;
+    let name = match name.strip_suffix('-').filter(|_| prefix) {
+        Some(rest) => {
+            masked = format!("{rest}a");
+            &masked
         }
-        _ => (253, name.split('.').all(is_label), SUBDOMAIN),
+        None => name,
     };
-    if name.len() > limit {
-        return Some(format!("must be no more than {limit} bytes"));
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("rbac.authorization.k8s.io" | "apiregistration.k8s.io", _)
+        | ("policy", "poddisruptionbudgets")
+        | ("certificates.k8s.io", _)
+        | ("", "events") => path_segment_problem(name),
+        ("", "services" | "namespaces") | ("apps", "statefulsets") => label_name_problem(name),
+        ("networking.k8s.io", "ipaddresses") => {
+            let canonical = name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_string() == name);
+            (!canonical).then_some(IP_NAME)
+        }
+        _ => subdomain_problem(name),
     }
-    (!ok).then(|| rule.to_owned())
 }
 
 fn cause(field: &str, value: &Value, why: &str) -> Cause {
@@ -186,8 +215,15 @@ pub(super) fn check(resource: &Resource, object: &Value, causes: &mut Vec<Cause>
             message: "Required value: name or generateName is required".into(),
             field: "metadata.name".into(),
         });
-    } else if let Some(why) = name_problem(resource, name) {
-        causes.push(cause("name", &json!(name), &why));
+    } else if let Some(why) = name_problem(resource, name, false) {
+        causes.push(cause("name", &json!(name), why));
+    }
+    let generate = text(object, "generateName");
+    if let Some(why) = name_problem(resource, generate, true).filter(|_| !generate.is_empty()) {
+        causes.push(cause("generateName", &json!(generate), why));
+    }
+    if metadata["generation"].as_i64().is_some_and(|generation| generation < 0) {
+        causes.push(cause("generation", &metadata["generation"], "must be greater than or equal to 0"));
     }
     for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
         if let Some(why) = qualified_name_problem(key) {
@@ -211,17 +247,61 @@ pub(super) fn check(resource: &Resource, object: &Value, causes: &mut Vec<Cause>
             field: "metadata.annotations".into(),
         });
     }
-    for (index, finalizer) in finalizers(object).iter().enumerate() {
+    check_finalizers(resource, &finalizers(object), causes);
+    check_owners(&metadata["ownerReferences"], causes);
+}
+
+fn check_finalizers(resource: &Resource, finalizers: &[&str], causes: &mut Vec<Cause>) {
+    const STANDARD: [&str; 3] = ["foregroundDeletion", "kubernetes", "orphan"];
+    // Definitions and API services are served beside the rest, and as custom resources are.
+    let beside = matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io");
+    let own = resource.crd.is_none() && !beside;
+    for (index, finalizer) in finalizers.iter().enumerate() {
         if let Some(why) = qualified_name_problem(finalizer) {
-            causes.push(cause(&format!("finalizers[{index}]"), &json!(finalizer), &why));
+            causes.push(cause("finalizers", &json!(finalizer), &why));
+        } else if own && !finalizer.contains('/') && !STANDARD.contains(finalizer) {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            causes.push(cause(&format!("finalizers[{index}]"), &json!(finalizer), why));
         }
     }
-    for (index, owner) in metadata["ownerReferences"].as_array().into_iter().flatten().enumerate() {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner[field].as_str().unwrap_or_default().is_empty() {
-                causes.push(cause(&format!("ownerReferences[{index}].{field}"), &owner[field], "must not be empty"));
+    if ["orphan", "foregroundDeletion"].iter().all(|policy| finalizers.contains(policy)) {
+        let why = "finalizer orphan and foregroundDeletion cannot be both set";
+        causes.push(cause("finalizers", &json!(finalizers), why));
+    }
+}
+
+fn check_owners(owners: &Value, causes: &mut Vec<Cause>) {
+    let owners = owners.as_array().map(Vec::as_slice).unwrap_or_default();
+    for owner in owners {
+        let word = |field: &str| owner[field].as_str().unwrap_or_default();
+        let version = match word("apiVersion").split_once('/') {
+            Some((_, version)) => version,
+            None => word("apiVersion"),
+        };
+        if version.is_empty() || version.contains('/') {
+            causes.push(cause("ownerReferences.apiVersion", &json!(word("apiVersion")), "version must not be empty"));
+        }
+        for field in ["kind", "name", "uid"] {
+            if word(field).is_empty() {
+                causes.push(cause(&format!("ownerReferences.{field}"), &json!(""), "must not be empty"));
             }
         }
+        if matches!((word("apiVersion"), word("kind")), ("v1" | "events.k8s.io/v1", "Event")) {
+            let (group, version) = word("apiVersion").split_once('/').unwrap_or(("", word("apiVersion")));
+            let why = format!("{group}/{version}, Kind=Event is disallowed from being an owner");
+            causes.push(cause("ownerReferences", owner, &why));
+        }
+    }
+    let controllers: Vec<&str> = owners
+        .iter()
+        .filter(|owner| owner["controller"] == true)
+        .map(|owner| owner["name"].as_str().unwrap_or_default())
+        .collect();
+    if let [first, second, ..] = controllers.as_slice() {
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
+        );
+        causes.push(cause("ownerReferences", &json!(owners), &why));
     }
 }
 
@@ -279,7 +359,7 @@ pub(super) fn check_identity(
     }
     let (version, kind) = (resource.api_version(), resource.kind.clone());
     let said = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
-    if said.1.is_empty() && !said.0.is_empty() || said.1.is_empty() && resource.crd.is_some() {
+    if said.1.is_empty() && resource.crd.is_some() {
         return Err(ApiError::bad_request("Object 'Kind' is missing"));
     }
     if (!said.0.is_empty() && said.0 != version) || (!said.1.is_empty() && said.1 != kind) {
@@ -289,9 +369,17 @@ pub(super) fn check_identity(
         )));
     }
     object["apiVersion"] = version.into();
-    object["kind"] = kind.into();
-    if !object.get("metadata").is_some_and(Value::is_object) {
-        object["metadata"] = json!({});
+    object["kind"] = kind.as_str().into();
+    match object.get("metadata") {
+        Some(Value::Object(_)) => {}
+        None | Some(Value::Null) => object["metadata"] = json!({}),
+        Some(other) => {
+            let found = if other.is_array() { "array" } else { crate::schema::validate::kind_of(other) };
+            return Err(ApiError::bad_request(format!(
+                "{kind} in version {:?} cannot be handled as a {kind}: json: cannot unmarshal {found} into Go struct field {kind}.metadata of type v1.ObjectMeta",
+                resource.version
+            )));
+        }
     }
     let said = text(object, "namespace");
     if resource.namespaced && !said.is_empty() && said != namespace {
@@ -321,10 +409,12 @@ mod tests {
             |group: &str, plural: &str| Resource { group: group.into(), plural: plural.into(), ..Resource::default() };
         let pods = resource("", "pods");
         for (name, ok) in [("a", true), ("a.b-c", true), ("A", false), ("a..b", false), ("-a", false), ("a_b", false)] {
-            assert_eq!(name_problem(&pods, name).is_none(), ok, "{name}");
+            assert_eq!(name_problem(&pods, name, false).is_none(), ok, "{name}");
         }
-        assert!(name_problem(&resource("", "services"), "1a").is_some());
-        assert!(name_problem(&resource("rbac.authorization.k8s.io", "roles"), "system:node:X").is_none());
+        assert!(name_problem(&pods, "a-", false).is_some());
+        assert!(name_problem(&pods, "a-", true).is_none());
+        assert_eq!(name_problem(&resource("", "services"), "a.b", false), Some("must not contain dots"));
+        assert!(name_problem(&resource("rbac.authorization.k8s.io", "roles"), "system:node:X", false).is_none());
         assert_eq!(generated(&"x".repeat(100)).len(), 63);
     }
 

@@ -65,7 +65,7 @@ pub(super) fn shape(
         }
         prune::unset(schema, object);
     } else {
-        prune::nulls(object);
+        schema::stored::decode(schema, object);
     }
     let unknown = prune::unknown(schema, object);
     schema::defaults::apply(schema, object);
@@ -133,7 +133,7 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
     }
     meta::check_identity(&call.resource, &mut object, call.namespace(), "")?;
     shape_sent(call, &mut object, duplicates)?;
-    if !meta::text(&object, "resourceVersion").is_empty() {
+    if !meta::text(&object, "resourceVersion").is_empty() && !call.dry_run() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let stored = insert(call, object).await?;
@@ -211,9 +211,15 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
         }
         None => schema::validate::check(schema, object, &mut causes),
     }
-    if strategy::says_what_is_required(&call.resource) {
-        // Values of a wrong type were refused when they were read.
-        causes.retain(|cause| !matches!(cause.reason.as_str(), "FieldValueRequired" | "FieldValueTypeInvalid"));
+    if call.resource.crd.is_none() {
+        // What lists of a shipped kind may hold twice, and often what it needs, its own rules say. Values of a wrong type
+        // were refused when they were read.
+        let own = strategy::says_what_is_required(&call.resource);
+        causes.retain(|cause| match cause.reason.as_str() {
+            "FieldValueDuplicate" => false,
+            "FieldValueRequired" | "FieldValueTypeInvalid" => !own,
+            _ => true,
+        });
     }
     meta::check(&call.resource, object, &mut causes);
     if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
@@ -353,10 +359,10 @@ async fn change_once(
         new["metadata"]["managedFields"] = managed;
     }
     new = owners::record(call, Some(&old), new, edit.subresource).await;
+    let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
     if call.dry_run() {
         return Ok(Written::Tree(new));
     }
-    let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
     // A custom resource that was stored otherwise than it would be now is written again, though it says the same:
     // so objects move to a new storage version.
     let unchanged = new == *old;
@@ -406,7 +412,7 @@ fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
         }
     };
     match edit.subresource {
-        "" if resource.status_subresource => carry("status", new),
+        "" | "finalize" if resource.status_subresource => carry("status", new),
         "status" => {
             let fields: Vec<String> =
                 old.as_object().into_iter().chain(new.as_object()).flat_map(|m| m.keys().cloned()).collect();

@@ -27,7 +27,13 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn node(&mut self, schema: &'a Schema, value: &'a Value) -> Option<String> {
-        if value.is_null() || schema.int_or_string || decodes_itself(schema) {
+        if value.is_null() {
+            return None;
+        }
+        if let Some(found) = unreadable(schema, value) {
+            return Some(found);
+        }
+        if schema.int_or_string || decodes_itself(schema) {
             return None;
         }
         let fits = match schema.type_ {
@@ -35,6 +41,7 @@ impl<'a> Walk<'a> {
             Type::Object => value.is_object(),
             Type::Array => value.is_array(),
             Type::String => value.is_string(),
+            Type::Integer if schema.format == "int32" => value.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
             Type::Integer => value.is_i64() || value.is_u64(),
             Type::Number => value.is_number(),
             Type::Boolean => value.is_boolean(),
@@ -99,6 +106,45 @@ fn decodes_itself(schema: &Schema) -> bool {
         || schema.type_name.ends_with(".JSONSchemaPropsOrStringArray")
 }
 
+/// What a type with a decoder of its own says of a value that it cannot read.
+fn unreadable(schema: &Schema, value: &Value) -> Option<String> {
+    let name = short(&schema.type_name);
+    match (name, value) {
+        ("Quantity", Value::Number(_)) | ("IntOrString", Value::String(_)) => None,
+        ("IntOrString", Value::Number(number)) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => None,
+        ("Quantity", Value::String(text)) => crate::registry::quantity::nanos(text).is_none().then(|| {
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned()
+        }),
+        ("Quantity", _) => Some("unable to parse quantity's suffix".to_owned()),
+        ("IntOrString", other) => Some(format!("json: cannot unmarshal {} into Go value of type int32", word(other))),
+        ("Time" | "MicroTime", Value::String(text)) => {
+            let micros = if name == "MicroTime" { ".000000" } else { "" };
+            let layout = format!("2006-01-02T15:04:05{micros}Z07:00");
+            let exact = micros.is_empty() || text.split_once('.').is_some_and(|(_, rest)| sixth(rest));
+            let read = exact && text.contains('T') && text.parse::<jiff::Timestamp>().is_ok();
+            (!read).then(|| format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\""))
+        }
+        ("Time" | "MicroTime", other) => {
+            Some(format!("json: cannot unmarshal {} into Go value of type string", word(other)))
+        }
+        (_, Value::String(text)) if schema.format == "byte" => {
+            let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+            let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, &text);
+            decoded.is_err().then(|| {
+                let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/');
+                let at = text.find(|c| !valid(c)).unwrap_or(text.len());
+                format!("illegal base64 data at input byte {at}")
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a text begins with exactly six digits.
+fn sixth(text: &str) -> bool {
+    text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()) == 6
+}
+
 fn word(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -130,7 +176,7 @@ fn go_type(schema: &Schema) -> String {
     }
 }
 
-fn short(type_name: &str) -> &str {
+pub(super) fn short(type_name: &str) -> &str {
     type_name.rsplit('.').next().unwrap_or_default()
 }
 

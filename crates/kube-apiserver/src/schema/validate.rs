@@ -136,6 +136,10 @@ impl Walk<'_> {
         }
         for (name, value) in map {
             let Some(of) = schema.properties.get(name).or(schema.additional.as_ref()) else { continue };
+            // A field of a shipped type that is null is not set.
+            if value.is_null() && !schema.type_name.is_empty() {
+                continue;
+            }
             if length > 0 {
                 self.path.push('.');
             }

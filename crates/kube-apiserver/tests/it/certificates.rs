@@ -152,7 +152,9 @@ async fn each_signer_signs_what_it_is_for() {
     check("f", "kubelet-serving", request("system:node:n/system:nodes", &["n"]), "server auth", "signed").await;
     let wrong = "Failed:at least one DNS or IP subjectAltName is required";
     check("g", "kubelet-serving", request("system:node:n/system:nodes", &[]), "server auth", wrong).await;
-    check("h", "legacy-unknown", request("anything/x", &["host"]), "code signing", "signed").await;
+    let nameless = ask(&admin, "h", "legacy-unknown", request("anything/x", &["host"]), "code signing").await;
+    let Err(Error::Api(status)) = nameless else { panic!("{nameless:?}") };
+    assert!(status.message.contains("spec.signerName: Invalid value"), "{}", status.message);
     let masters = ask(&admin, "m", "kube-apiserver-client", request("root/system:masters", &[]), "client auth").await;
     let Err(Error::Api(status)) = masters else { panic!("{masters:?}") };
     assert!(status.message.contains("system:masters group is not allowed"), "{}", status.message);

@@ -156,10 +156,18 @@ async fn broken_policies_are_refused() {
         "spec.validations[0].expression: Invalid value: \"object.(\": compilation failed: ERROR: <input>:1:",
     )
     .await;
+    for (expression, why) in [
+        ("1 + 1", "must evaluate to bool but got int"),
+        ("nobody == 1", "compilation failed: ERROR: <input>:1:1: undeclared reference to 'nobody'"),
+        ("request.foo == 1", "compilation failed: ERROR: <input>:1:8: undefined field 'foo'"),
+        ("params.data.x == 'y'", "compilation failed: ERROR: <input>:1:1: undeclared reference to 'params'"),
+    ] {
+        refused(policies, policy(json!([{"expression": expression}])), why).await;
+    }
     refused(
         policies,
         policy(json!([])),
-        "spec.validations: Required value: validations or auditAnnotations must be set",
+        "spec.validations: Required value: validations or auditAnnotations must contain at least one item",
     )
     .await;
     let binding =

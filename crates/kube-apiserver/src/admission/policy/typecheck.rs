@@ -1,14 +1,14 @@
 //! `status.typeChecking` of a policy: what its expressions get wrong about the kinds it is bound to see.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::ApiServer;
+use crate::admission::expressions::Scope;
 use crate::authz::view::{items, text};
-use crate::cel::types::{Object as Fields, Type};
-use crate::cel::{Program, check};
+use crate::cel::Program;
+use crate::cel::types::Type;
 use crate::registry::{Registry, Resource};
 use crate::store::Object;
 
@@ -69,32 +69,21 @@ fn kinds(policy: &Value, registry: &Registry) -> Vec<Arc<Resource>> {
 }
 
 fn warning(policy: &Value, source: &str, kind: &Resource, registry: &Registry) -> Option<String> {
-    let program = Program::compile(source).ok()?;
-    let object = Type::of(&kind.schema, &kind.kind);
     let params = policy.pointer("/spec/paramKind").filter(|kind| kind.is_object()).and_then(|kind| {
         let api = text(kind, "/apiVersion");
         let (group, version) = api.split_once('/').unwrap_or(("", api));
         let resource = registry.find_kind(group, version, text(kind, "/kind"))?;
         Some(Type::of(&resource.schema, &resource.kind))
     });
-    let mut names = HashMap::from([
-        ("object".to_owned(), object.clone()),
-        ("oldObject".to_owned(), object),
-        ("params".to_owned(), params.unwrap_or(Type::Dyn)),
-        ("request".to_owned(), Type::Dyn),
-        ("namespaceObject".to_owned(), Type::Dyn),
-        ("authorizer".to_owned(), Type::Dyn),
-    ]);
-    let mut variables = BTreeMap::new();
+    let object = Type::of(&kind.schema, &kind.kind);
+    let mut scope = Scope::policy(true).about(&object, params.unwrap_or(Type::Dyn));
     for variable in items(policy, "/spec/variables") {
-        let fields = Fields { name: "kubernetes.variables".to_owned(), fields: variables.clone() };
-        names.insert("variables".to_owned(), Type::Object(Arc::new(fields)));
-        let compiled = Program::compile(text(variable, "/expression").trim());
-        let type_ = compiled.and_then(|program| check::check(&program, &names));
-        variables.insert(text(variable, "/name").to_owned(), type_.map_or(Type::Dyn, |checked| checked.type_));
+        let type_ = scope.type_of(text(variable, "/expression").trim());
+        scope.declare(text(variable, "/name"), type_.unwrap_or(Type::Dyn));
     }
-    let fields = Fields { name: "kubernetes.variables".to_owned(), fields: variables };
-    names.insert("variables".to_owned(), Type::Object(Arc::new(fields)));
-    let error = check::check(&program, &names).err()?;
+    scope.open_variables();
+    // What cannot be parsed was refused when it was written.
+    Program::compile(source).ok()?;
+    let error = scope.type_of(source).err()?;
     Some(format!("{}, Kind={}: {error}", kind.api_version(), kind.kind))
 }

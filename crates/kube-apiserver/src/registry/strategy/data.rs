@@ -1,7 +1,5 @@
 //! ConfigMaps and Secrets: keys that can be file names, what each type of Secret must hold, how much fits.
 
-use std::collections::HashSet;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -16,19 +14,19 @@ const KEY: &str = "a valid config key must consist of alphanumeric characters, '
 
 /// Checks the keys and values of a ConfigMap.
 pub(super) fn config_map(object: &Value, causes: &mut Vec<Cause>) {
-    let mut seen = HashSet::new();
     let mut total = 0;
     for field in ["data", "binaryData"] {
         for (name, value) in object[field].as_object().into_iter().flatten() {
             key(field, name, causes);
-            if !seen.insert(name) {
-                let message = format!("Invalid value: {name:?}: duplicate of key present in data");
-                causes.push(cause("FieldValueInvalid", &format!("{field}[{name}]"), message));
+            if field == "data" && object["binaryData"].get(name).is_some() {
+                let message = format!("Invalid value: {name:?}: duplicate of key present in binaryData");
+                causes.push(cause("FieldValueInvalid", &format!("data[{name}]"), message));
             }
-            total += name.len() + value.as_str().map_or(0, str::len);
+            let length = value.as_str().map_or(0, str::len);
+            total += if field == "data" { length } else { length / 4 * 3 };
         }
     }
-    size("", total, causes);
+    size("[]", total, causes);
 }
 
 /// Checks the keys and values of a Secret, and what its type needs.
@@ -44,7 +42,9 @@ pub(super) fn secret(object: &Value, causes: &mut Vec<Cause>) {
         "kubernetes.io/dockercfg" => &[".dockercfg"],
         "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
         "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
-        "kubernetes.io/basic-auth" if object["data"]["username"].is_null() => &["password"],
+        "kubernetes.io/basic-auth" if object["data"]["username"].is_null() && object["data"]["password"].is_null() => {
+            &["username", "password"]
+        }
         "kubernetes.io/service-account-token" => {
             if object["metadata"]["annotations"]["kubernetes.io/service-account.name"]
                 .as_str()
@@ -62,6 +62,9 @@ pub(super) fn secret(object: &Value, causes: &mut Vec<Cause>) {
             super::required(&at, causes);
             continue;
         };
+        if value.is_empty() && *name == "ssh-privatekey" {
+            super::required(&at, causes);
+        }
         let document = name.starts_with(".docker");
         if document && !STANDARD.decode(value).is_ok_and(|bytes| serde_json::from_slice::<Value>(&bytes).is_ok()) {
             invalid(&at, &"<secret contents redacted>".into(), "the value is not valid JSON", causes);
@@ -119,9 +122,9 @@ mod tests {
         check(config_map, &json!({"data": {"..": "1"}}), &["data[..]: Invalid value: \"..\": must not be '..'"]);
         check(secret, &json!({"data": {"..a": ""}}), &["data[..a]: Invalid value: \"..a\": must not start with '..'"]);
         let twice = json!({"data": {"k": "1"}, "binaryData": {"k": "MQ=="}});
-        check(config_map, &twice, &["binaryData[k]: Invalid value: \"k\": duplicate of key present in data"]);
-        let large = json!({"data": {"k": "x".repeat(MOST)}});
-        check(config_map, &large, &[": Too long: may not be more than 1048576 bytes"]);
+        check(config_map, &twice, &["data[k]: Invalid value: \"k\": duplicate of key present in binaryData"]);
+        let large = json!({"data": {"k": "x".repeat(MOST + 1)}});
+        check(config_map, &large, &["[]: Too long: may not be more than 1048576 bytes"]);
     }
 
     #[test]
@@ -130,7 +133,12 @@ mod tests {
         check(secret, &of("Opaque", json!({})), &[]);
         check(secret, &of("kubernetes.io/tls", json!({"tls.crt": ""})), &["data[tls.key]: Required value"]);
         check(secret, &of("kubernetes.io/basic-auth", json!({"username": "YQ=="})), &[]);
-        check(secret, &of("kubernetes.io/basic-auth", json!({})), &["data[password]: Required value"]);
+        check(secret, &of("kubernetes.io/basic-auth", json!({"password": "YQ=="})), &[]);
+        check(
+            secret,
+            &of("kubernetes.io/basic-auth", json!({})),
+            &["data[username]: Required value", "data[password]: Required value"],
+        );
         check(secret, &of("kubernetes.io/dockerconfigjson", json!({".dockerconfigjson": "e30="})), &[]);
         check(
             secret,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{invalid, job, pod, quota, storage, volume};
+use super::{claim, invalid, job, pod, quota, storage, volume};
 use crate::error::Cause;
 use crate::registry::Resource;
 use crate::schema::validate::cause;
@@ -48,7 +48,7 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
             }
         }
         ("", "resourcequotas") => quota::update(old, new, causes),
-        ("", "persistentvolumeclaims") => volume::claim_update(old, new, causes),
+        ("", "persistentvolumeclaims") => claim::claim_update(old, new, causes),
         ("", "persistentvolumes") => volume::volume_update(old, new, causes),
         ("apps", "deployments" | "daemonsets" | "replicasets") => {
             keep(old, new, &["spec", "selector"], FIELD, causes);

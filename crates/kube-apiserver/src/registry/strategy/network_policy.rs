@@ -83,6 +83,9 @@ fn peer(at: &str, peer: &Value, causes: &mut Vec<Cause>) {
         invalid(&format!("{at}.ipBlock.cidr"), &json!(text), RANGE, causes);
         return;
     };
+    if let Some(why) = loose(text, &range) {
+        invalid(&format!("{at}.ipBlock.cidr"), &json!(text), why, causes);
+    }
     for (index, hole) in all(&block["except"]).iter().enumerate() {
         let field = format!("{at}.ipBlock.except[{index}]");
         match hole.as_str().and_then(|hole| hole.parse::<IpNet>().ok()) {
@@ -93,6 +96,16 @@ fn peer(at: &str, peer: &Value, causes: &mut Vec<Cause>) {
             Some(_) => {}
         }
     }
+}
+
+/// Why a range is not written as ranges are.
+fn loose(text: &str, range: &IpNet) -> Option<&'static str> {
+    if range.trunc() != *range {
+        return Some("must not have bits set beyond the prefix length");
+    }
+    let padded = |part: &str| part.len() > 1 && part.starts_with('0');
+    let zeros = range.addr().is_ipv4() && text.split(['.', '/']).any(padded);
+    zeros.then_some("must not have leading 0s in IP or prefix length")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ mod validate;
 use serde_json::Value;
 
 pub(super) use allocate::allocate;
-pub(super) use validate::{port_name_problems, validate, validate_update};
+pub(super) use validate::{ADDRESS, port_name_problems, special, validate, validate_update};
 
 use crate::error::{ApiError, Cause};
 use crate::registry::defaults::each;

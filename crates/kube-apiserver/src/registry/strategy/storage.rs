@@ -1,27 +1,85 @@
 //! The kinds of group `storage.k8s.io`: what they must say and what never changes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::Value;
 
+use super::rules::{self, Must, Rules};
 use super::{invalid, one_of, required};
 use crate::error::Cause;
 use crate::schema::validate::cause;
 
 const FIXED: &str = "field is immutable";
-/// Bytes of a class's parameters, keys and values together.
-const MOST_PARAMETERS: usize = 256 * 1024;
+/// Parameters of a class at most.
+const PARAMETERS: usize = 512;
+/// Their bytes at most, keys and values together.
+const PARAMETER_BYTES: usize = 256 * 1024;
+
+const CLASS: Rules = &[
+    ("provisioner", &[Must::Be, Must::ReadIfAny(provisioner)]),
+    ("volumeBindingMode", &[Must::OneOf(&["Immediate", "WaitForFirstConsumer"])]),
+    ("allowedTopologies[].matchLabelExpressions", &[Must::Differ("key")]),
+    ("allowedTopologies[].matchLabelExpressions[].key", &[Must::Read(rules::qualified)]),
+    ("allowedTopologies[].matchLabelExpressions[].values", &[Must::Be, Must::Differ("")]),
+];
+
+const ATTACHMENT: Rules = &[
+    ("spec.attacher", &[Must::Be, Must::BeShort(63), Must::ReadIfAny(driver_name)]),
+    ("spec.nodeName", &[Must::Read(rules::subdomain)]),
+];
+
+const DRIVER: Rules = &[
+    ("spec.fsGroupPolicy", &[Must::OneOf(&["File", "None", "ReadWriteOnceWithFSType"])]),
+    ("spec.tokenRequests", &[Must::Differ("audience")]),
+    ("spec.tokenRequests[].expirationSeconds", &[Must::Within(600, 1 << 32, TEN_MINUTES)]),
+    (
+        "spec.nodeAllocatableUpdatePeriodSeconds",
+        &[Must::Within(10, i64::MAX, "must be greater than or equal to 10 seconds")],
+    ),
+];
+
+const NODE: Rules = &[
+    ("spec.drivers", &[Must::Differ("name")]),
+    ("spec.drivers[].name", &[Must::Be, Must::BeShort(63), Must::ReadIfAny(driver_name)]),
+    ("spec.drivers[].nodeID", &[Must::Be, Must::ReadIfAny(node_id)]),
+    ("spec.drivers[].allocatable?.count", &[rules::NOT_NEGATIVE]),
+];
+
+const CAPACITY: Rules = &[
+    ("storageClassName", &[Must::Read(rules::subdomain)]),
+    ("capacity", &[Must::NotBeNegative]),
+    ("maximumVolumeSize", &[Must::NotBeNegative]),
+    ("nodeTopology", &[Must::Select]),
+];
+
+const TEN_MINUTES: &str = "may not specify a duration less than 10 minutes";
+
+fn provisioner(text: &str) -> Option<String> {
+    rules::qualified(&text.to_lowercase())
+}
+
+/// The name of a driver, in which capitals do not count.
+pub(super) fn driver_name(text: &str) -> Option<String> {
+    rules::subdomain(&text.to_lowercase())
+}
+
+fn node_id(text: &str) -> Option<String> {
+    (text.len() > 192).then(|| "must be 192 characters or less".to_owned())
+}
 
 /// Checks an object of the group.
 pub(super) fn validate(plural: &str, object: &Value, causes: &mut Vec<Cause>) {
     match plural {
         "storageclasses" => class(object, causes),
-        "volumeattachments" => attachment(&object["spec"], causes),
-        "csidrivers" => driver(&object["spec"], causes),
-        "csinodes" => node(&object["spec"], causes),
-        "csistoragecapacities" if object["storageClassName"].as_str().unwrap_or_default().is_empty() => {
-            required("storageClassName", causes);
+        "volumeattachments" => attachment(object, causes),
+        "csidrivers" => {
+            rules::check(object, DRIVER, causes);
+            for mode in object["spec"]["volumeLifecycleModes"].as_array().into_iter().flatten() {
+                one_of("spec.volumeLifecycleModes", mode, &["Persistent", "Ephemeral"], causes);
+            }
         }
+        "csinodes" => node(object, causes),
+        "csistoragecapacities" => rules::check(object, CAPACITY, causes),
         _ => {}
     }
 }
@@ -38,13 +96,7 @@ pub(super) fn update(plural: &str, old: &Value, new: &Value, causes: &mut Vec<Ca
     };
     match plural {
         "storageclasses" => {
-            for field in ["parameters", "provisioner", "reclaimPolicy"] {
-                if old[field] != new[field] {
-                    let message = format!("Forbidden: updates to {field} are forbidden.");
-                    causes.push(cause("FieldValueForbidden", field, message));
-                }
-            }
-            fixed(&[&["volumeBindingMode"]], causes);
+            fixed(&[&["parameters"], &["provisioner"], &["reclaimPolicy"], &["volumeBindingMode"]], causes);
         }
         "volumeattachments" => fixed(&[&["spec"]], causes),
         "csidrivers" => fixed(&[&["spec", "attachRequired"], &["spec", "volumeLifecycleModes"]], causes),
@@ -64,95 +116,72 @@ pub(super) fn update(plural: &str, old: &Value, new: &Value, causes: &mut Vec<Ca
 }
 
 fn class(object: &Value, causes: &mut Vec<Cause>) {
-    if object["provisioner"].as_str().unwrap_or_default().is_empty() {
-        required("provisioner", causes);
+    rules::check(object, CLASS, causes);
+    if object["reclaimPolicy"] != "" {
+        one_of("reclaimPolicy", &object["reclaimPolicy"], &["Delete", "Retain"], causes);
     }
-    one_of("reclaimPolicy", &object["reclaimPolicy"], &["Delete", "Retain"], causes);
-    one_of("volumeBindingMode", &object["volumeBindingMode"], &["Immediate", "WaitForFirstConsumer"], causes);
     let parameters = object["parameters"].as_object();
     if parameters.is_some_and(|map| map.contains_key("")) {
         invalid("parameters", &"".into(), "field can not be empty.", causes);
     }
     let total: usize = parameters.into_iter().flatten().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
-    if total > MOST_PARAMETERS {
-        let message = format!("Too long: may not be more than {MOST_PARAMETERS} bytes");
-        causes.push(cause("FieldValueTooLong", "parameters", message));
+    let number = parameters.map_or(0, serde_json::Map::len);
+    for limit in [(number > PARAMETERS).then_some(PARAMETERS), (total > PARAMETER_BYTES).then_some(PARAMETER_BYTES)] {
+        let Some(limit) = limit else { continue };
+        causes.push(cause("FieldValueTooLong", "parameters", format!("Too long: may not be more than {limit} bytes")));
     }
+    let mut before: Vec<BTreeMap<&str, BTreeSet<&str>>> = vec![BTreeMap::new()];
     for (index, term) in object["allowedTopologies"].as_array().into_iter().flatten().enumerate() {
+        let rules = term["matchLabelExpressions"].as_array().into_iter().flatten();
+        let known = rules
+            .map(|rule| {
+                let values = rule["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                (rule["key"].as_str().unwrap_or_default(), values)
+            })
+            .collect();
+        if before.contains(&known) {
+            let field = format!("allowedTopologies[{index}].matchLabelExpressions");
+            causes.push(cause("FieldValueDuplicate", &field, "Duplicate value: \"\"".into()));
+        }
+        before.push(known);
+    }
+}
+
+fn attachment(object: &Value, causes: &mut Vec<Cause>) {
+    const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+    rules::check(object, ATTACHMENT, causes);
+    let source = &object["spec"]["source"];
+    let at = "spec.source.persistentVolumeName";
+    match (source["persistentVolumeName"].as_str(), source["inlineVolumeSpec"].is_object()) {
+        (Some(_), true) => causes.push(cause("FieldValueForbidden", "spec.source", format!("Forbidden: {ONE}"))),
+        (None, false) => causes.push(cause("FieldValueRequired", "spec.source", format!("Required value: {ONE}"))),
+        (Some(name), false) => {
+            if name.is_empty() {
+                let message = "Required value: must specify non empty persistentVolumeName".to_owned();
+                causes.push(cause("FieldValueRequired", at, message));
+            }
+            if let Some(why) = rules::subdomain(name) {
+                invalid(at, &name.into(), &why, causes);
+            }
+        }
+        (None, true) => {}
+    }
+}
+
+fn node(object: &Value, causes: &mut Vec<Cause>) {
+    rules::check(object, NODE, causes);
+    for (index, driver) in object["spec"]["drivers"].as_array().into_iter().flatten().enumerate() {
+        let at = format!("spec.drivers[{index}]");
         let mut seen = HashSet::new();
-        for (number, rule) in term["matchLabelExpressions"].as_array().into_iter().flatten().enumerate() {
-            let at = format!("allowedTopologies[{index}].matchLabelExpressions[{number}]");
-            if rule["values"].as_array().is_none_or(Vec::is_empty) {
-                required(&format!("{at}.values"), causes);
+        for key in driver["topologyKeys"].as_array().into_iter().flatten() {
+            let text = key.as_str().unwrap_or_default();
+            if text.is_empty() {
+                required(&at, causes);
+            } else if !seen.insert(text) {
+                causes.push(cause("FieldValueDuplicate", &at, format!("Duplicate value: {key}")));
+            } else if let Some(why) = rules::qualified(text) {
+                invalid(&at, key, &why, causes);
             }
-            if !seen.insert(rule["key"].as_str().unwrap_or_default()) {
-                let message = format!("Duplicate value: {}", rule["key"]);
-                causes.push(cause("FieldValueDuplicate", &format!("{at}.key"), message));
-            }
-        }
-    }
-}
-
-fn attachment(spec: &Value, causes: &mut Vec<Cause>) {
-    for field in ["attacher", "nodeName"] {
-        if spec[field].as_str().unwrap_or_default().is_empty() {
-            required(&format!("spec.{field}"), causes);
-        }
-    }
-    let named = spec["source"]["persistentVolumeName"].as_str().is_some_and(|name| !name.is_empty());
-    let inline = spec["source"]["inlineVolumeSpec"].is_object();
-    if named && inline {
-        let why = "only one of inlineVolumeSpec and persistentVolumeName can be set";
-        causes.push(cause("FieldValueForbidden", "spec.source", format!("Forbidden: {why}")));
-    } else if !named && !inline {
-        let why = "Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-        causes.push(cause("FieldValueRequired", "spec.source", why.into()));
-    }
-}
-
-fn driver(spec: &Value, causes: &mut Vec<Cause>) {
-    one_of("spec.fsGroupPolicy", &spec["fsGroupPolicy"], &["File", "None", "ReadWriteOnceWithFSType"], causes);
-    for mode in spec["volumeLifecycleModes"].as_array().into_iter().flatten() {
-        one_of("spec.volumeLifecycleModes", mode, &["Ephemeral", "Persistent"], causes);
-    }
-    let mut seen = HashSet::new();
-    for (index, request) in spec["tokenRequests"].as_array().into_iter().flatten().enumerate() {
-        if !seen.insert(request["audience"].as_str().unwrap_or_default()) {
-            let message = format!("Duplicate value: {}", request["audience"]);
-            causes.push(cause("FieldValueDuplicate", &format!("spec.tokenRequests[{index}].audience"), message));
-        }
-        if request["expirationSeconds"].as_i64().is_some_and(|seconds| seconds < 600) {
-            let field = format!("spec.tokenRequests[{index}].expirationSeconds");
-            invalid(&field, &request["expirationSeconds"], "may not specify a duration less than 10 minutes", causes);
-        }
-    }
-}
-
-fn node(spec: &Value, causes: &mut Vec<Cause>) {
-    let mut seen = HashSet::new();
-    for (index, driver) in spec["drivers"].as_array().into_iter().flatten().enumerate() {
-        let at = |field: &str| format!("spec.drivers[{index}].{field}");
-        let name = driver["name"].as_str().unwrap_or_default();
-        if name.is_empty() {
-            required(&at("name"), causes);
-        } else if name.len() > 63 {
-            causes.push(cause("FieldValueTooLong", &at("name"), "Too long: may not be more than 63 bytes".into()));
-        } else if !seen.insert(name) {
-            causes.push(cause("FieldValueDuplicate", &at("name"), format!("Duplicate value: {name:?}")));
-        }
-        let id = driver["nodeID"].as_str().unwrap_or_default();
-        if id.is_empty() {
-            required(&at("nodeID"), causes);
-        } else if id.len() > 192 {
-            invalid(&at("nodeID"), &driver["nodeID"], "must be 192 characters or less", causes);
-        }
-        if driver["allocatable"]["count"].as_i64().is_some_and(|count| count < 0) {
-            invalid(
-                &at("allocatable.count"),
-                &driver["allocatable"]["count"],
-                "must be greater than or equal to 0",
-                causes,
-            );
         }
     }
 }
@@ -201,7 +230,7 @@ mod tests {
             &good,
             &json!({"provisioner": "e", "volumeBindingMode": "WaitForFirstConsumer"}),
             &[
-                "provisioner: Forbidden: updates to provisioner are forbidden.",
+                "provisioner: Invalid value: \"e\": field is immutable",
                 "volumeBindingMode: Invalid value: \"WaitForFirstConsumer\": field is immutable",
             ],
         );

