@@ -19,8 +19,7 @@ use serde_json::{Map, Value, json};
 const REFERENCE: &str = "#/components/schemas/";
 
 /// Kinds a real server lists which this one does not serve: nothing behind them would act on the objects.
-const UNSERVED: [&str; 4] =
-    ["componentstatuses", "flowschemas", "prioritylevelconfigurations", "autoscaling/v1 horizontalpodautoscalers"];
+const UNSERVED: [&str; 3] = ["componentstatuses", "flowschemas", "prioritylevelconfigurations"];
 
 /// Field labels beyond `metadata.name` and `metadata.namespace` which a list or watch may select by.
 const SELECTABLE: [(&str, &[&str]); 9] = [

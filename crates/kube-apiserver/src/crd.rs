@@ -3,6 +3,8 @@
 pub(crate) mod check;
 mod conditions;
 pub mod convert;
+pub(crate) mod fields;
+mod form;
 mod names;
 mod served;
 
@@ -23,12 +25,13 @@ const STORAGE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 pub(crate) fn prepare(crd: &mut Value) {
     let names = &mut crd["spec"]["names"];
     let kind = names["kind"].as_str().unwrap_or_default().to_owned();
-    if names["singular"].as_str().unwrap_or_default().is_empty() {
+    if !kind.is_empty() && names["singular"].as_str().unwrap_or_default().is_empty() {
         names["singular"] = kind.to_lowercase().into();
     }
-    if names["listKind"].as_str().unwrap_or_default().is_empty() {
+    if !kind.is_empty() && names["listKind"].as_str().unwrap_or_default().is_empty() {
         names["listKind"] = format!("{kind}List").into();
     }
+    form::canonical(&mut crd["spec"]);
     if crd["spec"]["conversion"].is_null() {
         crd["spec"]["conversion"] = json!({"strategy": "None"});
     }
@@ -40,7 +43,7 @@ pub(crate) fn prepare(crd: &mut Value) {
         crd["metadata"]["finalizers"] = finalizers.into();
     }
     let storage = crd["spec"]["versions"].as_array().into_iter().flatten().find(|v| v["storage"] == true);
-    if let Some(storage) = storage.map(|version| version["name"].clone()) {
+    if let Some(storage) = storage.map(|version| version["name"].clone()).filter(Value::is_string) {
         let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
         if !stored.contains(&storage) {
             stored.push(storage);

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::{Api, Resource, ResourceExt};
-use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::context::Context;
@@ -154,10 +153,11 @@ async fn delete_all(ctx: &Context, namespace: &str, served: &Served) -> Result<V
 async fn finalize(ctx: &Context, namespace: &Namespace) -> Result<()> {
     let name = namespace.name_any();
     let api: Api<Namespace> = Api::all(ctx.client.clone());
-    let finalizers = namespace.spec.iter().flat_map(|s| s.finalizers.iter().flatten());
-    let left: Vec<_> = finalizers.filter(|f| *f != FINALIZER).collect();
-    let body = json!({"apiVersion": "v1", "kind": "Namespace", "spec": {"finalizers": left},
-        "metadata": {"name": name, "uid": namespace.uid(), "resourceVersion": namespace.resource_version()}});
+    // The rest is sent as it is: what others hold the namespace by is theirs to take away.
+    let mut body = namespace.clone();
+    for finalizers in body.spec.iter_mut().flat_map(|spec| spec.finalizers.iter_mut()) {
+        finalizers.retain(|finalizer| finalizer != FINALIZER);
+    }
     let finalized = api.replace_subresource("finalize", &name, &PostParams::default(), &body).await;
     match gone_is_none(finalized.during("finalize namespace", &name))? {
         Some(namespace) => ctx.store::<Namespace>().observe(namespace),

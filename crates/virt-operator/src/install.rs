@@ -212,8 +212,8 @@ fn deployment() -> Value {
                             { "name": "COMPONENT_IMAGE", "value": COMPONENT_IMAGE },
                             { "name": "LAUNCHER_IMAGE", "value": LAUNCHER_IMAGE },
                             { "name": "MALLOC_ARENA_MAX", "value": "1" },
-                            { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
-                            { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } },
+                            { "name": "POD_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } } },
+                            { "name": "POD_NAMESPACE", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } } },
                         ],
                         "ports": [
                             { "name": "metrics", "containerPort": 8443, "protocol": "TCP" },

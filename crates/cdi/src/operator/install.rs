@@ -167,7 +167,7 @@ fn deployment() -> Value {
             "initialDelaySeconds": delay, "periodSeconds": period, "timeoutSeconds": 5,
         })
     };
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
     let selector = json!({ "name": MANAGER, "operator.cdi.kubevirt.io": "" });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",

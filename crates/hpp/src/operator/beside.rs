@@ -54,7 +54,7 @@ pub(crate) fn rights(settings: &Settings) -> [Value; 2] {
 
 /// The container.
 pub(crate) fn container(policy: &str, settings: &Settings) -> Value {
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
     json!({
         "name": "csi-controller",
         "image": settings.image,
@@ -84,6 +84,6 @@ pub(crate) fn token() -> Value {
     json!({ "name": TOKEN, "projected": { "sources": [
         { "serviceAccountToken": { "path": "token", "expirationSeconds": 3607 } },
         { "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
-        { "downwardAPI": { "items": [{ "path": "namespace", "fieldRef": { "fieldPath": "metadata.namespace" } }] } },
+        { "downwardAPI": { "items": [{ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } }] } },
     ] } })
 }

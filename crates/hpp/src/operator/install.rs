@@ -197,7 +197,7 @@ fn rights() -> Vec<Value> {
 
 fn deployment(controllers: Controllers) -> Value {
     let called_by = if controllers == Controllers::Driver { "driver" } else { "cluster" };
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
     let mut labels = manifests::labels(MANAGER);
     labels[SCRAPED] = json!("true");
     json!({

@@ -94,7 +94,7 @@ pub(crate) fn legacy(spec: &Spec, config: &PathConfig, settings: &Settings) -> V
         "imagePullPolicy": spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
         "command": ["hostpath-provisioner"],
         "env": [
-            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
+            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } },
             { "name": "PV_DIR", "value": path },
             { "name": "USE_NAMING_PREFIX", "value": config.use_naming_prefix.to_string() },
             { "name": "MALLOC_ARENA_MAX", "value": "1" },
@@ -205,7 +205,7 @@ fn daemon_set(spec: &Spec, pools: &[StoragePool], shared: &[&str], settings: &Se
             "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 3, "failureThreshold": 6,
         },
         "env": [
-            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
+            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } },
             { "name": "MALLOC_ARENA_MAX", "value": "1" },
         ],
         "resources": { "requests": { "cpu": "10m", "memory": "10Mi" } },

@@ -144,7 +144,15 @@ fn is_number(type_: &Type) -> bool {
 /// Whether values of two types may be the same.
 fn comparable(left: &Type, right: &Type) -> bool {
     use std::mem::discriminant;
-    let open = |type_: &Type| matches!(type_, Type::Dyn | Type::Null | Type::Opaque(_));
+    let open = |type_: &Type| matches!(type_, Type::Dyn | Type::Opaque(_));
+    let scalar = |type_: &Type| {
+        is_number(type_)
+            || matches!(type_, Type::Bool | Type::String(_) | Type::Bytes(_) | Type::List(..) | Type::Map(..))
+    };
+    // Only what can be null compares with null.
+    if matches!(left, Type::Null) || matches!(right, Type::Null) {
+        return !scalar(left) && !scalar(right);
+    }
     open(left)
         || open(right)
         || (is_number(left) && is_number(right))

@@ -131,9 +131,6 @@ impl Type {
             let most = REQUEST / (smallest(values) + 6);
             return Self::Map(Arc::new(Self::TEXT), Arc::new(of), limit.unwrap_or(most).min(most));
         }
-        if schema.properties.is_empty() && schema.preserve_unknown {
-            return Self::Dyn;
-        }
         let mut fields: BTreeMap<String, Self> = schema
             .properties
             .iter()

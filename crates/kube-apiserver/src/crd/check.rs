@@ -62,10 +62,11 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>
 fn versions(spec: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut seen = std::collections::HashSet::new();
+    let shared = version::Shared::of(versions);
     for (index, entry) in versions.iter().enumerate() {
         let name = text(&entry["name"]);
         let before = old.and_then(|old| old["spec"]["versions"].as_array()?.iter().find(|v| v["name"] == name));
-        version::check(entry, before, &format!("spec.versions[{index}]"), causes);
+        version::check(entry, before, index, &shared, causes);
         if !seen.insert(name) {
             causes.push(invalid("spec.versions", &spec["versions"], "must contain unique version names"));
         }

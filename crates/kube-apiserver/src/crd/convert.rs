@@ -4,6 +4,7 @@
 //! whatever the definition was when the object was written; a conversion webhook changes nothing of an object's metadata
 //! but labels and annotations.
 
+mod autoscaler;
 mod event;
 mod review;
 
@@ -53,6 +54,9 @@ pub(crate) async fn from_storage(
     if resource.group == "events.k8s.io" {
         return Ok(stored.into_iter().map(|(object, _)| event::from_core(object)).collect());
     }
+    if resource.group == "autoscaling" && resource.version == "v1" {
+        return Ok(stored.into_iter().map(|(object, _)| autoscaler::to_v1(object)).collect());
+    }
     let wanted = resource.api_version();
     let (objects, mut old): (Vec<Value>, Vec<bool>) = stored.into_iter().unzip();
     for (object, old) in objects.iter().zip(&mut old) {
@@ -74,6 +78,9 @@ pub(crate) async fn to_storage(
 ) -> Result<Value, ApiError> {
     if resource.group == "events.k8s.io" {
         return Ok(event::to_core(object));
+    }
+    if resource.group == "autoscaling" && resource.version == "v1" {
+        return Ok(autoscaler::to_v2(object));
     }
     if resource.crd.is_none() || resource.version == resource.storage_version {
         return Ok(object);

@@ -66,13 +66,15 @@ impl<'a> Draft<'a> {
         }
         if let Some(why) = check::refusal(root, applied) {
             let (name, namespace) = (&applied["metadata"]["name"], &applied["metadata"]["namespace"]);
-            return Err(ApiError::bad_request(format!(
+            // The code that Kubernetes answers with.
+            let text = format!(
                 "failed to create typed patch object ({}/{}; {}, Kind={}): {why}",
                 namespace.as_str().unwrap_or_default(),
                 name.as_str().unwrap_or_default(),
                 writer.api_version,
                 applied["kind"].as_str().unwrap_or_default()
-            )));
+            );
+            return Err(ApiError::new(500, "", text));
         }
         let mut merged = live.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
         overlay(root, &mut merged, applied);

@@ -30,9 +30,17 @@ pub fn decode(document: Value) -> Result<Patch, ApiError> {
             ),
         ));
     }
-    let operation = |(index, operation): (usize, Value)| {
-        serde_json::from_value(operation)
-            .map_err(|error| ApiError::bad_request(format!("error decoding patch: operation {index}: {error}")))
+    let operation = |(index, mut operation): (usize, Value)| {
+        // What says no value sets none.
+        if matches!(operation["op"].as_str(), Some("add" | "replace" | "test")) && operation.get("value").is_none() {
+            operation["value"] = Value::Null;
+        }
+        serde_json::from_value(operation).map_err(|error| {
+            let text = format!(
+                "the server rejected our request due to an error in our request: operation {index} of the JSON patch: {error}"
+            );
+            ApiError::new(422, "Invalid", text)
+        })
     };
     operations.into_iter().enumerate().map(operation).collect::<Result<_, _>>().map(Patch)
 }
@@ -46,6 +54,9 @@ pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
             continue;
         }
         bound(&new, operation, &mut copied)?;
+        if replace_nothing(&mut new, operation) {
+            continue;
+        }
         json_patch::patch_unsafe(&mut new, std::slice::from_ref(operation)).map_err(|error| {
             let text = format!(
                 "the server rejected our request due to an error in our request: operation {index} of the JSON patch, {}: {}",
@@ -62,6 +73,19 @@ pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
 fn is_test_of_nothing(document: &Value, operation: &PatchOperation) -> bool {
     let PatchOperation::Test(test) = operation else { return false };
     test.value.is_null() && document.pointer(test.path.as_str()).is_none_or(Value::is_null)
+}
+
+/// As in Kubernetes, replacing a member that an object does not have sets it.
+fn replace_nothing(document: &mut Value, operation: &PatchOperation) -> bool {
+    let PatchOperation::Replace(replace) = operation else { return false };
+    let Some((parent, member)) = replace.path.as_str().rsplit_once('/') else { return false };
+    let Some(Value::Object(map)) = document.pointer_mut(parent) else { return false };
+    let member = member.replace("~1", "/").replace("~0", "~");
+    if map.contains_key(&member) {
+        return false;
+    }
+    map.insert(member, replace.value.clone());
+    true
 }
 
 fn name(operation: &PatchOperation) -> String {
@@ -121,6 +145,15 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn replacing_a_member_that_is_not_there_sets_it() {
+        let replace = |path: &str| json!([{"op": "replace", "path": path, "value": 1}]);
+        assert_eq!(patched(json!({"a": {}}), replace("/a/b~1c")).unwrap(), json!({"a": {"b/c": 1}}));
+        assert_eq!(patched(json!({"a": {}}), replace("/x/b")).unwrap_err().code, 422);
+        assert_eq!(patched(json!({"a": [0]}), replace("/a/1")).unwrap_err().code, 422);
+        assert_eq!(patched(json!({}), json!([{"op": "remove", "path": "/a"}])).unwrap_err().code, 422);
+    }
+
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn patched(current: Value, patch: Value) -> Result<Value, ApiError> {
         apply(&current, &decode(patch)?)
@@ -149,7 +182,7 @@ mod tests {
         let test = json!([{"op": "add", "path": "/b", "value": 1}, {"op": "test", "path": "/a", "value": 2}]);
         check_refused(json!({"a": 1}), test, 422, r#"operation 1 of the JSON patch, test "/a": "#);
         check_refused(json!({}), json!([{"op": "remove", "path": "/x/y"}]), 422, r#"remove "/x/y""#);
-        check_refused(json!({}), json!([{"op": "explode", "path": "/x"}]), 400, "operation 0");
+        check_refused(json!({}), json!([{"op": "explode", "path": "/x"}]), 422, "operation 0");
         check_refused(json!({}), json!({"op": "add"}), 400, "must be a list");
     }
 

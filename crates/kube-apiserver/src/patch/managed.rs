@@ -178,7 +178,7 @@ impl<'a> Change<'a> {
 
 /// `after` with its `managedFields` brought up to date for a write that is not an apply.
 ///
-/// `after` may carry managed fields of its own (a client that edits them, or `[{}]` to forget them all); else those of
+/// `after` may carry managed fields of its own (a client that edits them, or `[]` or `[{}]` to forget them all); else those of
 /// `before` are the starting point. Owners whose version could not be shown stay as they are: that is to say they may own
 /// more than they should until their next write, and none of them is forgotten.
 pub fn update(
@@ -192,7 +192,10 @@ pub fn update(
     let given = given(&after, writer.subresource);
     let reset =
         given && after["metadata"]["managedFields"].as_array().is_some_and(|list| list.iter().all(|e| *e == json!({})));
-    if reset {
+    let emptied = before.is_some()
+        && writer.subresource.is_empty()
+        && after["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty);
+    if reset || emptied {
         store(&mut after, Vec::new());
         return after;
     }

@@ -44,7 +44,7 @@ fn merge_map(
             current.clear();
             return Ok(());
         }
-        Some(_) => return Err(ApiError::bad_request(format!("unknown patch type found: {}", patch[DIRECTIVE]))),
+        Some(_) => return Err(unmergeable(format!("unknown patch type found: {}", patch[DIRECTIVE]))),
     }
     if let Some(retain) = patch.get(RETAIN_KEYS) {
         retain_keys(current, patch, retain)?;
@@ -64,6 +64,11 @@ fn merge_map(
         }
     }
     Ok(())
+}
+
+/// A patch that does not fit its list or map, with the code that Kubernetes answers with.
+fn unmergeable(text: impl Into<String>) -> ApiError {
+    ApiError::new(500, "", text)
 }
 
 /// The orders a patch asks for, by field.
@@ -138,13 +143,13 @@ fn merge_list(schema: &Schema, current: &mut Vec<Value>, patch: &[Value]) -> Res
     }
     for item in patch {
         let Value::Object(map) = item else {
-            return Err(ApiError::bad_request(format!("expected an object with the merge key {key}, got {item}")));
+            return Err(unmergeable(format!("expected an object with the merge key {key}, got {item}")));
         };
         let Some(id) = map.get(key) else {
             if map.contains_key(DIRECTIVE) && map.len() == 1 {
                 continue; // the list's own directive
             }
-            return Err(ApiError::bad_request(format!("map: {item} does not contain declared merge key: {key}")));
+            return Err(unmergeable(format!("map: {item} does not contain declared merge key: {key}")));
         };
         let found = current.iter().position(|c| c.get(key).is_some_and(|c| same(c, id)));
         if map.get(DIRECTIVE).is_some_and(|d| d == "delete") {
@@ -259,10 +264,7 @@ fn child<'a>(schema: &'a Schema, key: &str) -> Option<&'a Schema> {
 }
 
 fn list<'a>(what: &str, value: &'a Value) -> Result<&'a [Value], ApiError> {
-    value
-        .as_array()
-        .map(Vec::as_slice)
-        .ok_or_else(|| ApiError::bad_request(format!("{what} must be a list, got {value}")))
+    value.as_array().map(Vec::as_slice).ok_or_else(|| unmergeable(format!("{what} must be a list, got {value}")))
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub(super) struct Write<'a> {
     pub(super) name: &'a str,
     pub(super) old: Option<&'a Arc<Value>>,
     pub(super) options: &'static str,
+    /// Whether nothing will be stored.
+    pub(super) dry_run: bool,
 }
 
 fn attributes(call: &Call, write: &Write<'_>, object: Option<Value>) -> Attributes {
@@ -42,21 +44,21 @@ fn attributes(call: &Call, write: &Write<'_>, object: Option<Value>) -> Attribut
         name: write.name.to_owned(),
         object,
         old: write.old.cloned(),
-        options: options(call, write.options),
-        dry_run: call.dry_run(),
+        options: options(call, write),
+        dry_run: write.dry_run,
     }
 }
 
 /// The options of the request as a document.
-fn options(call: &Call, kind: &str) -> Value {
-    let mut options = serde_json::json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+fn options(call: &Call, write: &Write<'_>) -> Value {
+    let mut options = serde_json::json!({"kind": write.options, "apiVersion": "meta.k8s.io/v1"});
     for field in ["fieldManager", "fieldValidation"] {
         let value = call.query.get(field);
         if !value.is_empty() {
             options[field] = value.into();
         }
     }
-    if call.dry_run() {
+    if write.dry_run {
         options["dryRun"] = serde_json::json!(["All"]);
     }
     options

@@ -10,99 +10,18 @@ use serde_json::{Value, json};
 use super::admit::{self, Operation, Write};
 use super::options::ListOptions;
 use super::read::Filter;
-use super::{Call, MODIFIED, decode, meta, respond};
-use crate::error::{ApiError, Cause};
+use super::{Call, MODIFIED, meta, respond};
+use crate::error::ApiError;
 use crate::registry::strategy;
 use crate::store::{Object, WriteError};
+
+mod options;
+
+pub(super) use options::Options;
 
 const TRIES: usize = 20;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-
-/// DeleteOptions, from the body or the query.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Options {
-    grace: Option<i64>,
-    uid: Option<String>,
-    revision: Option<String>,
-    /// `Orphan`, `Foreground` or `Background`.
-    propagation: Option<String>,
-    dry_run: bool,
-}
-
-impl Options {
-    pub(super) async fn read(call: &Call, body: Body) -> Result<Self, ApiError> {
-        let bytes = decode::read(call, body).await?;
-        let mut document = json!({});
-        if !bytes.is_empty() {
-            document = decode::document(call, &bytes)?.0;
-        }
-        Self::parse(call, &document)
-    }
-
-    /// The options in `document`, completed from the query.
-    pub(super) fn parse(call: &Call, document: &Value) -> Result<Self, ApiError> {
-        let word = |key: &str| {
-            let said = document[key].as_str().unwrap_or(call.query.get(key));
-            (!said.is_empty()).then(|| said.to_owned())
-        };
-        // As upstream has it, a negative grace period means one second.
-        let grace = document["gracePeriodSeconds"].as_i64().or(call.query.signed("gracePeriodSeconds")?);
-        let grace = grace.map(|seconds| if seconds < 0 { 1 } else { seconds });
-        let orphan = document["orphanDependents"].as_bool().or(call.query.maybe_flag("orphanDependents")?);
-        let propagation = match (word("propagationPolicy"), orphan) {
-            (Some(_), Some(_)) => {
-                return Err(refused(
-                    "Invalid",
-                    "Invalid value: orphanDependents and deletionPropagation cannot be both set",
-                ));
-            }
-            (Some(policy), None) if !matches!(policy.as_str(), "Orphan" | "Foreground" | "Background") => {
-                let why = format!(
-                    "Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-                );
-                return Err(refused("NotSupported", &why));
-            }
-            (Some(policy), None) => Some(policy),
-            (None, Some(true)) => Some("Orphan".to_owned()),
-            (None, Some(false)) => Some("Background".to_owned()),
-            (None, None) => None,
-        };
-        let listed = document["dryRun"].as_array().is_some_and(|list| list.iter().any(|item| item == "All"));
-        let precondition = |key: &str| document["preconditions"][key].as_str().map(str::to_owned);
-        Ok(Self {
-            grace,
-            uid: precondition("uid"),
-            revision: precondition("resourceVersion"),
-            propagation,
-            dry_run: listed || call.dry_run(),
-        })
-    }
-
-    pub(super) fn is_dry_run(&self) -> bool {
-        self.dry_run
-    }
-
-    fn check(&self, call: &Call, object: &Value) -> Result<(), ApiError> {
-        for (what, wanted, has) in [
-            ("UID", &self.uid, meta::text(object, "uid")),
-            ("ResourceVersion", &self.revision, meta::text(object, "resourceVersion")),
-        ] {
-            if let Some(wanted) = wanted.as_ref().filter(|wanted| wanted.as_str() != has) {
-                let why =
-                    format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {has}");
-                return Err(call.conflict(meta::text(object, "name"), &why));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn refused(reason: &str, why: &str) -> ApiError {
-    let cause =
-        Cause { reason: format!("FieldValue{reason}"), message: why.to_owned(), field: "propagationPolicy".to_owned() };
-    ApiError::invalid("meta.k8s.io", "DeleteOptions", "", vec![cause])
-}
 
 pub(super) async fn delete(call: &Call, body: Body) -> Result<Response, ApiError> {
     call.query.check_write("DeleteOptions")?;
@@ -156,7 +75,13 @@ async fn remove_once(
 ) -> Result<Outcome, Option<ApiError>> {
     let old = Arc::new(respond::tree(call, stored).await?);
     options.check(call, &old)?;
-    let write = Write { operation: Operation::Delete, name, old: Some(&old), options: "DeleteOptions" };
+    let write = Write {
+        operation: Operation::Delete,
+        name,
+        old: Some(&old),
+        options: "DeleteOptions",
+        dry_run: options.dry_run,
+    };
     admit::validate(call, &write, None).await?;
     let old = Arc::unwrap_or_clone(old);
     let mut new = old.clone();

@@ -21,17 +21,18 @@ pub(super) async fn evict(call: &Call, body: Body) -> Result<Response, ApiError>
         return Err(not_allowed());
     }
     let bytes = decode::read(call, body).await?;
-    let (mut eviction, _) = decode::document(call, &bytes)?;
+    let (eviction, _) = decode::document(call, &bytes)?;
     let name = &call.info.name;
     let said = meta::text(&eviction, "name");
-    if !said.is_empty() && said != name {
+    if said != name {
         return Err(ApiError::bad_request(format!(
             "name in URL does not match name in Eviction object: {name} in URL, {said} in object"
         )));
     }
-    let write = Write { operation: Operation::Create, name, old: None, options: "CreateOptions" };
+    let options = Options::parse(call, eviction["deleteOptions"].clone())?;
+    let dry_run = options.is_dry_run();
+    let write = Write { operation: Operation::Create, name, old: None, options: "CreateOptions", dry_run };
     admit::validate(call, &write, Some(&eviction)).await?;
-    let options = Options::parse(call, &eviction["deleteOptions"].take())?;
     let pod = respond::tree(call, &*read::fetch(call)?).await?;
     if !uncounted(&pod) {
         spend(call, &pod, options.is_dry_run()).await?;

@@ -347,6 +347,29 @@ fn label_text(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
+/// An update names what it is about itself.
+pub(super) fn check_named(object: &Value, name: &str) -> Result<(), ApiError> {
+    if object.is_object() && text(object, "name").is_empty() {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )));
+    }
+    Ok(())
+}
+
+/// What nobody writes: a patch may not change the identity of an object, and nothing but a deletion begins one.
+pub(super) fn check_immutable(call: &super::Call, old: &Value, new: &Value) -> Result<(), ApiError> {
+    for field in ["uid", "deletionTimestamp"] {
+        let said = text(new, field);
+        let of_patch = field == "deletionTimestamp" || call.info.verb == "patch";
+        if of_patch && !said.is_empty() && said != text(old, field) {
+            let causes = vec![cause(field, &json!(said), "field is immutable")];
+            return Err(ApiError::invalid(&call.resource.group, &call.resource.kind, text(old, "name"), causes));
+        }
+    }
+    Ok(())
+}
+
 /// Checks that a body is about what the path names, and fills in what it leaves out.
 pub(super) fn check_identity(
     resource: &Resource,

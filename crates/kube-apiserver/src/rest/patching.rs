@@ -43,6 +43,7 @@ impl Produce for Patching<'_> {
     async fn produce(&self, current: &Value) -> Result<Value, ApiError> {
         let call = self.call;
         let mut new = self.patch.apply(call, current, self.subresource).await?;
+        meta::check_named(&new, &call.info.name)?;
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         bounded(call, &new)?;
         let refused = shape(call, Some(current), &mut new, self.duplicates.clone())?;

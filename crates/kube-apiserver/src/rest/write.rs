@@ -16,7 +16,7 @@ use super::admit::{self, Operation, Write};
 use super::decode;
 use super::respond::Written;
 use super::{Call, MODIFIED, meta, owners, respond};
-use crate::error::ApiError;
+use crate::error::{ApiError, Cause};
 use crate::registry::{Resource, strategy};
 use crate::schema::{self, prune};
 use crate::store::{Key, Object, WriteError};
@@ -68,6 +68,10 @@ pub(super) fn shape(
         schema::stored::decode(schema, object);
     }
     let unknown = prune::unknown(schema, object);
+    let mut of_definition = Vec::new();
+    if is_definition(&call.resource) {
+        of_definition = crate::crd::fields::unknown(object);
+    }
     schema::defaults::apply(schema, object);
     if let Some(map) = object.as_object_mut() {
         map.append(&mut shared);
@@ -80,6 +84,7 @@ pub(super) fn shape(
         *text = format!("duplicate field {text:?}");
     }
     duplicates.extend(unknown.iter().map(ToString::to_string));
+    duplicates.extend(of_definition.iter().map(|path| format!("unknown field {path:?}")));
     if duplicates.is_empty() {
         return Ok(duplicates);
     }
@@ -93,6 +98,10 @@ pub(super) fn shape(
             Ok(Vec::new())
         }
     }
+}
+
+fn is_definition(resource: &Resource) -> bool {
+    resource.group == "apiextensions.k8s.io" && resource.plural == "customresourcedefinitions"
 }
 
 /// Takes out of `object` the fields that are the same in `before`.
@@ -110,7 +119,8 @@ pub(super) fn shape_sent(call: &Call, object: &mut Value, duplicates: Vec<String
         ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
     let mismatch = if call.resource.crd.is_none() {
-        schema::types::mismatch(schema, object)
+        let of_definition = || is_definition(&call.resource).then(|| crate::crd::fields::mismatch(object)).flatten();
+        schema::types::mismatch(schema, object).or_else(of_definition)
     } else {
         schema::types::metadata_mismatch(object)
     };
@@ -168,7 +178,13 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
     // A creator owns what he sent and its defaults; what admission and the kind's own rules add is nobody's.
     object = owners::record(call, None, object, "").await;
     let name = meta::text(&object, "name").to_owned();
-    let write = Write { operation: Operation::Create, name: &name, old: None, options: "CreateOptions" };
+    let write = Write {
+        operation: Operation::Create,
+        name: &name,
+        old: None,
+        options: "CreateOptions",
+        dry_run: call.dry_run(),
+    };
     admit::mutate(call, &write, &mut object).await?;
     strategy::prepare_create(resource, &mut object);
     strategy::settle(&call.server, resource, &mut object);
@@ -221,6 +237,13 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
             _ => true,
         });
     }
+    if call.resource.crd.is_some() {
+        custom(&call.resource, object, old, &mut causes);
+    }
+    if is_definition(&call.resource) {
+        // The versions of a definition have a check of their own, which knows what they share.
+        causes.retain(|cause| !cause.field.starts_with("spec.versions["));
+    }
     meta::check(&call.resource, object, &mut causes);
     if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
         let mut warnings = Vec::new();
@@ -234,18 +257,49 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
     Err(ApiError::invalid(&call.resource.group, &call.resource.kind, meta::text(object, "name"), causes))
 }
 
+/// What of a custom resource is looked at beside its schema: the numbers that its scale is made of. Where the schema is not
+/// kept to, its rules are not asked, which is said.
+fn custom(resource: &Resource, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+    if !causes.is_empty() && resource.rules.is_some() {
+        let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        let message = format!("Invalid value: null: {why}");
+        causes.push(Cause { reason: "FieldValueInvalid".into(), message, field: "<nil>".into() });
+    }
+    let Some(scale) = &resource.scale else { return };
+    for path in [&scale.spec_replicas, &scale.status_replicas] {
+        let pointer = path.replace('.', "/");
+        let Some(said) = object.pointer(&pointer).filter(|said| !said.is_null()) else { continue };
+        let unchanged = old.and_then(|old| old.pointer(&pointer)) == Some(said);
+        if !unchanged && !said.as_i64().is_some_and(|number| (0..=i64::from(i32::MAX)).contains(&number)) {
+            let message = format!("Invalid value: {said}: should be a non-negative integer of 32 bits");
+            causes.push(Cause { reason: "FieldValueInvalid".into(), message, field: path.clone() });
+        }
+    }
+}
+
 pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError> {
     call.query.check_write("UpdateOptions")?;
     let bytes = decode::read(call, body).await?;
     let (mut object, duplicates) = decode::document(call, &bytes)?;
+    meta::check_named(&object, &call.info.name)?;
     meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;
     shape_sent(call, &mut object, duplicates)?;
+    if call.server.store().get(&call.storage(), call.namespace(), &call.info.name).is_none() {
+        if !created_by_update(&call.resource) || !meta::text(&object, "resourceVersion").is_empty() {
+            return Err(call.not_found(&call.info.name));
+        }
+        // Who may update may not thereby create.
+        let create = crate::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
+        call.server.authorize(&call.user, &create)?;
+        let created = insert(call, object).await?;
+        return respond::written(call, StatusCode::CREATED, created).await;
+    }
     if call.resource.crd.is_some() && meta::text(&object, "resourceVersion").is_empty() {
         return Err(ApiError::invalid(
             &call.resource.group,
             &call.resource.kind,
             &call.info.name,
-            vec![crate::error::Cause {
+            vec![Cause {
                 reason: "FieldValueInvalid".into(),
                 message: "Invalid value: 0x0: must be specified for an update".into(),
                 field: "metadata.resourceVersion".into(),
@@ -254,6 +308,17 @@ pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError
     }
     let stored = change(call, &Edit::whole("UpdateOptions"), |_| Ok(object.clone())).await?;
     respond::written(call, StatusCode::OK, stored).await
+}
+
+/// Kinds of which an update makes the object that is not there.
+fn created_by_update(resource: &Resource) -> bool {
+    matches!(
+        (resource.group.as_str(), resource.plural.as_str()),
+        ("", "endpoints" | "events" | "services")
+            | ("events.k8s.io", "events")
+            | ("coordination.k8s.io", "leases")
+            | ("rbac.authorization.k8s.io", _)
+    )
 }
 
 /// How an update treats the parts of the object.
@@ -336,6 +401,7 @@ async fn change_once(
     if !said.is_empty() && said != stored.revision.to_string() {
         return Err(call.conflict(name, MODIFIED).into());
     }
+    meta::check_immutable(call, &old, &new)?;
     let said = meta::text(&new, "uid");
     if !said.is_empty() && said != meta::text(&old, "uid") {
         let why = format!(
@@ -345,7 +411,8 @@ async fn change_once(
         return Err(call.conflict(name, &why).into());
     }
     merge_parts(call, edit, &old, &mut new);
-    let write = Write { operation: Operation::Update, name, old: Some(&old), options: edit.options };
+    let write =
+        Write { operation: Operation::Update, name, old: Some(&old), options: edit.options, dry_run: call.dry_run() };
     admit::mutate(call, &write, &mut new).await?;
     merge_parts(call, edit, &old, &mut new);
     strategy::prepare_update(resource, &old, &mut new, edit.subresource);
@@ -441,7 +508,7 @@ fn check_finalizers(call: &Call, old: &Value, new: &Value) -> Result<(), ApiErro
         &call.resource.group,
         &call.resource.kind,
         &call.info.name,
-        vec![crate::error::Cause {
+        vec![Cause {
             reason: "FieldValueForbidden".into(),
             message: format!(
                 "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"

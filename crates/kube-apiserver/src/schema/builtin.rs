@@ -72,7 +72,7 @@ fn resource(entry: &Value) -> Option<Resource> {
     Some(Resource {
         group: text("group"),
         version: text("version"),
-        storage_version: text("version"),
+        storage_version: storage_version(&text("group"), &text("version")),
         list_kind: format!("{kind}List"),
         kind,
         plural: text("plural"),
@@ -93,6 +93,11 @@ fn resource(entry: &Value) -> Option<Resource> {
         conversion_webhook: None,
         selectable_fields: words(&entry["fields"]),
     })
+}
+
+/// The version in which a kind is stored; one alone is served in two.
+fn storage_version(group: &str, version: &str) -> String {
+    if group == "autoscaling" { "v2".to_owned() } else { version.to_owned() }
 }
 
 /// What Kubernetes 1.33 warns of who still uses a kind.

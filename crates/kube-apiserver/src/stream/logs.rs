@@ -7,7 +7,7 @@ use http::{HeaderValue, header};
 use hyper_util::rt::TokioIo;
 
 use super::{Streams, kubelet};
-use crate::error::ApiError;
+use crate::error::{ApiError, Cause};
 use crate::request::RequestInfo;
 
 /// Parameters that the kubelet understands.
@@ -18,6 +18,7 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, request: Reques
     let pod = streams.pod(info)?;
     let pairs = kubelet::query(&request);
     drop(request);
+    check(&pairs, &info.name)?;
     let container = kubelet::container(&pod, kubelet::parameter(&pairs, "container"))?;
     if crate::authz::view::text(&pod, "/spec/nodeName").is_empty() {
         // Nothing has run yet, so nothing was written.
@@ -45,6 +46,35 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, request: Reques
         return Err(kubelet::refusal(parts.status, Body::new(body)).await);
     }
     Ok(answer(Body::new(body)))
+}
+
+/// Refuses what the kubelet would have to guess at.
+fn check(pairs: &[(String, String)], pod: &str) -> Result<(), ApiError> {
+    let mut causes = Vec::new();
+    let mut cause = |reason: &str, field: &str, message: String| {
+        causes.push(Cause { reason: format!("FieldValue{reason}"), message, field: field.to_owned() });
+    };
+    for (field, least, why) in [
+        ("tailLines", 0, "must be greater than or equal to 0"),
+        ("sinceSeconds", 1, "must be greater than 0"),
+        ("limitBytes", 1, "must be greater than 0"),
+    ] {
+        let said = kubelet::parameter(pairs, field);
+        if said.is_empty() {
+            continue;
+        }
+        let number: i64 = said.parse().map_err(|_| {
+            ApiError::bad_request(format!("invalid value {said:?} for {field}: expected a whole number"))
+        })?;
+        if number < least {
+            cause("Invalid", field, format!("Invalid value: {number}: {why}"));
+        }
+    }
+    if ["sinceSeconds", "sinceTime"].iter().all(|field| !kubelet::parameter(pairs, field).is_empty()) {
+        let why = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified";
+        cause("Forbidden", "[]", why.to_owned());
+    }
+    if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid("", "PodLogOptions", pod, causes)) }
 }
 
 fn answer(body: Body) -> Response {

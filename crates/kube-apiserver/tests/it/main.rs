@@ -10,6 +10,7 @@ mod access;
 mod apply;
 mod certificates;
 mod conversion;
+mod corpus;
 mod crd;
 mod defaults;
 mod delegation;

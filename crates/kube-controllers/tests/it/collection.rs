@@ -115,3 +115,26 @@ async fn a_namespace_ends_with_its_content() {
     maps.patch("held", &PatchParams::default(), &Patch::Merge(release)).await.unwrap();
     cluster.until(namespaces, "going", |n| n.is_none()).await;
 }
+
+#[tokio::test]
+async fn a_namespace_stays_while_somebody_else_holds_it() {
+    let cluster = Cluster::new().await;
+    cluster.start(namespace::run);
+    let object = json!({"metadata": {"name": "held", "labels": {"team": "a"}, "finalizers": ["example.com/hold"]}});
+    let namespaces = cluster.all::<Namespace>();
+    namespaces.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    namespaces.delete("held", &DeleteParams::default()).await.unwrap();
+    let emptied = |n: &Namespace| n.spec.iter().flat_map(|s| s.finalizers.iter().flatten()).next().is_none();
+    cluster
+        .until(namespaces.clone(), "held", move |n| {
+            let n = n.expect("the namespace is held");
+            emptied(n)
+        })
+        .await;
+    let held = namespaces.get("held").await.unwrap();
+    assert_eq!(held.finalizers(), ["example.com/hold"]);
+    assert_eq!(held.labels().get("team").map(String::as_str), Some("a"));
+    let release = json!({"metadata": {"finalizers": null}});
+    namespaces.patch("held", &PatchParams::default(), &Patch::Merge(release)).await.unwrap();
+    cluster.until(namespaces, "held", |n| n.is_none()).await;
+}

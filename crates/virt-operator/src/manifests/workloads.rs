@@ -99,7 +99,7 @@ fn metrics_service(input: &Input) -> Value {
 }
 
 fn field(name: &str, path: &str) -> Value {
-    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } })
+    json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
 }
 
 fn environment(extra: &[(&str, &str)]) -> Vec<Value> {

@@ -60,7 +60,7 @@ fn variable(name: &str, value: &str) -> Value {
 }
 
 fn field(name: &str, path: &str) -> Value {
-    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } })
+    json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
 }
 
 fn controller(input: &Input) -> Component {

@@ -21,7 +21,10 @@ pub(super) fn check(conversion: &Value, causes: &mut Vec<Cause>) {
     if strategy == "None" {
         if webhook.is_object() {
             let why = "should not be set when strategy is not set to Webhook";
-            causes.push(forbidden(&format!("{FIELD}.webhook"), why));
+            causes.push(forbidden(&format!("{FIELD}.webhookClientConfig"), why));
+            if webhook["conversionReviewVersions"].as_array().is_some_and(|list| !list.is_empty()) {
+                causes.push(forbidden(&format!("{FIELD}.conversionReviewVersions"), why));
+            }
         }
         return;
     }
@@ -85,5 +88,10 @@ fn review_versions(versions: &Value, causes: &mut Vec<Cause>) {
         causes.push(required(&field, ""));
     } else if !list.iter().any(|version| version == "v1" || version == "v1beta1") {
         causes.push(invalid(&field, versions, "must include at least one of v1, v1beta1"));
+    }
+    for (index, version) in list.iter().enumerate() {
+        if let Some(why) = super::names::label_problem(text(version)) {
+            causes.push(invalid(&format!("{field}[{index}]"), version, &why));
+        }
     }
 }

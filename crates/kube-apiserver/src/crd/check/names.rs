@@ -33,7 +33,8 @@ pub(super) fn check(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     let spec = &crd["spec"];
     let names = &spec["names"];
     let (group, plural) = (text(&spec["group"]), text(&names["plural"]));
-    if text(&crd["metadata"]["name"]) != format!("{plural}.{group}") {
+    let name = text(&crd["metadata"]["name"]);
+    if old.is_none() && !name.is_empty() && name != format!("{plural}.{group}") {
         causes.push(invalid("metadata.name", &crd["metadata"]["name"], "must be spec.names.plural+\".\"+spec.group"));
     }
     if group.is_empty() {

@@ -18,6 +18,7 @@ const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "Field
 pub(super) fn check(schema: &Value, at: &str, kept: bool, causes: &mut Vec<Cause>) {
     let found = causes.len();
     forms(schema, at, causes);
+    untyped(schema, at, causes);
     if causes.len() > found {
         return;
     }
@@ -180,12 +181,42 @@ fn children(schema: &Value, at: &str, take: &mut dyn FnMut(&Value, &str)) {
 
 fn forms(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     for (index, rule) in schema[KEY].as_array().into_iter().flatten().enumerate() {
-        form(rule, &format!("{at}.{KEY}[{index}]"), causes);
+        form(schema, rule, &format!("{at}.{KEY}[{index}]"), causes);
     }
     children(schema, at, &mut |child, at| forms(child, at, causes));
 }
 
-fn form(rule: &Value, at: &str, causes: &mut Vec<Cause>) {
+/// Rules need a type for what they see.
+fn untyped(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let ruled = schema[KEY].as_array().is_some_and(|rules| !rules.is_empty());
+    if ruled && text(&schema["type"]).is_empty() && schema["x-kubernetes-int-or-string"] != true {
+        let message = "Internal error: rules cannot be evaluated on a field without a type".to_owned();
+        causes.push(cause("InternalError", &format!("{at}.{KEY}"), message));
+    }
+    children(schema, at, &mut |child, at| untyped(child, at, causes));
+}
+
+/// Whether a path of a rule, `.a.b['c']`, leads to a field of the schema.
+fn leads_somewhere(schema: &Value, path: &str) -> bool {
+    let mut node = schema;
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (name, after) = if let Some(quoted) = rest.strip_prefix("['") {
+            let Some((name, after)) = quoted.split_once("']") else { return false };
+            (name, after)
+        } else if let Some(named) = rest.strip_prefix('.') {
+            named.split_at(named.find(['.', '[']).unwrap_or(named.len()))
+        } else {
+            return false;
+        };
+        let below = node["properties"].get(name).or_else(|| node.get("additionalProperties"));
+        let Some(below) = below.filter(|below| below.is_object()) else { return false };
+        (node, rest) = (below, after);
+    }
+    true
+}
+
+fn form(schema: &Value, rule: &Value, at: &str, causes: &mut Vec<Cause>) {
     let breaks = |text: &str| text.contains(['\n', '\r']);
     let (source, message) = (text(&rule["rule"]).trim(), text(&rule["message"]));
     let message_field = format!("{at}.message");
@@ -213,5 +244,7 @@ fn form(rule: &Value, at: &str, causes: &mut Vec<Cause>) {
         causes.push(invalid(&field, &rule["fieldPath"], "fieldPath must be non-empty if specified"));
     } else if breaks(path) {
         causes.push(invalid(&field, &rule["fieldPath"], "fieldPath must not contain line breaks"));
+    } else if !leads_somewhere(schema, path.trim()) {
+        causes.push(invalid(&field, &rule["fieldPath"], "must be a valid path to a field of the schema"));
     }
 }

@@ -5,7 +5,12 @@ use serde_json::{Value, json};
 
 use super::{forbidden, invalid, required, text, unsupported};
 use crate::error::Cause;
-use crate::schema::{defaults, parse, prune, validate};
+
+mod branches;
+mod default;
+mod pattern;
+
+use branches::{junctors, spelled_branches};
 
 /// Causes reported at most.
 const ENOUGH: usize = 20;
@@ -23,8 +28,40 @@ const FOREIGN: [&str; 8] = [
     "deprecated",
 ];
 
-pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+/// What a schema may say at its root when status is a subresource: its part below `status` must mean the same alone.
+const WITH_STATUS: [&str; 23] = [
+    "description",
+    "type",
+    "format",
+    "title",
+    "maximum",
+    "exclusiveMaximum",
+    "minimum",
+    "exclusiveMinimum",
+    "maxLength",
+    "minLength",
+    "pattern",
+    "maxItems",
+    "minItems",
+    "uniqueItems",
+    "multipleOf",
+    "required",
+    "items",
+    "properties",
+    "externalDocs",
+    "example",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-validations",
+    "x-kubernetes-selectable-fields",
+];
+
+/// `status` says whether status is a subresource.
+pub(super) fn check(schema: &Value, status: bool, at: &str, causes: &mut Vec<Cause>) {
     let kind = text(&schema["type"]);
+    if status {
+        with_status(schema, at, causes);
+    }
+    let found = causes.len();
     if kind.is_empty() {
         causes.push(required(&format!("{at}.type"), "must not be empty at the root"));
     } else if kind != "object" {
@@ -33,11 +70,40 @@ pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     if schema["nullable"] == true {
         causes.push(forbidden(&format!("{at}.nullable"), "nullable cannot be true at the root"));
     }
-    if schema["additionalProperties"].is_object() {
+    if is_set(&schema["additionalProperties"]) || schema["additionalProperties"] == false {
         causes.push(forbidden(&format!("{at}.additionalProperties"), "must not be used at the root"));
     }
     metadata(&schema["properties"]["metadata"], &format!("{at}.properties[metadata]"), causes);
     node(schema, at, true, causes);
+    junctors(schema, schema, (at, at), causes);
+    if causes.len() == found {
+        default::check(schema, at, causes);
+    }
+}
+
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => true,
+    }
+}
+
+fn with_status(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let kind = text(&schema["type"]);
+    if !kind.is_empty() && kind != "object" {
+        let why =
+            "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+        causes.push(invalid(&format!("{at}.type"), &schema["type"], why));
+    }
+    let keys = schema.as_object().into_iter().flatten();
+    let set = |key: &str, value: &Value| is_set(value) || (key == "additionalProperties" && !value.is_null());
+    let strange = keys.filter(|(key, value)| set(key, value)).find(|(key, _)| !WITH_STATUS.contains(&key.as_str()));
+    if let Some((key, _)) = strange {
+        let why = format!("{key} is not allowed at the root of the schema if the status subresource is enabled");
+        causes.push(invalid(at, schema, &why));
+    }
 }
 
 /// The server knows what metadata is; a definition may restrict names alone.
@@ -45,7 +111,10 @@ fn metadata(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     let Some(map) = schema.as_object() else { return };
     let names = map.get("properties").and_then(Value::as_object);
     let strange = names.is_some_and(|names| names.keys().any(|name| name != "name" && name != "generateName"))
-        || map.keys().any(|key| !matches!(key.as_str(), "type" | "description" | "properties"));
+        || map.iter().any(|(key, value)| {
+            !matches!(key.as_str(), "type" | "properties" | "default")
+                && (is_set(value) || key == "additionalProperties")
+        });
     if strange {
         let why = "must not specify anything other than name and generateName, but metadata is implicitly specified";
         causes.push(forbidden(at, why));
@@ -57,7 +126,7 @@ fn node(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
         return;
     }
     type_of(schema, at, root, causes);
-    extensions(schema, at, root, causes);
+    extensions(schema, at, causes);
     for word in FOREIGN.iter().filter(|word| schema.get(**word).is_some()) {
         causes.push(forbidden(&format!("{at}.{word}"), &format!("{word} is not supported")));
     }
@@ -66,13 +135,15 @@ fn node(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
         causes.push(forbidden(&format!("{at}.uniqueItems"), why));
     }
     if let Some(pattern) = schema["pattern"].as_str()
-        && let Err(error) = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build()
+        && let Err(error) = pattern::check(pattern)
     {
         let why = format!("must be a valid regular expression, but isn't: {error}");
         causes.push(invalid(&format!("{at}.pattern"), &schema["pattern"], &why));
     }
-    let named = schema["properties"].as_object().is_some_and(|map| !map.is_empty());
-    if named && schema.get("additionalProperties").is_some_and(|a| a != &json!(true)) {
+    if root || schema["x-kubernetes-embedded-resource"] == true {
+        known_fields(&schema["properties"], at, causes);
+    }
+    if named(schema) && schema.get("additionalProperties").is_some_and(|a| a != &json!(true)) {
         let why = "additionalProperties and properties are mutual exclusive";
         causes.push(forbidden(&format!("{at}.additionalProperties"), why));
     }
@@ -85,21 +156,28 @@ fn node(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
         causes.push(required(&format!("{at}.items"), why));
     }
     list(schema, at, causes);
-    default(schema, at, causes);
-    junctors(schema, schema, (at, at), causes);
+    spelled_branches(schema, at, causes);
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
-        let place = format!("{at}.properties[{name}]");
-        if root && matches!(name.as_str(), "metadata" | "apiVersion" | "kind") {
-            if child.get("default").is_some() {
-                causes.push(forbidden(&format!("{place}.default"), &format!("must not be set in top-level {name}")));
-            }
-            continue;
-        }
-        node(child, &place, false, causes);
+        node(child, &format!("{at}.properties[{name}]"), false, causes);
     }
     for word in ["additionalProperties", "items"] {
         if schema[word].is_object() {
             node(&schema[word], &format!("{at}.{word}"), false, causes);
+        }
+    }
+}
+
+fn named(schema: &Value) -> bool {
+    schema["properties"].as_object().is_some_and(|map| !map.is_empty())
+}
+
+/// What every object has has the type it has.
+fn known_fields(properties: &Value, at: &str, causes: &mut Vec<Cause>) {
+    for (name, kind) in [("apiVersion", "string"), ("kind", "string"), ("metadata", "object")] {
+        let schema = &properties[name];
+        if schema.is_object() && text(&schema["type"]) != kind {
+            let said = Value::from(text(&schema["type"]));
+            causes.push(invalid(&format!("{at}.properties[{name}].type"), &said, &format!("must be {kind}")));
         }
     }
 }
@@ -110,39 +188,56 @@ fn type_of(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
     let either = schema["x-kubernetes-int-or-string"] == true;
     let open = schema["x-kubernetes-preserve-unknown-fields"] == true;
     if kind.is_empty() {
-        if !root && !either && !open {
+        // What embeds an object must be one, which is said elsewhere.
+        let embeds = schema["x-kubernetes-embedded-resource"] == true;
+        if !root && !either && !open && !embeds {
             let what = if at.ends_with(".items") { "array items" } else { "object fields" };
             causes.push(required(&field, &format!("must not be empty for specified {what}")));
         }
-    } else if kind == "null" {
-        causes.push(forbidden(&field, "type cannot be set to null, use nullable as an alternative"));
     } else if !KINDS.contains(&kind) {
         causes.push(unsupported(&field, &schema["type"], &KINDS));
-    } else if either {
-        causes.push(forbidden(&field, "must be empty if x-kubernetes-int-or-string is true"));
+        if kind == "null" {
+            causes.push(forbidden(&field, "type cannot be set to null, use nullable as an alternative"));
+        }
     }
 }
 
 /// What Kubernetes adds to schemas.
-fn extensions(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
+fn extensions(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     let kind = text(&schema["type"]);
     if schema.get("x-kubernetes-preserve-unknown-fields").is_some_and(|value| value == false) {
         let field = format!("{at}.x-kubernetes-preserve-unknown-fields");
         causes.push(invalid(&field, &json!(false), "must be true or undefined"));
     }
     if schema["x-kubernetes-embedded-resource"] == true {
-        if root {
-            causes.push(forbidden(&format!("{at}.x-kubernetes-embedded-resource"), "must not be used at the root"));
-        }
         if kind != "object" {
             let why = "must be object if x-kubernetes-embedded-resource is true";
-            causes.push(required(&format!("{at}.type"), why));
+            let field = format!("{at}.type");
+            causes.push(if kind.is_empty() { required(&field, why) } else { invalid(&field, &schema["type"], why) });
         }
-        if schema["x-kubernetes-preserve-unknown-fields"] != true && !schema["properties"].is_object() {
+        if schema["additionalProperties"].is_object() || schema["additionalProperties"] == true {
+            let why = "must not be used if x-kubernetes-embedded-resource is set";
+            causes.push(forbidden(&format!("{at}.additionalProperties"), why));
+        }
+        if schema["x-kubernetes-preserve-unknown-fields"] != true && !named(schema) {
             let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
             causes.push(required(&format!("{at}.properties"), why));
         }
     }
+    if schema["x-kubernetes-int-or-string"] == true {
+        for word in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"] {
+            if schema[word] == true {
+                let why = "must be false if x-kubernetes-int-or-string is true";
+                causes.push(invalid(&format!("{at}.{word}"), &json!(true), why));
+            }
+        }
+    }
+    known_lists(schema, at, causes);
+}
+
+/// How lists and maps are merged, where it is said.
+fn known_lists(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let kind = text(&schema["type"]);
     let typed = [("x-kubernetes-map-type", "object"), ("x-kubernetes-list-type", "array")];
     for (word, wanted) in typed.iter().filter(|(word, wanted)| schema[*word].is_string() && kind != *wanted) {
         let why = format!("must be {wanted} if {word} is specified");
@@ -229,86 +324,4 @@ fn keys(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
             causes.push(required(&format!("{place}.default"), why));
         }
     }
-}
-
-/// A default is a value the field may have, with nothing in it the schema does not know.
-fn default(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
-    let Some(default) = schema.get("default") else { return };
-    let holder = parse::openapi(&json!({"type": "object", "properties": {"default": schema}}));
-    let mut object = json!({"default": default});
-    if !prune::unknown(&holder, &mut object.clone()).is_empty() {
-        causes.push(invalid(&format!("{at}.default"), default, "must not have unknown fields"));
-    }
-    defaults::apply(&holder, &mut object);
-    let mut found = Vec::new();
-    validate::check(&holder, &object, &mut found);
-    causes.extend(found.into_iter().map(|cause| Cause { field: format!("{at}.{}", cause.field), ..cause }));
-}
-
-/// Below allOf, anyOf, oneOf and not, values are restricted and nothing is declared.
-fn junctors(schema: &Value, declared: &Value, (base, at): (&str, &str), causes: &mut Vec<Cause>) {
-    for word in ["allOf", "anyOf", "oneOf"] {
-        for (index, branch) in schema[word].as_array().into_iter().flatten().enumerate() {
-            // anyOf of an integer and a string is how int-or-string is said.
-            let spelled = declared["x-kubernetes-int-or-string"] == true;
-            restricting(branch, declared, spelled, (base, &format!("{at}.{word}[{index}]")), causes);
-        }
-    }
-    if schema["not"].is_object() {
-        restricting(&schema["not"], declared, false, (base, &format!("{at}.not")), causes);
-    }
-}
-
-/// `base` is where `declared` stands.
-fn restricting(branch: &Value, declared: &Value, spelled: bool, (base, at): (&str, &str), causes: &mut Vec<Cause>) {
-    if causes.len() > ENOUGH {
-        return;
-    }
-    for (word, state) in [
-        ("type", "empty"),
-        ("title", "empty"),
-        ("description", "empty"),
-        ("default", "undefined"),
-        ("additionalProperties", "undefined"),
-        ("nullable", "false"),
-    ] {
-        let set = match &branch[word] {
-            Value::Null | Value::Bool(false) => false,
-            Value::String(text) => !text.is_empty(),
-            _ => true,
-        };
-        if set && !(word == "type" && spelled) {
-            causes.push(forbidden(&format!("{at}.{word}"), &format!("must be {state} to be structural")));
-        }
-    }
-    for word in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string"]
-    {
-        if branch[word] == true {
-            causes.push(forbidden(&format!("{at}.{word}"), "must be false to be structural"));
-        }
-    }
-    for (name, child) in branch["properties"].as_object().into_iter().flatten() {
-        let place = format!("{at}.properties[{name}]");
-        match declared["properties"].get(name) {
-            Some(own) => {
-                let base = format!("{base}.properties[{name}]");
-                restricting(child, own, own["x-kubernetes-int-or-string"] == true, (&base, &place), causes);
-            }
-            None => {
-                let open = declared["x-kubernetes-preserve-unknown-fields"] == true
-                    || declared["x-kubernetes-embedded-resource"] == true
-                    || declared["additionalProperties"].is_object();
-                if !open {
-                    let field = format!("{base}.properties[{name}]");
-                    causes.push(required(&field, &format!("because it is defined in {place}")));
-                }
-            }
-        }
-    }
-    if branch["items"].is_object() {
-        let own = &declared["items"];
-        let (base, at) = (format!("{base}.items"), format!("{at}.items"));
-        restricting(&branch["items"], own, own["x-kubernetes-int-or-string"] == true, (&base, &at), causes);
-    }
-    junctors(branch, declared, (base, at), causes);
 }

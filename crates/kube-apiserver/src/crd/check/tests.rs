@@ -9,7 +9,7 @@ use super::*;
 fn check(field: Value, expect: &[&str]) {
     let schema = json!({"type": "object", "properties": {"f": field}});
     let mut causes = Vec::new();
-    schema::check(&schema, "s", &mut causes);
+    schema::check(&schema, true, "s", &mut causes);
     let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
     assert_eq!(got, expect);
 }
@@ -56,7 +56,27 @@ fn defaults_are_values_of_their_fields() {
         &["s.properties[f].default: Invalid value: \"string\": default in body must be of type integer: \"string\""],
     );
     let inner = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "default": 1}}, "default": {}});
-    check(inner, &[]);
+    check(inner, &["s.properties[f].default.n: Required value"]);
+    check(json!({"type": "string", "default": null}), &[]);
+    check(
+        json!({"type": "integer", "default": 1, "x-kubernetes-validations": [{"rule": "self > 3"}]}),
+        &["s.properties[f].default: Invalid value: 1: failed rule: self > 3"],
+    );
+}
+
+#[test]
+fn metadata_restricts_names_alone() {
+    let causes = |metadata: Value| {
+        let schema = json!({"type": "object", "properties": {"metadata": metadata}});
+        let mut causes = Vec::new();
+        schema::check(&schema, true, "s", &mut causes);
+        causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect::<Vec<_>>()
+    };
+    assert!(causes(json!({"type": "object"})).is_empty());
+    assert!(causes(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}}})).is_empty());
+    let why = "s.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified";
+    assert_eq!(causes(json!({"type": "object", "description": "d"})), [why]);
+    assert_eq!(causes(json!({"type": "object", "properties": {"labels": {"type": "object"}}})), [why]);
 }
 
 #[test]
@@ -69,14 +89,15 @@ fn branches_restrict_what_is_declared() {
         json!({"type": "string", "anyOf": [{"type": "string"}]}),
         &["s.properties[f].anyOf[0].type: Forbidden: must be empty to be structural"],
     );
-    check(
-        json!({"type": "object", "properties": {}, "not": {"properties": {"b": {}}}}),
-        &["s.properties[f].properties[b]: Required value: because it is defined in s.properties[f].not.properties[b]"],
-    );
+    check(json!({"type": "object", "properties": {}, "not": {"properties": {"b": {}}}}), &[]);
     check(json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}), &[]);
+    check(json!({"type": "integer", "x-kubernetes-int-or-string": true}), &[]);
     check(
-        json!({"type": "integer", "x-kubernetes-int-or-string": true}),
-        &["s.properties[f].type: Forbidden: must be empty if x-kubernetes-int-or-string is true"],
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "string"}, {"type": "integer"}]}),
+        &[
+            "s.properties[f].anyOf[0].type: Forbidden: must be empty to be structural",
+            "s.properties[f].anyOf[1].type: Forbidden: must be empty to be structural",
+        ],
     );
 }
 
@@ -131,6 +152,7 @@ fn definitions_are_complete() {
         false,
         &[
             "spec.versions[0].name: Invalid value: \"V1\": a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')",
+            "spec.version: Invalid value: \"V1\": a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')",
         ],
     );
     check_definition(
@@ -164,7 +186,7 @@ fn definitions_are_complete() {
         &[("/spec/versions/0/selectableFields", json!([{"jsonPath": ".n"}, {"jsonPath": ".x"}]))],
         false,
         &[
-            "spec.versions[0].selectableFields[1].jsonPath: Invalid value: \".x\": is an invalid path: does not refer to a valid field: .x",
+            "spec.selectableFields[1].jsonPath: Invalid value: \".x\": is an invalid path: does not refer to a valid field",
         ],
     );
 }
@@ -192,7 +214,6 @@ fn rules_are_checked_when_they_are_written() {
     for good in [
         "self.n > 1 && self.s.startsWith('a')",
         "self.?s.orValue('x') == 'x'",
-        "self.open.anything == 1",
         "has(self.n) ? self.n == 2 : true",
         "[self.n].map(x, x + 1).exists(x, x > 2)",
         "quantity(self.s).isGreaterThan(quantity('1'))",
@@ -205,6 +226,13 @@ fn rules_are_checked_when_they_are_written() {
         json!({"rule": "self.n > 1 && self.x == 2"}),
         &[
             "rule: compilation failed: ERROR: <input>:1:19: undefined field 'x'\n | self.n > 1 && self.x == 2\n | ..................^",
+        ],
+    );
+    check_rule(
+        object.clone(),
+        json!({"rule": "self.open.anything == 1"}),
+        &[
+            "rule: compilation failed: ERROR: <input>:1:10: undefined field 'anything'\n | self.open.anything == 1\n | .........^",
         ],
     );
     check_rule(

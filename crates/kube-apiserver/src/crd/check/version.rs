@@ -8,27 +8,67 @@ use crate::schema::validate::cause;
 
 const SELECTABLE: usize = 8;
 
-/// `before` is the version as it was.
-pub(super) fn check(version: &Value, before: Option<&Value>, at: &str, causes: &mut Vec<Cause>) {
-    if let Some(why) = names::label_problem(text(&version["name"])) {
-        causes.push(invalid(&format!("{at}.name"), &version["name"], &why));
+/// What all versions have alike is looked at once, and complained about as a part of the definition.
+pub(super) struct Shared(Vec<&'static str>);
+
+const PARTS: [&str; 4] = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
+
+impl Shared {
+    pub(super) fn of(versions: &[Value]) -> Self {
+        let alike = |key: &str| versions.windows(2).all(|pair| pair[0].get(key) == pair[1].get(key));
+        Self(PARTS.into_iter().filter(|key| alike(key)).collect())
     }
-    deprecation(version, at, causes);
-    subresources(&version["subresources"], &format!("{at}.subresources"), causes);
-    columns(&version["additionalPrinterColumns"], &format!("{at}.additionalPrinterColumns"), causes);
-    let Some(tree) = version["schema"].get("openAPIV3Schema") else {
+
+    /// Where a part of a version stands; None when it was looked at with an earlier version.
+    fn place(&self, key: &str, index: usize) -> Option<String> {
+        match (self.0.contains(&key), index) {
+            (false, _) => Some(format!("spec.versions[{index}].{key}")),
+            (true, 0) if key == "schema" => Some("spec.validation".to_owned()),
+            (true, 0) => Some(format!("spec.{key}")),
+            (true, _) => None,
+        }
+    }
+}
+
+/// `before` is the version as it was.
+pub(super) fn check(version: &Value, before: Option<&Value>, index: usize, shared: &Shared, causes: &mut Vec<Cause>) {
+    let at = format!("spec.versions[{index}]");
+    let name = text(&version["name"]);
+    if let Some(why) = names::label_problem(name) {
+        causes.push(invalid(&format!("{at}.name"), &version["name"], &why));
+        if index == 0 && !name.is_empty() {
+            causes.push(invalid("spec.version", &version["name"], &why));
+        }
+    }
+    deprecation(version, &at, causes);
+    if let Some(place) = shared.place("subresources", index) {
+        subresources(&version["subresources"], &place, causes);
+    }
+    if let Some(place) = shared.place("additionalPrinterColumns", index) {
+        columns(&version["additionalPrinterColumns"], &place, causes);
+    }
+    let selectable_at = shared.place("selectableFields", index);
+    let Some(tree) = version["schema"].get("openAPIV3Schema").filter(|tree| !tree.is_null()) else {
         causes.push(required(&format!("{at}.schema.openAPIV3Schema"), "schemas are required"));
+        let fields = version["selectableFields"].as_array().is_some_and(|fields| !fields.is_empty());
+        if let Some(place) = selectable_at.filter(|_| fields) {
+            causes.push(invalid(&place, &json!(""), "may only be set when validations.schema is included"));
+        }
         return;
     };
-    let place = format!("{at}.schema.openAPIV3Schema");
-    let found = causes.len();
-    schema::check(tree, &place, causes);
-    if causes.len() == found {
-        // An expression that was taken once stays, also when it is found too expensive by now.
-        let kept = before.is_some_and(|before| before["schema"] == version["schema"]);
-        rules::check(tree, &place, kept, causes);
+    if let Some(place) = shared.place("schema", index) {
+        let place = format!("{place}.openAPIV3Schema");
+        let found = causes.len();
+        schema::check(tree, version["subresources"]["status"].is_object(), &place, causes);
+        if causes.len() == found {
+            // An expression that was taken once stays, also when it is found too expensive by now.
+            let kept = before.is_some_and(|before| before["schema"] == version["schema"]);
+            rules::check(tree, &place, kept, causes);
+        }
     }
-    selectable(version, tree, &format!("{at}.selectableFields"), causes);
+    if let Some(place) = selectable_at {
+        selectable(version, tree, &place, causes);
+    }
 }
 
 fn deprecation(version: &Value, at: &str, causes: &mut Vec<Cause>) {
@@ -74,9 +114,6 @@ fn subresources(subresources: &Value, at: &str, causes: &mut Vec<Cause>) {
 
 /// Scale paths go through fields alone.
 fn path_problem(path: &str) -> Option<&'static str> {
-    if path.contains(['[', ']']) {
-        return Some("must not contain array notation");
-    }
     (!path.starts_with('.')).then_some("must be a simple json path starting with .")
 }
 
@@ -120,19 +157,13 @@ fn selectable(version: &Value, schema: &Value, at: &str, causes: &mut Vec<Cause>
             causes.push(required(&place, ""));
             continue;
         }
-        let names: Vec<&str> = path.trim_start_matches('.').split('.').collect();
-        let mut node = Some(schema);
-        for name in &names {
-            node = node.and_then(|node| node["properties"].get(name));
-        }
-        if names[0] == "metadata" {
-            causes.push(invalid(&place, &field["jsonPath"], "must not point to fields in metadata"));
-        } else if !path.starts_with('.') || node.is_none() {
-            let why = format!("is an invalid path: does not refer to a valid field: {path}");
-            causes.push(invalid(&place, &field["jsonPath"], &why));
-        } else if !matches!(node.map(|node| text(&node["type"])), Some("string" | "boolean" | "integer")) {
-            let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
-            causes.push(invalid(&place, &field["jsonPath"], why));
+        match field_at(schema, path) {
+            Err(why) => causes.push(invalid(&place, &field["jsonPath"], &format!("is an invalid path: {why}"))),
+            Ok(node) if !matches!(text(&node["type"]), "string" | "boolean" | "integer") => {
+                let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+                causes.push(invalid(&place, &field["jsonPath"], why));
+            }
+            Ok(_) => {}
         }
         if seen.contains(&path) {
             causes.push(cause("FieldValueDuplicate", &place, format!("Duplicate value: {path:?}")));
@@ -143,4 +174,25 @@ fn selectable(version: &Value, schema: &Value, at: &str, causes: &mut Vec<Cause>
         let message = format!("Too many: {}: must have at most {SELECTABLE} items", fields.len());
         causes.push(cause("FieldValueTooMany", at, message));
     }
+}
+
+/// The schema of the field that a simple path leads to.
+fn field_at<'a>(schema: &'a Value, path: &str) -> Result<&'a Value, String> {
+    if !path.starts_with('.') {
+        return Err(format!("expected [ or . but got: {path}"));
+    }
+    if path.contains(['[', ']']) {
+        return Err("array notation is not allowed".to_owned());
+    }
+    let unknown = || "does not refer to a valid field".to_owned();
+    let names: Vec<&str> = path.trim_start_matches('.').split('.').collect();
+    if names[0] == "metadata" {
+        return Err(unknown());
+    }
+    let mut node = schema;
+    for name in names {
+        let below = node["properties"].get(name).or_else(|| node.get("additionalProperties"));
+        node = below.filter(|below| below.is_object()).ok_or_else(unknown)?;
+    }
+    Ok(node)
 }

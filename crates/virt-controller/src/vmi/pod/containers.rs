@@ -45,7 +45,7 @@ pub(super) fn compute(vmi: &VirtualMachineInstance, settings: &Settings, emulati
             { "name": "XDG_CACHE_HOME", "value": "/var/run/kubevirt-private" },
             { "name": "XDG_CONFIG_HOME", "value": "/var/run/kubevirt-private" },
             { "name": "XDG_RUNTIME_DIR", "value": "/var/run" },
-            { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
+            { "name": "POD_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } } },
         ],
         "resources": { "requests": requests, "limits": limits, "claims": claims(vmi) },
         "securityContext": security(),
