@@ -5,13 +5,14 @@
 #   make test-all  those, and what takes long by nature; its result is in bin/test-all.txt
 #   make down    stop everything; nothing is left behind on the host
 #   make bench   one table of figures
+#   make fuzz    each fuzz target for ten minutes; FUZZ_SECONDS=60 makes it one
 #   make deps    install what is missing, nothing else
 #   make build   bin/ferrovirt and bin/virtctl
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build images up test test-all down purge bench ci
+.PHONY: help deps build images up test test-all down purge bench fuzz ci
 
 # Outside of the checkout, so that clones share what is built; never needed to be there.
 export CARGO_TARGET_DIR ?= /var/cache/ferrovirt/target
@@ -47,6 +48,9 @@ purge:
 
 bench: deps
 	@scripts/bench.sh
+
+fuzz: deps
+	@scripts/fuzz.sh
 
 ci:
 	@.ci/run

@@ -1,16 +1,15 @@
-//! `docs/kubernetes.md` says what the embedded cluster serves and what it does not. Each line of its tables ends with the tests
-//! that show it; a line that names none, or one that is not there, is a finding.
+//! `docs/kubernetes.md` says what the embedded cluster serves and what it does not, `docs/security.md` which holes are closed. Each
+//! line of their tables ends with the tests that show it; a line that names none, or one that is not there, is a finding.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-const PAGE: &str = "docs/kubernetes.md";
+const PAGES: [&str; 2] = ["docs/kubernetes.md", "docs/security.md"];
 
-/// Lines of the page that no test of these sources backs.
+/// Lines of the pages that no test of these sources backs.
 pub(crate) fn findings(root: &Path, files: &[impl AsRef<Path>]) -> Result<Vec<String>> {
-    let page = std::fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
     let mut tests = BTreeSet::new();
     for path in files.iter().map(AsRef::as_ref).filter(|path| path.extension().is_some_and(|e| e == "rs" || e == "py"))
     {
@@ -18,18 +17,23 @@ pub(crate) fn findings(root: &Path, files: &[impl AsRef<Path>]) -> Result<Vec<St
             std::fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {}", path.display()))?;
         tests.extend(declared(&text));
     }
-    Ok(unbacked(&page, &tests))
+    let mut found = Vec::new();
+    for page in PAGES {
+        let text = std::fs::read_to_string(root.join(page)).with_context(|| format!("cannot read {page}"))?;
+        found.extend(unbacked(page, &text, &tests));
+    }
+    Ok(found)
 }
 
-fn unbacked(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
+fn unbacked(page: &str, text: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
-    for (number, line) in page.lines().enumerate().filter(|(_, line)| is_row(line)) {
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| is_row(line)) {
         let named: Vec<_> = last_cell(line).split('`').skip(1).step_by(2).collect();
         if named.is_empty() {
-            found.push(format!("{PAGE}:{}: no test is named for this line", number + 1));
+            found.push(format!("{page}:{}: no test is named for this line", number + 1));
         }
         for name in named.iter().filter(|name| !tests.contains(**name)) {
-            found.push(format!("{PAGE}:{}: there is no test {name}", number + 1));
+            found.push(format!("{page}:{}: there is no test {name}", number + 1));
         }
     }
     found
@@ -58,6 +62,8 @@ fn declared(text: &str) -> Vec<String> {
             found.push(name);
         }
         found.extend(line.split("(\"").skip(1).filter_map(listed));
+        let scenario = ["trial(\"", "long(\""].iter().find_map(|call| line.split_once(call));
+        found.extend(scenario.and_then(|(_, rest)| rest.split_once('"')).map(|(name, _)| name.to_owned()));
     }
     found
 }
@@ -69,7 +75,7 @@ fn name_after(line: &str, word: &str) -> Option<String> {
     (before.is_empty() || before.ends_with(' ')).then(|| name.to_owned())
 }
 
-/// `name", name` of `("name", name)`, or of `("name", |space| …)`.
+/// `name", name` of `("name", name)`, or of `("name", |space| …)`. A scenario's function may have a shorter name.
 fn listed(rest: &str) -> Option<String> {
     let (name, function) = rest.split_once("\",")?;
     if function.trim_start().starts_with("|space|") {
@@ -96,6 +102,7 @@ mod tests {
         check("fn plain() {", &[]);
         check("    &[(\"three\", three), (\"four\", deep::four)];", &["three", "four"]);
         check("call(\"five\", other);", &[]);
+        check("        long(\"a_nine\", nine),", &["a_nine"]);
         check("    (\"eight\", |space| Box::pin(token(space))),", &["eight"]);
         check("    def test_six(self):", &["test_six"]);
         check("    def seven(self):", &[]);
@@ -105,8 +112,8 @@ mod tests {
     fn each_line_names_tests_that_exist() {
         let tests = BTreeSet::from(["one".to_owned(), "two".to_owned()]);
         let check = |row: &str, expect: usize| {
-            let page = format!("# Title\n\n| what | shown by |\n|---|---|\n{row}\n");
-            assert_eq!(unbacked(&page, &tests).len(), expect, "{row}");
+            let text = format!("# Title\n\n| what | shown by |\n|---|---|\n{row}\n");
+            assert_eq!(unbacked("page.md", &text, &tests).len(), expect, "{row}");
         };
         check("| `Pod` | `one` |", 0);
         check("| `Pod` | `one`, `two` |", 0);

@@ -246,3 +246,36 @@ mod tests {
         assert_eq!(at("", 0), Err(false));
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use std::sync::LazyLock;
+
+    use jiff::SignedDuration;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    static KEYS: LazyLock<(Signer, Verifier)> = LazyLock::new(|| {
+        let (private, public) = generate().unwrap();
+        (Signer::new(&private).unwrap(), Verifier::new(&public).unwrap())
+    });
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Only what was signed is accepted, letter by letter.
+        #[test]
+        fn no_token_but_the_signed_one_is_accepted(noise in ".{0,200}|[A-Za-z0-9_-]{0,80}(\\.[A-Za-z0-9_-]{0,80}){0,3}", at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9_.-]") {
+            let (signer, verifier) = &*KEYS;
+            let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+            prop_assert!(verifier.verify(ISSUER_APISERVER, &noise, now).is_err());
+            let payload = Payload { operation: operation::UPLOAD.into(), name: "disk".into(), namespace: "ns".into(), resource: Resource::claims(), params: BTreeMap::new() };
+            let token = signer.sign(ISSUER_APISERVER, payload.clone(), now, LIFETIME).unwrap();
+            let at = at.index(token.len());
+            let changed = format!("{}{letter}{}", &token[..at], &token[at + 1..]);
+            let found = verifier.verify(ISSUER_APISERVER, &changed, now + SignedDuration::from_secs(1));
+            // The last letter of a part may stand for the same bytes as another.
+            prop_assert!(found.is_err() || changed == token || found.unwrap() == payload);
+        }
+    }
+}

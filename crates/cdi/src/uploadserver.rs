@@ -16,6 +16,8 @@
 
 mod body;
 mod clients;
+#[cfg(test)]
+mod properties;
 mod routes;
 mod state;
 mod store;

@@ -217,3 +217,33 @@ mod tests {
         assert!(found.contains(there) && !found.contains("/run/root.img"), "{found}");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A definition that was changed anywhere is relocated, or refused: what comes out is a definition again.
+        #[test]
+        fn whatever_the_definition_says(
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), prop::sample::select(b"<>/='\" &;!-x\0".to_vec())), 0..12),
+            cut in any::<prop::sample::Index>(), layered in any::<bool>(), block in any::<bool>(), slice in any::<Option<u64>>(),
+        ) {
+            let mut bytes = b"<domain><devices><disk type='file' device='disk'><driver name='qemu'/><source file='/a' index='2'>\
+                <dataStore type='file'><format type='raw'/><source file='/b'/></dataStore></source><target dev='vda'/>\
+                <alias name='ua-root'/></disk></devices></domain>".to_vec();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len() + 1));
+            let text = String::from_utf8_lossy(&bytes);
+            let place = Place { path: "/dev/<&\"root".into(), block, slice, layered };
+            if let Ok(moved) = relocated(&text, &[("root".to_owned(), place)].into()) {
+                prop_assert!(names(&moved).is_ok(), "{} became {}", text, moved);
+            }
+        }
+    }
+}

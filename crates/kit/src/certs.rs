@@ -346,3 +346,54 @@ mod tests {
         assert!(!bundle(new, &both, start() + SignedDuration::from_hours(3)).contains(old.trim()));
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    static MADE: LazyLock<(Vec<u8>, String)> = LazyLock::new(|| {
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let authority = Authority::generate("test", now, Duration::from_secs(3600)).unwrap();
+        let leaf = Leaf { name: "a".into(), role: "virt-handler".into(), ..Default::default() };
+        let pair = authority.issue(&leaf, now, Duration::from_secs(600)).unwrap();
+        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+        (der.to_vec(), request("a").unwrap().0)
+    });
+
+    proptest! {
+        /// A certificate that was changed anywhere is somebody's, or nobody's; its text is read, or it is to be renewed.
+        #[test]
+        fn whatever_a_peer_shows(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..16), cut in any::<prop::sample::Index>(), noise in ".{0,200}") {
+            let mut der = MADE.0.clone();
+            for (at, byte) in changes {
+                let at = at.index(der.len());
+                der[at] = byte;
+            }
+            der.truncate(cut.index(der.len() + 1));
+            let _ = identity(&CertificateDer::from(der));
+            let now = "2026-01-01T00:00:00Z".parse().unwrap();
+            let text = format!("-----BEGIN CERTIFICATE-----\n{noise}\n-----END CERTIFICATE-----\n");
+            prop_assert_eq!(rotation(&text, now, Duration::ZERO), Rotation::Renew);
+            prop_assert!(!bundle("new", &text, now).contains("BEGIN"));
+        }
+
+        /// A request that was changed anywhere is answered with a certificate for what the authority says, or refused.
+        #[test]
+        fn whatever_is_asked_to_be_signed(at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9+/=\n -]") {
+            let now = "2026-01-01T00:00:00Z".parse().unwrap();
+            let authority = Authority::generate("test", now, Duration::from_secs(3600)).unwrap();
+            let at = at.index(MADE.1.len());
+            let changed = format!("{}{letter}{}", &MADE.1[..at], &MADE.1[at + 1..]);
+            let leaf = Leaf { name: "b".into(), role: "virt-api".into(), ..Default::default() };
+            if let Ok(certificate) = authority.answer(&changed, &leaf, now, Duration::from_secs(600)) {
+                let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+                let who = identity(&der).unwrap();
+                prop_assert_eq!((who.name.as_str(), who.role.as_str()), ("b", "virt-api"));
+            }
+        }
+    }
+}

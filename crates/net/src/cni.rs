@@ -321,3 +321,22 @@ mod tests {
         assert_eq!(made(&Value::Null, "net1"), Made::default());
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    proptest! {
+        /// What a plugin prints is a result or nothing, and why it failed is told in a few words.
+        #[test]
+        fn whatever_a_plugin_prints_is_read(said in "[\\x00-\\x7f]{0,200}|.{0,600}", field in "ips|interfaces|ip4|msg|details") {
+            prop_assert!(super::words(said.as_bytes(), said.as_bytes()).len() <= 4 * 512 + 2 * said.len());
+            for text in [said.clone(), format!("{{\"{field}\": {said}}}"), format!("{{\"{field}\": [{{\"sandbox\": {said:?}, \"mac\": {said:?}}}]}}")] {
+                let result: Value = serde_json::from_str(&text).unwrap_or_default();
+                let made = super::made(&result, "net1");
+                prop_assert!(made.addresses.len() <= text.len());
+            }
+        }
+    }
+}

@@ -122,3 +122,16 @@ mod tests {
         assert!(!is_solicitation(&[134, 0, 1, 2, 0, 0, 0, 0]));
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn only_a_whole_message_of_the_one_type_is_a_solicitation(message in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let whole = message.len() >= 8 && message[..2] == [133, 0];
+            prop_assert_eq!(super::is_solicitation(&message), whole);
+        }
+    }
+}

@@ -157,3 +157,34 @@ mod tests {
         slow.join().unwrap();
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A line within its bound, with what came beside it, or an error: never more, and never a panic.
+        #[test]
+        fn whatever_is_sent_is_a_line_or_refused(
+            messages in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..200), 0..=MAX_FDS), 0..4),
+            limit in 1_usize..256,
+        ) {
+            let (a, b) = UnixStream::pair().unwrap();
+            // Not the socket itself: whoever got that would never see its end.
+            let file = std::fs::File::open("/dev/null").unwrap();
+            for (message, count) in &messages {
+                send(&a, message, &vec![file.as_fd(); *count]).unwrap();
+            }
+            drop(a);
+            let all: Vec<u8> = messages.iter().flat_map(|(message, _)| message.clone()).collect();
+            if let Ok((line, fds)) = receive_line(&b, limit) {
+                prop_assert!(line.len() <= limit && fds.len() <= 2 * MAX_FDS);
+                prop_assert!(!line.contains('\n') && all.starts_with(line.as_bytes()));
+            }
+        }
+    }
+}

@@ -227,3 +227,62 @@ mod tests {
         assert!(!is_frozen_by(|_| None));
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Any document, whose members have the names that are looked for.
+    fn document() -> impl Strategy<Value = Value> {
+        let name = prop::sample::select(vec![
+            "version", "host-name", "zone", "offset", "name", "hardware-address", "ip-addresses", "ip-address", "user", "domain",
+            "login-time", "mountpoint", "type", "total-bytes", "used-bytes", "disk", "bus-type", "serial", "pretty-name", "id",
+        ]);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,400}".prop_map(Value::from),
+            "[0-9a-f:.]{0,20}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 48, 8, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+                proptest::collection::vec((name.clone(), inner), 0..8)
+                    .prop_map(|members| Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())),
+            ]
+        })
+    }
+
+    fn bounded(value: &Value) -> bool {
+        match value {
+            Value::String(text) => text.chars().count() <= 2 * WORD_LIMIT && !text.chars().any(char::is_control),
+            Value::Array(list) => list.len() <= LIST_LIMIT && list.iter().all(bounded),
+            Value::Object(members) => members.values().all(bounded),
+            _ => true,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_guest_answers_is_bounded(answers in proptest::collection::vec(document(), 7)) {
+            const ASKED: [&str; 7] = [
+                "guest-get-osinfo", "guest-get-host-name", "guest-get-timezone", "guest-network-get-interfaces", "guest-get-users",
+                "guest-get-fsinfo", "guest-fsfreeze-status",
+            ];
+            let offered: Vec<Value> = ASKED.iter().map(|name| json!({"name": name, "enabled": true})).collect();
+            let ask = |command: &str| match ASKED.iter().position(|name| *name == command) {
+                Some(at) => Some(answers[at].clone()),
+                None => Some(json!({"version": answers[0], "supported_commands": offered})),
+            };
+            let facts = read(ask, GuestFacts::default()).unwrap();
+            prop_assert!(bounded(&serde_json::to_value(&facts).unwrap()), "{:?}", facts);
+            let whole = read(|command| (command == "guest-info").then(|| answers[1].clone()), GuestFacts::default()).unwrap();
+            prop_assert!(bounded(&serde_json::to_value(&whole).unwrap()), "{:?}", whole);
+        }
+    }
+}

@@ -239,3 +239,33 @@ mod tests {
         check(r#"[{"start": 0, "length": 10}, {"start": 10, "length": 18446744073709551615}]"#, None);
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Where data is said to be is within the disk and in order, or nothing is believed.
+        #[test]
+        fn whatever_extents_a_host_tells_of(told in proptest::collection::vec((any::<Option<u64>>(), 0_u64..4096, any::<bool>()), 0..8), size in 0_u64..16384) {
+            let mut at = 0_u64;
+            let stretches: Vec<Stretch> = told.into_iter().map(|(start, length, zero)| {
+                let start = start.unwrap_or(at);
+                at = start.saturating_add(length);
+                Stretch { start, length, zero }
+            }).collect();
+            if let Some(data) = data_in(&stretches, size) {
+                prop_assert!(data.iter().all(|range| range.start <= range.end && range.end <= size));
+                prop_assert!(data.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            }
+        }
+
+        #[test]
+        fn whatever_an_engine_answers(text in ".{0,80}|\\{\"(id|phase|transfer_url|proxy_url)\": .{0,40}\\}") {
+            let _ = serde_json::from_str::<Ticket>(&text);
+            let _ = serde_json::from_str::<Vec<Stretch>>(&text);
+        }
+    }
+}

@@ -36,3 +36,33 @@ pub fn user_of(der: &[u8]) -> Option<User> {
     groups.push("system:authenticated".to_owned());
     Some(User { name, groups, ..User::default() })
 }
+
+#[cfg(test)]
+mod properties {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    static MADE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "team");
+        params.self_signed(&key).unwrap().der().to_vec()
+    });
+
+    proptest! {
+        #[test]
+        fn whatever_a_certificate_says(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..16), cut in any::<prop::sample::Index>()) {
+            let mut der = MADE.clone();
+            for (at, byte) in changes {
+                let at = at.index(der.len());
+                der[at] = byte;
+            }
+            der.truncate(cut.index(der.len() + 1));
+            if let Some(user) = super::user_of(&der) {
+                prop_assert!(user.groups.iter().any(|group| group == "system:authenticated"));
+            }
+        }
+    }
+}

@@ -57,3 +57,33 @@ impl Request {
         self.params.params.subject_alt_names.len() > self.hosts().len()
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A request that was changed anywhere names who it is for, or is none.
+        #[test]
+        fn whatever_a_request_says(noise in ".{0,200}", at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9+/=\n -]") {
+            let (text, _) = signed_request();
+            let at = at.index(text.len());
+            let changed = format!("{}{letter}{}", &text[..at], &text[at + 1..]);
+            let framed = format!("-----BEGIN CERTIFICATE REQUEST-----\n{noise}\n-----END CERTIFICATE REQUEST-----\n");
+            for pem in [changed, noise, framed] {
+                let Some(request) = Request::parse(&pem) else { continue };
+                let _ = (request.common_name(), request.organizations(), request.hosts(), request.has_other_names());
+            }
+        }
+    }
+
+    fn signed_request() -> (String, rcgen::KeyPair) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["node1".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "system:node:node1");
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        (params.serialize_request(&key).unwrap().pem().unwrap(), key)
+    }
+}

@@ -162,3 +162,25 @@ mod tests {
         check(&[], (ServFail, 0)).await;
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What a name server sends is a message or noise.
+        #[test]
+        fn whatever_a_name_server_sends(bytes in proptest::collection::vec(any::<u8>(), 0..300), counts in proptest::collection::vec(0_u8..4, 8)) {
+            // With counts of records that make the rest be read.
+            let head = [vec![0, 7, 0x81, 0x80], counts].concat();
+            for message in [bytes.clone(), [head, bytes].concat()] {
+                if let Ok(answer) = Message::from_vec(&message) {
+                    let _ = is_answer(&answer);
+                    prop_assert!(answer.to_vec().is_err() || answer.queries.len() <= 300);
+                }
+            }
+        }
+    }
+}

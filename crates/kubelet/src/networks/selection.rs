@@ -156,3 +156,32 @@ mod tests {
         refused(r#"[{"name": "a", "default-route": ["10.0.0.1"]}]"#, "is not served");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What is accepted names interfaces that the kernel takes, each once, and none that the pod has already.
+        #[test]
+        fn whatever_an_annotation_says(text in ".{0,80}|[a-z0-9/@,. -]{0,60}|\\[\\{\"name\": \"[a-z]{1,5}\", \"(interface|mac|ips|cni-args)\": .{0,20}\\}\\]") {
+            let Ok(all) = parse(&text, "own") else { return Ok(()) };
+            let mut seen = BTreeSet::new();
+            for one in all {
+                prop_assert!((1..=15).contains(&one.interface.len()) && !one.interface.contains('/'), "{:?}", one);
+                prop_assert!(one.interface != "lo" && one.interface != "eth0" && seen.insert(one.interface));
+                prop_assert!(is_name(&one.namespace) && is_name(&one.name));
+            }
+        }
+
+        #[test]
+        fn whatever_a_configuration_says(text in ".{0,80}|\\{\"(type|plugins|name|cniVersion)\": .{0,40}\\}") {
+            match super::super::definition::parse(&text, "ns", "red") {
+                Ok(network) => prop_assert!(!network.plugins.is_empty()),
+                Err(why) => prop_assert!(why.starts_with("network-attachment-definition ns/red: ")),
+            }
+        }
+    }
+}

@@ -193,3 +193,23 @@ mod tests {
         check(b"", None);
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A frame is one input or none; standard input is what follows the number of its channel, byte for byte.
+        #[test]
+        fn whatever_a_client_sends(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            match parse(Bytes::from(bytes.clone())) {
+                Some(Input::Stdin(data)) => prop_assert!(bytes[0] == STDIN && data[..] == bytes[1..] && !data.is_empty()),
+                Some(Input::StdinEnd) => prop_assert_eq!(bytes[0], CLOSE),
+                Some(Input::Resize { .. }) => prop_assert_eq!(bytes[0], RESIZE),
+                _ => {}
+            }
+        }
+    }
+}

@@ -261,3 +261,39 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A greeting, or an error; of what follows the line nothing is read.
+        #[test]
+        fn whatever_a_peer_greets_with(line in proptest::collection::vec(any::<u8>(), 0..6000), rest in proptest::collection::vec(any::<u8>(), 0..16)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+            let said = [&line[..], b"\n", &rest].concat();
+            let end = said.iter().position(|byte| *byte == b'\n').unwrap();
+            let (read, left) = runtime.block_on(async {
+                let mut stream = said.as_slice();
+                (read_line::<Hello>(&mut stream).await.is_ok(), stream.len())
+            });
+            if end <= LONGEST_LINE {
+                prop_assert_eq!(left, said.len() - end - 1);
+            } else {
+                prop_assert!(!read && said.len() - left <= LONGEST_LINE + 1);
+            }
+        }
+
+        #[test]
+        fn a_greeting_that_was_changed_is_a_greeting_or_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut line = serde_json::to_vec(&Hello { name: "guest".into(), ..Hello::default() }).unwrap();
+            let at = at.index(line.len());
+            line[at] = byte;
+            if let Ok(hello) = serde_json::from_slice::<Hello>(&line) {
+                prop_assert!(serde_json::to_vec(&hello).is_ok());
+            }
+        }
+    }
+}

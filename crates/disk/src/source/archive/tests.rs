@@ -116,3 +116,36 @@ fn half_an_archive_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     assert!(unpack(Box::new(io::Cursor::new(vec![7; 4096])), dir.path(), Links::Inside, None).is_err());
 }
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        /// An archive that was changed anywhere, packed in frames or not, writes nothing outside of its volume.
+        #[test]
+        fn whatever_an_archive_holds(changes in proptest::collection::vec((0_usize..2048, prop::sample::select(b"./\0\x01257ax\xff".to_vec())), 0..40), cut in 0_usize..8000) {
+            let mut bytes = tarball(|b| {
+                entry(EntryType::Directory, "a/", "", b"", b);
+                entry(EntryType::Symlink, "a/link", "file", b"", b);
+                entry(EntryType::Regular, "a/file", "", b"content", b);
+                entry(EntryType::Link, "hard", "a/file", b"", b);
+            });
+            for (at, byte) in changes {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut);
+            let dir = tempfile::tempdir().unwrap();
+            let volume = dir.path().join("volume");
+            for links in [Links::Inside, Links::Anywhere] {
+                std::fs::create_dir(&volume).unwrap();
+                let _ = unpack(Box::new(io::Cursor::new(bytes.clone())), &volume, links, None);
+                prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+                std::fs::remove_dir_all(&volume).unwrap();
+            }
+        }
+    }
+}

@@ -183,3 +183,37 @@ impl Read for FileReader {
         Ok(length)
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::source::Memory;
+
+    fn layer(name: &str, content: &[u8]) -> Vec<u8> {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        archive.append_data(&mut header, name, content).unwrap();
+        archive.into_inner().unwrap()
+    }
+
+    proptest! {
+        /// A layer that was changed anywhere holds a disk within itself, holds none, or is refused.
+        #[test]
+        fn whatever_a_layer_holds(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..24), cut in any::<prop::sample::Index>()) {
+            let mut bytes = layer("disk/disk.img", &[7; 700]);
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len() + 1));
+            let digest = format!("sha256:{}", "0".repeat(64));
+            if let Ok(Some(disk)) = ImageDisk::find(Arc::new(Memory::new(bytes)), digest) {
+                let opened = disk.open(0).and_then(|reader| io::copy(&mut reader.take(1 << 20), &mut io::sink()));
+                prop_assert!(opened.is_err() || disk.size().is_some());
+            }
+        }
+    }
+}

@@ -182,3 +182,49 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn document() -> impl Strategy<Value = String> {
+        let leaf = prop_oneof![Just("null".to_owned()), any::<i32>().prop_map(|n| n.to_string()), "[a-z0-9:]{0,80}".prop_map(|t| format!("{t:?}"))];
+        let name = prop::sample::select(vec![
+            "manifests", "layers", "config", "digest", "platform", "architecture", "os", "schemaVersion", "Env", "other",
+        ]);
+        leaf.prop_recursive(5, 64, 6, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..6).prop_map(|items| format!("[{}]", items.join(","))),
+                proptest::collection::btree_map(name.clone(), inner, 0..6).prop_map(|members| {
+                    let members: Vec<String> = members.iter().map(|(name, value)| format!("{name:?}:{value}")).collect();
+                    format!("{{{}}}", members.join(","))
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        /// A manifest is read, or refused with a sentence; a part is verified by its digest alone.
+        #[test]
+        fn whatever_a_registry_serves(text in document(), bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(config) = serde_json::from_str::<Config>(&text) {
+                let _ = config.environment();
+            }
+            let Ok(document) = serde_json::from_str::<Document>(&text) else { return Ok(()) };
+            match document.kind() {
+                Ok(Kind::Index(entries)) => match select(&entries, "amd64") {
+                    Ok(entry) => prop_assert!(verify("the image's manifest", &entry.digest, &bytes).is_err()),
+                    Err(why) => prop_assert!(why.contains("amd64")),
+                },
+                Ok(Kind::Image(manifest)) => {
+                    for layer in manifest.layers.iter().chain([&manifest.config]) {
+                        prop_assert!(verify("a layer", &layer.digest, &bytes).is_err());
+                    }
+                }
+                Err(why) => prop_assert!(!why.is_empty()),
+            }
+        }
+    }
+}

@@ -100,3 +100,21 @@ mod tests {
         assert_eq!(parse("").unwrap().page, PAGE);
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_for_lies_in_the_volume(query in ".{0,60}|((offset|length|page_size)=[0-9]{0,21}&){0,4}", size in any::<u64>()) {
+            let Ok(asked) = parse(&query) else { return Ok(()) };
+            prop_assert!((1..=LARGEST_PAGE).contains(&asked.page));
+            if let Ok(range) = asked.bytes(size) {
+                prop_assert!(range.start < range.end && range.end <= size, "{:?}", range);
+            }
+        }
+    }
+}
