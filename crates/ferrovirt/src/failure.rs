@@ -69,9 +69,8 @@ fn text(error: &anyhow::Error) -> String {
     let mut last = String::new();
     for cause in error.chain() {
         // What the API server answered is a sentence; the library shows the whole answer.
-        let words = match (cause.downcast_ref(), cause.downcast_ref::<kube::core::Status>()) {
-            (Some(kube::Error::Api(status)), _) => status.message.clone(),
-            (_, Some(status)) => status.message.clone(),
+        let words = match (cause.downcast_ref(), cause.downcast_ref::<Box<kube::core::Status>>()) {
+            (Some(kube::Error::Api(status)), _) | (_, Some(status)) => status.message.clone(),
             _ => cause.to_string(),
         };
         // Some libraries repeat their source in their own words.

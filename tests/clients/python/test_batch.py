@@ -31,7 +31,7 @@ class Batch(Space):
 
     def test_an_indexed_job_counts_its_indexes(self):
         script = "test $JOB_COMPLETION_INDEX != 1"
-        limits = {"backoffLimitPerIndex": 0, "maxFailedIndexes": 5}
+        limits = {"backoffLimitPerIndex": 0, "maxFailedIndexes": 3}
         self.batch.create_namespaced_job(self.space, job(script, completions=3, parallelism=3, completionMode="Indexed", **limits))
         end = self.ended()
         self.assertEqual((end.type, end.reason), ("Failed", "FailedIndexes"))

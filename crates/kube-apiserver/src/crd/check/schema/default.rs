@@ -13,7 +13,7 @@ pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
         let place = format!("{at}.properties[{name}]");
         unset(&schema["properties"][name], name, &place, causes);
     }
-    own(schema, at, causes);
+    own(schema, at, true, causes);
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
         if !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
             below(child, &format!("{at}.properties[{name}]"), causes);
@@ -32,7 +32,7 @@ fn unset(schema: &Value, name: &str, at: &str, causes: &mut Vec<Cause>) {
 }
 
 fn below(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
-    own(schema, at, causes);
+    own(schema, at, false, causes);
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
         below(child, &format!("{at}.properties[{name}]"), causes);
     }
@@ -43,7 +43,8 @@ fn below(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn own(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+/// The default of one schema; that of the `root` is a whole object.
+fn own(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
     let Some(default) = schema.get("default").filter(|default| !default.is_null()) else { return };
     let field = format!("{at}.default");
     let holder = std::sync::Arc::new(parse::openapi(&json!({"type": "object", "properties": {"default": schema}})));
@@ -52,7 +53,6 @@ fn own(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
         causes.push(invalid(&field, default, "must not have unknown fields"));
         return;
     }
-    let root = !at.contains(".openAPIV3Schema.");
     if schema["x-kubernetes-embedded-resource"] == true || root {
         for key in ["apiVersion", "kind"].into_iter().filter(|key| default[*key].as_str().is_none_or(str::is_empty)) {
             causes.push(required(&format!("{field}.{key}"), ""));
