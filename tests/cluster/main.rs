@@ -100,8 +100,7 @@ const ALONE: &[(&str, &[Test])] = &[
 ];
 
 /// Of those, what takes long: `make test-all` runs it.
-const LONG: &[(&str, &[Test])] =
-    &[("attachment", attachment::TESTS), ("csi", csi::LONG), ("survival", survival::LONG)];
+const LONG: &[(&str, &[Test])] = &[("attachment", attachment::TESTS), ("csi", csi::LONG), ("survival", survival::LONG)];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

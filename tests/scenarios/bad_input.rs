@@ -69,9 +69,9 @@ fn bad_machines_are_refused_with_the_field() -> Result<()> {
     )?;
     check(
         space,
-        |vm| machine::domain(vm)["memory"]["guest"] = json!("1Mi"),
-        "The request is invalid: spec.template.spec.domain.memory.guest: spec.template.spec.domain.memory.guest '1Mi': must \
-         be greater than or equal to 16Mi",
+        |vm| machine::domain(vm)["memory"]["guest"] = json!("900k"),
+        "The request is invalid: spec.template.spec.domain.memory.guest: spec.template.spec.domain.memory.guest '900k': must \
+         be greater than or equal to 1M.",
     )?;
     check(
         space,

@@ -9,8 +9,8 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::eviction::evict;
-use crate::mover::{Mover, NAME, Policy, with_mover};
 use crate::long;
+use crate::mover::{Mover, NAME, Policy, with_mover};
 use crate::two_nodes;
 
 pub(crate) fn trials() -> Vec<Trial> {

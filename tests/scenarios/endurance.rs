@@ -6,8 +6,8 @@ use e2e::wait::{BOOT, SOON, until};
 use libtest_mimic::Trial;
 use serde_json::json;
 
-use crate::mover::{Mover, NAME, with_mover};
 use crate::long;
+use crate::mover::{Mover, NAME, with_mover};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![long("migration_twenty_times_loses_no_line_and_no_client", twenty_times)]

@@ -10,8 +10,8 @@ use e2e::{Namespace, kubeconfig, node};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::mover::{Mover, NAME, Policy, with_mover};
 use crate::long;
+use crate::mover::{Mover, NAME, Policy, with_mover};
 use crate::two_nodes::{FIRST, SECOND, ferrovirt};
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -8,8 +8,8 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::mover::{Mover, NAME, Policy, with_mover};
 use crate::long;
+use crate::mover::{Mover, NAME, Policy, with_mover};
 use crate::two_nodes::{self, FIRST, SECOND};
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -11,8 +11,8 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 
 use crate::mover::{Mover, NAME, with_mover};
-use crate::{long, trial};
 use crate::two_nodes::{self, ferrovirt};
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

@@ -9,8 +9,8 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::mover::{Mover, NAME, Policy, qemus, with_mover};
-use crate::{long, trial};
 use crate::two_nodes::{self, ferrovirt};
+use crate::{long, trial};
 
 pub(crate) fn trials_beside() -> Vec<Trial> {
     vec![long("migration_modes_carry_firmware_and_tpm", carry_firmware_and_tpm)]

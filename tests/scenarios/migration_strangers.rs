@@ -18,8 +18,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _,
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::mover::{Mover, NAME, with_mover};
 use crate::long;
+use crate::mover::{Mover, NAME, with_mover};
 
 const PORT: u16 = 8187;
 const HOUR: Duration = Duration::from_secs(3600);

@@ -9,8 +9,8 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::mover::{self, Mover};
-use crate::{long, trial};
 use crate::two_nodes::{self, FIRST, SECOND};
+use crate::{long, trial};
 
 pub(crate) fn trials_beside() -> Vec<Trial> {
     vec![trial("networks_and_disks_move_with_their_guest", networks_and_disks_move_with_their_guest)]

@@ -15,8 +15,8 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::node_loss::qemus;
-use crate::{long, trial};
 use crate::two_nodes::{self, FIRST, SECOND};
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

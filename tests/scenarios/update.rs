@@ -8,10 +8,10 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::eviction::{BUILD, next_build, to, updated};
+use crate::long;
 use crate::mover::{self, Policy, under_way};
 use crate::shared::with_guest;
 use crate::survival::{Life, life, unharmed};
-use crate::long;
 use crate::two_nodes;
 
 pub(crate) fn trials() -> Vec<Trial> {

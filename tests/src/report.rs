@@ -59,7 +59,8 @@ pub fn conclude(failed: bool) -> ExitCode {
     eprintln!("longest: {}", longest.collect::<Vec<_>>().join(", "));
     let rows: String = times.iter().map(|(time, name)| format!("{} {name}\n", time.as_secs())).collect();
     if let Some(path) = std::env::var_os(TABLE)
-        && let Err(error) = OpenOptions::new().append(true).create(true).open(&path).and_then(|mut to| to.write_all(rows.as_bytes()))
+        && let Err(error) =
+            OpenOptions::new().append(true).create(true).open(&path).and_then(|mut to| to.write_all(rows.as_bytes()))
     {
         eprintln!("error: the times of the tests cannot be written to {}: {error}", path.display());
         return ExitCode::FAILURE;

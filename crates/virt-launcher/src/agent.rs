@@ -238,8 +238,26 @@ mod properties {
     /// Any document, whose members have the names that are looked for.
     fn document() -> impl Strategy<Value = Value> {
         let name = prop::sample::select(vec![
-            "version", "host-name", "zone", "offset", "name", "hardware-address", "ip-addresses", "ip-address", "user", "domain",
-            "login-time", "mountpoint", "type", "total-bytes", "used-bytes", "disk", "bus-type", "serial", "pretty-name", "id",
+            "version",
+            "host-name",
+            "zone",
+            "offset",
+            "name",
+            "hardware-address",
+            "ip-addresses",
+            "ip-address",
+            "user",
+            "domain",
+            "login-time",
+            "mountpoint",
+            "type",
+            "total-bytes",
+            "used-bytes",
+            "disk",
+            "bus-type",
+            "serial",
+            "pretty-name",
+            "id",
         ]);
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -252,8 +270,9 @@ mod properties {
         leaf.prop_recursive(4, 48, 8, move |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
-                proptest::collection::vec((name.clone(), inner), 0..8)
-                    .prop_map(|members| Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())),
+                proptest::collection::vec((name.clone(), inner), 0..8).prop_map(|members| Value::Object(
+                    members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+                )),
             ]
         })
     }

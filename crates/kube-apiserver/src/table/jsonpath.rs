@@ -208,7 +208,9 @@ mod properties {
 
     #[test]
     fn a_path_of_any_depth_is_read() {
-        for (open, close) in [(".a", ""), ("[0]", ""), ("[*]", ""), ("[?(@", ")]"), ("{", "}"), ("[", "]"), ("['", "']")] {
+        for (open, close) in
+            [(".a", ""), ("[0]", ""), ("[*]", ""), ("[?(@", ")]"), ("{", "}"), ("[", "]"), ("['", "']")]
+        {
             super::all(&(open.repeat(10_000) + &close.repeat(10_000)), &json!({"a": []}));
         }
     }

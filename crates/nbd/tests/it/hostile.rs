@@ -10,12 +10,19 @@ const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let noise = proptest::collection::vec(any::<u8>(), 0..64);
     let data = || proptest::collection::vec(any::<u8>(), 0..32);
-    let option = (prop::sample::select(vec![7u32, 8, 10]), prop::sample::select(vec![1u32, 3, 4, 1 << 31]), any::<Option<u32>>(), data());
+    let option = (
+        prop::sample::select(vec![7u32, 8, 10]),
+        prop::sample::select(vec![1u32, 3, 4, 1 << 31]),
+        any::<Option<u32>>(),
+        data(),
+    );
     let option = option.prop_map(|(option, kind, length, data)| {
         let length = length.unwrap_or(u32::try_from(data.len()).unwrap_or_default());
-        [&OPTION_REPLY.to_be_bytes()[..], &option.to_be_bytes(), &kind.to_be_bytes(), &length.to_be_bytes(), &data].concat()
+        [&OPTION_REPLY.to_be_bytes()[..], &option.to_be_bytes(), &kind.to_be_bytes(), &length.to_be_bytes(), &data]
+            .concat()
     });
-    let part = (any::<bool>(), prop::sample::select(vec![0u16, 1, 2, 5, 1 << 15]), 1u64..4, any::<Option<u32>>(), data());
+    let part =
+        (any::<bool>(), prop::sample::select(vec![0u16, 1, 2, 5, 1 << 15]), 1u64..4, any::<Option<u32>>(), data());
     let part = part.prop_map(|(last, kind, cookie, length, data)| {
         let length = length.unwrap_or(u32::try_from(data.len()).unwrap_or_default());
         let head = [&0x668e_33ef_u32.to_be_bytes()[..], &u16::from(last).to_be_bytes(), &kind.to_be_bytes()].concat();
@@ -28,7 +35,8 @@ fn piece() -> impl Strategy<Value = Vec<u8>> {
 fn opened() -> Vec<u8> {
     let reply = |option: u32, kind: u32, data: &[u8]| {
         let length = u32::try_from(data.len()).unwrap();
-        [&OPTION_REPLY.to_be_bytes()[..], &option.to_be_bytes(), &kind.to_be_bytes(), &length.to_be_bytes(), data].concat()
+        [&OPTION_REPLY.to_be_bytes()[..], &option.to_be_bytes(), &kind.to_be_bytes(), &length.to_be_bytes(), data]
+            .concat()
     };
     let context = [&1u32.to_be_bytes()[..], ALLOCATION.as_bytes()].concat();
     let export = [&0u16.to_be_bytes()[..], &65536u64.to_be_bytes(), &1u16.to_be_bytes()].concat();

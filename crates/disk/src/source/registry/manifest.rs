@@ -190,15 +190,29 @@ mod properties {
     use super::*;
 
     fn document() -> impl Strategy<Value = String> {
-        let leaf = prop_oneof![Just("null".to_owned()), any::<i32>().prop_map(|n| n.to_string()), "[a-z0-9:]{0,80}".prop_map(|t| format!("{t:?}"))];
+        let leaf = prop_oneof![
+            Just("null".to_owned()),
+            any::<i32>().prop_map(|n| n.to_string()),
+            "[a-z0-9:]{0,80}".prop_map(|t| format!("{t:?}"))
+        ];
         let name = prop::sample::select(vec![
-            "manifests", "layers", "config", "digest", "platform", "architecture", "os", "schemaVersion", "Env", "other",
+            "manifests",
+            "layers",
+            "config",
+            "digest",
+            "platform",
+            "architecture",
+            "os",
+            "schemaVersion",
+            "Env",
+            "other",
         ]);
         leaf.prop_recursive(5, 64, 6, move |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..6).prop_map(|items| format!("[{}]", items.join(","))),
                 proptest::collection::btree_map(name.clone(), inner, 0..6).prop_map(|members| {
-                    let members: Vec<String> = members.iter().map(|(name, value)| format!("{name:?}:{value}")).collect();
+                    let members: Vec<String> =
+                        members.iter().map(|(name, value)| format!("{name:?}:{value}")).collect();
                     format!("{{{}}}", members.join(","))
                 }),
             ]
