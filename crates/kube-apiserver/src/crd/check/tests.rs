@@ -60,7 +60,7 @@ fn defaults_are_values_of_their_fields() {
     check(json!({"type": "string", "default": null}), &[]);
     check(
         json!({"type": "integer", "default": 1, "x-kubernetes-validations": [{"rule": "self > 3"}]}),
-        &["s.properties[f].default: Invalid value: 1: failed rule: self > 3"],
+        &["s.properties[f].default: Invalid value: \"integer\": failed rule: self > 3"],
     );
 }
 
