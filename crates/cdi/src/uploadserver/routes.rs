@@ -95,7 +95,8 @@ async fn upload(server: Arc<Server>, way: Way, who: Client, name: Option<String>
     let number = |name: &str| headers.get(name).and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
     let offset = number(UPLOAD_OFFSET).unwrap_or(0);
     // A form's length is not that of its file.
-    let size = number(header::CONTENT_LENGTH.as_str()).filter(|_| !way.form).map(|length| length + offset);
+    let size =
+        number(header::CONTENT_LENGTH.as_str()).filter(|_| !way.form).and_then(|length| length.checked_add(offset));
     let body = match Incoming::new(way, request).await {
         Ok(body) => body,
         Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
