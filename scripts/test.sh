@@ -57,7 +57,7 @@ live=yes
 bin/ferrovirt down --purge >/dev/null 2>&1 || true
 skip=(--skip interrupted)
 if [ "$which" = all ]; then
-    export E2E_ALL=1
+    export E2E_TRIALS=all
     skip=()
 fi
 

@@ -20,8 +20,8 @@ const WIDTH: usize = 400;
 
 /// The kind of a trial that is not always run.
 const LONG: &str = "long";
-/// Set to anything where all trials are to run: `make test-all` does.
-const ALL: &str = "E2E_ALL";
+/// `all` where all trials are to run, as `make test-all` does; `long` where only those that take long are.
+const WHICH: &str = "E2E_TRIALS";
 /// Where the times of trials are appended, for the table at the end of `scripts/test.sh`: one line each, seconds and name.
 const TABLE: &str = "E2E_TIMES";
 
@@ -32,8 +32,14 @@ pub fn long(name: impl Into<String>, run: impl FnOnce() -> Result<()> + Send + '
 
 /// Those of the trials that are to run.
 pub fn selected(trials: Vec<Trial>, arguments: &Arguments) -> Vec<Trial> {
-    let all = arguments.filter.is_some() || std::env::var_os(ALL).is_some();
-    trials.into_iter().filter(|trial| all || trial.kind() != LONG).collect()
+    let which = std::env::var(WHICH).unwrap_or_default();
+    let runs = |long: bool| match which.as_str() {
+        _ if arguments.filter.is_some() => true,
+        "all" => true,
+        "long" => long,
+        _ => !long,
+    };
+    trials.into_iter().filter(|trial| runs(trial.kind() == LONG)).collect()
 }
 
 /// A trial that is reported by `conclude` if it fails.
