@@ -38,7 +38,7 @@ use kit::{
 };
 use kube::{Api, Client, Resource, ResourceExt, discovery::ApiResource, runtime::watcher};
 use prometheus_client::registry::Registry;
-use tokio::time::Instant;
+use tokio::{net::TcpListener, time::Instant};
 
 /// Field manager of everything this operator applies.
 pub const MANAGER: &str = "virt-operator";
@@ -90,25 +90,43 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let ready = Ready::default();
     let operator = Operator::new(client.clone(), images, material.clone());
     let listen = async |port: u16| {
-        let bound = tokio::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port)).await;
+        let bound = TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port)).await;
         bound.map_err(Error::setup("listen"))
     };
-    let (listener, webhooks) = (listen(args.port).await?, listen(args.webhook_port).await?);
+    let listeners = [listen(args.port).await?, listen(args.webhook_port).await?];
     let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let all = Api::<KubeVirt>::all(client.clone());
     let _obeying = tls::follow_optional(&client, all, watcher::Config::default(), vec![config.clone()], asked);
-    let judging = webhook::router(operator.context.kubevirts.clone(), client.clone());
-    let router = health::router(ready.clone()).merge(metrics::router(Registry::default())).merge(judging.clone());
-    let _server = kit::spawn("server", server::serve_tls(listener, config.clone(), router, stop.clone()));
-    let _webhooks = kit::spawn("webhooks", server::serve_tls(webhooks, config, judging, stop.clone()));
-    let remedy = "apply all of kubevirt-operator.yaml, which begins with it";
-    let _defined = served::required(&client, &ApiResource::erase::<KubeVirt>(&()), ready, remedy);
+    let _servers = serve(&operator, listeners, &config, ready.clone(), &stop);
+    let _defined = defined(&client, ready);
     // Renewals do not wait behind whatever else is asked of the API server.
     let apart = kit::client::connect("virt-operator").await.map_err(Error::setup("reach the API server"))?;
     let leader = lease::acquire(apart, &args.namespace, "virt-operator", &args.identity, &stop).await;
     let Ok(leader) = leader else { return Ok(()) };
     let _running = operator.start(&stop);
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+}
+
+/// Serves health, metrics and webhooks on the first listener, and webhooks alone on the second.
+pub fn serve(
+    operator: &Operator,
+    [all, webhooks]: [TcpListener; 2],
+    config: &Arc<tls::Changing>,
+    ready: Ready,
+    stop: &CancellationToken,
+) -> [Task<()>; 2] {
+    let judging = webhook::router(operator.context.kubevirts.clone(), operator.context.client.clone());
+    let router = health::router(ready).merge(metrics::router(Registry::default())).merge(judging.clone());
+    [
+        kit::spawn("server", server::serve_tls(all, config.clone(), router, stop.clone())),
+        kit::spawn("webhooks", server::serve_tls(webhooks, config.clone(), judging, stop.clone())),
+    ]
+}
+
+/// Keeps `ready` while there is a kind by which the product can be asked for, and says what to do while there is none.
+pub fn defined(client: &Client, ready: Ready) -> Task<()> {
+    let remedy = "apply all of kubevirt-operator.yaml, which begins with it";
+    served::required(client, &ApiResource::erase::<KubeVirt>(&()), ready, remedy)
 }
 
 /// The operator before it leads: its stores are filled, nothing is written.

@@ -46,7 +46,8 @@ pub fn render(input: &Input) -> Vec<Value> {
             input,
             admission::OPERATOR_SERVICE,
             "virt-operator",
-            &json!([{ "name": "webhooks", "port": 443, "targetPort": PORT }]),
+            // The operator's Deployment, which is not rendered here, says which of its ports that is.
+            &json!([{ "name": "webhooks", "port": 443, "targetPort": "webhooks" }]),
         ),
         service(input, PROXY, PROXY, &json!([{ "name": "https", "port": 443, "targetPort": PORT }])),
         metrics_service(input),

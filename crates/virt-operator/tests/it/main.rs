@@ -1,27 +1,34 @@
 //! The operator on the real API server in this process; the controllers of workloads are played by the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
+mod defined;
 mod node_agent;
 mod update;
 mod versions;
+mod webhooks;
 
 use std::{fmt::Debug, time::Duration};
 
-use api::kubevirt::v1::KubeVirt;
+use api::kubevirt::{
+    v1::KubeVirt,
+    words::{SIGNER, label},
+};
 use k8s_openapi::{
+    ByteString,
     api::{
         admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
         apps::v1::{DaemonSet, Deployment},
+        certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Node, Secret, Service, ServiceAccount},
+        core::v1::{ConfigMap, Node, Pod, Secret, Service, ServiceAccount},
         rbac::v1::ClusterRole,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kit::{apply::Applied, shutdown::CancellationToken, tls::Material};
 use kube::{
-    Api, Client, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
     runtime::wait::{Condition, await_condition},
 };
 use kube_apiserver::{ApiServer, request::User};
@@ -85,8 +92,24 @@ async fn cluster(client: &Client) -> Api<KubeVirt> {
     let manifests: Vec<_> = manifests.into_iter().filter(|manifest| manifest["kind"] != "Deployment").collect();
     kit::apply::all(client, &Applied::by("test"), &manifests).await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
-    // As virt-handler leaves it.
-    let labels = json!({ "kubernetes.io/hostname": "node1", "kubevirt.io/schedulable": "true", "cpu-model.node.kubevirt.io/Penryn": "true" });
+    // As virt-handler leaves it: some label of each sort.
+    let mut labels = json!({ "kubernetes.io/hostname": "node1" });
+    for label in [label::SCHEDULABLE, label::REALTIME, label::SEV, label::SEV_ES, label::OBSOLETE_HOST_MODEL] {
+        labels[label] = json!("true");
+    }
+    for prefix in [
+        label::CPU_FEATURE_PREFIX,
+        label::CPU_MODEL_PREFIX,
+        label::CPU_MODEL_MIGRATION_PREFIX,
+        label::CPU_TIMER_PREFIX,
+        label::CPU_VENDOR_PREFIX,
+        label::HOST_MODEL_CPU_PREFIX,
+        label::HOST_MODEL_FEATURES_PREFIX,
+        label::HYPERV_PREFIX,
+        label::MACHINE_TYPE_PREFIX,
+    ] {
+        labels[format!("{prefix}x")] = json!("true");
+    }
     let annotations = json!({ "kubevirt.io/heartbeat": "2026-01-01T00:00:00Z" });
     let node = json!({ "metadata": { "name": "node1", "labels": labels, "annotations": annotations } });
     let node = serde_json::from_value(node).unwrap();
@@ -169,11 +192,38 @@ async fn the_product_is_deployed_and_removed() {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     let lease = json!({ "metadata": { "name": "virt-controller" }, "spec": {} });
     leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    for (name, signer) in [("of-a-node-agent", SIGNER), ("of-somebody-else", "example.com/signer")] {
+        let (_, request) = kit::certs::request("virt-handler on node1").unwrap();
+        let spec = CertificateSigningRequestSpec {
+            request: ByteString(request.into_bytes()),
+            signer_name: signer.to_owned(),
+            usages: Some(vec!["client auth".to_owned()]),
+            ..Default::default()
+        };
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+        let request = CertificateSigningRequest { metadata, spec, status: None };
+        requests.create(&PostParams::default(), &request).await.unwrap();
+    }
 
     // Nobody serves the operator's webhook in this test; it would refuse the deletion.
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     validating.delete("virt-operator-validator", &DeleteParams::default()).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let agent = json!({
+        "metadata": { "name": "virt-handler-1", "labels": { "kubevirt.io": "virt-handler" } },
+        "spec": { "containers": [{ "name": "virt-handler", "image": "i" }] },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(agent).unwrap()).await.unwrap();
     kubevirts.delete("kubevirt", &DeleteParams::default()).await.unwrap();
+    // A node agent that still runs would write its node's labels again.
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    wait(&accounts, "kubevirt-handler", "gone", gone).await;
+    let early = await_condition(kubevirts.clone(), "kubevirt", gone);
+    assert!(tokio::time::timeout(Duration::from_secs(1), early).await.is_err(), "the node agent was not waited for");
+    let node = Api::<Node>::all(client.clone()).get("node1").await.unwrap();
+    assert_eq!(node.labels()["kubevirt.io/schedulable"], "true");
+    pods.delete("virt-handler-1", &DeleteParams { grace_period_seconds: Some(0), ..Default::default() }).await.unwrap();
     wait(&kubevirts, "kubevirt", "gone", gone).await;
     let left = ours(&definitions).await;
     assert_eq!(left, 1, "only KubeVirt's own CRD stays");
@@ -181,10 +231,10 @@ async fn the_product_is_deployed_and_removed() {
     assert_eq!(node.labels.unwrap().into_keys().collect::<Vec<_>>(), ["kubernetes.io/hostname"]);
     assert!(node.annotations.unwrap_or_default().is_empty());
     assert!(leases.get_opt("virt-controller").await.unwrap().is_none());
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let left = requests.list_metadata(&ListParams::default()).await.unwrap();
+    assert_eq!(left.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["of-somebody-else"]);
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-    assert!(accounts.get_opt("kubevirt-handler").await.unwrap().is_none());
     assert!(roles.get_opt("kubevirt.io:admin").await.unwrap().is_none());
     for name in ["kubevirt-ca", "kubevirt-export-ca"] {
         assert!(
