@@ -367,6 +367,10 @@ mod tests {
         check("EXPORT_VM_DEF_URI", None);
         check("DEADLINE", Some("2026-01-01T00:00:00Z"));
         assert!(container["volumeMounts"].as_array().unwrap().iter().all(|mount| mount["readOnly"] == true));
+        let resources = json!({
+            "requests": { "cpu": "100m", "memory": "200Mi" }, "limits": { "cpu": "1", "memory": "1Gi" },
+        });
+        assert_eq!(container["resources"], resources);
         assert_eq!(found["spec"]["automountServiceAccountToken"], false);
         assert_eq!(found["spec"]["securityContext"]["supplementalGroups"], json!([DISK_GROUP]));
         assert_eq!(

@@ -205,6 +205,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_container_of_a_launcher_has_a_capability() {
+        let image = json!({ "image": "i", "kernelPath": "/k" });
+        for binding in ["masquerade", "bridge"] {
+            let vmi = json!({ "metadata": { "name": "vm", "namespace": "ns", "uid": "u" }, "spec": {
+                "domain": {
+                    "devices": {
+                        "disks": [{ "name": "root", "disk": {} }], "interfaces": [{ "name": "default", (binding): {} }],
+                    },
+                    "firmware": { "kernelBoot": { "container": image } },
+                },
+                "networks": [{ "name": "default", "pod": {} }],
+                "volumes": [{ "name": "root", "containerDisk": { "image": "i" } }],
+            } });
+            let vmi = serde_json::from_value(vmi).unwrap();
+            let pod = json!(render(&vmi, &Claims::default(), &Settings::of(None, ""), false).unwrap());
+            let all = ["containers", "initContainers"].map(|list| pod["spec"][list].as_array().unwrap());
+            assert_eq!(all.map(Vec::len), [3, 1]);
+            for container in all.into_iter().flatten() {
+                let security = &container["securityContext"];
+                assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }), "{}", container["name"]);
+                assert_eq!(security["allowPrivilegeEscalation"], false, "{}", container["name"]);
+            }
+        }
+    }
+
+    #[test]
     fn a_users_annotations_reach_the_pod_and_replace_none_of_ours() {
         let given = json!({
             "kubevirt.io/test": "test", "kubernetes.io/test": "test", "example.com/note": "n",

@@ -12,6 +12,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, wait};
+use crate::migration::{said, told};
 use crate::snapshot::{api, cut, in_phase, kept, snapshot, volume_snapshot};
 
 async fn clone(cluster: &Cluster, source: Value, more: Value) -> VirtualMachineClone {
@@ -104,6 +105,8 @@ async fn a_source_that_is_not_there_is_waited_for() {
     let pending = says(|status| status.conditions.iter().any(|c| c.reason.as_deref() == Some("Pending")));
     let found = wait(&clones, "copy", "pending", pending).await.unwrap().status.unwrap();
     assert_eq!(found.phase, None);
+    said(&cluster, "copy", &["SourceDoesNotExist"]).await;
+    told(&cluster, "copy", "Source doesnt exist: VirtualMachine default/other").await;
     let mut vm: VirtualMachine = cluster.vms.get("vm").await.unwrap();
     vm.metadata = kube::core::ObjectMeta { name: Some("other".to_owned()), ..Default::default() };
     cluster.vms.create(&PostParams::default(), &vm).await.unwrap();

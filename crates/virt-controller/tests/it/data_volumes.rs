@@ -2,6 +2,8 @@
 
 use api::cdi::v1beta1::{DataSource, DataVolume};
 use api::kubevirt::v1::VirtualMachine;
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::apply::{self, Applied};
 use kube::{
@@ -11,6 +13,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, in_phase, printed, start, wait};
+use crate::snapshot;
 use crate::storage::{claim, on};
 
 /// A machine with a template for its disk.
@@ -154,4 +157,55 @@ async fn a_disk_of_another_namespace_is_copied_only_as_it_was_allowed() {
     cluster.vms.create(&PostParams::default(), &made_of(&by_name)).await.unwrap();
     let made = wait(&data(&cluster), "disk", "made", |found: Option<&DataVolume>| found.is_some()).await.unwrap();
     assert_eq!(serde_json::to_value(&made.spec.source).unwrap(), spelled("another"));
+}
+
+/// Who may not have the source any more, or whose source is gone, gets the data that was kept of the machine and nothing else.
+#[tokio::test]
+async fn what_is_brought_back_is_not_copied_again() {
+    let cluster = with_kinds().await;
+    snapshot::classes(&cluster, "WaitForFirstConsumer").await;
+    named(&cluster, "disk").await;
+    let mut vm =
+        serde_json::to_value(made_of(&json!({ "sourceRef": { "kind": "DataSource", "name": "mine" } }))).unwrap();
+    vm["spec"]["runStrategy"] = json!("Halted");
+    let noted = json!({ "ferrovirt.io/copies-allowed": "persistentvolumeclaims/victim/disk" });
+    vm["metadata"]["annotations"] = noted;
+    cluster.vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
+    wait(&data(&cluster), "disk", "made", |found: Option<&DataVolume>| found.is_some()).await;
+    snapshot::claim(&cluster, "disk").await;
+    tell(&cluster, "Succeeded").await;
+    let kept = snapshot::snapshot(&cluster, json!({})).await;
+    snapshot::cut(&cluster, &snapshot::volume_snapshot(&cluster, &kept).await, true).await;
+    let snapshots: Api<VirtualMachineSnapshot> = snapshot::api(&cluster);
+    wait(&snapshots, "snap", "done", snapshot::in_phase("Succeeded")).await;
+
+    // First the permission goes, then the source.
+    let sources: Api<DataSource> = Api::namespaced(cluster.client.clone(), "default");
+    let restores: Api<VirtualMachineRestore> = snapshot::api(&cluster);
+    for lost in ["permission", "source"] {
+        if lost == "source" {
+            sources.delete("mine", &Default::default()).await.unwrap();
+        } else {
+            let nothing = Patch::Merge(json!({ "metadata": { "annotations": null } }));
+            cluster.vms.patch("vm", &PatchParams::default(), &nothing).await.unwrap();
+        }
+        let restore = json!({ "metadata": { "name": lost }, "spec": {
+            "target": { "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm" },
+            "virtualMachineSnapshotName": "snap",
+        } });
+        let made = restores.create(&PostParams::default(), &serde_json::from_value(restore).unwrap()).await.unwrap();
+        let complete = |found: Option<&VirtualMachineRestore>| {
+            found.is_some_and(|found| found.status.as_ref().is_some_and(|status| status.complete == Some(true)))
+        };
+        wait(&restores, lost, "complete", complete).await;
+        let name = format!("restore-{}-root", made.uid().unwrap());
+        let found = data(&cluster).get(&name).await.unwrap();
+        let spec = serde_json::to_value(&found.spec).unwrap();
+        assert_eq!((&spec["source"], &spec["sourceRef"]), (&json!({ "blank": {} }), &Value::Null), "{lost}");
+        // Its claim is there, out of the snapshot, and is taken as it is.
+        assert_eq!(found.annotations()["cdi.kubevirt.io/storage.prePopulated"], "true", "{lost}");
+        let claims: Api<PersistentVolumeClaim> = snapshot::api(&cluster);
+        let source = claims.get(&name).await.unwrap().spec.unwrap().data_source.unwrap();
+        assert_eq!(source.kind, "VolumeSnapshot", "{lost}");
+    }
 }

@@ -107,7 +107,7 @@ fn uncalled(vmi: Option<&VirtualMachineInstance>) -> bool {
 }
 
 /// Waits until something has been said of the object for each of these reasons.
-async fn said(cluster: &Cluster, about: &str, reasons: &[&str]) {
+pub(crate) async fn said(cluster: &Cluster, about: &str, reasons: &[&str]) {
     let events: Api<Event> = Api::namespaced(cluster.client.clone(), "default");
     let mut missing: Vec<&str> = reasons.to_vec();
     let mut stream = pin!(watcher(events, Config::default()).applied_objects());

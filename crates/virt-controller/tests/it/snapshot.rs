@@ -10,6 +10,8 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 use virt_controller::snapshot::kinds::{VolumeSnapshot, VolumeSnapshotClass};
 use virt_controller::snapshot::plan::PROTECTION;
 
@@ -28,8 +30,8 @@ pub(crate) async fn kept(strategy: &str) -> Cluster {
     kept_on(strategy, "WaitForFirstConsumer").await
 }
 
-async fn kept_on(strategy: &str, binding: &str) -> Cluster {
-    let cluster = start().await;
+/// A class of storage whose driver makes snapshots, and the class of these.
+pub(crate) async fn classes(cluster: &Cluster, binding: &str) {
     let class = json!({ "metadata": { "name": "fast" }, "provisioner": "csi.test", "volumeBindingMode": binding });
     let classes: Api<StorageClass> = Api::all(cluster.client.clone());
     classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
@@ -40,13 +42,23 @@ async fn kept_on(strategy: &str, binding: &str) -> Cluster {
     let resource = ApiResource::erase::<VolumeSnapshotClass>(&());
     let classes: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &resource);
     classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
-    let claim = json!({ "metadata": { "name": "data" }, "spec": {
+}
+
+/// A bound claim of that class.
+pub(crate) async fn claim(cluster: &Cluster, name: &str) {
+    let claim = json!({ "metadata": { "name": name }, "spec": {
         "accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "volumeName": "pv",
         "resources": { "requests": { "storage": "1Gi" } },
     } });
-    let claims = api::<PersistentVolumeClaim>(&cluster);
+    let claims = api::<PersistentVolumeClaim>(cluster);
     claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
-    bind(&cluster, "data", "Bound").await;
+    bind(cluster, name, "Bound").await;
+}
+
+async fn kept_on(strategy: &str, binding: &str) -> Cluster {
+    let cluster = start().await;
+    classes(&cluster, binding).await;
+    claim(&cluster, "data").await;
     let mut vm = serde_json::to_value(on(json!({ "persistentVolumeClaim": { "claimName": "data" } }))).unwrap();
     vm["spec"]["runStrategy"] = json!(strategy);
     let seed = json!({ "name": "seed", "cloudInitNoCloud": { "userData": "x" } });
@@ -310,6 +322,121 @@ async fn a_machine_whose_volume_is_not_there_yet_is_waited_for() {
     assert_eq!(lock_of(&cluster.vms.get("vm").await.unwrap()).0, None);
     bind(&cluster, "data", "Bound").await;
     volume_snapshot(&cluster, &snap).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_nobody_makes_says_so_after_ten_seconds() {
+    let cluster = kept("Halted").await;
+    let snap = snapshot(&cluster, json!({})).await;
+    let begun = Instant::now();
+    let volume = volume_snapshot(&cluster, &snap).await;
+    let says = |why: String| {
+        move |found: Option<&VirtualMachineSnapshot>| {
+            found.is_some_and(|found| {
+                reasons(found) == [format!("Progressing True {why}"), "Ready False Not ready".into()]
+            })
+        }
+    };
+    let snapshots = api::<VirtualMachineSnapshot>(&cluster);
+    let usual = "Source locked and operation in progress";
+    wait(&snapshots, "snap", "under way", says(usual.to_owned())).await;
+    let why = format!(
+        "VolumeSnapshot default/{} is not being made: nothing has answered to it; install the cluster's snapshot \
+         controller, or see whether it and the driver's csi-snapshotter run",
+        volume.name_any()
+    );
+    wait(&snapshots, "snap", "told", says(why)).await;
+    // The moment of creation is known to the second.
+    let waited = begun.elapsed();
+    assert!((Duration::from_secs(9)..Duration::from_secs(12)).contains(&waited), "told after {waited:?}");
+
+    // Somebody takes it up, and takes his time.
+    let taken = Patch::Merge(json!({ "status": { "readyToUse": false } }));
+    let volumes = api::<VolumeSnapshot>(&cluster);
+    volumes.patch_status(&volume.name_any(), &PatchParams::default(), &taken).await.unwrap();
+    wait(&snapshots, "snap", "under way again", says(usual.to_owned())).await;
+    cut(&cluster, &volume, true).await;
+    wait(&snapshots, "snap", "done", in_phase("Succeeded")).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_came_meanwhile_is_the_one_that_is_told_of() {
+    let cluster = kept("Always").await;
+    let pod = cluster.pod().await;
+    cluster.run(&pod, json!({ "running": {} })).await;
+    cluster.guest("Running").await;
+    let snap = snapshot(&cluster, json!({})).await;
+    let volume = volume_snapshot(&cluster, &snap).await;
+    let indicated = |expect: [&'static str; 2]| {
+        move |found: Option<&VirtualMachineSnapshot>| {
+            found.is_some_and(|found| found.status.as_ref().is_some_and(|status| status.indications == expect))
+        }
+    };
+    let snapshots = api::<VirtualMachineSnapshot>(&cluster);
+    wait(&snapshots, "snap", "without an agent", indicated(["NoGuestAgent", "Online"])).await;
+    let connected = json!({ "status": { "conditions": [{ "type": "AgentConnected", "status": "True" }] } });
+    cluster.vmis.patch("vm", &PatchParams::default(), &Patch::Merge(connected)).await.unwrap();
+    let known = |vm: Option<&VirtualMachine>| {
+        let conditions = vm.and_then(|vm| vm.status.as_ref()).map(|status| status.conditions.as_slice());
+        conditions.unwrap_or_default().iter().any(|one| one.type_ == "AgentConnected" && one.status == "True")
+    };
+    wait(&cluster.vms, "vm", "with an agent", known).await;
+    cut(&cluster, &volume, true).await;
+    let done = wait(&snapshots, "snap", "done", in_phase("Succeeded")).await.unwrap().status.unwrap();
+    assert_eq!(done.indications, ["GuestAgent", "Online"]);
+    let told: Vec<&str> = done.source_indications.iter().map(|one| one.indication.as_str()).collect();
+    assert_eq!(told, done.indications);
+}
+
+/// What becomes of a restore whose target runs, where nobody says how long that is waited for, and where somebody does.
+#[tokio::test(start_paused = true)]
+async fn a_target_that_runs_is_waited_for_as_long_as_the_restore_says() {
+    let cluster = kept("Always").await;
+    let pod = cluster.pod().await;
+    cluster.run(&pod, json!({ "running": {} })).await;
+    cluster.guest("Running").await;
+    let snap = snapshot(&cluster, json!({})).await;
+    cut(&cluster, &volume_snapshot(&cluster, &snap).await, true).await;
+    wait(&api::<VirtualMachineSnapshot>(&cluster), "snap", "done", in_phase("Succeeded")).await;
+    let restores = api::<VirtualMachineRestore>(&cluster);
+    let begun = Instant::now();
+    for (name, policy) in [("usual", None), ("at-once", Some("FailImmediate")), ("patient", Some("WaitEventually"))] {
+        let restore = json!({ "metadata": { "name": name }, "spec": {
+            "target": { "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm" },
+            "virtualMachineSnapshotName": "snap", "targetReadinessPolicy": policy,
+        } });
+        restores.create(&PostParams::default(), &serde_json::from_value(restore).unwrap()).await.unwrap();
+    }
+    let says = |kind: &'static str, status: &'static str, why: &'static str| {
+        move |found: Option<&VirtualMachineRestore>| {
+            let conditions = found.and_then(|found| found.status.as_ref()).map(|status| status.conditions.as_slice());
+            let holds = |one: &api::snapshot::v1beta1::Condition| {
+                one.type_ == kind && one.status == status && one.reason.as_deref() == Some(why)
+            };
+            conditions.unwrap_or_default().iter().any(holds)
+        }
+    };
+    let runs = "Restore target VMI must be powered off before restore operation";
+    wait(&restores, "at-once", "given up", says("Failure", "True", runs)).await;
+    let stop = "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore";
+    wait(&restores, "patient", "waiting", says("Progressing", "False", stop)).await;
+    let in_time = "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore, or \
+                   the operation will fail after 5m0s";
+    wait(&restores, "usual", "waiting", says("Progressing", "False", in_time)).await;
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    sleep(Duration::from_secs(280)).await;
+    wait(&restores, "usual", "still waiting", says("Progressing", "False", in_time)).await;
+    let too_late = "Restore target failed to be ready within 5m0s. Please power off the target VM before attempting \
+                    restore";
+    wait(&restores, "usual", "given up", says("Failure", "True", too_late)).await;
+    sleep(Duration::from_secs(600)).await;
+    wait(&restores, "patient", "still waiting", says("Progressing", "False", stop)).await;
+    // Nobody was disturbed meanwhile.
+    assert_eq!(lock_of(&cluster.vms.get("vm").await.unwrap()), (None, None));
+    assert!(cluster.vmis.get("vm").await.unwrap().metadata.deletion_timestamp.is_none());
+    for name in ["usual", "at-once", "patient"] {
+        assert!(restores.get(name).await.unwrap().status.unwrap().restores.is_empty(), "{name}");
+    }
 }
 
 #[tokio::test]

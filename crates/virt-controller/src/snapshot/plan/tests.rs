@@ -70,6 +70,7 @@ fn what_a_guest_says_of_its_snapshot() {
         let mut expect = [expect, "Online"];
         expect.sort_unstable();
         assert_eq!(status.indications, expect);
+        assert!(status.source_indications.iter().map(|one| one.indication.as_str()).eq(expect));
     }
     check((true, false, true), Some("fsfreeze is limited to 10s"), &["GuestAgent", "Online", "QuiesceTimeout"]);
 }
