@@ -19,11 +19,13 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use crate::{Chain, clock, text::printable};
+use crate::{Chain, clock, text::brief};
 
 const FLUSH: Duration = Duration::from_secs(60);
 const FORGET: Duration = Duration::from_secs(600);
 const PENDING: usize = 1024;
+/// Bytes of a reason and of a message at most, as events.k8s.io has it.
+const LONGEST: (usize, usize) = (128, 1024);
 
 struct Record {
     object: ObjectReference,
@@ -64,12 +66,12 @@ impl Recorder {
     }
 
     fn record(&self, object: &ObjectReference, warning: bool, reason: &str, message: String) {
-        // What a guest or an image says is often part of it, and events are read on terminals.
-        let message = printable(&message).into_owned();
-        let record = Record { object: object.clone(), warning, reason: reason.to_owned(), message, at: clock::now() };
+        // What a guest, an image or a tenant says is often part of it, and events are read on terminals.
+        let (reason, message) = (brief(reason, LONGEST.0).into_owned(), brief(&message, LONGEST.1).into_owned());
+        let record = Record { object: object.clone(), warning, reason, message, at: clock::now() };
         // A full channel means the API server is away; an event lost is better than a reconcile blocked.
         if self.send.try_send(record).is_err() {
-            tracing::debug!(reason, "event dropped");
+            tracing::debug!("event dropped");
         }
     }
 }
@@ -172,5 +174,9 @@ mod tests {
         let recorder = Recorder { send };
         recorder.warning(&ObjectReference::default(), "SyncFailed", "QEMU says: \x1b[2J\u{202e}ok");
         assert_eq!(receive.try_recv().unwrap().message, "QEMU says: \\u001b[2J\\u202eok");
+        // Events that tenants wrote are passed on with their reasons.
+        recorder.warning(&ObjectReference::default(), "\x1b]0;title\x07", "x".repeat(1 << 20));
+        let record = receive.try_recv().unwrap();
+        assert_eq!((record.reason.as_str(), record.message.len()), ("\\u001b]0;title\\u0007", 1024));
     }
 }

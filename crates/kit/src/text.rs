@@ -19,6 +19,23 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Bytes that a status says of one thing at most.
+pub const STATUS: usize = 4096;
+
+/// [`printable`], and of a text longer than `most` bytes only its beginning: who wrote it does not decide how much is stored and shown.
+pub fn brief(text: &str, most: usize) -> Cow<'_, str> {
+    const REST: &str = "…";
+    let shown = printable(text);
+    if shown.len() <= most {
+        return shown;
+    }
+    let mut end = most.saturating_sub(REST.len());
+    while !shown.is_char_boundary(end) {
+        end -= 1;
+    }
+    Cow::Owned(format!("{}{REST}", &shown[..end]))
+}
+
 fn is_obeyed(c: char) -> bool {
     let turns = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     turns || matches!(c, '\u{2028}' | '\u{2029}') || (c.is_control() && c != '\n' && c != '\t')
@@ -39,6 +56,21 @@ mod tests {
         // The same in one byte of the C1 set, and text that reads backwards.
         check("\u{9b}31m", "\\u009b31m");
         check("a\u{202e}b\u{2066}c", "a\\u202eb\\u2066c");
+    }
+
+    #[test]
+    fn nobody_decides_how_long_his_words_are() {
+        let check = |text: &str, most: usize, expect: &str| {
+            let shown = brief(text, most);
+            assert_eq!(shown, expect);
+            assert!(shown.len() <= most && brief(&shown, most) == shown, "{shown}");
+        };
+        check("short", 5, "short");
+        check("shorter", 6, "sho…");
+        // What is written out is counted as it is written, and no character is cut in two.
+        check("\x1b[2J", 6, "\\u0…");
+        check("größer", 7, "grö…");
+        check("größer", 6, "gr…");
     }
 
     #[test]

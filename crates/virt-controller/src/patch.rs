@@ -1,14 +1,35 @@
 //! The smallest merge patch between two states. Pure.
 
+use kit::text::{STATUS, brief};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The fields of `new` that differ from `old`, at any depth, and null for those that are gone; none when nothing differs.
-/// Lists are sent whole.
+/// Fields that quote guests, registries and other objects of tenants; statuses are read on terminals.
+const QUOTING: [&str; 3] = ["message", "reason", "failureReason"];
+
+/// The fields of the status `new` that differ from `old`, at any depth, and null for those that are gone; none when nothing
+/// differs. Lists are sent whole. What is quoted in `new` is made fit for a terminal first.
 pub fn changed<T: Serialize>(old: &T, new: &T) -> Option<Value> {
-    match (serde_json::to_value(old), serde_json::to_value(new)) {
-        (Ok(Value::Object(old)), Ok(Value::Object(new))) => fields(&old, new),
+    let mut new = serde_json::to_value(new).ok()?;
+    write_out(&mut new);
+    match (serde_json::to_value(old), new) {
+        (Ok(Value::Object(old)), Value::Object(new)) => fields(&old, new),
         _ => None,
+    }
+}
+
+fn write_out(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(write_out),
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(text) if QUOTING.contains(&key.as_str()) => *text = brief(text, STATUS).into_owned(),
+                    value => write_out(value),
+                }
+            }
+        }
+        _ => {}
     }
 }
 
@@ -47,5 +68,24 @@ mod tests {
         assert_eq!(changed(&old, &new), Some(json!({ "b": { "x": 3, "y": null }, "c": [1, 2], "d": null })));
         let (deep, deeper) = (json!({ "a": { "b": { "c": 1 }, "d": 2 } }), json!({ "a": { "b": {}, "d": 2 } }));
         assert_eq!(changed(&deep, &deeper), Some(json!({ "a": { "b": { "c": null } } })));
+    }
+
+    #[test]
+    fn what_is_quoted_moves_no_cursor_and_is_not_endless() {
+        let evil = "manifest unknown: \x1b[2J\u{202e}";
+        let status = |text: &str| {
+            json!({
+                "conditions": [{ "type": "Ready", "reason": text, "message": text }], "error": { "message": text },
+                "migrationState": { "failureReason": text },
+            })
+        };
+        let written = changed(&json!({}), &status(evil)).unwrap();
+        assert_eq!(written, status("manifest unknown: \\u001b[2J\\u202e"));
+        // As it was written it stays.
+        assert_eq!(changed(&written, &status(evil)), None);
+        let long = changed(&json!({}), &status(&"x".repeat(1 << 20))).unwrap();
+        assert_eq!(long["error"]["message"].as_str().map(str::len), Some(STATUS));
+        // Names are what they are.
+        assert_eq!(changed(&json!({}), &json!({ "name": evil })), Some(json!({ "name": evil })));
     }
 }

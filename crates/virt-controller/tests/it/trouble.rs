@@ -38,6 +38,24 @@ async fn an_image_that_does_not_exist() {
     assert_eq!(condition(&vmi, "Synchronized"), Some(expect));
 }
 
+/// A registry answers with what clears the screen of whoever asks why.
+#[tokio::test]
+async fn what_a_registry_says_moves_no_cursor() {
+    let cluster = start().await;
+    cluster.vms.create(&PostParams::default(), &machine("Always")).await.unwrap();
+    let pod = cluster.pod().await;
+    let evil = format!("denied: \u{1b}[2J\u{9b}31m\u{202e}{}", "x".repeat(1 << 16));
+    cluster.run(&pod, json!({ "waiting": { "reason": "ErrImagePull", "message": evil } })).await;
+    let vm = wait(&cluster.vms, "vm", "in trouble", printed("ErrImagePull")).await.unwrap();
+    let (vm, vmi) = (json!(vm), json!(cluster.vmis.get("vm").await.unwrap()));
+    for status in [&vm["status"], &vmi["status"]] {
+        let conditions = status["conditions"].as_array().unwrap();
+        let told = conditions.iter().find(|one| one["type"] == "Synchronized").unwrap()["message"].as_str().unwrap();
+        assert!(told.starts_with("container compute: denied: \\u001b[2J\\u009b31m\\u202exxx"), "{told:.60}");
+        assert!(told.len() <= 4096, "{} bytes", told.len());
+    }
+}
+
 #[tokio::test]
 async fn a_launcher_that_dies_is_tried_again_after_a_while() {
     let cluster = start().await;

@@ -4,6 +4,7 @@ use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationS
 use domain::{MigrationMode, MigrationOutcome};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::text::{STATUS, brief};
 
 use super::plan::{self, Leaving};
 use super::uid;
@@ -75,12 +76,17 @@ fn completed(state: &mut State, now: Timestamp) {
     state.end_timestamp = Some(Time(now));
 }
 
+/// QEMU, the other node's launcher and the guest may be quoted in it, and it is read on terminals.
+fn legible(why: &str) -> String {
+    brief(why, STATUS).into_owned()
+}
+
 /// As upstream has it, a migration that failed is also completed.
 fn failed(state: &mut State, why: &str, now: Timestamp) {
     state.start_timestamp.get_or_insert(Time(now));
     state.completed = Some(true);
     state.failed = Some(true);
-    state.failure_reason = Some(why.to_owned());
+    state.failure_reason = Some(legible(why));
     state.end_timestamp = Some(Time(now));
 }
 
@@ -118,7 +124,7 @@ pub(crate) fn target(vmi: &VirtualMachineInstance, state: &State, known: &Ready,
     }
     if let Some(why) = &known.unfit {
         // virt-controller concludes it, once the launcher has ended.
-        wanted.failure_reason = Some(why.clone());
+        wanted.failure_reason = Some(legible(why));
     }
     if known.arrived {
         wanted.target_node_domain_detected = Some(true);
@@ -194,6 +200,9 @@ mod tests {
         check(json!({"failed": true}), &failed, json!({}));
         let refused = Leaving { heard: true, refused: Some("no".into()), ..Leaving::default() };
         check(json!({}), &refused, json!({"completed": true, "failed": true, "failureReason": "no"}));
+        let evil = Leaving { heard: true, refused: Some("no\x1b[2J\u{202e}".into()), ..Leaving::default() };
+        let shown = json!({"completed": true, "failed": true, "failureReason": "no\\u001b[2J\\u202e"});
+        check(json!({}), &evil, shown);
     }
 
     #[test]
@@ -218,9 +227,9 @@ mod tests {
         assert_eq!(wanted.target_node_address.as_deref(), Some("10.0.0.1"));
         assert_eq!(json!(wanted.target_direct_migration_node_ports), json!({"8187": 0}));
         assert!(!takes_over(&wanted, &listens));
-        let unfit = Ready { unfit: Some("too small".into()), ..listens.clone() };
+        let unfit = Ready { unfit: Some("too \rsmall".into()), ..listens.clone() };
         let refused = target(&vmi, &wanted, &unfit, now());
-        assert_eq!((refused.failure_reason.as_deref(), refused.failed), (Some("too small"), None));
+        assert_eq!((refused.failure_reason.as_deref(), refused.failed), (Some("too \\u000dsmall"), None));
         let arrived = Ready { arrived: true, ..listens };
         let wanted = target(&vmi, &wanted, &arrived, now());
         assert_eq!(wanted.target_node_domain_detected, Some(true));

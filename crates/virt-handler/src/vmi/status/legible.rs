@@ -1,7 +1,7 @@
 //! What a guest, its agent or QEMU says is written into the status fit for the terminals it will be read on.
 
 use api::kubevirt::v1::VirtualMachineInstanceStatus;
-use kit::text::printable;
+use kit::text::{STATUS, brief};
 
 /// Writes out what a terminal would obey, wherever the text is not our own.
 pub(super) fn write_out(status: &mut VirtualMachineInstanceStatus) {
@@ -33,7 +33,7 @@ pub(super) fn write_out(status: &mut VirtualMachineInstanceStatus) {
         texts.extend(all.into_iter().flatten());
     }
     for text in texts {
-        let shown = printable(text);
+        let shown = brief(text, STATUS);
         if shown != *text {
             *text = shown.into_owned();
         }
@@ -64,5 +64,8 @@ mod tests {
         let once = status.clone();
         write_out(&mut status);
         assert_eq!(status, once);
+        status.reason = Some("x".repeat(1 << 20));
+        write_out(&mut status);
+        assert_eq!(status.reason.map(|reason| reason.len()), Some(STATUS));
     }
 }
