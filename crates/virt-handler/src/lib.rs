@@ -145,6 +145,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
 
     let machine = node::Machine { capabilities, kvm, realtime: node::is_realtime() };
     node::keep(&client, &args.node_name, &machine, &context.recorder, &stop).await;
+    network::forget_now(&context.records, &context.pods);
     Ok(())
 }
 

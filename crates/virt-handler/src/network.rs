@@ -12,5 +12,5 @@ mod apply;
 mod observe;
 mod plan;
 
-pub(crate) use apply::{Plugged, announce, forget_gone, plug};
+pub(crate) use apply::{Plugged, announce, forget_gone, forget_now, plug};
 pub(crate) use plan::is_secondary;

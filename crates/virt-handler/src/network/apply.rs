@@ -91,10 +91,15 @@ pub(crate) async fn announce(plugged: &Plugged, launcher: &Launcher) -> Result<(
 /// Forgets what the links of pods were that the kubelet has removed, now and again.
 pub(crate) async fn forget_gone(records: PathBuf, pods: Pods) {
     loop {
-        if let Err(error) = forget(&records, &pods) {
-            tracing::warn!(%error, "records of pods that are gone stay");
-        }
+        forget_now(&records, &pods);
         tokio::time::sleep(FORGET).await;
+    }
+}
+
+/// The same at once: nobody may come after this process who would.
+pub(crate) fn forget_now(records: &Path, pods: &Pods) {
+    if let Err(error) = forget(records, pods) {
+        tracing::warn!(%error, "records of pods that are gone stay");
     }
 }
 
@@ -257,18 +262,36 @@ mod tests {
         check(0, "eth0", [2, 0, 0, 0, 0, 1], &["10.244.0.7"]);
         check(1, "pod16477688c0e", [2, 0, 0, 0, 0, 7], &["10.9.0.2", "fe80::7"]);
     }
-    #[test]
-    fn records_go_with_their_pods() {
-        let dir = std::env::temp_dir().join(format!("records-{}", std::process::id()));
-        let (records, pods) = (dir.join("records"), dir.join("pods"));
+
+    /// A directory with records of two pods, one of which there is.
+    fn recorded(name: &str) -> (PathBuf, PathBuf, PathBuf) {
+        let dir = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         for made in ["records/there", "records/gone", "pods/there"] {
             std::fs::create_dir_all(dir.join(made)).unwrap();
             std::fs::write(dir.join(made).join("eth0.json"), "{}").unwrap();
         }
+        (dir.join("records"), dir.join("pods"), dir)
+    }
+
+    #[test]
+    fn records_go_with_their_pods() {
+        let (records, pods, dir) = recorded("records");
         assert!(forget(&records, &Pods::at(dir.join("nowhere"))).is_err());
         forget(&records, &Pods::at(pods.clone())).unwrap();
         assert!(records.join("there/eth0.json").exists() && !records.join("gone").exists());
         forget(&dir.join("none"), &Pods::at(pods)).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_an_instance_that_is_gone_nothing_stays_on_the_node() {
+        let (records, pods, dir) = recorded("forgotten");
+        let _forgetting = kit::spawn("records", forget_gone(records.clone(), Pods::at(pods.clone())));
+        tokio::time::sleep(FORGET / 2).await;
+        assert!(records.join("there").exists() && !records.join("gone").exists());
+        std::fs::remove_dir_all(pods.join("there")).unwrap();
+        tokio::time::sleep(FORGET).await;
+        assert_eq!(std::fs::read_dir(&records).unwrap().count(), 0);
         std::fs::remove_dir_all(dir).unwrap();
     }
 }
