@@ -11,6 +11,7 @@ use std::pin::pin;
 use api::cdi::words::annotation;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Event, ObjectReference, PersistentVolumeClaim};
+use kit::text::{STATUS, brief};
 use kit::{Chain, Task, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -90,8 +91,7 @@ async fn relay(context: &Context, event: &Event) -> Result<(), Error> {
         let ours = !receivers.is_empty() || claim.annotations().contains_key(annotation::POPULATOR_KIND);
         waits = Some(claim).filter(|claim| ours && !is_bound(claim) && event.type_.as_deref() == Some("Warning"));
     }
-    let reason = event.reason.clone().unwrap_or_default();
-    let message = event.message.clone().unwrap_or_default();
+    let (reason, message) = (quoted(event.reason.as_deref()), quoted(event.message.as_deref()));
     for receiver in receivers {
         tell(context, &receiver, event, &reason, passed_on(&key.name, &message));
     }
@@ -100,6 +100,11 @@ async fn relay(context: &Context, event: &Event) -> Result<(), Error> {
         Some(claim) if component(event) != Some("cdi-controller") => unbound(context, &claim, &reason, &message).await,
         _ => Ok(()),
     }
+}
+
+/// Whoever lives in the namespace may have written it.
+fn quoted(text: Option<&str>) -> String {
+    brief(text.unwrap_or_default(), STATUS).into_owned()
 }
 
 fn component(event: &Event) -> Option<&str> {
@@ -159,6 +164,12 @@ pub async fn bound(context: &Context, claim: &PersistentVolumeClaim) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tenants_event_moves_no_cursor() {
+        assert_eq!(quoted(Some("a\x1b]0;title\x07")), "a\\u001b]0;title\\u0007");
+        assert_eq!(quoted(Some(&"x".repeat(1 << 20))).len(), STATUS);
+    }
 
     #[test]
     fn a_message_names_whom_it_is_of_once() {

@@ -2,6 +2,7 @@
 
 use api::cdi::words::annotation;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PersistentVolumeClaim, Pod};
+use kit::text::{STATUS, brief};
 use kube::ResourceExt;
 use serde_json::Value;
 
@@ -53,7 +54,8 @@ pub fn seen(claim: &PersistentVolumeClaim, pod: &Pod) -> Seen {
 
     let mut seen = Seen::default();
     let mut say = |key: &str, value: &str| {
-        seen.annotations.insert(key.to_owned(), Some(value.to_owned()));
+        // Servers and images are quoted in it.
+        seen.annotations.insert(key.to_owned(), Some(brief(value, STATUS).into_owned()));
     };
     let restarts = worker.map_or(0, |worker| worker.restart_count);
     let before: i32 = noted(claim, annotation::POD_RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -270,6 +272,9 @@ mod tests {
         check("Running", json!({ "waiting": {} }), lost, ("Running", "ImagePullFailed", nowhere), false);
         let raw = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": "panicked" } });
         check("Failed", raw, json!({}), ("Failed", "Error", "panicked"), false);
+        // A registry answers with what clears the screen of whoever asks why.
+        let evil = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": message("denied: \x1b[2J\u{202e}") } });
+        check("Failed", evil, json!({}), ("Failed", "Error", "denied: \\u001b[2J\\u202e"), false);
     }
 
     #[test]
