@@ -31,7 +31,7 @@ fn kernel_boot_runs() -> Result<()> {
     let pod = space.kubectl(&["get", "pod", "-l", "kubevirt.io=virt-launcher", "-o", "name"])?;
     let look = "virsh -c 'qemu+unix:///session?socket=/var/run/libvirt/virtqemud-sock' list --name && ps";
     let within = ["exec", pod.trim(), "-c", "compute", "--"];
-    let seen = space.kubectl(&[&within[..], &["sh", "-c", look]].concat())?;
+    let seen = space.kubectl(&[&within[..], &["bash", "-c", look]].concat())?;
     ensure!(seen.contains("_kernel") && seen.contains("qemu-system"), "{seen}");
     // Of its own, as clients of KubeVirt call it: a shell of busybox would take the one it has.
     let owner = space.kubectl(&[&within[..], &["stat", "--printf=%U", "/etc/passwd"]].concat())?;

@@ -49,10 +49,11 @@ impl Image {
 
 const COMPONENT_PACKAGES: [&str; 7] =
     ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static", "e2fsprogs", "curl"];
-const LAUNCHER_PACKAGES: [&str; 15] = [
+const LAUNCHER_PACKAGES: [&str; 16] = [
     "libc6",
     "libgcc-s1",
     "busybox-static",
+    "bash",
     "coreutils",
     "qemu-system-x86",
     "qemu-utils",
@@ -94,7 +95,7 @@ const COMPONENTS: [&str; 20] = [
 const ASKING: [&str; 3] = ["virt-probe", "virt-freezer", "virt-node-capabilities"];
 
 /// Applets that make `kubectl exec` useful.
-const APPLETS: [&str; 44] = [
+const APPLETS: [&str; 52] = [
     "sh",
     "ls",
     "cat",
@@ -139,6 +140,14 @@ const APPLETS: [&str; 44] = [
     "pidof",
     "dd",
     "nslookup",
+    "nsenter",
+    "chmod",
+    "ln",
+    "mv",
+    "tee",
+    "timeout",
+    "nc",
+    "netstat",
 ];
 
 /// Firmware that QEMU ships for machines other than x86.
@@ -270,6 +279,9 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
         "usr/bin/virsh",
         // That of busybox knows fewer options.
         "usr/bin/stat",
+        // What clients of KubeVirt run in a launcher, they run with it; Debian has moved it.
+        "bin/bash",
+        "usr/bin/bash",
         "usr/bin/qemu-system-x86_64",
         "usr/bin/qemu-img",
         "usr/bin/qemu-io",
