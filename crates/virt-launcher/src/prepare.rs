@@ -342,3 +342,38 @@ fn write(
         })
         .map_err(|source| Error::Write { volume: volume.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The size of the disk that an empty disk of this capacity is.
+    fn size(capacity: &str) -> Result<u64, Error> {
+        let run = tempfile::tempdir().unwrap();
+        let volume = json!({ "name": "scratch", "emptyDisk": { "capacity": capacity } });
+        let volume = serde_json::from_value(volume).unwrap();
+        let found = resolve(&VirtualMachineInstance::default(), &volume, &Dirs::below(run.path()))?;
+        let file = File::open(&found.path).unwrap();
+        Ok(disk::inspect(&file, file.metadata().unwrap().len()).unwrap().virtual_size)
+    }
+
+    #[test]
+    fn empty_disks_are_whole_mebibytes() {
+        const MIB: u64 = 1 << 20;
+        let check = |capacity: &str, expect: u64| assert_eq!(size(capacity).unwrap(), expect, "{capacity}");
+        check("2Gi", 2048 * MIB);
+        // 2Gi and some bytes, and what ends a byte before the next mebibyte.
+        check("2147483749", 2048 * MIB);
+        check("2148532223", 2048 * MIB);
+        check("2148532224", 2049 * MIB);
+        check("1G", 953 * MIB);
+        check("1Mi", MIB);
+        // There is no whole one in it.
+        check("512Ki", MIB / 2);
+        for capacity in ["0", "much"] {
+            assert!(matches!(size(capacity), Err(Error::Capacity { .. })), "{capacity}");
+        }
+    }
+}

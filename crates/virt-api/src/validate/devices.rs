@@ -168,7 +168,7 @@ fn firmware(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Caus
     let Some(container) = &kernel.container else {
         if kernel.kernel_args.as_ref().is_some_and(|args| !args.is_empty()) {
             let message = "kernel arguments cannot be provided without an external kernel";
-            causes.push(invalid(field, message.to_owned()));
+            causes.push(invalid(format!("{field}.kernelArgs"), message.to_owned()));
         }
         return;
     };

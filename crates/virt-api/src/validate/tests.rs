@@ -350,7 +350,27 @@ fn firmware() {
         )],
     );
     check(&format!("{SPEC}/domain/firmware"), json!({ "bootloader": { "efi": { "secureBoot": false } } }), &[]);
+    check(
+        &format!("{SPEC}/domain/firmware"),
+        json!({ "kernelBoot": { "kernelArgs": "console=ttyS0" } }),
+        &[(
+            "spec.template.spec.domain.firmware.kernelBoot.kernelArgs",
+            "kernel arguments cannot be provided without an external kernel",
+        )],
+    );
+    check(&format!("{SPEC}/domain/firmware"), json!({ "kernelBoot": { "kernelArgs": "" } }), &[]);
     let field = "spec.template.spec.domain.firmware.kernelBoot.container";
+    let container = json!({ "image": "i", "kernelPath": "/boot/vmlinuz" });
+    let boot = json!({ "container": container, "kernelArgs": "quiet" });
+    check(&format!("{SPEC}/domain/firmware"), json!({ "kernelBoot": boot }), &[]);
+    check(
+        &format!("{SPEC}/domain/firmware"),
+        json!({ "kernelBoot": { "container": { "image": "i", "initrdPath": "boot/initrd" } } }),
+        &[(
+            &format!("{field}.initrdPath"),
+            &format!("{field}.initrdPath \"boot/initrd\" must be an absolute path without \"..\""),
+        )],
+    );
     check(
         &format!("{SPEC}/domain/firmware"),
         json!({ "kernelBoot": { "container": { "image": "" } } }),
