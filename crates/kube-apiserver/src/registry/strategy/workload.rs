@@ -242,4 +242,39 @@ mod tests {
         check(json!([{"name": "other", "emptyDir": {}}]), &[]);
         check(json!([{"name": "other", "emptyDir": {}}, {"name": "data", "emptyDir": {}}]), &[]);
     }
+
+    #[test]
+    fn rolling_updates_can_move() {
+        #[track_caller]
+        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+        fn check(strategy: Value, expect: &[&str]) {
+            let mut causes = Vec::new();
+            deployment(&Field::new("spec", &json!({"strategy": strategy})), &mut causes);
+            let got: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+            assert_eq!(got, expect);
+        }
+        let rolling = |surge: Value, unavailable: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
+        check(rolling(json!("25%"), json!("25%")), &[]);
+        check(rolling(json!(0), json!(1)), &[]);
+        check(rolling(json!("150%"), json!(0)), &[]);
+        check(
+            rolling(json!(0), json!("0%")),
+            &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"0%\": may not be 0 when `maxSurge` is 0"],
+        );
+        check(
+            rolling(json!(1), json!("101%")),
+            &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"101%\": must not be greater than 100%"],
+        );
+        check(json!({"type": "Recreate"}), &[]);
+        check(
+            json!({"type": "Recreate", "rollingUpdate": {}}),
+            &["spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate'"],
+        );
+        check(
+            json!({"type": "Rolling"}),
+            &[
+                "spec.strategy: Unsupported value: {\"type\":\"Rolling\"}: supported values: \"Recreate\", \"RollingUpdate\"",
+            ],
+        );
+    }
 }

@@ -241,6 +241,47 @@ fn complete_term(term: &mut Value, labels: &Value) {
 mod tests {
     use super::*;
 
+    #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+    fn check(spec: Value, expect: &[&str]) {
+        let mut causes = Vec::new();
+        all(&Field::new("spec", &spec), &mut causes);
+        let found: Vec<_> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn places() {
+        check(
+            json!({"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoSchedule"}]}),
+            &[],
+        );
+        check(
+            json!({"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 5, "effect": "NoSchedule"}]}),
+            &[
+                "spec.tolerations[0].effect: Invalid value: \"NoSchedule\": effect must be 'NoExecute' when `tolerationSeconds` is set",
+            ],
+        );
+        let spread = |skew: i64| json!({"maxSkew": skew, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"});
+        check(json!({"topologySpreadConstraints": [spread(1)]}), &[]);
+        check(
+            json!({"topologySpreadConstraints": [spread(0), spread(1)]}),
+            &[
+                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
+                "spec.topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{zone, DoNotSchedule}\"",
+            ],
+        );
+        let near = |weight: i64, key: &str| json!({"affinity": {"podAffinity": {PREFERRED: [{"weight": weight, "podAffinityTerm": {"topologyKey": key}}]}}});
+        check(near(1, "zone"), &[]);
+        check(near(100, "zone"), &[]);
+        let at = format!("spec.affinity.podAffinity.{PREFERRED}[0]");
+        check(near(101, "zone"), &[&format!("{at}.weight: Invalid value: 101: must be in the range 1-100")]);
+        let mut causes = Vec::new();
+        all(&Field::new("spec", &near(1, "")), &mut causes);
+        let said = format!("{}: {}", causes[0].field, causes[0].message);
+        assert_eq!(said, format!("{at}.podAffinityTerm.topologyKey: Required value: can not be empty"));
+    }
+
     #[test]
     fn label_keys_become_part_of_the_selector() {
         let term = json!({"topologyKey": "zone", "labelSelector": {}, "matchLabelKeys": ["app", "absent"], "mismatchLabelKeys": ["tenant"]});
