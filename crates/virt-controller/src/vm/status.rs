@@ -64,8 +64,9 @@ pub fn status(
     status
 }
 
+/// The phase is told by the node, and readiness by the pod: a guest that has just ended may still be said to be ready.
 fn ready(vmi: &VirtualMachineInstance) -> bool {
-    find(vmi, condition::READY).is_some_and(|(value, _)| value == "True")
+    !is_final(vmi) && find(vmi, condition::READY).is_some_and(|(value, _)| value == "True")
 }
 
 fn find<'a>(vmi: &'a VirtualMachineInstance, kind: &str) -> Option<(&'a str, &'a str)> {
@@ -88,14 +89,14 @@ fn conditions(
     let instance =
         vmi.and_then(|vmi| vmi.status.as_ref()).map(|status| status.conditions.as_slice()).unwrap_or_default();
     match instance.iter().find(|c| c.type_ == condition::READY) {
-        Some(ready) => {
-            set(held, condition::READY, &ready.status, ready.reason.as_deref(), ready.message.as_deref(), &now);
+        Some(told) if told.status != "True" || vmi.is_some_and(ready) => {
+            set(held, condition::READY, &told.status, told.reason.as_deref(), told.message.as_deref(), &now);
         }
-        None if vmi.is_some() => {
+        _ if vmi.is_some() => {
             let (reason, message) = ("GuestNotRunning", "Guest VM is not reported as running");
             set(held, condition::READY, "False", Some(reason), Some(message), &now);
         }
-        None => {
+        _ => {
             let (reason, message) = ("VMINotExists", "VMI does not exist");
             set(held, condition::READY, "False", Some(reason), Some(message), &now);
         }
@@ -199,6 +200,8 @@ mod tests {
         let status = status(&vm, vmi.as_ref(), plan, &Facts::default(), Timestamp::UNIX_EPOCH);
         assert_eq!((status.printable_status.as_deref(), status.ready), (Some(word), Some(ready)));
         assert_eq!(status.created, Some(vmi.is_some()));
+        let told = status.conditions.iter().find(|one| one.type_ == "Ready").map(|one| one.status == "True");
+        assert_eq!(told, Some(ready), "the condition says what the field says");
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
@@ -231,6 +234,7 @@ mod tests {
         let lost = json!([{ "type": "Ready", "status": "False", "reason": "NodeUnresponsive" }]);
         check(vmi("Running", lost), &none, "Unknown", false);
         check(vmi("Succeeded", json!([])), &none, "Stopped", false);
+        check(vmi("Succeeded", json!([{ "type": "Ready", "status": "True" }])), &none, "Stopped", false);
         let crashed = Plan {
             failure: Some(api::kubevirt::v1::VirtualMachineStartFailure {
                 consecutive_fail_count: Some(1),
