@@ -2,6 +2,7 @@
 
 mod access;
 mod controllers;
+mod machines;
 mod objects;
 mod streams;
 mod watching;
@@ -76,6 +77,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let groups = [
         ("access", access::TESTS),
         ("controllers", controllers::TESTS),
+        ("machines", machines::TESTS),
         ("objects", objects::TESTS),
         ("streams", streams::TESTS),
         ("watching", watching::TESTS),
