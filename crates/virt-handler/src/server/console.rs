@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use api::kubevirt::v1::VirtualMachineInstance;
 use axum::extract::ws::{CloseFrame, Message, WebSocketUpgrade, close_code};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -37,7 +38,7 @@ const TAKEN: &str = "another user took the console over";
 const STALLED: Duration = Duration::from_secs(300);
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the outcome of a migration is waited for, and how often it is looked for.
-const OUTCOME: Duration = Duration::from_secs(10);
+const OUTCOME: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Who uses which console.
@@ -121,16 +122,24 @@ async fn attach(
 async fn has_moved(context: &Context, key: &Key) -> bool {
     let deadline = Instant::now() + OUTCOME;
     loop {
-        let Some(vmi) = context.vmis.get(key) else { return true };
-        let Some(guest) = context.guest(key) else { return migration::plan::has_left(&vmi, &context.node) };
-        let outcome = guest.migration().1.and_then(|progress| progress.outcome);
-        if outcome == Some(MigrationOutcome::Moved) || migration::plan::has_left(&vmi, &context.node) {
-            return true;
+        let outcome = context.guest(key).and_then(|guest| guest.migration().1).and_then(|progress| progress.outcome);
+        match goes_on(context.vmis.get(key).as_deref(), outcome.as_ref(), &context.node) {
+            Some(known) => return known,
+            None if Instant::now() >= deadline => return false,
+            None => sleep(LOOK).await,
         }
-        if !migration::plan::is_leaving(&vmi, &context.node) || outcome.is_some() || Instant::now() >= deadline {
-            return false;
-        }
-        sleep(LOOK).await;
+    }
+}
+
+/// Whether a guest whose console on `node` has closed goes on elsewhere, once that is known. The launcher it leaves may be gone
+/// before the instance says where the guest is.
+fn goes_on(vmi: Option<&VirtualMachineInstance>, outcome: Option<&MigrationOutcome>, node: &str) -> Option<bool> {
+    let Some(vmi) = vmi else { return Some(true) };
+    match outcome {
+        Some(MigrationOutcome::Moved) => Some(true),
+        _ if migration::plan::has_left(vmi, node) => Some(true),
+        None if migration::plan::is_leaving(vmi, node) => None,
+        _ => Some(false),
     }
 }
 
@@ -213,6 +222,34 @@ mod tests {
         second.cancel();
         assert!(consoles.take(key(), true).is_some(), "free again");
     }
+
+    #[test]
+    fn a_console_that_closes_in_a_migration_waits_for_how_that_ended() {
+        let check = |state: serde_json::Value, outcome: Option<MigrationOutcome>, expect: Option<bool>| {
+            let vmi = serde_json::json!({ "status": { "migrationState": state } });
+            let vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+            assert_eq!(goes_on(Some(&vmi), outcome.as_ref(), "here"), expect, "{state} {outcome:?}");
+        };
+        let state = |more: serde_json::Value| {
+            let mut state = serde_json::json!({ "migrationUid": "m", "sourceNode": "here", "targetNode": "there" });
+            state.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+            state
+        };
+        let began = "2026-01-01T00:00:00Z";
+        let (leaving, left) = (
+            state(serde_json::json!({ "startTimestamp": began })),
+            state(serde_json::json!({ "startTimestamp": began, "endTimestamp": began, "completed": true })),
+        );
+        check(serde_json::Value::Null, None, Some(false));
+        // The launcher may have gone already, and what it told with it.
+        check(leaving.clone(), None, None);
+        check(leaving.clone(), Some(MigrationOutcome::Moved), Some(true));
+        check(leaving.clone(), Some(MigrationOutcome::Aborted), Some(false));
+        check(leaving, Some(MigrationOutcome::Failed("lost".to_owned())), Some(false));
+        check(left, None, Some(true));
+        assert_eq!(goes_on(None, None, "here"), Some(true), "an instance of another node is not watched");
+    }
+
     /// A user who neither types nor reads.
     struct Stalled;
 
