@@ -56,7 +56,12 @@ pub fn resource_list(registry: &Registry, group: &str, version: &str) -> Option<
     let resources = entries(registry, group, version);
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     (!resources.is_empty()).then(|| {
-        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
+        let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": resources});
+        // The list of the first API is as old as the API.
+        if !group.is_empty() {
+            list["apiVersion"] = "v1".into();
+        }
+        list
     })
 }
 
@@ -162,6 +167,9 @@ fn resource_entries(resource: &Resource) -> Vec<Value> {
             main[key] = json!(words);
         }
     }
+    if let Some(hash) = storage_hash(resource) {
+        main["storageVersionHash"] = hash.into();
+    }
     let mut entries = vec![main];
     let mut sub = |name: &str, kind: &str, verbs: &[&str]| {
         let mut entry = json!({"name": format!("{}/{name}", resource.plural), "singularName": "",
@@ -183,6 +191,20 @@ fn resource_entries(resource: &Resource) -> Vec<Value> {
     }
     entries[1..].sort_by_cached_key(|entry| entry["name"].as_str().unwrap_or_default().to_owned());
     entries
+}
+
+/// A word that changes with the version in which objects are stored; None where none are.
+fn storage_hash(resource: &Resource) -> Option<String> {
+    use base64::Engine as _;
+    use sha2::Digest as _;
+    if !resource.verbs.iter().any(|verb| verb == "list") {
+        return None;
+    }
+    // Both event APIs have the same objects.
+    let group = if resource.group == "events.k8s.io" { "" } else { &resource.group };
+    let name = format!("{group}/{}/{}", resource.storage_version, resource.kind);
+    let digest = sha2::Sha256::digest(name.as_bytes());
+    Some(base64::engine::general_purpose::STANDARD.encode(&digest[..8]))
 }
 
 /// Group and version of subresource kinds that live in another group than their parent.

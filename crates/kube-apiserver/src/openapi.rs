@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 pub use component::Dialect;
-use descriptions::Descriptions;
+pub(crate) use descriptions::Descriptions;
 pub use protobuf::encode as encode_v2;
 
 use crate::registry::{Registry, Resource};

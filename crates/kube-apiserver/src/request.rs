@@ -81,6 +81,11 @@ impl RequestInfo {
         if rest.is_empty() {
             return Ok(info);
         }
+        // `/api/v1/watch/pods` is an old way to say `/api/v1/pods?watch=true`, with a name also of one object.
+        let watched = method == Method::GET && rest.len() > 1 && rest[0] == "watch";
+        if watched {
+            rest.remove(0);
+        }
         // `/namespaces/x`, `/namespaces/x/status` and `/namespaces/x/finalize` are about the namespace itself.
         let about_namespace = rest.len() == 3 && (*rest[2] == "status" || *rest[2] == "finalize");
         if rest[0] == "namespaces" && rest.len() >= 2 && info.group.is_empty() && about_namespace {
@@ -96,6 +101,17 @@ impl RequestInfo {
             info.name.clone_from(name);
         }
         info.subresource = rest.iter().skip(2).map(|s| s.as_str()).collect::<Vec<_>>().join("/");
+        if watched {
+            if !info.subresource.is_empty() {
+                return Err(malformed());
+            }
+            info.selected_name = std::mem::take(&mut info.name);
+            if info.resource == "namespaces" && info.group.is_empty() {
+                info.namespace.clear();
+            }
+            info.verb = "watch".to_owned();
+            return Ok(info);
+        }
         info.set_verb(method, query.unwrap_or_default());
         Ok(info)
     }
@@ -116,9 +132,7 @@ impl RequestInfo {
             Method::DELETE => "delete",
             Method::GET | Method::HEAD if collection => {
                 // The first value counts, here and in the handler, which reads the verb and not the query.
-                let watch = pairs()
-                    .find(|(key, _)| key == "watch")
-                    .is_some_and(|(_, v)| matches!(&*v, "1" | "true" | "True" | "t" | "T" | "TRUE"));
+                let watch = pairs().find(|(key, _)| key == "watch").is_some_and(|(_, said)| is_true(&said));
                 if watch { "watch" } else { "list" }
             }
             Method::GET | Method::HEAD => "get",
@@ -140,6 +154,11 @@ impl RequestInfo {
             self.selected_node = selected("spec.nodeName");
         }
     }
+}
+
+/// Whether a parameter that was given says yes: it does unless it says no.
+pub(crate) fn is_true(said: &str) -> bool {
+    !matches!(said.to_ascii_lowercase().as_str(), "false" | "0")
 }
 
 /// Who asks: the outcome of authentication, also what impersonation yields.
@@ -191,6 +210,12 @@ mod tests {
         check("GET", "/api/v1/pods", "list /v1 ns= pods//");
         check("GET", "/api/v1/namespaces/a/pods?watch=1", "watch /v1 ns=a pods//");
         check("GET", "/api/v1/namespaces/a/pods?watch=false&watch=true", "list /v1 ns=a pods//");
+        check("GET", "/api/v1/namespaces/a/pods?watch=False", "list /v1 ns=a pods//");
+        check("GET", "/api/v1/namespaces/a/pods?watch=yes", "watch /v1 ns=a pods//");
+        check("GET", "/api/v1/watch/namespaces/a/pods", "watch /v1 ns=a pods//");
+        check("GET", "/apis/apps/v1/watch/deployments", "watch apps/v1 ns= deployments//");
+        check("GET", "/api/v1/watch/namespaces/a/pods/p/log", "404");
+        check("POST", "/api/v1/watch/namespaces/a/pods", "create /v1 ns= watch/namespaces/a/pods");
         check("GET", "/api/v1/namespaces/a/pods/p?watch=1", "get /v1 ns=a pods/p/");
         check("HEAD", "/api/v1/namespaces/a/pods/p", "get /v1 ns=a pods/p/");
         check("POST", "/api/v1/namespaces/a/pods/p/exec", "create /v1 ns=a pods/p/exec");
@@ -206,6 +231,14 @@ mod tests {
         check("GET", "/api/v1/namespaces/a%2fb/pods", "404");
         check("GET", "/api/v1/namespaces//pods", "404");
         check("GET", "/api/v1/namespaces/%2e%2e/pods", "404");
+    }
+
+    #[test]
+    fn a_watch_of_a_path_is_of_what_the_path_names() {
+        let info = RequestInfo::parse(&Method::GET, "/api/v1/watch/namespaces/a/pods/p", None).unwrap();
+        assert_eq!((info.verb.as_str(), info.name.as_str(), info.effective_name()), ("watch", "", "p"));
+        let info = RequestInfo::parse(&Method::GET, "/api/v1/watch/namespaces/a", None).unwrap();
+        assert_eq!((info.resource.as_str(), info.effective_name()), ("namespaces", "a"));
     }
 
     proptest! {

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Method};
 
 use crate::ApiServer;
 use crate::error::ApiError;
@@ -103,8 +103,11 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     }
     let registry = server.registry();
     let Some(resource) = registry.find(&info.group, &info.version, &info.resource).cloned() else {
-        return ApiError::new(404, "NotFound", "the server could not find the requested resource").into_response();
+        return not_found().into_response();
     };
+    if parts.method == Method::HEAD {
+        return not_allowed().into_response();
+    }
     let accept = match Accept::parse(&parts.headers) {
         Ok(accept) => accept,
         Err(error) => return error.into_response(),
@@ -133,7 +136,7 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
 
 async fn answer(call: &Call, body: Body) -> Response {
     let outcome = dispatch(call, body).await;
-    let mut response = outcome.unwrap_or_else(IntoResponse::into_response);
+    let mut response = outcome.unwrap_or_else(|error| respond::refusal(call, error));
     call.server.requests().count(&call.user, &call.info, response.status());
     for text in call.warnings.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
@@ -147,15 +150,20 @@ async fn answer(call: &Call, body: Body) -> Response {
 async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     let info = &call.info;
     let resource = &call.resource;
-    if resource.namespaced && info.namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch" | "create") {
-        return Err(ApiError::bad_request("an empty namespace may not be set when a resource name is provided"));
+    if resource.namespaced && info.namespace.is_empty() {
+        // Across namespaces objects are looked at, and nothing else.
+        match info.verb.as_str() {
+            _ if !info.name.is_empty() => return Err(not_found()),
+            "list" | "watch" => {}
+            _ => return Err(not_allowed()),
+        }
     }
     let about_itself = resource.group.is_empty() && resource.plural == "namespaces" && info.namespace == info.name;
     if !resource.namespaced && !info.namespace.is_empty() && !about_itself {
-        return Err(ApiError::new(404, "NotFound", "the server could not find the requested resource"));
+        return Err(not_found());
     }
     let include = call.query.get("includeObject");
-    if call.accept.shape == accept::Shape::Table && !matches!(include, "" | "None" | "Metadata" | "Object") {
+    if matches!(call.accept.shape, accept::Shape::Table(_)) && !matches!(include, "" | "None" | "Metadata" | "Object") {
         return Err(ApiError::bad_request(format!(
             "unrecognized includeObject value: {include:?}: supported values: \"None\", \"Metadata\", \"Object\""
         )));
@@ -181,6 +189,10 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
         "deletecollection" => Box::pin(delete::collection(call, body)).await,
         _ => Err(not_allowed()),
     }
+}
+
+fn not_found() -> ApiError {
+    ApiError::new(404, "NotFound", "the server could not find the requested resource")
 }
 
 fn not_allowed() -> ApiError {

@@ -32,6 +32,7 @@ use serde_json::Value;
 
 use bucket::Bucket;
 pub(crate) use object::LINE_TAIL;
+pub(crate) use object::to_json;
 pub use object::{Body, Key, Object};
 use trees::Trees;
 pub use watch::{Event, EventKind, Watch};

@@ -12,12 +12,17 @@ mod pod;
 mod storage;
 mod workload;
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub use duration::human;
 
+use crate::openapi::Descriptions;
 use crate::registry::{Column, Resource};
+use crate::schema::builtin;
 
 /// The table of some objects of one resource. `include` is the `includeObject` parameter: `None`, `Object`, or anything else
 /// for the metadata alone. The list's own metadata is for the caller to add.
@@ -47,15 +52,39 @@ fn is_pod(resource: &Resource) -> bool {
 
 fn columns(resource: &Resource) -> Vec<Value> {
     let define = |name: &str, type_: &str, format: &str, description: &str, priority: i32| json!({"name": name, "type": type_, "format": format, "description": description, "priority": priority});
-    let listed = resource.columns.iter().map(|c| define(&c.name, &c.type_, &c.format, &c.description, c.priority));
     if computed(resource) {
-        return listed.collect();
+        let described = |c: &Column| define(&c.name, &c.type_, &c.format, described(resource, c), c.priority);
+        return resource.columns.iter().map(described).collect();
     }
+    let listed = resource.columns.iter().map(|c| define(&c.name, &c.type_, &c.format, &c.description, c.priority));
     let name = define("Name", "string", "name", "Unique within the namespace", 0);
     let age = || define("Age", "date", "", "Time since the object was created", 0);
     let default_age = resource.columns.is_empty().then(age);
     std::iter::once(name).chain(listed).chain(default_age).collect()
 }
+
+/// What the API says of the field of a shipped kind that a column shows, where one is the column's namesake.
+fn described<'a>(resource: &Resource, column: &'a Column) -> &'a str {
+    /// By type and column.
+    static TEXTS: LazyLock<HashMap<(String, String), String>> = LazyLock::new(|| {
+        let descriptions = Descriptions::load();
+        let of = |resource: &Resource, column: &Column| {
+            let (type_name, field) = match column.name.as_str() {
+                "Name" => (OBJECT_META, "name".to_owned()),
+                "Age" => (OBJECT_META, "creationTimestamp".to_owned()),
+                name => (resource.schema.type_name.as_str(), name.to_ascii_lowercase()),
+            };
+            let text = descriptions.of(type_name, &field)?.to_owned();
+            Some(((resource.schema.type_name.clone(), column.name.clone()), text))
+        };
+        let shipped = builtin::resources();
+        shipped.iter().flat_map(|r| r.columns.iter().filter_map(move |c| of(r, c))).collect()
+    });
+    let key = (resource.schema.type_name.clone(), column.name.clone());
+    TEXTS.get(&key).map_or(column.description.as_str(), String::as_str)
+}
+
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Whether the columns are those of a built-in with cells made by code.
 fn computed(resource: &Resource) -> bool {

@@ -1,5 +1,5 @@
 //! What the built-in types and their fields are for, in the words of the Kubernetes API. Read when a document is made and
-//! dropped with it: it is half a megabyte which nothing else needs.
+//! dropped with it: it is half a megabyte of which nothing else needs more than a few lines.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ static FILE: &str = include_str!("../generated/descriptions.json");
 
 /// Descriptions by type and field.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Descriptions {
+pub(crate) struct Descriptions {
     /// Each text once.
     texts: Vec<String>,
     /// Type, field (empty: the type itself), index of the text.
@@ -18,12 +18,12 @@ pub(super) struct Descriptions {
 
 impl Descriptions {
     /// All of them.
-    pub(super) fn load() -> Self {
+    pub(crate) fn load() -> Self {
         serde_json::from_str(FILE).unwrap_or_default()
     }
 
     /// What is said of a field, or of the type when the field is empty.
-    pub(super) fn of(&self, type_name: &str, field: &str) -> Option<&str> {
+    pub(crate) fn of(&self, type_name: &str, field: &str) -> Option<&str> {
         self.texts.get(*self.types.get(type_name)?.get(field)?).map(String::as_str)
     }
 }

@@ -45,7 +45,7 @@ struct Draft<'a> {
     writer: Writer<'a>,
     /// The object with what is applied laid over it.
     merged: Value,
-    /// The fields that are applied.
+    /// The fields that are applied, also those that are applied as null.
     wanted: Set,
     /// The owners but the applier.
     others: Vec<Entry>,
@@ -78,8 +78,7 @@ impl<'a> Draft<'a> {
         }
         let mut merged = live.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
         overlay(root, &mut merged, applied);
-        let mut wanted = collect(root, applied);
-        retain_present(&mut wanted, root, &merged);
+        let wanted = collect(root, applied);
 
         let mut others = live.map(managed::entries).unwrap_or_default();
         if let Some(live) = live.filter(|_| others.is_empty()) {
@@ -110,6 +109,7 @@ impl<'a> Draft<'a> {
         let inherited =
             if force { Set::default() } else { lastapplied::inherited(self.root, self.live, self.writer.manager) };
         self.resolve(force, &inherited, elsewhere)?;
+        retain_present(&mut self.wanted, self.root, &self.merged);
         lastapplied::remember(&mut self.merged, self.applied, self.writer.manager);
         for entry in &mut self.others {
             match elsewhere.of(&entry.api_version) {
@@ -119,14 +119,19 @@ impl<'a> Draft<'a> {
             }
         }
         let last = self.last.as_ref();
-        let unchanged = last.is_some_and(|last| last.set == self.wanted && last.api_version == self.writer.api_version)
-            && before == self.others
-            && self.live.is_some_and(|live| *live == self.merged);
-        if let (true, Some(live)) = (unchanged, self.live) {
+        let same = self.live.filter(|live| **live == self.merged);
+        let owns_the_same =
+            last.is_some_and(|last| last.set == self.wanted && last.api_version == self.writer.api_version);
+        if let Some(live) = same.filter(|_| owns_the_same && before == self.others) {
             return Ok(live.clone());
         }
         let mut entries = self.others;
-        entries.push(self.writer.entry("Apply", self.wanted));
+        let mut entry = self.writer.entry("Apply", self.wanted);
+        if same.is_some() {
+            // The time is that of the last change.
+            entry.time = self.last.map(|last| last.time).unwrap_or_default();
+        }
+        entries.push(entry);
         managed::store(&mut self.merged, entries);
         Ok(self.merged)
     }

@@ -35,6 +35,11 @@ pub fn decode(document: Value) -> Result<Patch, ApiError> {
         if matches!(operation["op"].as_str(), Some("add" | "replace" | "test")) && operation.get("value").is_none() {
             operation["value"] = Value::Null;
         }
+        for field in ["path", "from"] {
+            if let Some(path) = operation.get_mut(field) {
+                rooted(path);
+            }
+        }
         serde_json::from_value(operation).map_err(|error| {
             let text = format!(
                 "the server rejected our request due to an error in our request: operation {index} of the JSON patch: {error}"
@@ -43,6 +48,13 @@ pub fn decode(document: Value) -> Result<Patch, ApiError> {
         })
     };
     operations.into_iter().enumerate().map(operation).collect::<Result<_, _>>().map(Patch)
+}
+
+/// As in Kubernetes, what precedes the first slash of a path counts for nothing.
+fn rooted(path: &mut Value) {
+    if let Some((_, rest)) = path.as_str().and_then(|path| path.split_once('/')) {
+        *path = format!("/{rest}").into();
+    }
 }
 
 /// `current` with `patch` applied to it.
@@ -175,6 +187,12 @@ mod tests {
             {"op": "remove", "path": "/b"},
         ]);
         assert_eq!(patched(json!({"a": 1, "l": []}), patch).unwrap(), json!({"l": [1]}));
+    }
+
+    #[test]
+    fn a_path_begins_with_its_first_slash() {
+        assert_eq!(patched(json!({}), json!([{"op": "add", "path": "data/q", "value": 1}])).unwrap(), json!({"q": 1}));
+        check_refused(json!({}), json!([{"op": "add", "path": "q", "value": 1}]), 422, "operation 0");
     }
 
     #[test]

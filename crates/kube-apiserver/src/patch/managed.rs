@@ -53,7 +53,7 @@ pub struct Entry {
     pub operation: String,
     /// Version the writer spoke.
     pub api_version: String,
-    /// RFC 3339, whole seconds.
+    /// Of the last change, RFC 3339, whole seconds; empty for who only wished for what there was.
     pub time: String,
     /// Empty for the main resource.
     pub subresource: String,
@@ -79,7 +79,7 @@ impl Entry {
             ("fieldsType", "FieldsV1"),
             ("subresource", self.subresource.as_str()),
         ];
-        let said = words.into_iter().filter(|(key, word)| *key != "subresource" || !word.is_empty());
+        let said = words.into_iter().filter(|(key, word)| !matches!(*key, "subresource" | "time") || !word.is_empty());
         let mut entry: Map<String, Value> = said.map(|(key, word)| (key.to_owned(), word.into())).collect();
         // Moved in: `json!` would copy the tree.
         entry.insert("fieldsV1".to_owned(), self.set.encode());

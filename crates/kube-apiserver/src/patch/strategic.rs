@@ -81,9 +81,24 @@ fn orders<'p>(
     let order = |(key, field, order): (&'p String, &'p str, &Value)| {
         let merge_key = schema.and_then(|s| child(s, field)).map_or("", |s| s.patch_merge_key.as_str());
         let before = current.get(field).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        Ok((field, Order::new(before, list(key, order)?, merge_key)))
+        let order = list(key, order)?;
+        if let Some(Value::Array(listed)) = patch.get(field) {
+            check_order(listed, order, merge_key)?;
+        }
+        Ok((field, Order::new(before, order, merge_key)))
     };
     asked.map(order).collect()
+}
+
+/// What a patch puts into a list must come in the order which it asks for.
+fn check_order(listed: &[Value], order: &[Value], merge_key: &str) -> Result<(), ApiError> {
+    let mut rest = order.iter().map(|item| identity(item, merge_key));
+    let mut put = listed.iter().filter(|item| item.get(DIRECTIVE).is_none_or(|directive| directive == "merge"));
+    if put.all(|item| rest.any(|id| id == identity(item, merge_key))) {
+        return Ok(());
+    }
+    let (listed, order) = (Value::from(listed), Value::from(order));
+    Err(unmergeable(format!("The order in patch list:\n{listed}\n doesn't match $setElementOrder list:\n{order}\n")))
 }
 
 fn merge_field(
@@ -188,7 +203,7 @@ fn scalar(value: &Value) -> Option<String> {
 }
 
 fn retain_keys(current: &mut Map<String, Value>, patch: &Map<String, Value>, retain: &Value) -> Result<(), ApiError> {
-    let retain = list(RETAIN_KEYS, retain)?;
+    let retain = retain.as_array().ok_or_else(|| ApiError::bad_request("invalid patch format of retainKeys"))?;
     let kept = |key: &str| retain.iter().any(|r| r == key);
     if let Some(stray) = patch.keys().find(|key| !key.starts_with('$') && !kept(key) && !patch[key.as_str()].is_null())
     {

@@ -132,14 +132,24 @@ impl<'a> Node<'a> {
                 sorted.sort();
                 let mut id = Map::new();
                 for key in sorted {
-                    let default = || self.items().child(key).schema.and_then(|s| s.default.as_ref());
-                    let value = item.get(key).or_else(default).ok_or_else(|| key.clone())?;
-                    id.insert(key.clone(), value.clone());
+                    let default = || self.items().child(key).schema.and_then(|s| s.default.clone());
+                    let value = item.get(key).cloned().or_else(default).or_else(|| self.items().unset(key));
+                    id.insert(key.clone(), value.ok_or_else(|| key.clone())?);
                 }
                 Ok(format!("k:{}", Value::Object(id)))
             }
             _ if item.is_object() || item.is_array() => Err(String::new()),
             _ => Ok(format!("v:{item}")),
+        }
+    }
+
+    /// What a shipped type holds in a text or number that is not set.
+    fn unset(self, key: &str) -> Option<Value> {
+        let schema = self.schema.filter(|schema| !schema.type_name.is_empty())?;
+        match schema.properties.get(key)?.type_ {
+            Type::String => Some("".into()),
+            Type::Integer => Some(0.into()),
+            _ => None,
         }
     }
 
@@ -271,11 +281,11 @@ pub fn clashes(node: Node<'_>, live: Option<&Value>, merged: &Value, theirs: &Se
         Shape::Map(map) => {
             for (element, mine) in &mine.children {
                 let key = element.get(2..).unwrap_or_default();
-                if let (Some(theirs), Some(value)) = (theirs.children.get(element), map.get(key)) {
-                    set.put(
-                        element.clone(),
-                        clashes(node.child(key), live.and_then(|l| l.get(key)), value, theirs, mine),
-                    );
+                let before = live.and_then(|live| live.get(key));
+                // What is applied as null is taken away.
+                let after = map.get(key).or(before.map(|_| &Value::Null));
+                if let (Some(theirs), Some(after)) = (theirs.children.get(element), after) {
+                    set.put(element.clone(), clashes(node.child(key), before, after, theirs, mine));
                 }
             }
         }

@@ -315,6 +315,7 @@ pub(crate) fn validate(
     match (resource.group.as_str(), resource.plural.as_str(), subresource) {
         ("", "pods", "status") => pod::status(object, causes),
         ("apps", "deployments" | "replicasets", "status") => workload::status(object, causes),
+        ("batch", "jobs", "status") => job::status(old.unwrap_or(&Value::Null), object, causes),
         _ => {}
     }
     if changed {
@@ -406,7 +407,7 @@ pub(crate) fn returns_deleted(resource: &Resource) -> bool {
 
 /// Notes on a pod that it has a node.
 pub(crate) fn scheduled(pod: &mut Value, now: &str) {
-    let condition = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now});
+    let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
     let status = child(pod, "status");
     set(status, "conditions", json!([]));
     if let Some(list) = status["conditions"].as_array_mut() {

@@ -4,14 +4,32 @@ use http::HeaderMap;
 
 use crate::error::ApiError;
 
+/// Version of `meta.k8s.io` in which Tables and metadata are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Meta {
+    V1,
+    V1Beta1,
+}
+
+impl Meta {
+    pub(super) fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
 /// Shape of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Shape {
     #[default]
     Object,
-    Table,
-    /// PartialObjectMetadata or its list.
-    Metadata,
+    Table(Meta),
+    /// PartialObjectMetadata, of one object.
+    Metadata(Meta),
+    /// PartialObjectMetadataList, of a list.
+    MetadataList(Meta),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,41 +39,65 @@ pub(super) struct Accept {
 }
 
 impl Accept {
-    /// Picks the first acceptable media range; none at all is a 406.
+    /// Picks the acceptable media range that the client prefers; none at all is a 406.
     pub(super) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
         let header = headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if header.trim().is_empty() {
             return Ok(Self::default());
         }
-        header.split(',').find_map(range).ok_or_else(|| {
+        let mut ranges: Vec<&str> = header.split(',').map(str::trim).collect();
+        ranges.sort_by_key(|range| (std::cmp::Reverse(quality(range)), range.starts_with("*/")));
+        ranges.into_iter().find_map(range).ok_or_else(|| {
             let known = "application/json, application/yaml";
-            ApiError::new(406, "NotAcceptable", format!("only the following media types are accepted: {known}"))
+            not_acceptable(format!("only the following media types are accepted: {known}"))
         })
     }
+}
+
+/// 406.
+pub(super) fn not_acceptable(message: impl Into<String>) -> ApiError {
+    ApiError::new(406, "NotAcceptable", message)
+}
+
+/// How much a range is preferred, in thousandths.
+fn quality(range: &str) -> u32 {
+    let said = range.split(';').skip(1).find_map(|part| part.trim().strip_prefix("q="));
+    let quality = said.map_or(Some(1.0), |said| said.trim().parse::<f64>().ok());
+    (quality.unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0) as u32
 }
 
 fn range(text: &str) -> Option<Accept> {
     let mut parts = text.split(';').map(str::trim);
     let yaml = match parts.next()? {
-        "application/json" | "*/*" | "application/*" => false,
+        "application/json" | "*/*" => false,
         "application/yaml" => true,
         _ => return None,
     };
-    let mut shape = Shape::Object;
-    let (mut version, mut group) = ("", "");
+    let (mut shape, mut version, mut group) = ("", "", "");
     for part in parts {
         match part.split_once('=')? {
-            ("as", "Table") => shape = Shape::Table,
-            ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => shape = Shape::Metadata,
-            ("as", _) => return None,
+            ("as", value) => shape = value,
             ("v", value) => version = value,
             ("g", value) => group = value,
             ("stream", "watch") | ("q" | "charset" | "pretty", _) => {}
             _ => return None,
         }
     }
-    let known = shape == Shape::Object || (version == "v1" && group == "meta.k8s.io");
-    known.then_some(Accept { shape, yaml })
+    if shape.is_empty() {
+        return Some(Accept { shape: Shape::Object, yaml });
+    }
+    let meta = match (group, version) {
+        ("meta.k8s.io", "v1") => Meta::V1,
+        ("meta.k8s.io", "v1beta1") => Meta::V1Beta1,
+        _ => return None,
+    };
+    let shape = match shape {
+        "Table" => Shape::Table(meta),
+        "PartialObjectMetadata" => Shape::Metadata(meta),
+        "PartialObjectMetadataList" => Shape::MetadataList(meta),
+        _ => return None,
+    };
+    Some(Accept { shape, yaml })
 }
 
 #[cfg(test)]
@@ -72,11 +114,25 @@ mod tests {
 
     #[test]
     fn first_acceptable_range_counts() {
-        check("*/*", Some((Shape::Object, false)));
-        check("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some((Shape::Table, false)));
-        check("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", Some((Shape::Object, false)));
+        let json = Some((Shape::Object, false));
+        check("*/*", json);
+        check("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some((Shape::Table(Meta::V1), false)));
+        check(
+            "application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json",
+            Some((Shape::Table(Meta::V1Beta1), false)),
+        );
+        check("application/json;as=Table;v=v9;g=meta.k8s.io, application/json", json);
+        check("application/vnd.kubernetes.protobuf,application/json", json);
         check("application/vnd.kubernetes.protobuf,application/yaml", Some((Shape::Object, true)));
         check("application/vnd.kubernetes.protobuf", None);
+        check("application/*", None);
         check("text/html", None);
+    }
+
+    #[test]
+    fn what_is_preferred_comes_first() {
+        check("application/json;q=0.1,application/yaml;q=0.9", Some((Shape::Object, true)));
+        check("*/*, application/yaml", Some((Shape::Object, true)));
+        check("application/yaml;q=0.5, */*", Some((Shape::Object, false)));
     }
 }

@@ -68,6 +68,7 @@ pub fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
         found => return found,
     }
     let text = std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is not valid UTF-8"))?;
+    let text = first_document(text);
     let mut reading = Reading::default();
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |reader| {
@@ -79,6 +80,21 @@ pub fn yaml(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
             .refused
             .unwrap_or_else(|| ApiError::bad_request(format!("the body is not valid YAML: {error}")))),
     }
+}
+
+/// The first of the documents a text holds, which is the one that counts.
+fn first_document(text: &str) -> &str {
+    let (mut begun, mut end) = (false, 0);
+    for line in text.split_inclusive('\n') {
+        let content = line.trim_end();
+        let begins = content == "---" || content.starts_with("--- ");
+        if content == "..." || begins && begun {
+            return &text[..end];
+        }
+        begun |= begins || !content.is_empty() && !content.starts_with(['#', '%']);
+        end += line.len();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -97,6 +113,17 @@ mod tests {
         let (value, duplicates) = yaml(b"a:\n  b: 1\n  b: 2\nl: [{x: 1, x: 3}]\n").unwrap();
         assert_eq!(value, serde_json::json!({"a": {"b": 2}, "l": [{"x": 3}]}));
         assert_eq!(duplicates, ["a.b", "l[0].x"]);
+    }
+
+    #[test]
+    fn the_first_of_several_yaml_documents_counts() {
+        for text in
+            ["a: 1\n---\na: 2\n", "# x\n---\na: 1\n--- # y\na: 2\n", "%YAML 1.2\n---\na: 1\n...\nb: 2\n", "a: 1"]
+        {
+            assert_eq!(yaml(text.as_bytes()).unwrap().0, serde_json::json!({"a": 1}), "{text}");
+        }
+        let quoted = "a: |\n  ---\n  b\n";
+        assert_eq!(yaml(quoted.as_bytes()).unwrap().0, serde_json::json!({"a": "---\nb\n"}));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::accept::Shape;
 use super::admit::{self, Operation, Write};
 use super::options::ListOptions;
 use super::read::Filter;
@@ -150,6 +151,9 @@ fn begin(call: &Call, object: &mut Value, options: &Options) -> i64 {
 
 pub(super) async fn collection(call: &Call, body: Body) -> Result<Response, ApiError> {
     call.query.check_write("DeleteOptions")?;
+    if matches!(call.accept.shape, Shape::Metadata(_)) {
+        return Err(respond::metadata_of_list(call));
+    }
     let options = Options::read(call, body).await?;
     let filter = Filter::parse(call)?;
     let list = ListOptions::parse(&call.query, false)?;

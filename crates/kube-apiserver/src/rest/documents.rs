@@ -5,8 +5,8 @@ use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
+use super::accept::not_acceptable;
 use super::respond::json_bytes;
-use crate::error::ApiError;
 use crate::registry::Aggregated;
 use crate::request::RequestInfo;
 use crate::store::archive;
@@ -16,20 +16,31 @@ use crate::{ApiServer, discovery};
 pub(crate) const MINOR: &str = "33";
 
 pub(crate) fn serve(server: &ApiServer, info: &RequestInfo, parts: &http::request::Parts) -> Response {
-    if !matches!(parts.method, Method::GET | Method::HEAD) {
+    // How a server fares is told whoever asks in whatever way.
+    let any_method = info.path == "/" || health(&info.path).is_some();
+    if !any_method && !matches!(parts.method, Method::GET | Method::HEAD) {
         return super::not_allowed().into_response();
     }
     let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    document(server, info, accept, parts).unwrap_or_else(|| {
-        ApiError::new(404, "NotFound", "the server could not find the requested resource").into_response()
+    document(server, info, accept, parts).unwrap_or_else(|| match info.path.strip_prefix("/openapi/") {
+        Some(_) => StatusCode::NOT_FOUND.into_response(),
+        None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
     })
+}
+
+/// What is asked of the server's health: all of it (empty) or one check.
+fn health(path: &str) -> Option<&str> {
+    let rest = ["/healthz", "/livez", "/readyz"].iter().find_map(|root| path.strip_prefix(root))?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
 }
 
 fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::request::Parts) -> Option<Response> {
     let registry = server.registry();
+    if let Some(check) = health(&info.path) {
+        return matches!(check, "" | "ping").then(|| "ok".into_response());
+    }
     let segments: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     let found: Value = match segments.as_slice() {
-        ["healthz" | "livez" | "readyz", ..] => return Some("ok".into_response()),
         [""] => {
             json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
         }
@@ -40,7 +51,7 @@ fn document(server: &ApiServer, info: &RequestInfo, accept: &str, parts: &http::
         }
         ["backup"] => return Some(backup(server)),
         [".well-known", "openid-configuration"] => openid(),
-        ["openid", "v1", "jwks"] => server.edges().authenticator.tokens.key_set(),
+        ["openid", "v1", "jwks"] => return Some(keys(server, accept)),
         ["openapi", rest @ ..] => return super::specification::serve(server, rest, parts),
         [root @ ("api" | "apis")] => match discovery::aggregated_form(accept) {
             Some(form) => {
@@ -73,6 +84,16 @@ fn backup(server: &ApiServer) -> Response {
     let lines = archive.objects.into_iter().map(|object| archive::line(&object));
     let lines = std::iter::once(head.into_bytes()).chain(lines).map(Ok::<_, std::convert::Infallible>);
     ([(header::CONTENT_TYPE, "application/jsonl")], Body::from_stream(futures::stream::iter(lines))).into_response()
+}
+
+/// The keys service-account tokens are signed with.
+fn keys(server: &ApiServer, accept: &str) -> Response {
+    const TYPE: &str = "application/jwk-set+json";
+    let mut ranges = accept.split(',').map(|range| range.split(';').next().unwrap_or_default().trim());
+    if !accept.trim().is_empty() && !ranges.any(|range| matches!(range, TYPE | "*/*")) {
+        return not_acceptable(format!("406: Not Acceptable\n\nAvailable representations: {TYPE}")).into_response();
+    }
+    ([(header::CONTENT_TYPE, TYPE)], server.edges().authenticator.tokens.key_set().to_string()).into_response()
 }
 
 /// How to check service-account tokens without asking the server.

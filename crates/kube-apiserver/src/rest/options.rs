@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{ApiError, Cause};
+use crate::request::is_true;
 
 /// Longest name a writer may have.
 const MANAGER: usize = 128;
@@ -22,16 +23,11 @@ impl Query {
     pub(super) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
     }
-    pub(super) fn flag(&self, key: &str) -> Result<bool, ApiError> {
-        self.maybe_flag(key).map(|flag| flag.unwrap_or(false))
+    pub(super) fn flag(&self, key: &str) -> bool {
+        self.maybe_flag(key).unwrap_or(false)
     }
-    pub(super) fn maybe_flag(&self, key: &str) -> Result<Option<bool>, ApiError> {
-        match self.get(key) {
-            "" => Ok(None),
-            "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(Some(true)),
-            "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(Some(false)),
-            other => Err(ApiError::bad_request(format!("invalid value {other:?} for {key}: expected true or false"))),
-        }
+    pub(super) fn maybe_flag(&self, key: &str) -> Option<bool> {
+        self.all(key).next().map(is_true)
     }
     pub(super) fn signed(&self, key: &str) -> Result<Option<i64>, ApiError> {
         match self.get(key) {
@@ -116,9 +112,17 @@ pub(super) struct ListOptions {
 
 impl ListOptions {
     pub(super) fn parse(query: &Query, watch: bool) -> Result<Self, ApiError> {
-        let initial = query.maybe_flag("sendInitialEvents")?;
+        let initial = query.maybe_flag("sendInitialEvents");
         check_match(query, watch, initial.is_some())?;
-        let revision = revision(query)?;
+        let revision = match revision(query) {
+            // The code that Kubernetes answers a watch with.
+            Err(_) if watch => {
+                let why = wrong_number(query.get("resourceVersion"));
+                let said = format!("resourceVersion: Invalid value: {:?}: {why}", query.get("resourceVersion"));
+                return Err(ApiError::new(500, "", said));
+            }
+            revision => revision?,
+        };
         let limit = usize::try_from(query.number("limit")?.unwrap_or(0)).unwrap_or(usize::MAX);
         let exact = match query.get("resourceVersionMatch") {
             "" => limit > 0 && revision.is_some_and(|revision| revision > 0),
@@ -129,7 +133,7 @@ impl ListOptions {
             resume: query.get("continue").to_owned(),
             revision,
             exact,
-            bookmarks: query.flag("allowWatchBookmarks")?,
+            bookmarks: query.flag("allowWatchBookmarks"),
             initial_events: initial,
             timeout: query.number("timeoutSeconds")?.filter(|s| *s > 0).map(Duration::from_secs),
         })
@@ -141,6 +145,11 @@ pub(super) fn revision(query: &Query) -> Result<Option<u64>, ApiError> {
     let text = query.get("resourceVersion");
     let wrong = |_| ApiError::bad_request(format!("invalid resource version {text:?}: expected a whole number"));
     if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(wrong) }
+}
+
+/// What Kubernetes says of a text that is no revision.
+pub(super) fn wrong_number(text: &str) -> String {
+    format!("strconv.ParseUint: parsing {text:?}: invalid syntax")
 }
 
 /// Refuses combinations that contradict one another.
@@ -161,9 +170,9 @@ fn check_match(query: &Query, watch: bool, initial: bool) -> Result<(), ApiError
             if word != "NotOlderThan" {
                 causes.push(not_supported(FIELD, &format!("{word:?}"), &["NotOlderThan"]));
             }
-            if !query.get("continue").is_empty() {
-                causes.push(forbidden(FIELD, resumed));
-            }
+        }
+        if !query.get("continue").is_empty() {
+            causes.push(forbidden(FIELD, resumed));
         }
         return invalid("ListOptions", causes);
     }
@@ -242,6 +251,18 @@ mod tests {
             ],
         );
         check("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", true, &[]);
+        check(
+            "continue=x",
+            true,
+            &["resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided"],
+        );
+        check(
+            "allowWatchBookmarks=maybe&sendInitialEvents=False",
+            true,
+            &[
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ],
+        );
     }
 
     #[test]

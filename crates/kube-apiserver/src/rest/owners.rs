@@ -63,7 +63,7 @@ pub(super) async fn merge(
     subresource: &str,
 ) -> Result<Value, ApiError> {
     let wanted = written(call, wanted, subresource);
-    let force = call.query.flag("force")?;
+    let force = call.query.flag("force");
     let (name, version) = (name(call), call.resource.api_version());
     let writer = writer(&name, &version, subresource);
     apply::across::apply(&call.resource.schema, live, &wanted, writer, force, &Siblings::of(call)).await

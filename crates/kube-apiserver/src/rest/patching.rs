@@ -44,24 +44,23 @@ impl Produce for Patching<'_> {
         let call = self.call;
         let mut new = self.patch.apply(call, current, self.subresource).await?;
         meta::check_named(&new, &call.info.name)?;
+        if let Some(why) = meta::other_kind(&call.resource, &new).filter(|_| call.resource.crd.is_none()) {
+            return Err(unreadable(&new, &why));
+        }
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         bounded(call, &new)?;
         let refused = shape(call, Some(current), &mut new, self.duplicates.clone())?;
         if !refused.is_empty() {
-            let message = format!(
-                "Invalid value: {}: strict decoding error: {}",
-                Value::from(new.to_string()),
-                refused.join(", ")
-            );
-            return Err(ApiError::invalid(
-                "",
-                "",
-                "",
-                vec![Cause { reason: "FieldValueInvalid".into(), message, field: "patch".into() }],
-            ));
+            return Err(unreadable(&new, &format!("strict decoding error: {}", refused.join(", "))));
         }
         Ok(new)
     }
+}
+
+/// The answer to a patch of which no object of the kind comes.
+pub(super) fn unreadable(patched: &Value, why: &str) -> ApiError {
+    let message = format!("Invalid value: {}: {why}", Value::from(patched.to_string()));
+    ApiError::invalid("", "", "", vec![Cause { reason: "FieldValueInvalid".into(), message, field: "patch".into() }])
 }
 
 /// Counts what is written to it.
@@ -95,8 +94,11 @@ async fn create(call: &Call, wanted: &Value) -> Result<Option<respond::Written>,
     if call.server.store().get(&call.storage(), call.namespace(), &call.info.name).is_some() {
         return Ok(None);
     }
+    meta::check_named(wanted, &call.info.name)?;
     for field in ["uid", "resourceVersion"] {
-        if !meta::text(wanted, field).is_empty() {
+        // As when it is posted, what is only tried may say which revision it was.
+        let tried = field == "resourceVersion" && call.dry_run();
+        if !meta::text(wanted, field).is_empty() && !tried {
             let why = format!(
                 "{field} mismatch: the provided object specified {field} {}, and no existing object was found",
                 meta::text(wanted, field)
@@ -149,8 +151,17 @@ fn parse(call: &Call, bytes: &Bytes) -> Result<(Patch, Vec<String>), ApiError> {
                 let fields: Vec<String> = duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
                 return Err(ApiError::bad_request(format!("strict decoding error: {}", fields.join(", "))));
             }
+            if ["apiVersion", "kind"].iter().any(|field| wanted[field].as_str().is_none_or(str::is_empty)) {
+                let (version, kind) = (&wanted["apiVersion"], &wanted["kind"]);
+                let said = [version, kind].map(|said| said.as_str().unwrap_or_default());
+                return Err(ApiError::bad_request(format!("invalid object type: {}, Kind={}", said[0], said[1])));
+            }
             if call.info.subresource != "scale" {
+                let named = !meta::text(&wanted, "name").is_empty();
                 meta::check_identity(&call.resource, &mut wanted, call.namespace(), &call.info.name)?;
+                if let Some(metadata) = wanted["metadata"].as_object_mut().filter(|_| !named) {
+                    metadata.remove("name");
+                }
             }
             Ok((Patch::Apply(object(wanted)?), duplicates))
         }

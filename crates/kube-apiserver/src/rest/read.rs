@@ -40,10 +40,10 @@ pub(super) struct Filter {
 
 impl Filter {
     pub(super) fn parse(call: &Call) -> Result<Self, ApiError> {
-        Ok(Self {
-            labels: Labels::parse(call.query.get("labelSelector"))?,
-            fields: Fields::parse(call.query.get("fieldSelector"), &call.resource)?,
-        })
+        let mut fields = Fields::parse(call.query.get("fieldSelector"), &call.resource)?;
+        // What was authorized as the one name is the only one that is told.
+        fields.select_name(&call.info.selected_name);
+        Ok(Self { labels: Labels::parse(call.query.get("labelSelector"))?, fields })
     }
     pub(super) fn matches(&self, object: &Object) -> bool {
         self.labels.matches_object(object) && self.fields.matches(object)
@@ -105,8 +105,7 @@ async fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Pag
     let snapshot = snapshot(call, options, token.as_ref())?;
     let mut objects = snapshot.objects;
     if let Some(token) = &token {
-        let after = (token.namespace.as_str(), token.name.as_str());
-        objects.retain(|object| (&*object.key.namespace, &*object.key.name) > after);
+        objects.retain(|object| token.is_before(&object.key, &call.info.namespace));
     }
     if !filter.fields.is_empty() {
         let _turn = labour(call, objects.len()).await;
@@ -126,8 +125,7 @@ async fn page(call: &Call, options: &ListOptions, filter: &Filter) -> Result<Pag
         let remaining = objects.len() - options.limit;
         objects.truncate(options.limit);
         if let Some(last) = objects.last() {
-            let (namespace, name) = (last.key.namespace.to_string(), last.key.name.to_string());
-            next = Some((Token { revision: Some(snapshot.revision), namespace, name }.encode(), remaining));
+            next = Some((Token::after(&last.key, &call.info.namespace, snapshot.revision).encode(), remaining));
         }
     }
     Ok((objects, snapshot.revision, next))

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::Call;
-use super::accept::Shape;
+use super::accept::{Meta, Shape, not_acceptable};
 use crate::error::ApiError;
 use crate::registry::Resource;
-use crate::store::Object;
+use crate::store::{Object, to_json};
 
 /// A JSON body already serialized.
 pub(super) fn json_bytes(code: StatusCode, bytes: impl Into<Body>) -> Response {
@@ -24,13 +24,19 @@ pub(super) fn object(call: &Call, code: StatusCode, object: &Value) -> Result<Re
     let shaped;
     let answer = match call.accept.shape {
         Shape::Object => object,
-        Shape::Metadata => {
-            shaped = partial(object, "PartialObjectMetadata");
+        Shape::Metadata(meta) => {
+            shaped = partial(object, meta);
             &shaped
         }
-        Shape::Table => {
-            shaped = table(call, std::slice::from_ref(object), &object["metadata"]["resourceVersion"]);
+        Shape::Table(meta) => {
+            shaped = table(call, std::slice::from_ref(object), meta, &object["metadata"]["resourceVersion"]);
             &shaped
+        }
+        Shape::MetadataList(_) => {
+            let kind = &call.resource.kind;
+            let why =
+                format!("you requested PartialObjectMetadataList, but the requested object is not a list ({kind})");
+            return Err(not_acceptable(why));
         }
     };
     encode(call, code, answer)
@@ -73,6 +79,17 @@ pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<
     Ok(json_bytes(code, document.to_string()))
 }
 
+/// A refusal, in the encoding the client accepts.
+pub(super) fn refusal(call: &Call, error: ApiError) -> Response {
+    let text = call.accept.yaml.then(|| serde_saphyr::to_string(&error.to_status()).ok()).flatten();
+    let mut response = error.into_response();
+    if let Some(text) = text {
+        *response.body_mut() = text.into();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+    }
+    response
+}
+
 /// A stored object in the version asked for, as a tree.
 pub(super) async fn tree(call: &Call, stored: &Object) -> Result<Value, ApiError> {
     call.server.in_version(&call.resource, stored).await
@@ -92,18 +109,27 @@ pub(super) async fn bytes(call: &Call, stored: &[Arc<Object>]) -> Result<Vec<Byt
         if call.resource.serves_bytes(object) {
             return object.json.clone();
         }
-        converted.next().unwrap_or_default().to_string().into()
+        to_json(&converted.next().unwrap_or_default()).into()
     };
     Ok(stored.iter().map(served).collect())
 }
 
-/// One object of a list in the shape the client accepts: a table's row stands for its object.
-pub(super) fn shaped(call: &Call, object: Value) -> Value {
+/// One object of a list in the shape the client accepts: a table's row stands for its object. What kind a shipped object is,
+/// its list says.
+pub(super) fn shaped(call: &Call, mut object: Value) -> Value {
     match call.accept.shape {
-        Shape::Object => object,
-        Shape::Metadata => partial(&object, "PartialObjectMetadata"),
-        Shape::Table => {
-            crate::table::line(&call.resource, &object, call.query.get("includeObject"), jiff::Timestamp::now())
+        Shape::Object => {
+            if let Some(map) = object.as_object_mut().filter(|_| call.resource.crd.is_none()) {
+                map.retain(|key, _| key != "apiVersion" && key != "kind");
+            }
+            object
+        }
+        Shape::Metadata(meta) | Shape::MetadataList(meta) => partial(&object, meta),
+        Shape::Table(meta) => {
+            let include = call.query.get("includeObject");
+            let mut row = crate::table::line(&call.resource, &object, include, jiff::Timestamp::now());
+            in_version(&mut row, meta);
+            row
         }
     }
 }
@@ -111,19 +137,26 @@ pub(super) fn shaped(call: &Call, object: Value) -> Value {
 /// A list of what [`shaped`] has made.
 pub(super) fn list(call: &Call, items: Vec<Value>, metadata: Value) -> Result<Response, ApiError> {
     let document = match call.accept.shape {
-        Shape::Table => {
-            let mut table = render(&call.resource, &[], "");
+        Shape::Table(meta) => {
+            let mut table = render(&call.resource, &[], "", meta);
             table["metadata"] = metadata;
             table["rows"] = items.into();
             table
         }
-        Shape::Metadata => {
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+        Shape::MetadataList(meta) => {
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": meta.api_version(), "metadata": metadata, "items": items})
         }
+        Shape::Metadata(_) => return Err(metadata_of_list(call)),
         Shape::Object => json!({"kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
             "metadata": metadata, "items": items}),
     };
     encode(call, StatusCode::OK, &document)
+}
+
+/// The answer to who wants of a list the metadata of one object.
+pub(super) fn metadata_of_list(call: &Call) -> ApiError {
+    let kind = &call.resource.list_kind;
+    not_acceptable(format!("you requested PartialObjectMetadata, but the requested object is a list ({kind})"))
 }
 
 /// Bytes of one frame of a long answer: what a reader who does not read costs beyond the objects themselves.
@@ -132,11 +165,19 @@ pub(super) const FRAME: usize = 128 * 1024;
 /// A list put together of stored bytes, a frame at a time as the client reads: it costs a copy and no parsing.
 pub(super) async fn stored_list(call: &Call, head: String, page: Vec<Arc<Object>>) -> Result<Response, ApiError> {
     let mut items = bytes(call, &page).await?.into_iter().peekable();
+    // What kind a shipped object is, its list says.
+    let untyped = call.resource.crd.is_none();
     let mut next = Some(head.into_bytes());
     let mut frames = std::iter::from_fn(move || {
         let mut frame = next.take()?;
         while let Some(item) = items.next() {
-            frame.extend_from_slice(&item);
+            match untyped.then(|| without_type(&item)).flatten() {
+                Some(fields) => {
+                    frame.push(b'{');
+                    frame.extend_from_slice(fields);
+                }
+                None => frame.extend_from_slice(&item),
+            }
             if items.peek().is_some() {
                 frame.push(b',');
             }
@@ -159,9 +200,18 @@ pub(super) async fn stored_list(call: &Call, head: String, page: Vec<Arc<Object>
     Ok(json_bytes(StatusCode::OK, body))
 }
 
+/// What follows apiVersion and kind in the bytes of an object that begins with them.
+fn without_type(object: &[u8]) -> Option<&[u8]> {
+    let version = object.strip_prefix(b"{\"apiVersion\":\"")?;
+    let end = version.iter().position(|byte| *byte == b'"')?;
+    let kind = version[end..].strip_prefix(b"\",\"kind\":\"")?;
+    let end = kind.iter().position(|byte| *byte == b'"')?;
+    kind[end..].strip_prefix(b"\",")
+}
+
 /// The metadata of an object alone.
-pub(super) fn partial(object: &Value, kind: &str) -> Value {
-    json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+pub(super) fn partial(object: &Value, meta: Meta) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": meta.api_version(), "metadata": object["metadata"]})
 }
 
 /// The same of an object as it is stored.
@@ -171,13 +221,25 @@ pub(super) fn partial_bytes(object: &Object) -> Bytes {
 }
 
 /// A Table of objects.
-pub(super) fn table(call: &Call, objects: &[Value], revision: &Value) -> Value {
+fn table(call: &Call, objects: &[Value], meta: Meta, revision: &Value) -> Value {
     let include = call.query.get("includeObject");
-    let mut table = render(&call.resource, objects, include);
+    let mut table = render(&call.resource, objects, include, meta);
     table["metadata"] = json!({"resourceVersion": revision});
     table
 }
 
-pub(super) fn render(resource: &Resource, objects: &[Value], include: &str) -> Value {
-    crate::table::render(resource, objects, include, jiff::Timestamp::now())
+pub(super) fn render(resource: &Resource, objects: &[Value], include: &str, meta: Meta) -> Value {
+    let mut table = crate::table::render(resource, objects, include, jiff::Timestamp::now());
+    if meta != Meta::V1 {
+        table["apiVersion"] = meta.api_version().into();
+        table["rows"].as_array_mut().into_iter().flatten().for_each(|row| in_version(row, meta));
+    }
+    table
+}
+
+/// The metadata in a Table's row, in the version of the Table.
+fn in_version(row: &mut Value, meta: Meta) {
+    if row["object"]["kind"] == "PartialObjectMetadata" {
+        row["object"]["apiVersion"] = meta.api_version().into();
+    }
 }

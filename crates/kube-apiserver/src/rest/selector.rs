@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::registry::Resource;
+use crate::rest::meta::{label_value_problem, qualified_name_problem};
 use crate::store::Object;
 
 /// One requirement on a label.
@@ -17,6 +18,25 @@ enum Requirement {
     Absent(String),
     Greater(String, i64),
     Less(String, i64),
+}
+
+impl Requirement {
+    /// Refuses keys and values that no label can have.
+    fn check(&self) -> Result<(), ApiError> {
+        let nothing = Vec::new();
+        let (key, values) = match self {
+            Self::In(key, values) | Self::NotIn(key, values) => (key, values),
+            Self::Exists(key) | Self::Absent(key) | Self::Greater(key, _) | Self::Less(key, _) => (key, &nothing),
+        };
+        let wrong = |said: &str, why: String| {
+            ApiError::bad_request(format!("unable to parse requirement: Invalid value: {said:?}: {why}"))
+        };
+        if let Some(why) = qualified_name_problem(key) {
+            return Err(wrong(key, why));
+        }
+        let bad = values.iter().find_map(|value| Some((value, label_value_problem(value)?)));
+        bad.map_or(Ok(()), |(value, why)| Err(wrong(value, why)))
+    }
 }
 
 /// A label selector; the empty one selects everything.
@@ -32,6 +52,7 @@ impl Labels {
             let (requirement, tail) = requirement(rest).ok_or_else(|| {
                 ApiError::bad_request(format!("unable to parse requirement: found {rest:?} in {text:?}"))
             })?;
+            requirement.check()?;
             requirements.push(requirement);
             rest = match tail.trim_start().strip_prefix(',') {
                 Some(tail) if tail.trim().is_empty() => {
@@ -153,6 +174,14 @@ impl Fields {
             terms.push((field.to_owned(), unescape(value), equal));
         }
         Ok(Self(terms))
+    }
+
+    /// Narrows the selector to one name, unless it is empty.
+    pub fn select_name(&mut self, name: &str) {
+        let term = ("metadata.name".to_owned(), name.to_owned(), true);
+        if !name.is_empty() && !self.0.contains(&term) {
+            self.0.push(term);
+        }
     }
 
     /// Whether nothing is asked.
@@ -287,7 +316,7 @@ mod tests {
         ] {
             check(selector, expect);
         }
-        for bad in ["=", "a=1,", "a in 1", "a in (1", "a>b", "a b", "(a)"] {
+        for bad in ["=", "a=1,", "a in 1", "a in (1", "a>b", "a b", "(a)", "A_/b=c", "!-a", "a=-", "a in (b, c.)"] {
             assert!(Labels::parse(bad).is_err(), "{bad}");
         }
     }

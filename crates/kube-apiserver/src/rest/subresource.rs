@@ -57,6 +57,16 @@ fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     Some(node)
 }
 
+/// Takes a field out.
+fn take(object: &mut Value, path: &str) {
+    let pointer = path.trim_start_matches('.').replace('.', "/");
+    let (parent, field) = pointer.rsplit_once('/').unwrap_or(("", &pointer));
+    let parent = if parent.is_empty() { Some(object) } else { object.pointer_mut(&format!("/{parent}")) };
+    if let Some(map) = parent.and_then(Value::as_object_mut) {
+        map.remove(field);
+    }
+}
+
 fn scale_of(call: &Call, paths: &ScalePaths, object: &Value) -> Value {
     let metadata = &object["metadata"];
     let mut status = json!({"replicas": at(object, &paths.status_replicas).and_then(Value::as_i64).unwrap_or(0)});
@@ -74,7 +84,7 @@ fn scale_of(call: &Call, paths: &ScalePaths, object: &Value) -> Value {
     if call.resource.namespaced {
         scale["metadata"]["namespace"] = metadata["namespace"].clone();
     }
-    if let Some(replicas) = at(object, &paths.spec_replicas) {
+    if let Some(replicas) = at(object, &paths.spec_replicas).filter(|replicas| **replicas != 0) {
         scale["spec"]["replicas"] = replicas.clone();
     }
     scale
@@ -139,7 +149,13 @@ impl Produce for Scaling<'_> {
         let Self { call, patch, paths } = self;
         if let patching::Patch::Apply(wanted) = patch {
             let wanted = scaled(call, paths, wanted);
-            return super::owners::merge(call, Some(current), &wanted, "scale").await;
+            let mut shown = current.clone();
+            // A Scale of none shows no number, so that to apply 0 is a change of it.
+            if at(&wanted, &paths.spec_replicas).is_some() && at(current, &paths.spec_replicas).is_some_and(|n| *n == 0)
+            {
+                take(&mut shown, &paths.spec_replicas);
+            }
+            return super::owners::merge(call, Some(&shown), &wanted, "scale").await;
         }
         let scale = patch.apply(call, &scale_of(call, paths, current), "scale").await?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);

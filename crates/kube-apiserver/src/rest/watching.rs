@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use self::lines::Telling;
-use super::accept::Shape;
+use super::accept::{Meta, Shape};
 use super::options::ListOptions;
 use super::read::{Filter, too_large};
 use super::{Call, respond};
@@ -65,7 +65,11 @@ pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
         server: call.server.clone(),
         resource: call.resource.clone(),
         filter,
-        shape: call.accept.shape,
+        shape: match call.accept.shape {
+            // Each event is of one object.
+            Shape::MetadataList(meta) => Shape::Metadata(meta),
+            shape => shape,
+        },
         include: call.query.get("includeObject").to_owned(),
         bookmarks: options.bookmarks,
         header_sent: false,
@@ -220,7 +224,7 @@ impl Feed {
 
     /// The line of an event that is not shown as it is stored.
     async fn made(&mut self, kind: EventKind, object: &Arc<Object>) -> Bytes {
-        let table = self.shape == Shape::Table;
+        let table = matches!(self.shape, Shape::Table(_));
         let telling = Telling {
             resource: self.resource.clone(),
             revision: object.revision,
@@ -301,8 +305,8 @@ impl Feed {
         match self.shape {
             _ if !self.resource.serves_bytes(object) => None,
             Shape::Object => Some(object.json.clone()),
-            Shape::Metadata => Some(respond::partial_bytes(object)),
-            Shape::Table => None,
+            Shape::Metadata(Meta::V1) => Some(respond::partial_bytes(object)),
+            _ => None,
         }
     }
 
@@ -319,10 +323,10 @@ impl Feed {
     fn write(&self, out: &mut Vec<u8>, kind: EventKind, value: Value, header: bool) {
         let shaped = match self.shape {
             Shape::Object => value,
-            Shape::Metadata => respond::partial(&value, "PartialObjectMetadata"),
-            Shape::Table => {
+            Shape::Metadata(meta) | Shape::MetadataList(meta) => respond::partial(&value, meta),
+            Shape::Table(meta) => {
                 let revision = value["metadata"]["resourceVersion"].clone();
-                let mut table = respond::render(&self.resource, &[value], &self.include);
+                let mut table = respond::render(&self.resource, &[value], &self.include, meta);
                 table["metadata"] = json!({"resourceVersion": revision});
                 if !header {
                     table["columnDefinitions"] = Value::Null;
@@ -342,10 +346,10 @@ impl Feed {
             Shape::Object => {
                 json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata})
             }
-            Shape::Metadata => {
-                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+            Shape::Metadata(meta) | Shape::MetadataList(meta) => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": meta.api_version(), "metadata": metadata})
             }
-            Shape::Table => json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            Shape::Table(meta) => json!({"kind": "Table", "apiVersion": meta.api_version(), "metadata": metadata,
                 "columnDefinitions": null, "rows": []}),
         };
         write_line(out, br#"{"type":"BOOKMARK","object":"#, object.to_string().as_bytes());

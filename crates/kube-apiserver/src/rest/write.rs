@@ -46,7 +46,8 @@ impl Call {
 }
 
 /// Drops what the schema does not know, says so as asked, and sets defaults. `strict` refusals name every field. Where
-/// `object` was made of `before`, which is stored, what they share has its shape already.
+/// `object` was made of `before`, which is stored, what they share has its shape already, and what they do not must be of
+/// the right types.
 pub(super) fn shape(
     call: &Call,
     before: Option<&Value>,
@@ -59,6 +60,9 @@ pub(super) fn shape(
     let mut shared = before.filter(|_| !custom).map(|before| set_aside(before, object)).unwrap_or_default();
     let status_alone =
         !shared.is_empty() && object.as_object().is_some_and(|map| map.keys().all(|key| key == "status"));
+    if let Some(why) = before.filter(|_| !custom).and_then(|_| schema::types::mismatch(schema, object)) {
+        return Err(super::patching::unreadable(object, &why));
+    }
     if custom {
         if let Some(metadata) = object.get_mut("metadata") {
             prune::nulls(metadata);
@@ -73,6 +77,9 @@ pub(super) fn shape(
         of_definition = crate::crd::fields::unknown(object);
     }
     schema::defaults::apply(schema, object);
+    if status_alone {
+        schema::stored::settle(schema, object);
+    }
     if let Some(map) = object.as_object_mut() {
         map.append(&mut shared);
     }
@@ -285,7 +292,7 @@ pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError
     meta::check_identity(&call.resource, &mut object, call.namespace(), &call.info.name)?;
     shape_sent(call, &mut object, duplicates)?;
     if call.server.store().get(&call.storage(), call.namespace(), &call.info.name).is_none() {
-        if !created_by_update(&call.resource) || !meta::text(&object, "resourceVersion").is_empty() {
+        if !created_by_update(&call.resource) || meta::revision(&object)?.is_some() {
             return Err(call.not_found(&call.info.name));
         }
         // Who may update may not thereby create.
@@ -294,7 +301,7 @@ pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError
         let created = insert(call, object).await?;
         return respond::written(call, StatusCode::CREATED, created).await;
     }
-    if call.resource.crd.is_some() && meta::text(&object, "resourceVersion").is_empty() {
+    if updated_as_seen(&call.resource) && meta::revision(&object)?.is_none() {
         return Err(ApiError::invalid(
             &call.resource.group,
             &call.resource.kind,
@@ -317,8 +324,23 @@ fn created_by_update(resource: &Resource) -> bool {
         ("", "endpoints" | "events" | "services")
             | ("events.k8s.io", "events")
             | ("coordination.k8s.io", "leases")
+            | ("node.k8s.io", "runtimeclasses")
             | ("rbac.authorization.k8s.io", _)
     )
+}
+
+/// Kinds of which an update must name the revision it was made from.
+fn updated_as_seen(resource: &Resource) -> bool {
+    let named = |names: &[&str]| names.contains(&resource.plural.as_str());
+    resource.crd.is_some()
+        || match resource.group.as_str() {
+            "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io" => true,
+            "coordination.k8s.io" => named(&["leases"]),
+            "node.k8s.io" => named(&["runtimeclasses"]),
+            "policy" => named(&["poddisruptionbudgets"]),
+            "storage.k8s.io" => named(&["csidrivers", "csinodes", "csistoragecapacities", "volumeattachments"]),
+            _ => false,
+        }
 }
 
 /// How an update treats the parts of the object.
@@ -397,8 +419,7 @@ async fn change_once(
     let mut new = produce.produce(&old).await?;
     // What an apply found out about owners; parts carried over from the old object would bring its owners back.
     let managed = owners::applies(call).then(|| new["metadata"]["managedFields"].clone());
-    let said = meta::text(&new, "resourceVersion");
-    if !said.is_empty() && said != stored.revision.to_string() {
+    if meta::revision(&new)?.is_some_and(|seen| seen != stored.revision) {
         return Err(call.conflict(name, MODIFIED).into());
     }
     meta::check_immutable(call, &old, &new)?;
@@ -481,6 +502,9 @@ fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
     match edit.subresource {
         "" | "finalize" if resource.status_subresource => carry("status", new),
         "status" => {
+            if resource.group == "apps" && resource.plural == "deployments" {
+                keep_labels(old, new);
+            }
             let fields: Vec<String> =
                 old.as_object().into_iter().chain(new.as_object()).flat_map(|m| m.keys().cloned()).collect();
             for field in fields {
@@ -491,6 +515,15 @@ fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
             }
         }
         _ => {}
+    }
+}
+
+/// Who tells the status of a Deployment does not label it.
+fn keep_labels(old: &Value, new: &mut Value) {
+    let Some(metadata) = new["metadata"].as_object_mut() else { return };
+    match old["metadata"].get("labels") {
+        Some(labels) => drop(metadata.insert("labels".to_owned(), labels.clone())),
+        None => drop(metadata.remove("labels")),
     }
 }
 

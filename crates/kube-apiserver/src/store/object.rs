@@ -156,6 +156,23 @@ struct MetadataFacts<'a> {
     labels: Option<serde_json::Map<String, Value>>,
 }
 
+/// The bytes of an object. They begin with its apiVersion and kind, so that lists, which say both once, can leave them out.
+pub(crate) fn to_json(object: &Value) -> Vec<u8> {
+    struct TypeFirst<'a>(&'a serde_json::Map<String, Value>);
+    impl serde::Serialize for TypeFirst<'_> {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            const FIRST: [&str; 2] = ["apiVersion", "kind"];
+            let first = FIRST.iter().filter_map(|field| self.0.get_key_value(*field));
+            serializer.collect_map(first.chain(self.0.iter().filter(|(field, _)| !FIRST.contains(&field.as_str()))))
+        }
+    }
+    let bytes = match object {
+        Value::Object(map) => serde_json::to_vec(&TypeFirst(map)),
+        other => serde_json::to_vec(other),
+    };
+    bytes.unwrap_or_default()
+}
+
 /// An object serialized but for its resourceVersion, which only the writer knows.
 #[derive(Debug)]
 pub struct Body {
@@ -192,7 +209,7 @@ impl Body {
             object["metadata"] = Value::Object(serde_json::Map::new());
         }
         object["metadata"]["resourceVersion"] = Value::from(revision_mark());
-        let mut head = serde_json::to_vec(&object).unwrap_or_default();
+        let mut head = to_json(&object);
         let needle = revision_mark().as_bytes();
         let at = find(&head, needle).unwrap_or(0);
         let tail = head.split_off(at)[needle.len()..].to_vec();

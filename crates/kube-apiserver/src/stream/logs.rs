@@ -22,7 +22,9 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, request: Reques
     let container = kubelet::container(&pod, kubelet::parameter(&pairs, "container"))?;
     if crate::authz::view::text(&pod, "/spec/nodeName").is_empty() {
         // Nothing has run yet, so nothing was written.
-        return Ok(answer(Body::empty()));
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = http::StatusCode::NO_CONTENT;
+        return Ok(response);
     }
     let target = streams.kubelet_of_pod(&pod)?;
     let query = {
@@ -69,6 +71,12 @@ fn check(pairs: &[(String, String)], pod: &str) -> Result<(), ApiError> {
         if number < least {
             cause("Invalid", field, format!("Invalid value: {number}: {why}"));
         }
+    }
+    let stream = kubelet::parameter(pairs, "stream");
+    if !matches!(stream, "" | "All" | "Stdout" | "Stderr") {
+        let supported = "\"All\", \"Stderr\", \"Stdout\"";
+        let message = format!("Unsupported value: {stream:?}: supported values: {supported}");
+        cause("NotSupported", "stream", message);
     }
     if ["sinceSeconds", "sinceTime"].iter().all(|field| !kubelet::parameter(pairs, field).is_empty()) {
         let why = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified";

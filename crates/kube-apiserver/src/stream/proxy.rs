@@ -68,8 +68,8 @@ fn pod(streams: &Streams, info: &RequestInfo, name: &str, port: &str) -> Result<
     let pod =
         streams.view.get("", "pods", &info.namespace, name).ok_or_else(|| ApiError::not_found("", "pods", name))?;
     let unavailable = |why: &str| ApiError::new(503, "ServiceUnavailable", why.to_owned());
-    let ip: IpAddr =
-        text(&pod, "/status/podIP").parse().map_err(|_| unavailable("address not allowed: the pod has no IP"))?;
+    let ip = text(&pod, "/status/podIP").parse::<IpAddr>();
+    let ip = ip.map_err(|_| ApiError::bad_request("address not allowed: the pod has no IP"))?;
     let ports = || items(&pod, "/spec/containers").iter().flat_map(|c| items(c, "/ports"));
     let number = |p: &Value| p.get("containerPort").and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok());
     let port = match port.parse::<u16>() {

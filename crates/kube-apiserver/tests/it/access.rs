@@ -270,3 +270,35 @@ async fn quotas_and_ranges_are_checked() {
     let range = json!({"metadata": {"name": "r"}, "spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]}});
     create(&ranges, range).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_may_watch_one_object_is_told_of_one() {
+    let server = super::server().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(server.client());
+    for name in ["mine", "theirs"] {
+        create(&maps, json!({"metadata": {"name": name}})).await.unwrap();
+    }
+    let rules =
+        json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"], "verbs": ["watch"]}]);
+    grant(&server, "ann", rules).await;
+    let ann = server.client_as(user("ann", "people"));
+    let watch = async |path: &str| {
+        let request = http::Request::get(format!("/api/v1/watch{path}timeoutSeconds=1")).body(Vec::new()).unwrap();
+        ann.request_text(request).await
+    };
+    let told = watch("/namespaces/default/configmaps/mine?").await.unwrap();
+    assert!(told.contains(r#""name":"mine""#) && !told.contains("theirs"), "{told}");
+    for path in [
+        "/namespaces/default/configmaps?",
+        "/namespaces/default/configmaps/theirs?",
+        "/namespaces/default/configmaps/theirs?fieldSelector=metadata.name%3Dmine&",
+        "/configmaps?",
+        "/configmaps/mine/status?",
+    ] {
+        let outcome = watch(path).await;
+        assert!(outcome.is_err(), "{path}: {outcome:?}");
+    }
+    // Another selector only narrows what the path names.
+    let told = watch("/namespaces/default/configmaps/mine?fieldSelector=metadata.name%3Dtheirs&").await.unwrap();
+    assert!(!told.contains("theirs") && !told.contains("mine"), "{told}");
+}

@@ -7,12 +7,13 @@ use crate::authz::view::{items, strings, text};
 
 type Check = fn(&Value) -> Option<String>;
 
-const BASELINE: [Check; 11] = [
+const BASELINE: [Check; 12] = [
     host_namespaces,
     privileged,
     capabilities_baseline,
     host_path,
     host_ports,
+    probe_hosts,
     app_armor,
     selinux,
     proc_mount,
@@ -21,8 +22,18 @@ const BASELINE: [Check; 11] = [
     windows_host_process,
 ];
 /// Baseline without the two checks that have a restricted form.
-const SHARED: [Check; 9] =
-    [host_namespaces, privileged, host_path, host_ports, app_armor, selinux, proc_mount, sysctls, windows_host_process];
+const SHARED: [Check; 10] = [
+    host_namespaces,
+    privileged,
+    host_path,
+    host_ports,
+    probe_hosts,
+    app_armor,
+    selinux,
+    proc_mount,
+    sysctls,
+    windows_host_process,
+];
 const RESTRICTED: [Check; 6] =
     [privilege_escalation, capabilities_restricted, volume_types, run_as_non_root, run_as_user, seccomp_restricted];
 
@@ -131,6 +142,29 @@ fn capabilities_baseline(pod: &Value) -> Option<String> {
 fn host_path(pod: &Value) -> Option<String> {
     let bad = names(items(pod, "/spec/volumes").iter().filter(|v| v.get("hostPath").is_some_and(|h| !h.is_null())));
     (!bad.is_empty()).then(|| format!("hostPath volumes ({} {})", plural("volume", bad.len()), bad.join(", ")))
+}
+
+/// The kubelet asks from the node, so that a host named here is reached with the node's means.
+fn probe_hosts(pod: &Value) -> Option<String> {
+    const HANDLERS: [&str; 5] =
+        ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
+    let of = |container: &Value| -> Vec<String> {
+        let paths =
+            HANDLERS.iter().flat_map(|handler| ["httpGet", "tcpSocket"].map(|how| format!("/{handler}/{how}/host")));
+        paths.map(|path| text(container, &path).to_owned()).filter(|host| !host.is_empty()).collect()
+    };
+    let bad = sorted_set(offending(pod, |c| !of(c).is_empty()));
+    let hosts = sorted_set(containers(pod).flat_map(of).collect());
+    let verb = if bad.len() == 1 { "uses" } else { "use" };
+    (!bad.is_empty()).then(|| {
+        format!(
+            "probe or lifecycle host ({} {} {verb} {} {})",
+            plural("container", bad.len()),
+            bad.join(", "),
+            plural("probe or lifecycle host", hosts.len()),
+            quoted(&hosts)
+        )
+    })
 }
 
 fn host_ports(pod: &Value) -> Option<String> {

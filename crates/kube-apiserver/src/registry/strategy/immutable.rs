@@ -59,10 +59,13 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
             keep(old, new, &["roleRef"], "cannot change roleRef", causes);
         }
         ("scheduling.k8s.io", _) => {
-            for field in ["value", "preemptionPolicy"] {
-                keep(old, new, &[field], FIELD, causes);
+            keep(old, new, &["preemptionPolicy"], FIELD, causes);
+            if old["value"] != new["value"] {
+                let message = "Forbidden: may not be changed in an update.".to_owned();
+                causes.push(cause("FieldValueForbidden", "value", message));
             }
         }
+        ("node.k8s.io", "runtimeclasses") => keep(old, new, &["handler"], FIELD, causes),
         ("storage.k8s.io", plural) => storage::update(plural, old, new, causes),
         _ => {}
     }

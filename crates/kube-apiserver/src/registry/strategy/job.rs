@@ -1,9 +1,12 @@
 //! Jobs: the labels by which a job knows its pods, how many it runs, and when it has failed or succeeded.
 
+mod status;
+
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+pub(super) use self::status::status;
 use super::field::{Causes, Field, NOT_NEGATIVE, Rule, check};
 use super::{pod, workload};
 use crate::registry::defaults::child;

@@ -60,7 +60,7 @@ impl Options {
             .map_err(|error| ApiError::bad_request(format!("DeleteOptions cannot be read: {error}")))?;
         let asked = |key: &str| Some(call.query.get(key)).filter(|said| !said.is_empty()).map(ToOwned::to_owned);
         let orphan = match document.orphan_dependents {
-            None => call.query.maybe_flag("orphanDependents")?,
+            None => call.query.maybe_flag("orphanDependents"),
             said => said,
         };
         let policy = document.propagation_policy.or_else(|| asked("propagationPolicy"));

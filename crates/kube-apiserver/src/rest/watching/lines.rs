@@ -133,7 +133,7 @@ mod tests {
             resource: resource.clone(),
             revision,
             kind: EventKind::Added,
-            shape: Shape::Table,
+            shape: Shape::Table(crate::rest::accept::Meta::V1),
             include: String::new(),
             header: false,
             second: 7,

@@ -56,7 +56,9 @@ pub(in super::super) fn validate(spec: &Value, causes: &mut Vec<Cause>) {
 
 /// Checks what an update may not change.
 pub(in super::super) fn validate_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
-    if has_address(old) && has_address(new) {
+    // What does not fit is told of the addresses alone.
+    let fits = !causes.iter().any(|cause| cause.field.starts_with("spec.clusterIPs"));
+    if fits && has_address(old) && has_address(new) {
         for (list, what) in [("clusterIPs", "spec.clusterIPs[0]"), ("ipFamilies", "spec.ipFamilies[0]")] {
             let (before, now) = (texts(old, list), texts(new, list));
             if let (Some(before), Some(now)) = (before.first(), now.first())
