@@ -59,6 +59,7 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => pod::defaults(child(object, "spec"), pod::Owner::Pod),
         ("", "podtemplates") => template(child(object, "template")),
+        ("", "events") => set(object, "source", json!({})),
         ("", "services") => service(child(object, "spec")),
         ("", "secrets") => set(object, "type", "Opaque"),
         ("", "replicationcontrollers") => replication_controller(object),

@@ -190,6 +190,7 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
         ("certificates.k8s.io", _, "status") => crate::certificates::keep_others(old, new),
         ("", "services", "") => service::keep_allocated(old, new),
         ("", "pods", "") => pod::prepare_update(old, new),
+        ("", "pods", "status") => pod::prepare_status(new),
         ("", "persistentvolumes", "status") => volume::prepare_volume_status(old, new),
         ("apps", "daemonsets", "") if old["spec"]["template"] != new["spec"]["template"] => {
             let before =

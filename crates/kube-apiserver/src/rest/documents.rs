@@ -22,9 +22,14 @@ pub(crate) fn serve(server: &ApiServer, info: &RequestInfo, parts: &http::reques
         return super::not_allowed().into_response();
     }
     let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    document(server, info, accept, parts).unwrap_or_else(|| match info.path.strip_prefix("/openapi/") {
-        Some(_) => StatusCode::NOT_FOUND.into_response(),
-        None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
+    document(server, info, accept, parts).unwrap_or_else(|| {
+        let known = |group: &str| discovery::group(&server.registry(), group).is_some();
+        match info.path.trim_matches('/').split('/').collect::<Vec<_>>().as_slice() {
+            ["openapi", ..] => StatusCode::NOT_FOUND.into_response(),
+            ["api", ..] => super::not_found().into_response(),
+            ["apis", group, _] if known(group) => super::not_found().into_response(),
+            _ => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
+        }
     })
 }
 

@@ -79,9 +79,10 @@ pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<
     Ok(json_bytes(code, document.to_string()))
 }
 
-/// A refusal, in the encoding the client accepts.
+/// A refusal, in the encoding the client accepts; it has no other shape.
 pub(super) fn refusal(call: &Call, error: ApiError) -> Response {
-    let text = call.accept.yaml.then(|| serde_saphyr::to_string(&error.to_status()).ok()).flatten();
+    let yaml = call.accept.yaml && call.accept.shape == Shape::Object;
+    let text = yaml.then(|| serde_saphyr::to_string(&error.to_status()).ok()).flatten();
     let mut response = error.into_response();
     if let Some(text) = text {
         *response.body_mut() = text.into();

@@ -145,8 +145,8 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
     call.query.check_write("CreateOptions")?;
     let bytes = decode::read(call, body).await?;
     let (mut object, duplicates) = decode::document(call, &bytes)?;
-    if call.resource.namespaced && call.info.namespace.is_empty() {
-        return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
+    if object.is_null() {
+        object = Value::Object(Map::new());
     }
     meta::check_identity(&call.resource, &mut object, call.namespace(), "")?;
     shape_sent(call, &mut object, duplicates)?;

@@ -31,8 +31,9 @@ pub(super) fn prepare_create(pod: &mut Value) {
     security::take_annotations(pod);
     if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
         let message = "Scheduling is blocked due to non-empty scheduling gates";
-        pod["status"]["conditions"] =
-            json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message}]);
+        let now = pod["metadata"]["creationTimestamp"].clone();
+        pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+            "message": message, "lastProbeTime": null, "lastTransitionTime": now}]);
     }
 }
 
@@ -40,6 +41,18 @@ pub(super) fn prepare_create(pod: &mut Value) {
 pub(super) fn prepare_update(old: &Value, new: &mut Value) {
     if let Some(class) = old["status"].get("qosClass") {
         child(new, "status")["qosClass"] = class.clone();
+    }
+}
+
+/// A pod's address is the first of its addresses: where they differ, the one of older kubelets counts.
+pub(super) fn prepare_status(pod: &mut Value) {
+    let status = child(pod, "status");
+    let one = status["podIP"].as_str().unwrap_or_default().to_owned();
+    let first = status["podIPs"][0]["ip"].as_str().unwrap_or_default().to_owned();
+    if one.is_empty() && !first.is_empty() {
+        status["podIP"] = first.into();
+    } else if one != first {
+        status["podIPs"] = json!([{"ip": one}]);
     }
 }
 

@@ -165,7 +165,15 @@ pub(super) fn written_as_null(type_name: &str) -> &'static [&'static str] {
 
 /// Texts that are written where they are not set, as empty ones.
 const TEXTS_WRITTEN: &[(&str, &[&str])] = &[
+    ("DaemonSetCondition", &["status", "type"]),
+    ("DeploymentCondition", &["status", "type"]),
     ("ForZone", &["name"]),
+    ("JobCondition", &["status", "type"]),
+    ("NodeCondition", &["status", "type"]),
+    ("PodCondition", &["status", "type"]),
+    ("ReplicaSetCondition", &["status", "type"]),
+    ("ReplicationControllerCondition", &["status", "type"]),
+    ("StatefulSetCondition", &["status", "type"]),
     ("StatefulSetSpec", &["serviceName"]),
     ("core.v1.Event", &["reportingComponent", "reportingInstance"]),
     ("storage.v1.TokenRequest", &["audience"]),

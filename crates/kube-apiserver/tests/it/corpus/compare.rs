@@ -107,7 +107,10 @@ fn differ(here: &Value, there: &Value, at: &str, out: &mut Vec<String>) {
                 }
             }
         }
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+        (Value::Array(a), Value::Array(b)) => {
+            if a.len() != b.len() {
+                out.push(format!("{at} has {} items, real {}", a.len(), b.len()));
+            }
             for (i, (x, y)) in a.iter().zip(b).enumerate() {
                 differ(x, y, &format!("{at}[{i}]"), out);
             }

@@ -30,7 +30,8 @@ const UNFIT: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
 pub(super) fn run(begin: &[Entry], entries: &[Entry], counted: bool) -> Vec<Difference> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let server = super::super::server().await;
+        // The server that was recorded was not young: it had forgotten its first revisions.
+        let server = super::super::forgetful().await;
         let router = server.network_router().layer(axum::Extension(User::admin()));
         let mut runner = Runner { router, variables: HashMap::new() };
         let mut differences = Vec::new();
