@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::conversion::Parts;
 
 async fn apply(parts: &Parts, manager: &str, version: &str, spec: Value) -> Result<DynamicObject, Error> {
-    let wish = json!({"apiVersion": format!("example.com/{version}"), "kind": "Part", "spec": spec});
+    let wish = json!({"apiVersion": format!("example.com/{version}"), "kind": "Part", "metadata": {"name": "a"}, "spec": spec});
     parts.version(version).patch("a", &PatchParams::apply(manager), &Patch::Apply(&wish)).await
 }
 

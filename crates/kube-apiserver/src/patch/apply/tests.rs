@@ -74,7 +74,7 @@ fn fields_no_longer_applied_are_removed_unless_shared() {
     let live = applied(Some(&live), "b", json!({"replicas": 2}));
     let live = applied(Some(&live), "a", json!({}));
     assert_eq!(live["spec"], json!({"replicas": 2}));
-    assert_eq!(owners(&live), ["a: .spec", "b: .spec.replicas"]);
+    assert_eq!(owners(&live), ["b: .spec.replicas", "a: .spec"]);
 }
 
 #[test]
@@ -113,7 +113,21 @@ fn several_conflicts_are_listed_by_owner() {
 fn applying_the_same_value_shares_it() {
     let live = applied(None, "a", json!({"replicas": 2}));
     let live = applied(Some(&live), "b", json!({"replicas": 2}));
-    assert_eq!(owners(&live), ["a: .spec.replicas", "b: .spec.replicas"]);
+    // Who only wished for what there was has changed nothing at no time, and so comes first.
+    assert_eq!(owners(&live), ["b: .spec.replicas", "a: .spec.replicas"]);
+    let times = live["metadata"]["managedFields"].as_array().unwrap().iter().map(|entry| entry.get("time").is_some());
+    assert_eq!(times.collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn what_is_applied_as_null_is_taken_away() {
+    let live = applied(None, "a", json!({"replicas": 2, "paused": true}));
+    let error = by("b", false, Some(&live), json!({"paused": null})).unwrap_err();
+    assert_eq!(error.message, "Apply failed with 1 conflict: conflict with \"a\": .spec.paused");
+    let forced = by("b", true, Some(&live), json!({"paused": null})).unwrap();
+    assert_eq!(forced["spec"], json!({"replicas": 2}));
+    // What is not there cannot be taken from anybody.
+    assert!(by("b", false, Some(&live), json!({"minReadySeconds": null})).is_ok());
 }
 
 #[test]
@@ -245,12 +259,10 @@ fn what_the_schema_lacks_is_refused() {
     let refused = |spec: Value| by("a", false, None, spec).unwrap_err().message;
     let prefix = "failed to create typed patch object (default/d; apps/v1, Kind=Deployment): ";
     assert_eq!(refused(json!({"replcas": 1})), format!("{prefix}.spec.replcas: field not declared in schema"));
-    assert_eq!(
-        refused(json!({"template": {"spec": {"containers": [{"image": "i"}]}}})),
-        format!(
-            "{prefix}.spec.template.spec.containers: element 0: associative list with keys has an element that omits key field \"name\""
-        )
-    );
+    // A shipped type holds an empty name where none is said; that one is needed is told when the object is validated.
+    let unnamed = by("a", false, None, json!({"template": {"spec": {"containers": [{"image": "i"}]}}})).unwrap();
+    let container = ".spec.template.spec.containers[name=\"\"]";
+    assert_eq!(owners(&unnamed), [format!("a: {container} {container}.image")]);
     assert_eq!(
         refused(json!({"replicas": "2", "paused": 1})),
         format!(

@@ -145,7 +145,14 @@ fn an_applier_may_change_its_version() {
     live.apply("b", "v1", false, json!({"parts": [{"id": "q"}]})).unwrap();
     live.apply("a", "v2", false, json!({"count": 1})).unwrap();
     assert_eq!(live.spec("v2"), json!({"count": 1, "items": [{"name": "q"}]}));
-    assert_eq!(live.owners(), ["a v2: .spec.count", r#"b v1: .spec.parts[id="q"] .spec.parts[id="q"].id"#]);
+    assert_eq!(live.owners(), [r#"b v1: .spec.parts[id="q"] .spec.parts[id="q"].id"#, "a v2: .spec.count"]);
+}
+
+#[test]
+fn an_element_of_a_definitions_list_must_have_its_key() {
+    let error = Live::default().apply("a", "v1", false, json!({"parts": [{}]})).unwrap_err();
+    let why = ".spec.parts: element 0: associative list with keys has an element that omits key field \"id\"";
+    assert!(error.message.ends_with(why), "{error}");
 }
 
 #[test]
