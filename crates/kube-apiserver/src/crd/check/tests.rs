@@ -101,6 +101,38 @@ fn branches_restrict_what_is_declared() {
     );
 }
 
+/// A real server asks for that at the root alone.
+#[test]
+fn what_branches_of_the_root_restrict_is_declared() {
+    let root = |branches: Value| {
+        let declared =
+            json!({"a": {"type": "object", "properties": {"n": {"type": "string"}}}, "l": {"type": "string"}});
+        let mut schema = json!({"type": "object", "properties": declared});
+        json_patch::merge(&mut schema, &branches);
+        let mut causes = Vec::new();
+        // Where status is a subresource, the root has no branches.
+        schema::check(&schema, false, "s", &mut causes);
+        causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect::<Vec<_>>()
+    };
+    assert!(
+        root(json!({"oneOf": [{"required": ["a"]}, {"properties": {"a": {"properties": {"n": {"minLength": 1}}}}}]}))
+            .is_empty()
+    );
+    assert_eq!(
+        root(json!({"not": {"properties": {"b": {"minLength": 1}}}})),
+        ["s.properties[b]: Required value: because it is defined in s.not.properties[b]"]
+    );
+    assert_eq!(
+        root(
+            json!({"anyOf": [{"properties": {"a": {"properties": {"m": {"minLength": 1}}}, "l": {"items": {"minLength": 1}}}}]})
+        ),
+        [
+            "s.properties[a].properties[m]: Required value: because it is defined in s.anyOf[0].properties[a].properties[m]",
+            "s.properties[l].items: Required value: because it is defined in s.anyOf[0].properties[l].items",
+        ]
+    );
+}
+
 #[test]
 fn foreign_words_are_refused() {
     check(json!({"type": "object", "$ref": "#/x"}), &["s.properties[f].$ref: Forbidden: $ref is not supported"]);
