@@ -123,7 +123,7 @@ async fn has_moved(context: &Context, key: &Key) -> bool {
     let deadline = Instant::now() + OUTCOME;
     loop {
         let outcome = context.guest(key).and_then(|guest| guest.migration().1).and_then(|progress| progress.outcome);
-        match goes_on(context.vmis.get(key).as_deref(), outcome.as_ref(), &context.node) {
+        match goes_on(context.vmis.get(key).as_ref(), outcome.as_ref(), &context.node) {
             Some(known) => return known,
             None if Instant::now() >= deadline => return false,
             None => sleep(LOOK).await,
