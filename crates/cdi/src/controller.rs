@@ -37,7 +37,7 @@ pub mod write;
 use std::sync::Arc;
 
 use context::{Context, Inner, Work};
-use cron::poll::{Digests, Polls, Registries};
+use cron::poll::turns::Polls;
 use kit::{
     Chain, Task,
     events::Recorder,
@@ -90,8 +90,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let apart = kit::client::connect("cdi-controller").await.map_err(Error::setup("reach the API server"))?;
     let leader = lease::acquire(apart, &args.namespace, "cdi-controller", &args.identity, &stop).await;
     let Ok(leader) = leader else { return Ok(()) };
-    let outside = Outside { progress: Arc::new(scrape), digests: Arc::new(Registries) };
-    let running = start(client, &args, outside, &stop);
+    let running = start(client, &args, Arc::new(scrape), &stop);
     counted.of(running.context.clone());
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
 }
@@ -103,24 +102,15 @@ pub struct Running {
     _tasks: Vec<Task<()>>,
 }
 
-/// What the controllers ask that is not the API server.
-pub struct Outside {
-    /// How far pods are.
-    pub progress: Arc<dyn Progress>,
-    /// What images are now.
-    pub digests: Arc<dyn Digests>,
-}
-
-/// Starts every controller.
-pub fn start(client: Client, args: &Args, outside: Outside, stop: &CancellationToken) -> Running {
+/// Starts every controller. Beside the API server they ask workers for their `progress`, and nobody else.
+pub fn start(client: Client, args: &Args, progress: Arc<dyn Progress>, stop: &CancellationToken) -> Running {
     let context = Context(Arc::new(Inner {
         recorder: Recorder::new(client.clone(), "cdi-controller", ""),
         client,
         namespace: args.namespace.clone(),
         image: args.image.clone(),
         pull_policy: args.pull_policy.clone(),
-        progress: outside.progress,
-        digests: outside.digests,
+        progress,
         polls: Polls::default(),
         queue: Queue::default(),
         volumes: Store::default(),

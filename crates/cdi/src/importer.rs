@@ -27,7 +27,7 @@ use kit::Task;
 
 use self::fill::{fill, unusable};
 use self::job::{From, Job};
-pub(crate) use self::job::{bytes, overhead, truth};
+pub(crate) use self::job::{bytes, connection, overhead, truth};
 use crate::progress::{self, Work};
 use crate::termination::Termination;
 use crate::volume::Volume;

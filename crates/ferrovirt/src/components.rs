@@ -104,6 +104,11 @@ pub(crate) fn cdi_importer(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cdi::importer::run)
 }
 
+/// `cdi-poller`
+pub(crate) fn cdi_poller(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cdi::poller::run)
+}
+
 /// `ovirt-populator`
 pub(crate) fn ovirt_populator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cdi::importer::populators::ovirt)

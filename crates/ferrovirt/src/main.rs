@@ -64,6 +64,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("csi-controller", components::csi_controller, ""),
     (simulated::PROGRAM, simulated::main, ""),
     ("cdi-importer", components::cdi_importer, ""),
+    ("cdi-poller", components::cdi_poller, ""),
     ("ovirt-populator", components::ovirt_populator, ""),
     ("openstack-populator", components::openstack_populator, ""),
     ("cdi-uploadserver", components::cdi_uploadserver, ""),

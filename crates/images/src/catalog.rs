@@ -69,7 +69,7 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 20] = [
+const COMPONENTS: [&str; 21] = [
     "virt-operator",
     "virt-api",
     "virt-controller",
@@ -82,6 +82,7 @@ const COMPONENTS: [&str; 20] = [
     "cdi-uploadproxy",
     "cdi-uploadserver",
     "cdi-importer",
+    "cdi-poller",
     "ovirt-populator",
     "openstack-populator",
     "cdi-cloner",

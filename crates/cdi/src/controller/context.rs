@@ -21,12 +21,7 @@ use kit::{
 use kube::{Client, Resource, ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
 
-use crate::controller::{
-    cron::poll::{Digests, Polls},
-    populator::forklift,
-    progress::Progress,
-    settings::Settings,
-};
+use crate::controller::{cron::poll::turns::Polls, populator::forklift, progress::Progress, settings::Settings};
 
 /// One thing to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,9 +60,7 @@ pub struct Inner {
     pub pull_policy: String,
     /// How far a pod says it is.
     pub progress: Arc<dyn Progress>,
-    /// What an image is now.
-    pub digests: Arc<dyn Digests>,
-    /// Of which registries that is being asked.
+    /// Which crons' registries are being asked.
     pub polls: Polls,
     /// What is to be looked at.
     pub queue: Queue<Work>,
@@ -223,6 +216,11 @@ pub fn pod_words(pod: &Pod) -> Vec<String> {
     words.extend(claims.map(|claim| claim_word(&namespace, &claim.claim_name)));
     words.extend(noted(pod, annotation::OWNER_UID).map(uid_word));
     words
+}
+
+/// Index words of a cron: its UID.
+pub fn cron_words(cron: &DataImportCron) -> Vec<String> {
+    cron.uid().map(|uid| uid_word(&uid)).into_iter().collect()
 }
 
 /// Index words of a persistent volume: the claim it is for, and its class.

@@ -28,7 +28,7 @@ use serde_json::json;
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, reference},
+        context::{Context, cron_words, noted, reference},
         settings,
         write::{self, Changes},
     },
@@ -41,11 +41,14 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 /// Brings one cron in line.
 pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(stored) = context.crons.get(key) else { return Ok(Next::Wait) };
+    let Some(stored) = context.crons.get(key) else {
+        context.polls.forget(key);
+        return Ok(Next::Wait);
+    };
     let passing = stored.spec.retention_policy.as_deref() == Some("None");
     let held = stored.finalizers().iter().any(|one| one == finalizer::DATA_IMPORT_CRON);
     if stored.metadata.deletion_timestamp.is_some() {
-        context.polls.forget(&stored.uid().unwrap_or_default());
+        poll::tidy(context, &stored, false).await?;
         return if held { collect::end(context, &stored, passing).await } else { Ok(Next::Wait) };
     }
     if passing && !held {
@@ -62,13 +65,15 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let now = clock::now();
     let due = due(&stored, now);
     let (mut cron, mut problem, mut later) = (stored.clone(), None, Next::Wait);
-    if due.is_none_or(|due| due <= now) && polls(&stored) {
-        match ask::source(context, &stored).await {
-            Ok(Asked::Found(found)) => cron = polled(context, &stored, found, now).await?,
+    let asks = due.is_none_or(|due| due <= now) && polls(&stored);
+    poll::tidy(context, &stored, asks).await?;
+    if asks {
+        match ask::source(context, &stored).await? {
+            Asked::Found(found) => cron = polled(context, &stored, found, now).await?,
             // What was found before is gone on with meanwhile.
-            Ok(Asked::Later(next)) if noted(&stored, annotation::DESIRED_DIGEST).is_none() => return Ok(next),
-            Ok(Asked::Later(next)) => later = next,
-            Err(why) => problem = Some(why),
+            Asked::Later(next) if noted(&stored, annotation::DESIRED_DIGEST).is_none() => return Ok(next),
+            Asked::Later(next) => later = next,
+            Asked::Unknown(why) => problem = Some(why),
         }
     }
     let next = go_on(context, &mut cron, &mut problem, now).await?;
@@ -125,7 +130,7 @@ async fn polled(
     ]);
     let said = write::differing(cron.annotations(), said);
     let done = write::patch(context, cron, &json!({ "metadata": { "annotations": said } })).await?;
-    write::remember(&context.crons, done.clone(), |_| Vec::new());
+    write::remember(&context.crons, done.clone(), cron_words);
     Ok(done)
 }
 
@@ -244,7 +249,7 @@ async fn remember_class(context: &Context, cron: &mut DataImportCron, class: Opt
     }
     let patch = json!({ "metadata": { "annotations": { annotation::CRON_STORAGE_CLASS: class } } });
     *cron = write::patch(context, cron, &patch).await?;
-    write::remember(&context.crons, cron.clone(), |_| Vec::new());
+    write::remember(&context.crons, cron.clone(), cron_words);
     Ok(())
 }
 
@@ -270,7 +275,7 @@ async fn write_status(
     let patch = json!({ "metadata": { "resourceVersion": cron.resource_version() }, "status": body });
     let done = api.patch(&cron.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
     let done = done.map_err(Error::api("write the status of", "DataImportCron", &cron.name_any()))?;
-    write::remember(&context.crons, done, |_| Vec::new());
+    write::remember(&context.crons, done, cron_words);
     Ok(())
 }
 

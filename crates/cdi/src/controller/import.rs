@@ -147,7 +147,7 @@ async fn start(context: &Context, claim: &PersistentVolumeClaim, settings: &sett
             return awaiting_vddk(context, claim).await;
         }
     }
-    let proxy_certs = proxy_certificates(context, claim, settings).await?;
+    let proxy_certs = proxy_certificates(context, claim, "cdi-proxy-ca", settings).await?;
     let insecure_registry = noted(claim, annotation::SOURCE) == Some(source::REGISTRY)
         && insecure::is_insecure(context, noted(claim, annotation::ENDPOINT).unwrap_or_default()).await?;
     let extras = pod::Extras { vddk: vddk.as_deref(), proxy_certs: proxy_certs.as_deref(), insecure_registry };
@@ -228,10 +228,11 @@ async fn awaiting_vddk(context: &Context, claim: &PersistentVolumeClaim) -> Resu
     Ok(Next::After(std::time::Duration::from_secs(10)))
 }
 
-/// The certificates of the proxy, brought to where the pod can mount them.
-async fn proxy_certificates(
+/// The certificates of the proxy, brought to where a pod of `owner` can mount them: the ConfigMap of this name and the owner's.
+pub async fn proxy_certificates<K: write::Kind>(
     context: &Context,
-    claim: &PersistentVolumeClaim,
+    owner: &K,
+    base: &str,
     settings: &settings::Settings,
 ) -> Result<Option<String>, Error> {
     let Some(wanted) =
@@ -247,14 +248,27 @@ async fn proxy_certificates(
         );
         return Ok(None);
     };
-    let name = names::joined("cdi-proxy-ca", &claim.name_any());
+    let name = names::joined(base, &owner.name_any());
     let copy: Value = json!({
-        "metadata": { "name": name, "namespace": claim.namespace(), "ownerReferences": worker::owned_by(claim) },
+        "metadata": { "name": name, "namespace": owner.namespace(), "ownerReferences": worker::owned_by(owner) },
         "data": map.data,
     });
     let copy: ConfigMap = serde_json::from_value(copy).map_err(Error::setup("render the proxy's certificates"))?;
-    write::create(context, &copy).await?;
+    if !write::create(context, &copy).await? {
+        renew(context, &name, &copy).await?;
+    }
     Ok(Some(name))
+}
+
+/// A copy that was made before, for the same owner, is what the original is now.
+async fn renew(context: &Context, name: &str, copy: &ConfigMap) -> Result<(), Error> {
+    let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &copy.namespace().unwrap_or_default());
+    let Some(found) = api.get_opt(name).await.map_err(Error::api("read", "ConfigMap", name))? else { return Ok(()) };
+    if found.owner_references() == copy.owner_references() && found.data != copy.data {
+        let data = write::replacing(&found.data, &copy.data);
+        write::patch(context, &found, &json!({ "metadata": { "uid": found.uid() }, "data": data })).await?;
+    }
+    Ok(())
 }
 
 /// The keys of the claims to look at when `pod` changes.

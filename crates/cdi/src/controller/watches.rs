@@ -53,7 +53,7 @@ pub fn start(context: &Context) -> Vec<Task<()>> {
             }
         }
     }));
-    tasks.push(simple(context, &context.crons, |context, key, _| context.queue.add(Work::Cron(key.clone()))));
+    tasks.push(crons(context));
     tasks.push(simple(context, &context.transfers, |context, key, _| {
         context.queue.add(Work::Transfer(key.name.clone()));
     }));
@@ -143,10 +143,23 @@ fn pods(context: &Context) -> Task<()> {
         let words: Vec<String> = change.was.iter().chain(change.is).cloned().collect();
         import::claims_of(&shared, &words).into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
         for word in &words {
+            // What asks registries for a cron.
+            if let Some(owner) = word.strip_prefix("owner:") {
+                let owners = shared.crons.keys_by_word(&context::uid_word(owner));
+                owners.into_iter().for_each(|key| shared.queue.add(Work::Cron(key)));
+            }
             if word.starts_with("uid:") {
                 shared.claims.keys_by_word(word).into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
             }
         }
+    })
+}
+
+fn crons(context: &Context) -> Task<()> {
+    let shared = context.clone();
+    let how = Watch { index: context::cron_words, ..Watch::default() };
+    store::watch(Api::all(context.client.clone()), how, context.crons.clone(), move |change| {
+        shared.queue.add(Work::Cron(change.key.clone()));
     })
 }
 

@@ -7,11 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
 
-use crate::controller::{
-    context::{labels, noted},
-    settings::Settings,
-    storage::BLOCK,
-};
+use crate::controller::{context::labels, settings::Settings, storage::BLOCK};
 
 /// Where a claim says whether its worker runs, the reason and the message.
 pub const RUNS: [&str; 3] = [annotation::RUNNING, annotation::RUNNING_REASON, annotation::RUNNING_MESSAGE];
@@ -96,25 +92,36 @@ pub fn confined() -> Value {
 
 /// A worker pod of `claim` without its containers.
 pub fn shell(claim: &PersistentVolumeClaim, name: &str, component: &str, environment: &Environment<'_>) -> Value {
-    let mut labels = labels(component);
-    labels.insert(label::PROMETHEUS.to_owned(), "true".to_owned());
-    let mut annotations = passed_on(claim);
+    let mut pod = bare(claim, claim.annotations(), component, environment);
+    pod["metadata"]["name"] = json!(name);
+    pod["metadata"]["labels"][label::PROMETHEUS] = json!("true");
+    pod["spec"]["volumes"] = json!([{ "name": DATA, "persistentVolumeClaim": { "claimName": claim.name_any() } }]);
+    if is_block(claim) {
+        // A volume's fsGroup says nothing of devices, which nodes leave to this group.
+        pod["spec"]["securityContext"]["supplementalGroups"] = json!([DISK_GROUP]);
+    }
+    pod
+}
+
+/// A worker pod that goes with `owner`, without its name, containers and volumes. `said` is what a claim's annotations would say of it.
+pub fn bare<K: Resource<DynamicType = ()>>(
+    owner: &K,
+    said: &BTreeMap<String, String>,
+    component: &str,
+    environment: &Environment<'_>,
+) -> Value {
+    let mut annotations = passed_on(said);
     annotations.insert(annotation::CREATED_BY_CONTROLLER.to_owned(), json!("yes"));
     let mut spec = json!({
         "securityContext": { "runAsNonRoot": true, "runAsUser": QEMU, "fsGroup": QEMU, "seccompProfile": { "type": "RuntimeDefault" } },
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
         "imagePullSecrets": environment.settings.pull_secrets,
-        "volumes": [{ "name": DATA, "persistentVolumeClaim": { "claimName": claim.name_any() } }],
     });
-    if is_block(claim) {
-        // A volume's fsGroup says nothing of devices, which nodes leave to this group.
-        spec["securityContext"]["supplementalGroups"] = json!([DISK_GROUP]);
-    }
     for (field, key) in
         [("priorityClassName", annotation::PRIORITY_CLASS), ("serviceAccountName", annotation::SERVICE_ACCOUNT)]
     {
-        if let Some(value) = noted(claim, key).filter(|value| !value.is_empty()) {
+        if let Some(value) = said.get(key).filter(|value| !value.is_empty()) {
             spec[field] = json!(value);
         }
     }
@@ -124,11 +131,24 @@ pub fn shell(claim: &PersistentVolumeClaim, name: &str, component: &str, environ
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "name": name, "namespace": claim.namespace(), "labels": labels, "annotations": annotations,
-            "ownerReferences": owned_by(claim),
+            "namespace": owner.namespace(), "labels": labels(component), "annotations": annotations,
+            "ownerReferences": owned_by(owner),
         },
         "spec": spec,
     })
+}
+
+/// The variables of a name and password in `secret`.
+pub fn login(secret: &str) -> Vec<Value> {
+    let of = |(name, key): (&str, &str)| json!({ "name": name, "valueFrom": { "secretKeyRef": { "name": secret, "key": key } } });
+    [(env::ACCESS_KEY, "accessKeyId"), (env::SECRET_KEY, "secretKey")].map(of).to_vec()
+}
+
+/// A volume of `source`, and how a container has it at `path`.
+pub fn mounted(name: &str, path: &str, source: Value) -> (Value, Value) {
+    let mut volume = source;
+    volume["name"] = json!(name);
+    (volume, json!({ "name": name, "mountPath": path, "readOnly": true }))
 }
 
 /// The owner references of what goes with `object`.
@@ -147,14 +167,14 @@ pub fn inherited(claim: &PersistentVolumeClaim) -> BTreeMap<String, String> {
     claim.labels().iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// The annotations of networks and sidecars, which a worker takes from its claim.
-pub fn passed_on(claim: &PersistentVolumeClaim) -> Map<String, Value> {
+/// The annotations of networks and sidecars, which a worker takes from what its claim says.
+fn passed_on(said: &BTreeMap<String, String>) -> Map<String, Value> {
     let mut out = Map::new();
     // A sidecar that does not end keeps the pod from ending.
     out.insert("sidecar.istio.io/inject".to_owned(), json!("false"));
     out.insert("linkerd.io/inject".to_owned(), json!("disabled"));
     for key in annotation::PASSED_ON {
-        if let Some(value) = noted(claim, key) {
+        if let Some(value) = said.get(key) {
             out.insert(key.to_owned(), json!(value));
         }
     }

@@ -143,7 +143,8 @@ fn from(args: &Args, secret_headers: Vec<String>) -> Result<From, String> {
     })
 }
 
-fn connection(args: &Args) -> Result<Connection, String> {
+/// The way to the image.
+pub(crate) fn connection(args: &Args) -> Result<Connection, String> {
     let owned = |text: &str| set(text).map(str::to_owned);
     let authorities = [&args.cert_dir, &args.proxy_cert_dir];
     Ok(Connection {

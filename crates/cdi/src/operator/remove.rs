@@ -17,8 +17,8 @@ use super::manifests::{self, Input, crds};
 use super::{certificates, status};
 use crate::{Error, token};
 
-/// Selects the pods and Services that import, clone and upload, wherever they are.
-const WORKERS: &str = "cdi.kubevirt.io in (importer, cdi-upload-server, cdi-clone-source)";
+/// Selects the pods and Services that import, clone, upload and ask registries, wherever they are.
+const WORKERS: &str = "cdi.kubevirt.io in (importer, cdi-upload-server, cdi-clone-source, cdi-poller)";
 
 /// One step of removal.
 ///

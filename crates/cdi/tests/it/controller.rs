@@ -6,6 +6,7 @@ mod crons;
 mod forklift;
 mod imports;
 mod metrics;
+mod polls;
 mod profiles;
 mod quotas;
 mod registries;

@@ -5,6 +5,7 @@ mod apiserver;
 mod controller;
 mod importer;
 mod operator;
+mod poller;
 mod populators;
 mod proxy;
 mod upload;

@@ -204,6 +204,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is the server's certificate that is in the way.
+    pub fn is_untrusted(&self) -> bool {
+        matches!(self, Self::Request { source, .. } if untrusted(source))
+    }
+
     /// Whether asking the same again may well be answered.
     pub(super) fn transient(&self) -> bool {
         match self {

@@ -1,11 +1,7 @@
 //! What a cron's source is now: an image in a registry or a stream of OpenShift's, or a claim.
 
-use std::{convert::Infallible, time::Duration};
+use std::convert::Infallible;
 
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{ConfigMap, Secret},
-};
 use kit::{Chain, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -14,14 +10,10 @@ use kube::{
 use origin::{follow, leave};
 use serde_json::Value;
 
-use api::cdi::v1beta1::{DataImportCron, DataVolumeSourcePVC, DataVolumeSourceRegistry};
+use api::cdi::v1beta1::{DataImportCron, DataVolumeSourcePVC};
 
-use crate::controller::{
-    Work,
-    context::Context,
-    cron::poll::{Image, Turn},
-    insecure::is_insecure,
-};
+use super::poll;
+use crate::{Error, controller::context::Context};
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +31,9 @@ pub enum Asked {
     Found(Found),
     /// Nothing yet; when to look again, if nobody tells.
     Later(Next),
+    /// Nothing.
+    Unknown(Unknown),
 }
-
-/// Until a cron is looked at again whose namespace has others ask.
-const IN_TURN: Duration = Duration::from_secs(1);
 
 /// Why it is not known: reason and message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,53 +47,25 @@ pub struct Unknown {
 /// Reason of a source that nobody may have.
 pub const NOT_AUTHORIZED: &str = "NotAuthorized";
 
-fn unknown(message: impl Into<String>) -> Unknown {
+pub(super) fn unknown(message: impl Into<String>) -> Unknown {
     Unknown { reason: "NoDigest", message: message.into() }
 }
 
 /// Asks.
-pub async fn source(context: &Context, cron: &DataImportCron) -> Result<Asked, Unknown> {
+pub async fn source(context: &Context, cron: &DataImportCron) -> Result<Asked, Error> {
     let namespace = cron.namespace().unwrap_or_default();
     let source = cron.spec.template.spec.source.clone().unwrap_or_default();
-    if let Some(from) = &source.pvc {
-        return claim(context, cron, from, &namespace).await.map(Asked::Found);
-    }
-    let Some(registry) = &source.registry else {
-        return Err(unknown("spec.template.spec.source is neither registry nor pvc: nothing else says what is new"));
+    let found = if let Some(from) = &source.pvc {
+        claim(context, cron, from, &namespace).await
+    } else if let Some(registry) = &source.registry {
+        let Some(name) = registry.image_stream.as_deref().filter(|name| !name.is_empty()) else {
+            return poll::ask(context, cron, registry).await;
+        };
+        stream(context, name, &namespace).await
+    } else {
+        Err(unknown("spec.template.spec.source is neither registry nor pvc: nothing else says what is new"))
     };
-    if let Some(name) = registry.image_stream.as_deref().filter(|name| !name.is_empty()) {
-        return stream(context, name, &namespace).await.map(Asked::Found);
-    }
-    let uid = cron.uid().unwrap_or_default();
-    match context.polls.turn(&uid, &namespace) {
-        Turn::Ended(outcome) => {
-            let digest = outcome.map_err(unknown)?;
-            Ok(Asked::Found(Found { digest, reference: None }))
-        }
-        Turn::Asking => Ok(Asked::Later(Next::Wait)),
-        Turn::Queued => Ok(Asked::Later(Next::After(IN_TURN))),
-        Turn::Begins => match image(context, registry, &namespace).await {
-            Ok(image) => {
-                begin(context, cron, uid, image);
-                Ok(Asked::Later(Next::Wait))
-            }
-            Err(why) => {
-                context.polls.forget(&uid);
-                Err(unknown(why))
-            }
-        },
-    }
-}
-
-/// Asks beside what the controller does for everybody; the cron is looked at again when there is an answer.
-fn begin(context: &Context, cron: &DataImportCron, uid: String, image: Image) {
-    let (context, key) = (context.clone(), Key::of(cron));
-    kit::spawn("poll", async move {
-        let outcome = context.digests.of(image).await;
-        context.polls.end(&uid, outcome);
-        context.queue.add(Work::Cron(key));
-    })
-    .detach();
+    Ok(found.map_or_else(Asked::Unknown, Asked::Found))
 }
 
 /// A claim is what its UID says. One of another namespace is for whom its namespace lets have it: the account of the cron.
@@ -168,33 +131,6 @@ fn newest(stream: &Value, name: &str, tag: Option<&str>) -> Result<Found, String
     let text = |field: &str| item[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let none = || format!("ImageStream {name} tag {} has no items", found["tag"].as_str().unwrap_or_default());
     Ok(Found { digest: text("image").ok_or_else(none)?, reference: text("dockerImageReference") })
-}
-
-async fn image(context: &Context, registry: &DataVolumeSourceRegistry, namespace: &str) -> Result<Image, String> {
-    let Some(url) = registry.url.clone().filter(|url| !url.is_empty()) else {
-        return Err("spec.template.spec.source.registry has neither url nor imageStream".to_owned());
-    };
-    let mut login = None;
-    if let Some(name) = registry.secret_ref.as_deref().filter(|name| !name.is_empty()) {
-        let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace);
-        let secret = api.get(name).await.map_err(|error| format!("Secret {namespace}/{name}: {error}"))?;
-        let text = |key: &str| {
-            let found = secret.data.as_ref().and_then(|data| data.get(key));
-            found.map(|ByteString(bytes)| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
-        };
-        login = Some((text("accessKeyId"), text("secretKey")));
-    }
-    let mut certificates = Vec::new();
-    if let Some(name) = registry.cert_config_map.as_deref().filter(|name| !name.is_empty()) {
-        let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), namespace);
-        let map = api.get(name).await.map_err(|error| format!("ConfigMap {namespace}/{name}: {error}"))?;
-        certificates.extend(map.data.unwrap_or_default().into_values());
-    }
-    let insecure = is_insecure(context, &url).await.map_err(|error| Chain(&error).to_string())?;
-    let proxy = context.settings().proxy.unwrap_or_default();
-    let proxies = [proxy.http_proxy, proxy.https_proxy, proxy.no_proxy];
-    let proxies = proxies.map(|proxy| proxy.filter(|text| !text.is_empty()));
-    Ok(Image { url, login, certificates, insecure, proxies })
 }
 
 #[cfg(test)]

@@ -1,159 +1,159 @@
-//! What a cron's source is now: the digest of an image, asked of its registry.
+//! What a registry's image is now, asked by a pod in the cron's namespace.
 //!
-//! The controller asks itself, by one request, where others start a job for it: a job that is scheduled, pulls its image and ends costs
-//! seconds of a node and asks no better. But a registry is its tenant's choice, and may be slow, large or silent. So it is asked beside what
-//! the controller does for everybody, for [`LONGEST`] at the most, [`AT_ONCE`] for each namespace, and nothing that it answers is repeated.
+//! ```text
+//!  cron is due ─▶ its turn? ─▶ pod "poll-CRON-…" (cdi-poller) ─▶ termination message: a digest, or one of few reasons ─▶ the pod goes
+//! ```
+//!
+//! A registry is its tenant's choice: so it is asked from the tenant's network, with the tenant's credentials and within the tenant's quota,
+//! as an import asks it, and no component of CDI's speaks to it. A poll has [`LIMIT`]; of each namespace few go on at once, and one that
+//! failed is repeated later and later. A pod is believed when this controller has made it, and only what is an answer.
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
+mod outcome;
+pub mod pod;
+pub mod turns;
+
+use std::time::Duration;
+
+use api::cdi::{
+    v1beta1::{DataImportCron, DataVolumeSourceRegistry},
+    words::label,
 };
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kit::{clock, queue::Next, store::Key};
+use kube::{Api, ResourceExt, api::PostParams};
+use sha2::{Digest as _, Sha256};
 
-use disk::source::{Connection, ContainerImage, Error, Patience, Proxies, image_digest};
-use kit::Chain;
+use super::ask::{Asked, Found, unknown};
+use crate::{
+    Error,
+    controller::{
+        context::{self, Context, owner_word, reference},
+        import,
+        insecure::is_insecure,
+        names,
+        worker::Environment,
+        write,
+    },
+};
+use outcome::Outcome;
+use turns::{Asker, Turn};
 
-/// How long a registry is given, its token service included.
-const LONGEST: Duration = Duration::from_secs(30);
-/// How many registries are asked at once for the crons of one namespace.
-const AT_ONCE: usize = 2;
+/// How long a poll may take: a node may have to fetch the poller's image first, which asks for half a minute at the most.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Until a cron is looked at again whose namespace has others ask.
+const IN_TURN: Duration = Duration::from_secs(1);
 
-/// An image, and how its registry is spoken to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
-    /// `docker://host/name:tag`.
-    pub url: String,
-    /// User and password.
-    pub login: Option<(String, String)>,
-    /// Certificates to trust beside the system's, in PEM.
-    pub certificates: Vec<String>,
-    /// No certificate is checked, and none needs to be there.
-    pub insecure: bool,
-    /// The proxies on the way, as imports go: for http, for https, and for what there is none.
-    pub proxies: [Option<String>; 3],
+/// Asks `registry` for `cron`, and once there is an answer, gives it.
+pub(super) async fn ask(
+    context: &Context,
+    cron: &DataImportCron,
+    registry: &DataVolumeSourceRegistry,
+) -> Result<Asked, Error> {
+    let Some(url) = registry.url.as_deref().filter(|url| !url.is_empty()) else {
+        return Ok(Asked::Unknown(unknown("spec.template.spec.source.registry has neither url nor imageStream")));
+    };
+    let (key, uid, now) = (Key::of(cron), cron.uid().unwrap_or_default(), clock::now());
+    if let Some(asker) = context.polls.asker(&key, &uid) {
+        return follow(context, &key, &asker, url, now).await;
+    }
+    // Before anything is read for it: of one namespace there may be any number that wait.
+    if context.polls.is_queued(&key) {
+        return Ok(Asked::Later(Next::After(IN_TURN)));
+    }
+    let settings = context.settings();
+    let placement = context.placement();
+    let environment = Environment {
+        image: &context.image,
+        pull_policy: &context.pull_policy,
+        settings: &settings,
+        placement: &placement,
+    };
+    let proxy_certs = import::proxy_certificates(context, cron, "cdi-cron-proxy-ca", &settings).await?;
+    let extras = pod::Extras { proxy_certs: proxy_certs.as_deref(), insecure: is_insecure(context, url).await? };
+    let pod = pod::render(cron, registry, url, &extras, &environment).map_err(Error::setup("render a poller"))?;
+    let question = serde_json::to_vec(&pod).map_err(Error::setup("render a poller"))?;
+    match context.polls.turn(&key, &uid, &names::hex(&Sha256::digest(question)), now) {
+        Turn::Rests(why) => Ok(Asked::Unknown(unknown(why))),
+        Turn::Queued => Ok(Asked::Later(Next::After(IN_TURN))),
+        Turn::Begins => begin(context, cron, &key, &pod, now).await,
+    }
 }
 
-/// Asks what images are now.
-pub trait Digests: Send + Sync {
-    /// The digest of `image`, or why it is not known.
-    fn of(&self, image: Image) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>>;
-}
-
-/// Asks registries.
-#[derive(Debug)]
-pub struct Registries;
-
-impl Digests for Registries {
-    fn of(&self, image: Image) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>> {
-        Box::pin(async move {
-            let [http, https, none] = image.proxies;
-            let second = Duration::from_secs(1);
-            let connection = Connection {
-                certificates: image.certificates,
-                insecure: image.insecure,
-                proxies: Proxies { http, https, none },
-                // It is asked again by and by.
-                patience: Patience {
-                    connect: 10 * second,
-                    answer: 10 * second,
-                    idle: 10 * second,
-                    first: second,
-                    longest: second,
-                    attempts: 1,
-                },
-                ..Connection::default()
+async fn begin(context: &Context, cron: &DataImportCron, key: &Key, pod: &Pod, now: Timestamp) -> Result<Asked, Error> {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
+    let mut made = match api.create(&PostParams::default(), pod).await {
+        Ok(made) => made,
+        Err(error) => {
+            let Some(why) = refusal(&error) else {
+                context.polls.forget(key);
+                return Err(Error::api("create", "Pod", &format!("{}/poll-{}", key.namespace, key.name))(error));
             };
-            let name = image.url.strip_prefix("docker://").unwrap_or(&image.url);
-            let asked =
-                ContainerImage { url: format!("docker://{name}"), login: image.login, ..ContainerImage::default() };
-            let why = match tokio::time::timeout(LONGEST, image_digest(&asked, &connection)).await {
-                Ok(Ok(digest)) => return Ok(digest),
-                Ok(Err(error)) => {
-                    tracing::debug!(image = image.url, error = %Chain(&error), "the registry does not answer as it should");
-                    reason(&error)
-                }
-                Err(_) => format!("it took longer than {} s", LONGEST.as_secs()),
-            };
-            Err(format!("the registry of {} does not say what it is: {why}", image.url))
-        })
+            context.recorder.warning(&reference(cron), write::quota_or(&error, "ErrStartingPod"), why.as_str());
+            context.polls.refused(key, &why, now);
+            return Ok(Asked::Unknown(unknown(why)));
+        }
+    };
+    let asker = Asker { pod: Key::of(&made), uid: made.uid().unwrap_or_default(), since: now };
+    context.polls.asked_by(key, asker);
+    // Before the watch tells of it, it would be taken for deleted.
+    context::trim_pod(&mut made);
+    write::remember(&context.pods, made, context::pod_words);
+    Ok(Asked::Later(Next::After(LIMIT)))
+}
+
+/// What is told of a pod that the namespace does not take: its quota, its Pod Security, somebody's webhook. None of other failures.
+fn refusal(error: &kube::Error) -> Option<String> {
+    let kube::Error::Api(status) = error else { return None };
+    let why = without_name(&status.message);
+    matches!(status.code, 400 | 403 | 422).then(|| format!("the pod that asks the registry is refused: {why}"))
+}
+
+/// The reason of a refusal without the pod's name, which is another each time: a condition that says it would change each time, too.
+fn without_name(message: &str) -> &str {
+    let parts = [" is forbidden: ", " is invalid: "];
+    parts.iter().find_map(|part| message.split_once(part)).map_or(message, |(_, why)| why)
+}
+
+async fn follow(context: &Context, key: &Key, asker: &Asker, url: &str, now: Timestamp) -> Result<Asked, Error> {
+    let pod = context.pods.get(&asker.pod).filter(|pod| pod.uid().as_ref() == Some(&asker.uid));
+    let spent = Duration::try_from(now.duration_since(asker.since)).unwrap_or_default();
+    let ended = match outcome::of(pod.as_ref(), spent) {
+        Outcome::Asking => return Ok(Asked::Later(Next::After(LIMIT.saturating_sub(spent).max(IN_TURN)))),
+        Outcome::Answered(answer) => answer.map_err(|reason| reason.to_string()),
+        Outcome::Lost(why) => Err(why),
+    };
+    if let Some(pod) = &pod {
+        write::delete(context, pod).await?;
+    }
+    match ended {
+        Ok(digest) => {
+            context.polls.forget(key);
+            Ok(Asked::Found(Found { digest: digest.to_string(), reference: None }))
+        }
+        Err(why) => {
+            let why = format!("the registry of {url} does not say what it is: {why}");
+            context.polls.failed(key, &why, now);
+            Ok(Asked::Unknown(unknown(why)))
+        }
     }
 }
 
-/// Why, in words that hold nothing of what was answered: the controller hears more than the tenant who has it ask.
-fn reason(error: &Error) -> String {
-    match error {
-        Error::Address { why, .. } => why.clone(),
-        // Nothing was answered yet.
-        Error::Request { source, .. } if source.is_connect() => format!("cannot connect: {}", Chain(source)),
-        Error::Request { .. } => "it does not answer in HTTP".to_owned(),
-        Error::Silent { .. } => "it does not answer".to_owned(),
-        Error::Status { status, .. } => format!("it answered {status}"),
-        Error::Credentials { .. } => "its token service refuses; check the name and password of the secret".to_owned(),
-        Error::Redirects { .. } | Error::Redirect { .. } => "it leads elsewhere without an end".to_owned(),
-        Error::Large { limit, .. } => format!("it answered with more than {limit} bytes"),
-        Error::Setup { what, .. } => format!("cannot set up {what}"),
-        _ => "its answer is not a manifest".to_owned(),
+/// The pods of `cron` that nobody waits for go: those of a controller before this one, and all of them when nothing is `wanted`.
+pub(super) async fn tidy(context: &Context, cron: &DataImportCron, wanted: bool) -> Result<(), Error> {
+    let (key, uid) = (Key::of(cron), cron.uid().unwrap_or_default());
+    if !wanted {
+        context.polls.forget(&key);
     }
-}
-
-/// Polls that go on, and what has come of them.
-#[derive(Debug, Default)]
-pub struct Polls(Mutex<BTreeMap<String, Poll>>);
-
-#[derive(Debug)]
-struct Poll {
-    namespace: String,
-    outcome: Option<Result<String, String>>,
-}
-
-/// What a poll is at.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It has ended so.
-    Ended(Result<String, String>),
-    /// It goes on.
-    Asking,
-    /// Others of the namespace go on.
-    Queued,
-    /// It may begin, and counts from now on.
-    Begins,
-}
-
-impl Polls {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Poll>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The poll of the cron with this UID: an end is told once.
-    pub fn turn(&self, uid: &str, namespace: &str) -> Turn {
-        let mut all = self.all();
-        if all.get(uid).is_some_and(|poll| poll.outcome.is_none()) {
-            return Turn::Asking;
-        }
-        if let Some(outcome) = all.remove(uid).and_then(|poll| poll.outcome) {
-            return Turn::Ended(outcome);
-        }
-        let others = all.values().filter(|poll| poll.namespace == namespace && poll.outcome.is_none());
-        if others.count() >= AT_ONCE {
-            return Turn::Queued;
-        }
-        all.insert(uid.to_owned(), Poll { namespace: namespace.to_owned(), outcome: None });
-        Turn::Begins
-    }
-
-    /// It has come to this.
-    pub fn end(&self, uid: &str, outcome: Result<String, String>) {
-        if let Some(poll) = self.all().get_mut(uid) {
-            poll.outcome = Some(outcome);
+    let asker = context.polls.asker(&key, &uid);
+    for pod in context.pods.by_word(&owner_word(&uid)) {
+        let asks = asker.as_ref().is_some_and(|asker| pod.uid().as_ref() == Some(&asker.uid));
+        let polls = pod.labels().contains_key(label::POLLER) && pod.metadata.deletion_timestamp.is_none();
+        if polls && !asks {
+            write::delete(context, &pod).await?;
         }
     }
-
-    /// Nobody asks for it any more.
-    pub fn forget(&self, uid: &str) {
-        self.all().remove(uid);
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -161,19 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_registries_of_one_namespace_hold_up_that_namespace_only() {
-        let polls = Polls::default();
-        assert_eq!(polls.turn("a", "ns"), Turn::Begins);
-        assert_eq!(polls.turn("a", "ns"), Turn::Asking);
-        assert_eq!(polls.turn("b", "ns"), Turn::Begins);
-        assert_eq!(polls.turn("c", "ns"), Turn::Queued);
-        assert_eq!(polls.turn("d", "other"), Turn::Begins);
-        polls.end("a", Ok("sha256:1".to_owned()));
-        assert_eq!(polls.turn("c", "ns"), Turn::Begins);
-        assert_eq!(polls.turn("a", "ns"), Turn::Ended(Ok("sha256:1".to_owned())));
-        assert_eq!(polls.turn("a", "ns"), Turn::Queued);
-        polls.forget("b");
-        polls.end("b", Err("late".to_owned()));
-        assert_eq!(polls.turn("a", "ns"), Turn::Begins);
+    fn a_refusal_is_told_in_the_same_words_each_time() {
+        let check = |message: &str, expect: &str| assert_eq!(without_name(message), expect);
+        check(r#"pods "poll-a-x7" is forbidden: exceeded quota: q"#, "exceeded quota: q");
+        check(r#"Pod "poll-a-x7" is invalid: spec: no"#, "spec: no");
+        check("admission webhook denied the request", "admission webhook denied the request");
     }
 }

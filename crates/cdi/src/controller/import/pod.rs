@@ -46,10 +46,9 @@ pub fn render(
     let mut variables = variables(claim, environment.settings, extras.insecure_registry);
     let get = |key: &str| noted(claim, key).filter(|value| !value.is_empty());
     let mut mount = |name: &str, at: &str, source: Value| {
-        let mut volume = source;
-        volume["name"] = json!(name);
+        let (volume, mount) = worker::mounted(name, at, source);
         volumes.push(volume);
-        mounts.push(json!({ "name": name, "mountPath": at, "readOnly": true }));
+        mounts.push(mount);
     };
 
     if let Some(secret) = get(annotation::SECRET) {
@@ -57,10 +56,7 @@ pub fn render(
             mount("google-credentials", path::GOOGLE, json!({ "secret": { "secretName": secret } }));
             variables.push(variable(env::GOOGLE_CREDENTIALS, &format!("{}/credentials.json", path::GOOGLE)));
         } else {
-            for (name, key) in [(env::ACCESS_KEY, "accessKeyId"), (env::SECRET_KEY, "secretKey")] {
-                variables
-                    .push(json!({ "name": name, "valueFrom": { "secretKeyRef": { "name": secret, "key": key } } }));
-            }
+            variables.extend(worker::login(secret));
         }
     }
     if let Some(map) = get(annotation::CERT_CONFIG_MAP) {

@@ -216,7 +216,6 @@ fn deployment(input: &Input, component: Component, replicas: i32) -> Value {
     labels[label::CLUSTER_SERVICES] = json!("true");
     if component.name == CONTROLLER {
         labels[label::COMPONENT] = json!(CONTROLLER);
-        labels[label::POLLER] = json!("");
     }
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",

@@ -2,10 +2,12 @@
 
 use std::{fmt::Debug, future::Future, net::IpAddr, path::Path, pin::Pin, sync::Arc, time::Duration};
 
-use api::cdi::v1beta1::{CDIConfig, DataVolume};
+use api::cdi::{
+    v1beta1::{CDIConfig, DataVolume},
+    words::label,
+};
 use cdi::controller::{
-    self, Args, Outside, Running,
-    cron::poll::{Digests, Image},
+    self, Args, Running,
     progress::{Figures, Progress},
 };
 use cdi::operator::manifests::rbac;
@@ -57,19 +59,9 @@ impl Progress for Third {
     }
 }
 
-/// The tag of an image is what it is. The registry `own:5000` has no certificate that anybody knows.
-struct Latest;
-
-impl Digests for Latest {
-    fn of(&self, image: Image) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>> {
-        let tag = image.url.rsplit(':').next().unwrap_or_default().to_owned();
-        let unknown = image.url.starts_with("docker://own:5000/") && !image.insecure;
-        Box::pin(std::future::ready(match tag.as_str() {
-            "gone" => Err("no such image".into()),
-            _ if unknown => Err("invalid peer certificate".into()),
-            tag => Ok(format!("sha256:{tag}")),
-        }))
-    }
+/// The digest of an image that is nothing but this letter.
+pub(crate) fn digest(letter: &str) -> String {
+    format!("sha256:{}", letter.repeat(64))
 }
 
 pub(crate) async fn start() -> Cluster {
@@ -139,13 +131,12 @@ fn controllers(server: &ApiServer) -> Running {
         pull_policy: "IfNotPresent".to_owned(),
         port: 0,
     };
-    let outside = Outside { progress: Arc::new(Third), digests: Arc::new(Latest) };
     let client = server.client_as(User {
         name: format!("system:serviceaccount:cdi:{}", rbac::CONTROLLER),
         groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
         ..User::default()
     });
-    controller::start(client, &args, outside, &CancellationToken::new())
+    controller::start(client, &args, Arc::new(Third), &CancellationToken::new())
 }
 
 /// Waits until `name` fulfils `condition`; the object as it then is, none when it is gone.
@@ -292,6 +283,28 @@ impl Cluster {
         let message = json!({ "message": message, "preallocationApplied": false }).to_string();
         let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "message": message } });
         self.report(pods, pod, "Succeeded", ended).await;
+    }
+
+    /// The pod that asks a registry for `cron`, once it is there.
+    pub(crate) async fn poller(&self, cron: &str) -> Pod {
+        let selector = format!("{},{}={cron}", label::POLLER, label::DATA_IMPORT_CRON);
+        let pods = watcher(self.pods.clone(), watcher::Config::default().labels(&selector)).applied_objects();
+        let asks = pods.filter_map(|pod| async {
+            let ended =
+                |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Succeeded"));
+            pod.ok().filter(|pod| pod.metadata.deletion_timestamp.is_none() && !ended(pod))
+        });
+        let mut asks = std::pin::pin!(asks);
+        let found = tokio::time::timeout(PATIENCE * 20, asks.next()).await;
+        found.ok().flatten().unwrap_or_else(|| panic!("nobody asks for {cron}"))
+    }
+
+    /// The pod that asks a registry for `cron` ends, and these are its last words.
+    pub(crate) async fn answer(&self, cron: &str, message: &str) -> Pod {
+        let pod = self.poller(cron).await;
+        let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "message": message } });
+        self.report(&self.pods, &pod.name_any(), "Succeeded", ended).await;
+        pod
     }
 
     /// Waits for an event about anything with this reason.

@@ -11,14 +11,14 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::controller::cluster::{Cluster, FAST, PLAIN, gone, start, there, wait};
+use crate::controller::cluster::{Cluster, FAST, PLAIN, digest, gone, start, there, wait};
 
 #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-fn cron(tag: &str, more: Value) -> DataImportCron {
+pub(crate) fn cron(more: Value) -> DataImportCron {
     let mut spec = json!({
         "managedDataSource": "gold", "schedule": "0 0 1 1 *", "importsToKeep": 1,
         "template": { "metadata": {}, "spec": {
-            "source": { "registry": { "url": format!("docker://registry/gold:{tag}") } },
+            "source": { "registry": { "url": "docker://registry/gold:latest" } },
             "storage": { "storageClassName": PLAIN, "resources": { "requests": { "storage": "16Mi" } } },
         } },
     });
@@ -49,16 +49,19 @@ async fn a_golden_image_follows_its_source() {
     let cluster = start().await;
     let crons: Api<DataImportCron> = Api::namespaced(cluster.client.clone(), "default");
     let sources: Api<DataSource> = Api::namespaced(cluster.client.clone(), "default");
-    crons.create(&PostParams::default(), &cron("aaaaaaaaaaaaaaaa", json!({}))).await.unwrap();
+    crons.create(&PostParams::default(), &cron(json!({}))).await.unwrap();
+    let pod = cluster.answer("gold-cron", &digest("a")).await;
     let first = wait(&cluster.volumes, "gold-aaaaaaaaaaaa", "made", there()).await.unwrap();
     let registry = first.spec.source.unwrap().registry.unwrap();
-    assert_eq!(registry.url.as_deref(), Some("docker://registry/gold@sha256:aaaaaaaaaaaaaaaa"));
+    assert_eq!(registry.url.as_deref(), Some(format!("docker://registry/gold@{}", digest("a")).as_str()));
+    wait(&cluster.pods, &pod.name_any(), "gone", gone()).await;
     imported(&cluster, "gold-aaaaaaaaaaaa").await;
     wait(&crons, "gold-cron", "up to date", says("UpToDate", "UpToDate")).await;
     let source = wait(&sources, "gold", "named", there()).await.unwrap();
     assert_eq!(source.spec.source.pvc.as_ref().unwrap().name, "gold-aaaaaaaaaaaa");
     // Something new is said by others, too.
-    let newer = json!({ "metadata": { "annotations": { "cdi.kubevirt.io/storage.import.sourceDesiredDigest": "sha256:bbbbbbbbbbbbbbbb" } } });
+    let newer =
+        json!({ "metadata": { "annotations": { "cdi.kubevirt.io/storage.import.sourceDesiredDigest": digest("b") } } });
     crons.patch("gold-cron", &PatchParams::default(), &Patch::Merge(newer)).await.unwrap();
     wait(&cluster.volumes, "gold-bbbbbbbbbbbb", "made", there()).await;
     assert_eq!(sources.get("gold").await.unwrap().spec.source.pvc.unwrap().name, "gold-aaaaaaaaaaaa");
@@ -81,21 +84,19 @@ async fn a_golden_image_follows_its_source() {
 async fn a_source_that_is_not_there_is_told() {
     let cluster = start().await;
     let crons: Api<DataImportCron> = Api::namespaced(cluster.client.clone(), "default");
-    crons.create(&PostParams::default(), &cron("gone", json!({}))).await.unwrap();
+    crons.create(&PostParams::default(), &cron(json!({}))).await.unwrap();
+    cluster.answer("gold-cron", "Status 404").await;
     let told = wait(&crons, "gold-cron", "told", says("UpToDate", "NoDigest")).await.unwrap();
-    let status = told.status.unwrap();
-    let message = status.conditions.iter().find(|one| one.type_ == "UpToDate").unwrap().message.clone();
-    assert_eq!(message.as_deref(), Some("no such image"));
+    let why = "the registry of docker://registry/gold:latest does not say what it is: it answers 404 Not Found";
+    assert_eq!(message(&told, "UpToDate"), why);
 }
 
 #[tokio::test]
 async fn a_cron_that_keeps_nothing_takes_all_with_it() {
     let cluster = start().await;
     let crons: Api<DataImportCron> = Api::namespaced(cluster.client.clone(), "default");
-    crons
-        .create(&PostParams::default(), &cron("aaaaaaaaaaaaaaaa", json!({ "retentionPolicy": "None" })))
-        .await
-        .unwrap();
+    crons.create(&PostParams::default(), &cron(json!({ "retentionPolicy": "None" }))).await.unwrap();
+    cluster.answer("gold-cron", &digest("a")).await;
     let made = wait(&cluster.volumes, "gold-aaaaaaaaaaaa", "made", there()).await.unwrap();
     assert_eq!(made.labels()["cdi.kubevirt.io/dataImportCron"], "gold-cron");
     crons.delete("gold-cron", &DeleteParams::default()).await.unwrap();
@@ -120,9 +121,10 @@ async fn a_golden_image_is_kept_as_a_snapshot_where_that_is_better() {
     })
     .await;
     let crons: Api<DataImportCron> = Api::namespaced(cluster.client.clone(), "default");
-    let mut asked = cron("aaaaaaaaaaaaaaaa", json!({}));
+    let mut asked = cron(json!({}));
     asked.spec.template.spec.storage.as_mut().unwrap().storage_class_name = Some(FAST.to_owned());
     crons.create(&PostParams::default(), &asked).await.unwrap();
+    cluster.answer("gold-cron", &digest("a")).await;
     let claim = wait(&cluster.claims, "gold-aaaaaaaaaaaa", "made", there()).await.unwrap();
     let prime = format!("prime-{}", claim.uid().unwrap());
     let said = json!({ "metadata": { "labels": { "test.kubevirt.io/of": "mine" } } });
@@ -168,7 +170,7 @@ async fn a_golden_image_is_kept_as_a_snapshot_where_that_is_better() {
     assert!(snapshots.get_opt("gold-aaaaaaaaaaaa").await.unwrap().is_none());
 }
 
-fn message(cron: &DataImportCron, kind: &str) -> String {
+pub(crate) fn message(cron: &DataImportCron, kind: &str) -> String {
     let all = &cron.status.as_ref().unwrap().conditions;
     all.iter().find(|one| one.type_ == kind).unwrap().message.clone().unwrap_or_default()
 }
@@ -189,7 +191,7 @@ async fn a_claim_of_another_namespace_is_for_whom_that_lets_have_it() {
         "subjects": [{ "kind": "ServiceAccount", "namespace": "default", "name": "allowed" }] });
     cluster.make(rights, "RoleBinding", binding).await;
     let crons: Api<DataImportCron> = Api::namespaced(cluster.client.clone(), "default");
-    let mut asked = cron("unused", json!({}));
+    let mut asked = cron(json!({}));
     let from = json!({ "pvc": { "namespace": "images", "name": "source" } });
     asked.spec.template.spec.source = Some(serde_json::from_value(from).unwrap());
     crons.create(&PostParams::default(), &asked).await.unwrap();
@@ -223,7 +225,7 @@ async fn a_claim_of_another_namespace_is_for_whom_that_lets_have_it() {
 async fn a_stream_of_openshift_is_missed_in_words() {
     let cluster = start().await;
     let crons: Api<DataImportCron> = Api::namespaced(cluster.client.clone(), "default");
-    let mut asked = cron("unused", json!({}));
+    let mut asked = cron(json!({}));
     let from = json!({ "registry": { "imageStream": "gold:latest", "pullMethod": "node" } });
     asked.spec.template.spec.source = Some(serde_json::from_value(from).unwrap());
     crons.create(&PostParams::default(), &asked).await.unwrap();

@@ -50,6 +50,7 @@ async fn the_controller_counts_what_dashboards_ask_for() {
         } },
     } });
     crons.create(&PostParams::default(), &serde_json::from_value(cron).unwrap()).await.unwrap();
+    cluster.answer("gold-cron", "Status 404").await;
     wait(&crons, "gold-cron", "without an image", says("UpToDate", "NoDigest")).await;
 
     let mut registry = Registry::default();
