@@ -14,8 +14,8 @@ pub mod view;
 use rbac::Rbac;
 use view::View;
 
-/// Paths that anybody may read, also without credentials.
-const PUBLIC_PATHS: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
+/// Paths that anybody may read, also without credentials and before there are roles.
+const PUBLIC_PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 /// The authorizer chain.
 #[derive(Clone)]

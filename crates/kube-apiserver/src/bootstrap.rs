@@ -1,4 +1,5 @@
-//! What a new cluster starts with: keys, roles, bindings, priority classes and the published authentication facts.
+//! What a new cluster starts with: keys, roles, bindings, priority classes, the APIServices of its own versions and the
+//! published authentication facts.
 
 use serde_json::{Value, json};
 
@@ -8,6 +9,7 @@ use crate::error::ApiError;
 use crate::registry::bootstrap::ensure;
 
 mod definitions;
+mod local;
 pub mod pki;
 mod reconcile;
 mod signing;
@@ -32,6 +34,9 @@ pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
             "value": value, "globalDefault": false, "preemptionPolicy": "PreemptLowerPriority",
             "description": "Used for system critical pods that must not be moved from their current node or cluster."});
         wanted.push(("scheduling.k8s.io", "priorityclasses".to_owned(), String::new(), object));
+    }
+    for object in local::services() {
+        wanted.push(("apiregistration.k8s.io", "apiservices".to_owned(), String::new(), object));
     }
     let map = authentication_facts(server);
     wanted.push(("", "configmaps".to_owned(), "kube-system".to_owned(), map.clone()));

@@ -43,7 +43,7 @@ pub(crate) fn prepare(crd: &mut Value) {
         crd["metadata"]["finalizers"] = finalizers.into();
     }
     let storage = crd["spec"]["versions"].as_array().into_iter().flatten().find(|v| v["storage"] == true);
-    if let Some(storage) = storage.map(|version| version["name"].clone()).filter(Value::is_string) {
+    if let Some(storage) = storage.map(|version| Value::from(version["name"].as_str().unwrap_or_default())) {
         let mut stored = crd["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
         if !stored.contains(&storage) {
             stored.push(storage);

@@ -9,7 +9,7 @@
 //! long as the registry stays the same.
 
 mod component;
-mod descriptions;
+pub(crate) mod descriptions;
 mod paths;
 mod protobuf;
 

@@ -175,6 +175,11 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
         return Box::pin(subresource::serve(call, body)).await;
     }
     let about_one = matches!(info.verb.as_str(), "get" | "update" | "patch" | "delete");
+    if !resource.verbs.contains(&info.verb) && resource.crd.is_some() {
+        // A definition lacks a verb only while it is being deleted.
+        let why = format!("{} not allowed while custom resource definition is terminating", info.verb);
+        return Err(ApiError::forbidden(&resource.group, &resource.plural, &info.name, &why));
+    }
     if !resource.verbs.contains(&info.verb) || about_one == info.name.is_empty() {
         return Err(not_allowed());
     }

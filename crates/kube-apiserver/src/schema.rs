@@ -2,6 +2,7 @@
 //! merge, server-side apply and OpenAPI.
 
 pub mod builtin;
+mod correlate;
 pub mod defaults;
 mod formats;
 pub mod parse;

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 pub use duration::human;
 
 use crate::openapi::Descriptions;
+use crate::openapi::descriptions::of_metadata;
 use crate::registry::{Column, Resource};
 use crate::schema::builtin;
 
@@ -57,8 +58,8 @@ fn columns(resource: &Resource) -> Vec<Value> {
         return resource.columns.iter().map(described).collect();
     }
     let listed = resource.columns.iter().map(|c| define(&c.name, &c.type_, &c.format, &c.description, c.priority));
-    let name = define("Name", "string", "name", "Unique within the namespace", 0);
-    let age = || define("Age", "date", "", "Time since the object was created", 0);
+    let name = define("Name", "string", "name", of_metadata("name"), 0);
+    let age = || define("Age", "date", "", of_metadata("creationTimestamp"), 0);
     let default_age = resource.columns.is_empty().then(age);
     std::iter::once(name).chain(listed).chain(default_age).collect()
 }

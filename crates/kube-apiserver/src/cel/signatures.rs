@@ -38,7 +38,11 @@ pub(super) fn result(namespace: Option<&str>, name: &str, operands: &[Type], on_
             _ if text(0) && text(1) => Result(Type::Bool),
             _ => Overload,
         },
-        ("string", 1) => Result(Type::String(operands[0].size().max(64))),
+        // How long the text of a number becomes, estimates of Kubernetes do not know.
+        ("string", 1) => Result(Type::String(match &operands[0] {
+            Type::Bool | Type::Int | Type::Uint | Type::Double | Type::Timestamp | Type::Duration => u64::MAX,
+            other => other.size().max(64),
+        })),
         ("int", 1) if !on_target => Result(Type::Int),
         ("uint", 1) if !on_target => Result(Type::Uint),
         ("double", 1) if !on_target => Result(Type::Double),

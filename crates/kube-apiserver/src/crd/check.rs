@@ -86,14 +86,16 @@ fn stored_versions(crd: &Value, causes: &mut Vec<Cause>) {
         return;
     }
     let versions = crd["spec"]["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for version in versions.iter().filter(|version| version["storage"] == true) {
-        if !stored.contains(&version["name"]) {
+    let mut unnamed: Vec<&str> = stored.iter().map(text).collect();
+    for version in versions {
+        let known = unnamed.iter().position(|name| *name == text(&version["name"])).map(|at| unnamed.remove(at));
+        if known.is_none() && version["storage"] == true {
             let why = format!("must have the storage version {}", text(&version["name"]));
             causes.push(invalid(FIELD, &crd["status"]["storedVersions"], &why));
         }
     }
     for (index, name) in stored.iter().enumerate() {
-        if !versions.iter().any(|version| version["name"] == *name) {
+        if unnamed.contains(&text(name)) {
             let name_text = text(name);
             let why = format!(
                 "missing from spec.versions; {name_text} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name_text} and removes {name_text} from status.storedVersions"

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::schema::{parse, prune};
+
 /// Lists of a schema that mean nothing when they are empty.
 const LISTS: [&str; 7] =
     ["allOf", "anyOf", "oneOf", "enum", "required", "x-kubernetes-list-map-keys", "x-kubernetes-validations"];
@@ -46,6 +48,10 @@ pub(super) fn canonical(spec: &mut Value) {
 
 fn schema(node: &mut Value) {
     drop_empty(node, &LISTS);
+    if let Some(mut default) = node.get_mut("default").filter(|default| default.is_object()).map(Value::take) {
+        prune::embedded_metadata(&parse::openapi(node), &mut default);
+        node["default"] = default;
+    }
     for flag in FLAGS {
         if node[flag] == false {
             remove(node, flag);

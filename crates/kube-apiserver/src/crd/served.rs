@@ -6,6 +6,7 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::convert::Webhook;
+use crate::openapi::descriptions::of_metadata;
 use crate::registry::{Aggregated, Column, Registry, Resource, ScalePaths};
 use crate::schema::rules::Rules;
 use crate::schema::{builtin, parse};
@@ -123,7 +124,7 @@ fn columns(list: &Value) -> Vec<Column> {
             name: "Age".into(),
             type_: "date".into(),
             format: String::new(),
-            description: String::new(),
+            description: of_metadata("creationTimestamp").into(),
             priority: 0,
             json_path: ".metadata.creationTimestamp".into(),
         }];
@@ -134,7 +135,12 @@ fn columns(list: &Value) -> Vec<Column> {
             name: text(&column["name"]),
             type_: text(&column["type"]),
             format: text(&column["format"]),
-            description: text(&column["description"]),
+            description: match text(&column["description"]) {
+                none if none.is_empty() => {
+                    format!("Custom resource definition column (in JSONPath format): {}", text(&column["jsonPath"]))
+                }
+                said => said,
+            },
             priority: column["priority"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0),
             json_path: text(&column["jsonPath"]),
         })

@@ -2,6 +2,7 @@
 //! dropped with it: it is half a megabyte of which nothing else needs more than a few lines.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::Deserialize;
 
@@ -28,6 +29,17 @@ impl Descriptions {
     }
 }
 
+/// What is said of a field that the metadata of every object has.
+pub(crate) fn of_metadata(field: &str) -> &'static str {
+    const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    static WORDS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
+        let mut all = Descriptions::load();
+        let fields = all.types.remove(OBJECT_META).unwrap_or_default();
+        fields.into_iter().filter_map(|(field, at)| Some((field, all.texts.get(at)?.clone()))).collect()
+    });
+    WORDS.get(field).map_or("", String::as_str)
+}
+
 /// The file itself, which a document's hash depends on.
 pub(super) fn source() -> &'static [u8] {
     FILE.as_bytes()
@@ -47,5 +59,6 @@ mod tests {
         check("io.k8s.api.core.v1.Pod", "", "Pod is a collection of containers");
         check("io.k8s.api.core.v1.PodSpec", "restartPolicy", "Restart policy for all containers");
         assert_eq!(descriptions.of("io.k8s.api.core.v1.Pod", "nothing"), None);
+        assert!(of_metadata("name").starts_with("Name must be unique within a namespace."));
     }
 }

@@ -4,15 +4,11 @@
 //! laying one over another and taking fields away. Untyped parts are maps of fields whose lists are one field each.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value};
 
 use super::fieldset::{Set, field};
 use crate::schema::{ListType, Schema, Type, builtin};
-
-static OBJECT_META: LazyLock<Arc<Schema>> =
-    LazyLock::new(|| builtin::definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap_or_default());
 
 /// Fields the server writes and nobody owns.
 const UNOWNED_META: [&str; 11] = [
@@ -60,7 +56,7 @@ impl<'a> Node<'a> {
 
     pub(super) fn child(self, key: &str) -> Self {
         if self.place == Place::Root && key == "metadata" {
-            return Self { schema: Some(&OBJECT_META), place: Place::Metadata };
+            return Self { schema: Some(builtin::object_meta()), place: Place::Metadata };
         }
         let schema = self.schema.and_then(|s| s.properties.get(key).or(s.additional.as_ref())).map(|schema| &**schema);
         Self { schema, place: Place::Inner }
@@ -202,7 +198,9 @@ pub fn diff(node: Node<'_>, before: Option<&Value>, after: &Value, removed: &mut
         Shape::Map(map) => {
             let old = before.and_then(Value::as_object);
             *removed |= old.is_some_and(|old| old.keys().any(|key| !map.contains_key(key)));
-            let structure = node.schema.is_some_and(|s| !s.properties.is_empty()) || node.place != Place::Inner;
+            // In a custom resource an object that was not there is new itself; shipped types always have it.
+            let shipped = |s: &Schema| !s.properties.is_empty() && !s.type_name.is_empty();
+            let structure = node.schema.is_some_and(shipped) || node.place != Place::Inner;
             set.owned = old.is_none() && (map.is_empty() || !structure) && node.place == Place::Inner;
             for (key, value) in map.iter().filter(|(key, _)| !node.unowned(key)) {
                 // Equal parts, nearly all of an object in most writes, cost a comparison and no paths.

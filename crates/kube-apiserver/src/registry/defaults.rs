@@ -59,7 +59,6 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "pods") => pod::defaults(child(object, "spec"), pod::Owner::Pod),
         ("", "podtemplates") => template(child(object, "template")),
-        ("", "events") => set(object, "source", json!({})),
         ("", "services") => service(child(object, "spec")),
         ("", "secrets") => set(object, "type", "Opaque"),
         ("", "replicationcontrollers") => replication_controller(object),
@@ -193,9 +192,15 @@ fn workload(plural: &str, spec: &mut Value) {
             set(retention, "whenDeleted", "Retain");
             set(retention, "whenScaled", "Retain");
             let strategy = child(spec, "updateStrategy");
+            // What the controller does not look at, nobody is promised.
+            if let Some(rolling) = strategy.get_mut("rollingUpdate") {
+                drop_fields(rolling, &["maxUnavailable"]);
+            }
             if strategy["type"].as_str().is_none_or(str::is_empty) {
                 set(strategy, "type", "RollingUpdate");
                 set_missing(child(strategy, "rollingUpdate"), "partition", 0);
+            } else if strategy["type"] == "RollingUpdate" && strategy["rollingUpdate"].is_object() {
+                set_missing(&mut strategy["rollingUpdate"], "partition", 0);
             }
             if spec["ordinals"].is_object() {
                 set_missing(&mut spec["ordinals"], "start", 0);

@@ -24,6 +24,14 @@ pub(crate) fn nanos(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
+/// Rounds a quantity up to thousandths, where it is finer.
+pub(crate) fn thousandths(quantity: &mut serde_json::Value) {
+    const MILLI: i128 = 1_000_000;
+    if let Some(nanos) = quantity.as_str().and_then(nanos).filter(|nanos| nanos % MILLI != 0) {
+        *quantity = format!("{}m", nanos.div_euclid(MILLI) + 1).into();
+    }
+}
+
 fn parts(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))).unwrap_or(text.len()))
 }

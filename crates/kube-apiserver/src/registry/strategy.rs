@@ -65,6 +65,11 @@ pub(crate) fn keeps_status(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.plural == "nodes"
 }
 
+/// Whether an object that is created without a name is given one.
+pub(crate) fn names_itself(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "limitranges"
+}
+
 /// What is said of every node, though nothing is known.
 fn describe_new_node(node: &mut Value) {
     const INFO: [&str; 10] = [
@@ -159,6 +164,10 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
                     "message": "Local APIServices are always available", "lastTransitionTime": now}]);
             }
         }
+        ("autoscaling", _) if resource.version == "v1" => {
+            object["status"] = json!({"currentReplicas": 0, "desiredReplicas": 0});
+        }
+        ("autoscaling", _) => object["status"] = json!({"desiredReplicas": 0, "currentMetrics": null}),
         ("batch", "jobs") => {
             job::prepare(object);
             object["status"] = json!({});
@@ -310,7 +319,8 @@ pub(crate) fn validate(
         ("admissionregistration.k8s.io", plural) => crate::admission::configuration::validate(plural, object, causes),
         ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
         ("certificates.k8s.io", _) => crate::certificates::guard::validate_status(object, causes),
-        ("apiextensions.k8s.io", _) => crate::crd::check::validate(object, old, causes),
+        // What is stored in which version, a migration says in the status.
+        ("apiextensions.k8s.io", _) if subresource != "status" => crate::crd::check::validate(object, old, causes),
         _ => {}
     }
     match (resource.group.as_str(), resource.plural.as_str(), subresource) {
@@ -326,6 +336,8 @@ pub(crate) fn validate(
         immutable::check(resource, old, object, subresource, causes);
     }
 }
+
+pub(super) use pod::{aggregated_requests, of_whole_pods};
 
 pub(super) fn required(field: &str, causes: &mut Vec<Cause>) {
     causes.push(cause("FieldValueRequired", field, "Required value".into()));

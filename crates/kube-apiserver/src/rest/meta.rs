@@ -402,6 +402,27 @@ pub(super) fn other_kind(resource: &Resource, object: &Value) -> Option<String> 
     })
 }
 
+/// A patch does not make a custom resource one of another kind. (That of another kind is none for its decoder.)
+pub(super) fn check_type(resource: &Resource, object: &Value) -> Result<(), ApiError> {
+    if resource.crd.is_none() {
+        return Ok(());
+    }
+    let expected = [("kind", resource.kind.clone()), ("apiVersion", resource.api_version())];
+    let wrong = expected.iter().filter(|(field, expected)| object[*field] != expected.as_str());
+    let causes: Vec<Cause> = wrong
+        .map(|(field, expected)| Cause {
+            reason: "FieldValueInvalid".into(),
+            message: format!("Invalid value: {}: must be {expected}", object[*field]),
+            field: (*field).into(),
+        })
+        .collect();
+    if causes.is_empty() {
+        return Ok(());
+    }
+    let kind = object["kind"].as_str().unwrap_or_default();
+    Err(ApiError::invalid(&resource.group, kind, text(object, "name"), causes))
+}
+
 /// Checks that a body is about what the path names, and fills in what it leaves out.
 pub(super) fn check_identity(
     resource: &Resource,
@@ -413,8 +434,19 @@ pub(super) fn check_identity(
         return Err(ApiError::bad_request("the body of the request must be an object"));
     }
     let (version, kind) = (resource.api_version(), resource.kind.clone());
-    if object["kind"].as_str().is_none_or(str::is_empty) && resource.crd.is_some() {
-        return Err(ApiError::bad_request("Object 'Kind' is missing"));
+    let said = (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
+    if resource.crd.is_some() {
+        if said.1.is_empty() {
+            return Err(ApiError::bad_request("Object 'Kind' is missing"));
+        }
+        if said.0.is_empty() {
+            return Err(ApiError::bad_request(format!(
+                "the API version in the data () does not match the expected API version ({version})"
+            )));
+        }
+        if said.0 == version {
+            check_type(resource, object)?;
+        }
     }
     if let Some(why) = other_kind(resource, object) {
         return Err(ApiError::bad_request(why));

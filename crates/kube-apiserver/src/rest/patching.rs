@@ -47,6 +47,7 @@ impl Produce for Patching<'_> {
         if let Some(why) = meta::other_kind(&call.resource, &new).filter(|_| call.resource.crd.is_none()) {
             return Err(unreadable(&new, &why));
         }
+        meta::check_type(&call.resource, &new)?;
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         bounded(call, &new)?;
         let refused = shape(call, Some(current), &mut new, self.duplicates.clone())?;
@@ -110,6 +111,7 @@ async fn create(call: &Call, wanted: &Value) -> Result<Option<respond::Written>,
     let create = crate::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
     call.server.authorize(&call.user, &create)?;
     let mut new = owners::merge(call, None, wanted, "").await?;
+    meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
     shape_sent(call, &mut new, Vec::new())?;
     match insert(call, new).await {
         Err(error) if error.reason == "AlreadyExists" => Ok(None),
@@ -157,11 +159,8 @@ fn parse(call: &Call, bytes: &Bytes) -> Result<(Patch, Vec<String>), ApiError> {
                 return Err(ApiError::bad_request(format!("invalid object type: {}, Kind={}", said[0], said[1])));
             }
             if call.info.subresource != "scale" {
-                let named = !meta::text(&wanted, "name").is_empty();
-                meta::check_identity(&call.resource, &mut wanted, call.namespace(), &call.info.name)?;
-                if let Some(metadata) = wanted["metadata"].as_object_mut().filter(|_| !named) {
-                    metadata.remove("name");
-                }
+                // That it is another object's name is said of the object that would be stored.
+                meta::check_identity(&call.resource, &mut wanted, call.namespace(), "")?;
             }
             Ok((Patch::Apply(object(wanted)?), duplicates))
         }

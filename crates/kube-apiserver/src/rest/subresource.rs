@@ -158,8 +158,13 @@ impl Produce for Scaling<'_> {
             return super::owners::merge(call, Some(&shown), &wanted, "scale").await;
         }
         let scale = patch.apply(call, &scale_of(call, paths, current), "scale").await?;
+        let schema = crate::schema::builtin::schema("autoscaling", "v1", "Scale");
+        if let Some(why) = schema.and_then(|schema| crate::schema::types::mismatch(&schema, &scale)) {
+            return Err(patching::unreadable(&scale, &why));
+        }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        if replicas < 0 {
+        // What a custom resource may say there, its own rules say.
+        if replicas < 0 && call.resource.crd.is_none() {
             let message = format!("Invalid value: {replicas}: must be greater than or equal to 0");
             let cause =
                 crate::error::Cause { reason: "FieldValueInvalid".into(), message, field: "spec.replicas".into() };

@@ -60,12 +60,14 @@ pub(super) fn shape(
     let mut shared = before.filter(|_| !custom).map(|before| set_aside(before, object)).unwrap_or_default();
     let status_alone =
         !shared.is_empty() && object.as_object().is_some_and(|map| map.keys().all(|key| key == "status"));
-    if let Some(why) = before.filter(|_| !custom).and_then(|_| schema::types::mismatch(schema, object)) {
+    // What could not be read before may have come from an older release.
+    let readable = before.is_some_and(|before| !custom || mismatch(&call.resource, before).is_none());
+    if let Some(why) = mismatch(&call.resource, object).filter(|_| readable) {
         return Err(super::patching::unreadable(object, &why));
     }
     if custom {
         if let Some(metadata) = object.get_mut("metadata") {
-            prune::nulls(metadata);
+            schema::stored::decode(schema::builtin::object_meta(), metadata);
         }
         prune::unset(schema, object);
     } else {
@@ -119,19 +121,22 @@ fn set_aside(before: &Value, object: &mut Value) -> Map<String, Value> {
     same.iter().filter_map(|field| map.remove_entry(field)).collect()
 }
 
+/// Why an object cannot be read as one of its kind; None when it can.
+fn mismatch(resource: &Resource, object: &Value) -> Option<String> {
+    if resource.crd.is_some() {
+        return schema::types::metadata_mismatch(&resource.schema, object);
+    }
+    let of_definition = || is_definition(resource).then(|| crate::crd::fields::mismatch(object)).flatten();
+    schema::types::mismatch(&resource.schema, object).or_else(of_definition)
+}
+
 /// `shape` for a whole object sent by a client, which may also hold values of the wrong type.
 pub(super) fn shape_sent(call: &Call, object: &mut Value, duplicates: Vec<String>) -> Result<(), ApiError> {
-    let Resource { kind, version, schema, .. } = &*call.resource;
+    let Resource { kind, version, .. } = &*call.resource;
     let undecodable = |why: &str| {
         ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     };
-    let mismatch = if call.resource.crd.is_none() {
-        let of_definition = || is_definition(&call.resource).then(|| crate::crd::fields::mismatch(object)).flatten();
-        schema::types::mismatch(schema, object).or_else(of_definition)
-    } else {
-        schema::types::metadata_mismatch(object)
-    };
-    if let Some(why) = mismatch {
+    if let Some(why) = mismatch(&call.resource, object) {
         return Err(undecodable(&why));
     }
     let refused = shape(call, None, object, duplicates)?;
@@ -159,7 +164,11 @@ pub(super) async fn create(call: &Call, body: Body) -> Result<Response, ApiError
 
 /// Creates `object` (decoded, pruned, defaulted) and yields it as stored.
 pub(super) async fn insert(call: &Call, mut object: Value) -> Result<Written, ApiError> {
-    let generate = meta::text(&object, "name").is_empty() && !meta::text(&object, "generateName").is_empty();
+    let unnamed = meta::text(&object, "name").is_empty();
+    let generate = unnamed && !meta::text(&object, "generateName").is_empty();
+    if unnamed && !generate && strategy::names_itself(&call.resource) {
+        object["metadata"]["name"] = uuid::Uuid::new_v4().to_string().into();
+    }
     if !generate {
         return Box::pin(insert_once(call, object)).await;
     }
@@ -222,17 +231,7 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
     match old {
         // What is stored of a built-in kind was valid; only what changed can make it invalid.
         Some(old) if call.resource.crd.is_none() => schema::validate::check_changes(schema, old, object, &mut causes),
-        Some(old) => {
-            schema::validate::check(schema, object, &mut causes);
-            // What was stored already may stay, though the definition has become stricter since.
-            causes.retain(|cause| {
-                // That an item is there twice is said of the item and is about its list.
-                let list = cause.field.rsplit_once('[').filter(|_| cause.reason == "FieldValueDuplicate");
-                let field = list.map_or(cause.field.as_str(), |(list, _)| list);
-                !schema::rules::unchanged(schema, old, object, field)
-            });
-        }
-        None => schema::validate::check(schema, object, &mut causes),
+        old => schema::validate::check_update(schema, old, object, &mut causes),
     }
     if call.resource.crd.is_none() {
         // What lists of a shipped kind may hold twice, and often what it needs, its own rules say. Values of a wrong type
@@ -244,18 +243,14 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
             _ => true,
         });
     }
-    if call.resource.crd.is_some() {
-        custom(&call.resource, object, old, &mut causes);
-    }
     if is_definition(&call.resource) {
         // The versions of a definition have a check of their own, which knows what they share.
         causes.retain(|cause| !cause.field.starts_with("spec.versions["));
     }
     meta::check(&call.resource, object, &mut causes);
-    if let Some(rules) = call.resource.rules.as_ref().filter(|_| causes.is_empty()) {
-        let mut warnings = Vec::new();
-        rules.check(object, old, &mut causes, &mut warnings);
-        warnings.into_iter().for_each(|text| call.warn(text));
+    scaled(&call.resource, object, &mut causes);
+    if let Some(rules) = &call.resource.rules {
+        rules_of(call, rules, object, old, &mut causes);
     }
     strategy::validate(&call.resource, object, old, subresource, &mut causes);
     if causes.is_empty() {
@@ -264,22 +259,62 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
     Err(ApiError::invalid(&call.resource.group, &call.resource.kind, meta::text(object, "name"), causes))
 }
 
-/// What of a custom resource is looked at beside its schema: the numbers that its scale is made of. Where the schema is not
-/// kept to, its rules are not asked, which is said.
-fn custom(resource: &Resource, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
-    if !causes.is_empty() && resource.rules.is_some() {
+/// The rules of a custom resource. They are asked of what has the shape that its schema says, and where it has not, that
+/// they were not is said.
+fn rules_of(call: &Call, rules: &schema::rules::Rules, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+    const SHAPELESS: [&str; 5] = [
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    ];
+    if causes.iter().any(|cause| SHAPELESS.contains(&cause.reason.as_str())) {
         let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-        let message = format!("Invalid value: null: {why}");
-        causes.push(Cause { reason: "FieldValueInvalid".into(), message, field: "<nil>".into() });
+        causes.push(schema::validate::cause(
+            "FieldValueInvalid",
+            schema::validate::WHOLE,
+            format!("Invalid value: null: {why}"),
+        ));
+        return;
     }
-    let Some(scale) = &resource.scale else { return };
+    let mut warnings = Vec::new();
+    rules.check(object, old, causes, &mut warnings);
+    warnings.into_iter().for_each(|text| call.warn(text));
+}
+
+/// The numbers that the scale of a custom resource is made of.
+fn scaled(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
+    let Some(scale) = resource.scale.as_ref().filter(|_| resource.crd.is_some()) else { return };
     for path in [&scale.spec_replicas, &scale.status_replicas] {
-        let pointer = path.replace('.', "/");
-        let Some(said) = object.pointer(&pointer).filter(|said| !said.is_null()) else { continue };
-        let unchanged = old.and_then(|old| old.pointer(&pointer)) == Some(said);
-        if !unchanged && !said.as_i64().is_some_and(|number| (0..=i64::from(i32::MAX)).contains(&number)) {
-            let message = format!("Invalid value: {said}: should be a non-negative integer of 32 bits");
-            causes.push(Cause { reason: "FieldValueInvalid".into(), message, field: path.clone() });
+        let why = match number_at(object, path) {
+            Ok(None) => continue,
+            Ok(Some(number)) if (0..=i64::from(i32::MAX)).contains(&number) => continue,
+            Ok(Some(number)) if number < 0 => format!("Invalid value: {number}: should be a non-negative integer"),
+            Ok(Some(number)) => {
+                format!("Invalid value: {number}: should be less than or equal to {}", i32::MAX)
+            }
+            Err(why) => format!("Invalid value: 0: {path} accessor error: {why}"),
+        };
+        causes.push(schema::validate::cause("FieldValueInvalid", path, why));
+    }
+}
+
+/// The number that a path of fields leads to, or what is in the way.
+fn number_at(object: &Value, path: &str) -> Result<Option<i64>, String> {
+    use schema::validate::kind_of;
+    let mut node = object;
+    for field in path.trim_start_matches('.').split('.') {
+        node = match node {
+            Value::Object(map) => map.get(field).unwrap_or(&Value::Null),
+            Value::Null => return Ok(None),
+            other => return Err(format!("{other} is of the type {}, expected map", kind_of(other))),
+        };
+    }
+    match node {
+        Value::Null => Ok(None),
+        node => {
+            node.as_i64().map(Some).ok_or_else(|| format!("{node} is of the type {}, expected int64", kind_of(node)))
         }
     }
 }

@@ -44,6 +44,13 @@ pub fn definition(name: &str) -> Option<Arc<Schema>> {
     TYPES.get(name).cloned()
 }
 
+/// The metadata that every object has.
+pub fn object_meta() -> &'static Arc<Schema> {
+    static OBJECT_META: LazyLock<Arc<Schema>> =
+        LazyLock::new(|| definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap_or_default());
+    &OBJECT_META
+}
+
 /// Every shipped resource in the order of discovery; core first.
 pub fn resources() -> Vec<Resource> {
     let table: Vec<Value> = serde_json::from_str(RESOURCES).unwrap_or_default();

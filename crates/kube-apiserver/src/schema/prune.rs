@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
-use super::{Schema, Type};
+use super::{Schema, Type, builtin, stored};
 
 /// Paths reported at most.
 const NOTED: usize = 100;
@@ -97,16 +97,27 @@ fn fields(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut 
     }
 }
 
-/// An embedded object always has apiVersion, kind and metadata, whether its schema names them or not.
+/// An embedded object always has apiVersion, kind and metadata, whether its schema names them or not, and its metadata has
+/// the fields of every object's.
 fn embedded(schema: &Schema, map: &mut serde_json::Map<String, Value>, path: &mut String, found: &mut Vec<Unknown>) {
     let mut kept = Vec::new();
-    for key in ["apiVersion", "kind", "metadata"] {
+    for key in ["apiVersion", "kind"] {
         if !schema.properties.contains_key(key) {
             kept.extend(map.remove_entry(key));
         }
     }
+    let metadata = map.remove_entry("metadata");
     fields(schema, map, path, found);
     map.extend(kept);
+    if let Some((key, mut metadata)) = metadata {
+        let length = path.len();
+        path.push_str(if length > 0 { ".metadata" } else { "metadata" });
+        let of = builtin::object_meta();
+        stored::decode(of, &mut metadata);
+        walk(of, &mut metadata, path, found);
+        path.truncate(length);
+        map.insert(key, metadata);
+    }
 }
 
 /// A name that differs only in case or by one letter.
@@ -122,6 +133,27 @@ fn one_apart(a: &[u8], b: &[u8]) -> bool {
         0 => a.iter().skip(same + 1).eq(b.iter().skip(same + 1)),
         1 => a.iter().skip(same).eq(b.iter().skip(same + 1)),
         _ => false,
+    }
+}
+
+/// Drops from the metadata of embedded objects what no metadata has.
+pub fn embedded_metadata(schema: &Schema, object: &mut Value) {
+    match object {
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                if key == "metadata" && schema.embedded_resource {
+                    unknown(builtin::object_meta(), value);
+                } else if let Some(of) = schema.properties.get(key).or(schema.additional.as_ref()) {
+                    embedded_metadata(of, value);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(of) = &schema.items {
+                items.iter_mut().for_each(|item| embedded_metadata(of, item));
+            }
+        }
+        _ => {}
     }
 }
 
@@ -243,9 +275,9 @@ mod tests {
         );
         check(
             json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}}),
-            json!({"kind": "A", "metadata": {"name": "x"}, "spec": {"a": 1}, "q": 1}),
-            json!({"kind": "A", "metadata": {"name": "x"}, "spec": {}}),
-            &["spec.a", "q"],
+            json!({"kind": "A", "metadata": {"name": "x", "labels": {"a": null}, "z": 1}, "spec": {"a": 1}, "q": 1}),
+            json!({"kind": "A", "metadata": {"name": "x", "labels": {"a": ""}}, "spec": {}}),
+            &["spec.a", "q", "metadata.z"],
         );
     }
 }

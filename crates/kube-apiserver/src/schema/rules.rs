@@ -4,23 +4,16 @@
 //! of lists that are no maps); a rule that what did not change breaks already warns and refuses nothing; the rules of one
 //! object have one budget.
 
-mod correlate;
-
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::validate::cause;
-use super::{ListType, Schema};
+use super::validate::{WHOLE, cause};
+use super::{Schema, correlate};
 use crate::cel::{Bindings, Budget, Fault, PER_CALL, PER_OBJECT, Program, Variables, value};
 use crate::error::Cause;
 
-pub(crate) use correlate::unchanged;
-
 const KEY: &str = "x-kubernetes-validations";
-
-/// The whole object, as Kubernetes calls it where a field is named.
-const ROOT: &str = "<nil>";
 
 /// Failures reported at most.
 const ENOUGH: usize = 100;
@@ -111,7 +104,7 @@ impl Walk<'_> {
         if new.is_null() || self.done {
             return;
         }
-        let same = same || old == Some(new);
+        let same = same || old.is_some_and(|old| correlate::same(&node.schema, old, new));
         if !node.rules.is_empty() {
             let bindings = Variables::default().with("self", value::typed(&node.schema, new));
             for rule in &node.rules {
@@ -126,12 +119,8 @@ impl Walk<'_> {
             Value::Object(map) => self.object(node, map, old, same),
             Value::Array(items) => {
                 let Some(of) = &node.items else { return };
-                let keys = match &node.schema.list_type {
-                    ListType::Map(keys) => Some(keys.as_slice()),
-                    _ => None,
-                };
                 for (index, item) in items.iter().enumerate() {
-                    let before = keys.and_then(|keys| correlate::item(of.schema.as_ref(), keys, item, old));
+                    let before = correlate::origin(&node.schema, item, old);
                     self.path.push_str(&format!("[{index}]"));
                     self.node(of, item, before, same);
                     self.path.truncate(length);
@@ -261,7 +250,7 @@ fn join(path: &str, more: &str) -> String {
 
 /// The kind stands for the value, as in the answers of Kubernetes.
 fn broken(reason: &str, path: &str, kind: &str, text: &str) -> Cause {
-    let field = if path.is_empty() { ROOT } else { path };
+    let field = if path.is_empty() { WHOLE } else { path };
     match reason {
         "FieldValueForbidden" => cause(reason, field, format!("Forbidden: {text}")),
         "FieldValueRequired" => cause(reason, field, format!("Required value: {text}")),

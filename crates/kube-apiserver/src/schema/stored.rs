@@ -70,8 +70,16 @@ pub fn settle(schema: &Schema, value: &mut Value) {
         Value::Object(_) if schema.preserve_unknown => {}
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
-                if let Some(of) = schema.properties.get(key).or(schema.additional.as_ref()) {
-                    settle(of, value);
+                match (schema.properties.get(key), &schema.additional) {
+                    (Some(of), _) => settle(of, value),
+                    (None, Some(of)) => {
+                        // Amounts of resources are in thousandths at the finest.
+                        if is(of, "Quantity") {
+                            crate::registry::quantity::thousandths(value);
+                        }
+                        settle(of, value);
+                    }
+                    (None, None) => {}
                 }
             }
             if !schema.properties.is_empty() {
@@ -89,6 +97,9 @@ pub fn settle(schema: &Schema, value: &mut Value) {
                 }
                 for field in empty::written_as_text(type_name) {
                     map.entry(*field).or_insert_with(|| "".into());
+                }
+                for field in empty::written_as_object(type_name) {
+                    map.entry(*field).or_insert_with(|| Map::new().into());
                 }
             }
         }
@@ -167,11 +178,13 @@ mod tests {
         let size = |size: Value| json!({"spec": {"resources": {"requests": {"storage": size}}}});
         check("PersistentVolumeClaim", size(json!("0.5Gi")), size(json!("512Mi")));
         check("PersistentVolumeClaim", size(json!(1000)), size(json!("1k")));
+        check("PersistentVolumeClaim", size(json!("1u")), size(json!("1m")));
+        check("PersistentVolumeClaim", size(json!("1000001u")), size(json!("1001m")));
         check(
             "Event",
             json!({"firstTimestamp": "2020-01-01T01:00:00+01:00", "eventTime": "2020-01-01T00:00:00.5Z"}),
             json!({"firstTimestamp": "2020-01-01T00:00:00Z", "eventTime": "2020-01-01T00:00:00.500000Z",
-                "lastTimestamp": null, "reportingComponent": "", "reportingInstance": ""}),
+                "lastTimestamp": null, "reportingComponent": "", "reportingInstance": "", "source": {}}),
         );
     }
 }

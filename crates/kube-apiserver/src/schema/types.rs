@@ -5,17 +5,44 @@
 
 use serde_json::Value;
 
-use super::{Schema, Type};
+use super::{Schema, Type, builtin};
 
 /// The first value of `object` that does not fit its field: `json: cannot unmarshal …`.
 pub fn mismatch(schema: &Schema, object: &Value) -> Option<String> {
     Walk { path: Vec::new(), structure: "" }.node(schema, object)
 }
 
-/// The same for `metadata` alone, which every object has.
-pub fn metadata_mismatch(object: &Value) -> Option<String> {
-    let schema = super::builtin::definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")?;
-    Walk { path: vec!["metadata"], structure: "" }.node(&schema, &object["metadata"])
+/// The same for the metadata of a custom resource and of the objects within it.
+pub fn metadata_mismatch(schema: &Schema, object: &Value) -> Option<String> {
+    let own = Walk { path: vec!["metadata"], structure: "" }.node(builtin::object_meta(), &object["metadata"]);
+    own.or_else(|| embedded_mismatch(schema, object, &mut String::new()))
+}
+
+fn embedded_mismatch(schema: &Schema, value: &Value, path: &mut String) -> Option<String> {
+    let length = path.len();
+    match value {
+        Value::Object(map) => map.iter().find_map(|(key, value)| {
+            path.push_str(if length > 0 { "." } else { "" });
+            path.push_str(key);
+            let found = if key == "metadata" && schema.embedded_resource {
+                mismatch(builtin::object_meta(), value).map(|why| format!("{path}: Invalid value: {value}: {why}"))
+            } else {
+                let of = schema.properties.get(key).or(schema.additional.as_ref());
+                of.and_then(|of| embedded_mismatch(of, value, path))
+            };
+            path.truncate(length);
+            found
+        }),
+        Value::Array(items) => schema.items.as_ref().and_then(|of| {
+            items.iter().enumerate().find_map(|(index, item)| {
+                path.push_str(&format!("[{index}]"));
+                let found = embedded_mismatch(of, item, path);
+                path.truncate(length);
+                found
+            })
+        }),
+        _ => None,
+    }
 }
 
 #[derive(Clone)]
@@ -185,7 +212,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::schema::builtin;
 
     #[track_caller]
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
@@ -224,7 +250,18 @@ mod tests {
     fn what_fits_passes() {
         check(json!({"spec": {"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": "25%"}}}}), None);
         check(json!({"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"cpu": 1}}}]}}}}), None);
-        assert_eq!(metadata_mismatch(&json!({"metadata": {"labels": {"a": "b"}}})), None);
-        assert!(metadata_mismatch(&json!({"metadata": {"labels": {"a": 1}}})).is_some());
+    }
+
+    #[test]
+    fn metadata_is_read_wherever_an_object_has_it() {
+        let schema = crate::schema::parse::openapi(&json!({"type": "object", "properties": {"l": {"type": "array",
+            "items": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}}}));
+        let (good, bad) = (json!({"labels": {"a": "b"}}), json!({"labels": {"a": 1}}));
+        assert_eq!(metadata_mismatch(&schema, &json!({"metadata": good, "l": [{"metadata": good}]})), None);
+        assert!(metadata_mismatch(&schema, &json!({"metadata": bad})).is_some());
+        assert_eq!(
+            metadata_mismatch(&schema, &json!({"l": [{}, {"metadata": bad}]})).unwrap(),
+            "l[1].metadata: Invalid value: {\"labels\":{\"a\":1}}: json: cannot unmarshal number into Go struct field ObjectMeta.labels of type string"
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{ListType, Schema, Type, formats, parse};
+use super::{ListType, Schema, Type, correlate, formats, parse};
 use crate::error::Cause;
 
 /// Causes reported at most; a hostile object may have millions of bad fields.
@@ -15,7 +15,12 @@ const REPORTED: usize = 100;
 
 /// Adds a cause for everything in `object` the schema forbids.
 pub fn check(schema: &Schema, object: &Value, causes: &mut Vec<Cause>) {
-    Walk { causes, path: String::new() }.node(schema, object);
+    check_update(schema, None, object, causes);
+}
+
+/// The same of what became of `before`: what is the same as it was is not looked at again.
+pub fn check_update(schema: &Schema, before: Option<&Value>, object: &Value, causes: &mut Vec<Cause>) {
+    Walk { causes, path: String::new(), custom: schema.type_name.is_empty(), met: 0 }.node(schema, object, before);
 }
 
 /// The same for the fields of `object` that differ from those of `before`. For shipped types, whose root has fields and no
@@ -24,14 +29,21 @@ pub fn check_changes(schema: &Schema, before: &Value, object: &Value, causes: &m
     let Value::Object(map) = object else { return check(schema, object, causes) };
     for (field, value) in map.iter().filter(|(field, value)| before.get(field.as_str()) != Some(*value)) {
         if let Some(of) = schema.properties.get(field).or(schema.additional.as_ref()) {
-            Walk { causes: &mut *causes, path: field.clone() }.node(of, value);
+            Walk { causes: &mut *causes, path: field.clone(), custom: false, met: 0 }.node(of, value, None);
         }
     }
 }
 
+/// The whole object, or none of its fields in particular, as Kubernetes calls it where a field is named.
+pub(crate) const WHOLE: &str = "<nil>";
+
 struct Walk<'a> {
     causes: &'a mut Vec<Cause>,
     path: String,
+    /// The object is a custom resource.
+    custom: bool,
+    /// How many values have been looked at.
+    met: usize,
 }
 
 /// A cause with the word for its kind.
@@ -85,10 +97,24 @@ impl Walk<'_> {
         self.causes.push(cause("FieldValueTypeInvalid", &self.path, message));
     }
 
-    fn node(&mut self, schema: &Schema, value: &Value) {
+    /// What is wrong with the object for a reason that is no single field's.
+    fn whole(&mut self, why: &str) {
+        self.causes.push(cause("FieldValueInvalid", WHOLE, format!("Invalid value: \"\": {why}")));
+    }
+
+    fn node(&mut self, schema: &Schema, value: &Value, before: Option<&Value>) {
         if self.full() {
             return;
         }
+        self.met += 1;
+        let found = self.causes.len();
+        self.value(schema, value, before);
+        if self.causes.len() > found && before.is_some_and(|before| correlate::same(schema, before, value)) {
+            self.causes.truncate(found);
+        }
+    }
+
+    fn value(&mut self, schema: &Schema, value: &Value, before: Option<&Value>) {
         if value.is_null() {
             if !schema.nullable && schema.type_ != Type::Any {
                 self.wrong_type(value, schema.type_.word());
@@ -102,6 +128,9 @@ impl Walk<'_> {
             }
         } else if !fits(schema.type_, value) {
             self.wrong_type(value, schema.type_.word());
+            if schema.type_ == Type::Integer && value.is_number() {
+                self.range(&schema.format);
+            }
             return;
         }
         if !schema.enum_.is_empty() && !schema.enum_.contains(value) {
@@ -110,8 +139,8 @@ impl Walk<'_> {
             self.causes.push(cause("FieldValueNotSupported", &self.path, message));
         }
         match value {
-            Value::Object(map) => self.object(schema, map),
-            Value::Array(items) => self.array(schema, items),
+            Value::Object(map) => self.object(schema, map, before),
+            Value::Array(items) => self.array(schema, items, before),
             _ => {}
         }
         if !schema.format.is_empty() {
@@ -122,7 +151,7 @@ impl Walk<'_> {
         }
     }
 
-    fn object(&mut self, schema: &Schema, map: &Map<String, Value>) {
+    fn object(&mut self, schema: &Schema, map: &Map<String, Value>, before: Option<&Value>) {
         let length = self.path.len();
         for name in schema.required.iter().filter(|name| !map.contains_key(*name)) {
             if self.optional_after_all(schema, name) {
@@ -144,7 +173,7 @@ impl Walk<'_> {
                 self.path.push('.');
             }
             self.path.push_str(name);
-            self.node(of, value);
+            self.node(of, value, before.and_then(|before| before.get(name)));
             self.path.truncate(length);
         }
     }
@@ -172,19 +201,21 @@ impl Walk<'_> {
 
     /// Built-in types say `required` of every field that is always written; reading them, a missing list is an empty
     /// one, and a status may be partial.
+    /// What the metadata of a custom resource must hold is said elsewhere.
     fn optional_after_all(&self, schema: &Schema, name: &str) -> bool {
         !schema.type_name.is_empty()
-            && (self.path.starts_with("status")
+            && (self.custom
+                || self.path.starts_with("status")
                 || self.path.is_empty()
                 || schema.properties.get(name).is_some_and(|of| matches!(of.type_, Type::Array | Type::Boolean)))
     }
 
-    fn array(&mut self, schema: &Schema, items: &[Value]) {
+    fn array(&mut self, schema: &Schema, items: &[Value], before: Option<&Value>) {
         let length = self.path.len();
         if let Some(of) = &schema.items {
             for (index, item) in items.iter().enumerate() {
                 let _ = write!(self.path, "[{index}]");
-                self.node(of, item);
+                self.node(of, item, correlate::origin(schema, item, before));
                 self.path.truncate(length);
                 if self.full() {
                     return;
@@ -222,19 +253,22 @@ impl Walk<'_> {
     }
 
     fn format(&mut self, schema: &Schema, value: &Value) {
+        let beyond = |n: &serde_json::Number, most: f64| n.as_f64().is_none_or(|n| n < -most - 1.0 || n > most);
         match (schema.format.as_str(), value) {
-            ("int32", Value::Number(n)) if n.as_i64().is_none_or(|n| i32::try_from(n).is_err()) => {
-                self.invalid(value, "must be of type int32");
-            }
-            ("int64", Value::Number(n)) if n.as_i64().is_none() && n.as_f64().is_none_or(|f| f.abs() > 9.2e18) => {
-                self.invalid(value, "must be of type int64");
-            }
+            (format @ "int32", Value::Number(n)) if beyond(n, f64::from(i32::MAX)) => self.range(format),
+            (format @ "int64", Value::Number(n)) if n.as_i64().is_none() && beyond(n, 9.2e18) => self.range(format),
             (format, Value::String(text)) if !formats::fits(format, text) => {
-                let why = format!("must be of type {format}: {value}");
-                self.invalid(value, &why);
+                let message =
+                    format!("Invalid value: {value}: {} in body must be of type {format}: {value}", self.path);
+                self.causes.push(cause("FieldValueTypeInvalid", &self.path, message));
             }
             _ => {}
         }
+    }
+
+    fn range(&mut self, format: &str) {
+        let why = format!("Checked value must be of type integer with format {format} in {}", self.path);
+        self.whole(&why);
     }
 
     fn rules(&mut self, schema: &Schema, value: &Value) {
@@ -321,37 +355,46 @@ impl Walk<'_> {
         }
     }
 
+    /// That no branch fits is said with what the nearest of them lacks.
     fn combined(&mut self, rule: &str, argument: &Value, value: &Value) {
-        let branches = |argument: &Value| -> usize {
-            argument.as_array().into_iter().flatten().filter(|branch| valid(&parse::openapi(branch), value)).count()
-        };
-        let total = argument.as_array().map_or(0, Vec::len);
+        let branches: Vec<(Vec<Cause>, usize)> =
+            argument.as_array().into_iter().flatten().map(|branch| self.branch(branch, value)).collect();
+        let valid = branches.iter().filter(|(causes, _)| causes.is_empty()).count();
         let why = match rule {
-            "allOf" if branches(argument) < total => "must validate all the schemas (allOf)".to_owned(),
-            "anyOf" if branches(argument) == 0 => "must validate at least one schema (anyOf)".to_owned(),
-            "oneOf" => match branches(argument) {
+            "allOf" if valid < branches.len() => "must validate all the schemas (allOf)".to_owned(),
+            "anyOf" if valid == 0 => "must validate at least one schema (anyOf)".to_owned(),
+            "oneOf" => match valid {
                 1 => return,
                 0 => "must validate one and only one schema (oneOf). Found none valid".to_owned(),
                 n => format!("must validate one and only one schema (oneOf). Found {n} valid alternatives"),
             },
-            "not" if valid(&parse::openapi(argument), value) => "must not validate the schema (not)".to_owned(),
+            "not" if self.branch(argument, value).0.is_empty() => "must not validate the schema (not)".to_owned(),
             _ => return,
         };
-        let message = format!("Invalid value: {}: {:?} {why}", Value::from(kind_of(value)), self.path);
-        self.causes.push(cause("FieldValueInvalid", &self.path, message));
+        self.whole(&format!("{:?} {why}", self.path));
+        if rule == "allOf" {
+            self.causes.extend(branches.into_iter().flat_map(|(causes, _)| causes));
+        } else if valid == 0 {
+            // The first of those that were followed furthest.
+            let nearest = branches.into_iter().rev().max_by_key(|(_, met)| *met);
+            self.causes.extend(nearest.into_iter().flat_map(|(causes, _)| causes));
+        }
+        self.causes.truncate(REPORTED);
+    }
+
+    /// What is wrong with a value by a branch of anyOf, oneOf, allOf or not, and how many values were looked at to know it.
+    fn branch(&self, branch: &Value, value: &Value) -> (Vec<Cause>, usize) {
+        let mut causes = Vec::new();
+        let mut walk = Walk { causes: &mut causes, path: self.path.clone(), custom: self.custom, met: 0 };
+        walk.node(&parse::openapi(branch), value, None);
+        let met = walk.met;
+        (causes, met)
     }
 }
 
 /// A bound as it is said: whole numbers without a fraction.
 fn plain(number: f64) -> String {
     format!("{number}")
-}
-
-/// Whether a value satisfies a branch of anyOf, oneOf, allOf or not.
-fn valid(schema: &Schema, value: &Value) -> bool {
-    let mut causes = Vec::new();
-    check(schema, value, &mut causes);
-    causes.is_empty()
 }
 
 /// Patterns compiled so far; there are as many as schemas name.
@@ -424,8 +467,38 @@ mod tests {
         check_words(
             spec(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]})),
             json!({"s": {}}),
-            &["s: Invalid value: \"object\": \"s\" must validate one and only one schema (oneOf). Found none valid"],
+            &[
+                "<nil>: Invalid value: \"\": \"s\" must validate one and only one schema (oneOf). Found none valid",
+                "s.a: Required value",
+            ],
         );
+        check_words(
+            spec(json!({"type": "string", "format": "ipv4"})),
+            json!({"s": "x"}),
+            &["s: Invalid value: \"x\": s in body must be of type ipv4: \"x\""],
+        );
+        check_words(
+            spec(json!({"type": "integer", "format": "int32"})),
+            json!({"s": 3_000_000_000_i64}),
+            &["<nil>: Invalid value: \"\": Checked value must be of type integer with format int32 in s"],
+        );
+    }
+
+    #[test]
+    fn what_was_so_before_may_stay() {
+        let item =
+            json!({"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer", "maximum": 0}}});
+        let schema = parse::openapi(&json!({"type": "object", "properties": {
+            "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": item},
+            "atomic": {"type": "array", "items": item},
+            "o": {"type": "object", "required": ["b"], "properties": {"a": {"type": "string", "enum": ["y"]}}},
+            "one": {"type": "object", "properties": {"a": {"type": "string"}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}));
+        let old = json!({"map": [{"k": "a", "v": 1}, {"k": "b", "v": 2}], "atomic": [{"k": "a", "v": 1}], "o": {"a": "x"}, "one": {}});
+        let new = json!({"map": [{"k": "b", "v": 2}, {"k": "a", "v": 5}], "atomic": [{"k": "a", "v": 1}, {"k": "c"}], "o": {"a": "x"}, "one": {}});
+        let mut causes = Vec::new();
+        check_update(&schema, Some(&old), &new, &mut causes);
+        let fields: Vec<&str> = causes.iter().map(|cause| cause.field.as_str()).collect();
+        assert_eq!(fields, ["atomic[0].v", "map[1].v"]);
     }
 
     #[test]

@@ -68,8 +68,14 @@ async fn schemas_default_prune_and_validate() {
     assert_eq!(created.metadata.generation, Some(1));
     let unset = api.create(&post, &gadget("v1", "u", json!({"size": 3, "mode": null, "fixed": null}))).await.unwrap();
     assert_eq!(unset.data["spec"], json!({"size": 3, "mode": "a"}), "null is not set");
+    let got = message(api.create(&post, &gadget("v1", "x", json!({"size": 0}))).await);
+    let less = "spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1";
+    assert_eq!(
+        got,
+        format!("422 Gadget.example.com \"x\" is invalid: {less}"),
+        "what has its shape is asked the rules"
+    );
     let refusals = [
-        (json!({"size": 0}), "spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"),
         (json!({"size": 1, "mode": "c"}), "spec.mode: Unsupported value: \"c\": supported values: \"a\", \"b\""),
         (json!({}), "spec.size: Required value"),
     ];

@@ -106,6 +106,29 @@ async fn three_kinds_of_patch() {
 }
 
 #[tokio::test]
+async fn a_patch_gives_no_field_a_value_of_another_type() {
+    let client = server().await.client();
+    let api: Api<Deployment> = Api::default_namespaced(client.clone());
+    let labels = json!({"app": "d"});
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"replicas": 2, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a:1"}]}}}});
+    api.create(&PostParams::default(), &serde_json::from_value(deployment).unwrap()).await.unwrap();
+    let params = PatchParams::default();
+    for patch in [
+        json!({"spec": {"replicas": "3"}}),
+        json!({"spec": {"template": {"spec": {"containers": {}}}}}),
+        json!({"metadata": {"labels": {"a": 1}}}),
+    ] {
+        let message = refused(api.patch("d", &params, &Patch::Merge(&patch)).await, 422, "Invalid");
+        assert!(message.contains("json: cannot unmarshal"), "{message}");
+    }
+    refused(api.patch_scale("d", &params, &Patch::Merge(json!({"spec": {"replicas": "3"}}))).await, 422, "Invalid");
+    refused(api.patch_status("d", &params, &Patch::Merge(json!({"status": {"replicas": "3"}}))).await, 422, "Invalid");
+    let kept = api.get("d").await.unwrap();
+    assert_eq!(kept.spec.unwrap().replicas, Some(2), "nothing of it was taken");
+}
+
+#[tokio::test]
 async fn finalizers_hold_an_object() {
     let api: Api<ConfigMap> = Api::default_namespaced(server().await.client());
     let mut held = map("held");

@@ -37,6 +37,10 @@ pub(super) fn check(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     if old.is_none() && !name.is_empty() && name != format!("{plural}.{group}") {
         causes.push(invalid("metadata.name", &crd["metadata"]["name"], "must be spec.names.plural+\".\"+spec.group"));
     }
+    let base = &crd["metadata"]["generateName"];
+    if old.is_none() && !text(base).is_empty() {
+        causes.push(invalid("metadata.generateName", base, "must be spec.names.plural+\".\"+spec.group"));
+    }
     if group.is_empty() {
         causes.push(required("spec.group", ""));
     } else if !is_subdomain(group) {

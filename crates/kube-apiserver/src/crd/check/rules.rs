@@ -27,7 +27,8 @@ pub(super) fn check(schema: &Value, at: &str, kept: bool, causes: &mut Vec<Cause
     walk.node(&tree, &Type::root(&tree), at, &Place { cardinality: 1, uncorrelatable: None });
     if walk.total > PER_SCHEMA && !kept {
         let why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
-        walk.causes.extend(walk.most.iter().map(|(_, field)| forbidden(field, why)));
+        let shares = walk.most.iter().filter(|(cost, _)| *cost > PER_RULE / 100);
+        walk.causes.extend(shares.map(|(_, field)| forbidden(field, why)));
         let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
         walk.causes.push(forbidden(at, &exceeds(what, walk.total, PER_SCHEMA)));
     }
@@ -35,15 +36,14 @@ pub(super) fn check(schema: &Value, at: &str, kept: bool, causes: &mut Vec<Cause
 
 /// What one rule may cost at most, over all the places it is evaluated at in one object.
 ///
-/// Estimates here take every operand at its longest, Kubernetes' take some shorter; the margin keeps rules that are
-/// good there good here.
-const PER_RULE: u64 = MARGIN * PER_OBJECT;
+/// Estimates here take every operand at its longest, Kubernetes' take some shorter; the margin of a half keeps rules that
+/// are good there good here.
+const PER_RULE: u64 = PER_OBJECT + PER_OBJECT / 2;
 /// What all rules of a schema may.
 const PER_SCHEMA: u64 = 10 * PER_RULE;
-const MARGIN: u64 = 3;
 
 fn exceeds(what: &str, cost: u64, limit: u64) -> String {
-    let factor = MARGIN as f64 * cost as f64 / limit as f64;
+    let factor = 1.5 * cost as f64 / limit as f64;
     let factor = if factor > 100.0 { "more than 100x".to_owned() } else { format!("{factor:.1}x") };
     format!(
         "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"

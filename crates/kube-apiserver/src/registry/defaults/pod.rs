@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{child, each, set};
+use super::{child, drop_fields, each, set};
+use crate::registry::strategy::{aggregated_requests, of_whole_pods};
 
 /// Where the spec stands; a job's template has no default restart policy, a template gets no pod-only defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,24 @@ pub(super) fn defaults(spec: &mut Value, owner: Owner) {
         }
     }
     each(spec, "volumes").for_each(volume);
+    if owner == Owner::Pod && spec["resources"]["limits"].as_object().is_some_and(|limits| !limits.is_empty()) {
+        whole_requests(spec);
+    }
+}
+
+/// A pod that is limited as a whole asks for what its containers ask for together, and for its limit of what none of them
+/// asks for.
+fn whole_requests(spec: &mut Value) {
+    let asked = aggregated_requests(spec);
+    let resources = child(spec, "resources");
+    let limits = resources["limits"].as_object().cloned().unwrap_or_default();
+    let requests = child(resources, "requests");
+    for (name, amount) in asked.into_iter().filter(|(name, _)| of_whole_pods(name)) {
+        set(requests, &name, amount);
+    }
+    for (name, limit) in limits.into_iter().filter(|(name, _)| of_whole_pods(name)) {
+        set(requests, &name, limit);
+    }
 }
 
 fn container(container: &mut Value, owner: Owner, host_network: bool) {
@@ -80,6 +99,8 @@ fn container(container: &mut Value, owner: Owner, host_network: bool) {
         }
     }
     if let Some(lifecycle) = container.get_mut("lifecycle").filter(|lifecycle| lifecycle.is_object()) {
+        // What the node agent does not look at, nobody is promised.
+        drop_fields(lifecycle, &["stopSignal"]);
         for name in ["postStart", "preStop"] {
             if lifecycle[name].is_object() {
                 http_get(&mut lifecycle[name]);

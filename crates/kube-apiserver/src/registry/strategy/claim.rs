@@ -23,16 +23,17 @@ pub(super) fn prepare_claim(claim: &mut Value) {
     if spec.get("dataSource").is_some_and(|source| source.is_object() && !known(source)) {
         spec.remove("dataSource");
     }
+    // Nothing here brings data from another namespace.
+    if spec.get("dataSourceRef").is_some_and(|from| !from["namespace"].as_str().unwrap_or_default().is_empty()) {
+        spec.remove("dataSourceRef");
+    }
     let present = |spec: &Map<String, Value>, field: &str| spec.get(field).is_some_and(Value::is_object);
     if present(spec, "dataSource") && !present(spec, "dataSourceRef") {
         spec.insert("dataSourceRef".into(), spec["dataSource"].clone());
     } else if present(spec, "dataSourceRef") && !present(spec, "dataSource") {
-        let reference = &spec["dataSourceRef"];
-        if reference["namespace"].as_str().unwrap_or_default().is_empty() {
-            let mut source = reference.clone();
-            source.as_object_mut().map(|map| map.remove("namespace"));
-            spec.insert("dataSource".into(), source);
-        }
+        let mut source = spec["dataSourceRef"].clone();
+        source.as_object_mut().map(|map| map.remove("namespace"));
+        spec.insert("dataSource".into(), source);
     }
 }
 

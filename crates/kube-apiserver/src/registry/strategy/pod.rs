@@ -16,6 +16,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 
 pub(super) use self::placement::toleration;
+pub(in super::super) use self::resources::{aggregated_requests, of_whole_pods};
 pub(super) use self::resources::{amount, overhead, resource_name};
 pub(super) use self::update::update;
 pub(super) use self::volumes::claim;

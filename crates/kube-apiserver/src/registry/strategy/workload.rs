@@ -153,7 +153,6 @@ fn stateful_set(spec: &Field<'_>, causes: &mut Causes) {
         "OnDelete" => {}
         "RollingUpdate" => {
             rolling.get("partition").check(&NOT_NEGATIVE, causes);
-            share(&rolling.get("maxUnavailable"), true, causes);
         }
         _ => strategy.invalid("must be 'RollingUpdate' or 'OnDelete'", causes),
     }

@@ -11,8 +11,7 @@ pub(super) fn goes(type_name: &str, field: &str, of: &Schema, value: &Value) -> 
         table.iter().any(|(name, fields)| fields.contains(&field) && (*name == "*" || names(name, type_name)))
     };
     match value {
-        // An empty list of owners takes the ownership of every field back.
-        Value::Array(items) => items.is_empty() && of.type_ == Type::Array && field != "managedFields",
+        Value::Array(items) => items.is_empty() && of.type_ == Type::Array && !listed(LISTS_KEPT),
         Value::Object(map) => map.is_empty() && of.type_ == Type::Object && of.additional.is_some(),
         Value::String(text) => text.is_empty() && of.type_ == Type::String && !listed(TEXTS_KEPT),
         Value::Bool(truth) => !truth && listed(ZEROS_DROPPED),
@@ -25,6 +24,10 @@ pub(super) fn goes(type_name: &str, field: &str, of: &Schema, value: &Value) -> 
 fn names(name: &str, type_name: &str) -> bool {
     type_name.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
+
+/// Lists where an empty one says something else than none: of owners it takes the ownership of every field back, of policies
+/// it is no policy where there must be one.
+const LISTS_KEPT: &[(&str, &[&str])] = &[("*", &["managedFields"]), ("HPAScalingRules", &["policies"])];
 
 /// Texts where an empty one says something else than none.
 const TEXTS_KEPT: &[(&str, &[&str])] = &[
@@ -124,6 +127,8 @@ const ZEROS_DROPPED: &[(&str, &[&str])] = &[
     ("ServicePort", &["nodePort"]),
     ("ServiceSpec", &["healthCheckNodePort", "publishNotReadyAddresses"]),
     ("StatefulSetSpec", &["minReadySeconds"]),
+    ("core.v1.Event", &["count"]),
+    ("events.v1.Event", &["deprecatedCount"]),
 ];
 
 /// Fields that are written where they are not set, as null.
@@ -182,4 +187,13 @@ const TEXTS_WRITTEN: &[(&str, &[&str])] = &[
 /// The texts of a type that are written also where they are not set.
 pub(super) fn written_as_text(type_name: &str) -> &'static [&'static str] {
     TEXTS_WRITTEN.iter().find(|(name, _)| names(name, type_name)).map_or(&[], |(_, fields)| *fields)
+}
+
+/// Objects that are written where they are not set, as empty ones.
+const OBJECTS_WRITTEN: &[(&str, &[&str])] =
+    &[("core.v1.Event", &["source"]), ("events.v1.Event", &["deprecatedSource"])];
+
+/// The objects of a type that are written also where they are not set.
+pub(super) fn written_as_object(type_name: &str) -> &'static [&'static str] {
+    OBJECTS_WRITTEN.iter().find(|(name, _)| names(name, type_name)).map_or(&[], |(_, fields)| *fields)
 }

@@ -73,5 +73,8 @@ fn own(schema: &Value, at: &str, root: bool, causes: &mut Vec<Cause>) {
             rules.check(&object, Some(&object), &mut wrong, &mut Vec::new());
         }
     }
-    causes.extend(wrong.into_iter().map(|cause| Cause { field: format!("{at}.{}", cause.field), ..cause }));
+    causes.extend(wrong.into_iter().map(|cause| {
+        let place = if cause.field == validate::WHOLE { field.clone() } else { format!("{at}.{}", cause.field) };
+        Cause { field: place, ..cause }
+    }));
 }

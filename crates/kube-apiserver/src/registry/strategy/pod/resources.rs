@@ -141,7 +141,7 @@ pub(in super::super) fn resource_name(quantity: &Field<'_>, name: &str, kind: &s
 }
 
 fn pod_name(quantity: &Field<'_>, name: &str, causes: &mut Causes) {
-    if !OF_PODS.contains(&name) && !name.starts_with(HUGE_PAGES) {
+    if !of_whole_pods(name) {
         let supported = quantity.told_as(quantity.path.clone());
         supported.unsupported(OF_PODS, causes);
     }
@@ -205,6 +205,25 @@ pub(super) fn pod(spec: &Field<'_>, causes: &mut Causes) {
             }
         }
     }
+}
+
+/// Whether a pod as a whole can ask for a resource.
+pub(in crate::registry) fn of_whole_pods(name: &str) -> bool {
+    OF_PODS.contains(&name) || name.starts_with(HUGE_PAGES)
+}
+
+/// [`requests`] as quantities, binary where the containers say them so.
+pub(in crate::registry) fn aggregated_requests(spec: &Value) -> Vec<(String, String)> {
+    let spec = Field::new("spec", spec);
+    let binary = |name: &str| {
+        let mut containers = spec.each("containers").chain(spec.each("initContainers"));
+        containers.any(|c| c.value["resources"]["requests"][name].as_str().is_some_and(|text| text.ends_with('i')))
+    };
+    let shown = |name: &str, nanos: i128| match nanos / (1024 * ONE) {
+        kibi if binary(name) && kibi * 1024 * ONE == nanos => format!("{kibi}Ki"),
+        _ => format!("{nanos}n"),
+    };
+    requests(&spec).into_iter().map(|(name, nanos)| (name.clone(), shown(&name, nanos))).collect()
 }
 
 /// What the containers of a pod ask for together, by resource; those that run before the others count where they need more.
