@@ -10,6 +10,7 @@ use api::cdi::{
 };
 use kit::{
     Task,
+    store::Store,
     tls::{self, Changing, Clients, Material, Policy},
 };
 use kube::{Api, Client, runtime::watcher};
@@ -36,16 +37,21 @@ pub(crate) fn policy(profile: Option<&TLSSecurityProfile>) -> (Policy, Vec<Strin
 
 /// Has `server` offer what the CDIConfig says, for as long as the task is held.
 pub(crate) fn follow(client: &Client, server: Arc<Changing>) -> Task<()> {
-    tls::follow(Api::<CDIConfig>::all(client.clone()), only(), vec![server], |config| {
+    tls::follow(Api::<CDIConfig>::all(client.clone()), only(), Store::default(), vec![server], |config| {
         asked(config.spec.tls_security_profile.as_deref())
     })
 }
 
 /// The same before the kind of the CDIConfig is there, and after.
 pub(crate) fn follow_optional(client: &Client, server: Arc<Changing>) -> Task<()> {
-    tls::follow_optional(client, Api::<CDIConfig>::all(client.clone()), only(), vec![server], |config| {
-        asked(config.spec.tls_security_profile.as_deref())
-    })
+    tls::follow_optional(
+        client,
+        Api::<CDIConfig>::all(client.clone()),
+        only(),
+        Store::default(),
+        vec![server],
+        |config| asked(config.spec.tls_security_profile.as_deref()),
+    )
 }
 
 fn only() -> watcher::Config {

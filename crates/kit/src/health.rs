@@ -1,11 +1,14 @@
 //! `/healthz` and `/readyz`.
 
+mod report;
+
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
 use axum::{Router, http::StatusCode, routing::get};
+pub use report::Report;
 
 /// Whether the component is ready to serve; cheap to clone.
 #[derive(Clone, Default)]
@@ -25,7 +28,20 @@ impl Ready {
 
 /// `/healthz` always answers 200 while the process serves; `/readyz` answers 200 once `ready` is set, 503 before.
 pub fn router(ready: Ready) -> Router {
-    Router::new().route("/healthz", get(|| async { "ok" })).route(
+    Router::new().route("/healthz", get(|| async { "ok" })).merge(readiness(ready))
+}
+
+/// The same with a `/healthz` that says what `report` does.
+pub fn reporting(ready: Ready, report: Report) -> Router {
+    let answer = move || {
+        let report = report.clone();
+        async move { report.answer().await }
+    };
+    Router::new().route("/healthz", get(answer)).merge(readiness(ready))
+}
+
+fn readiness(ready: Ready) -> Router {
+    Router::new().route(
         "/readyz",
         get(move || {
             let ready = ready.get();

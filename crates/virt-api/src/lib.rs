@@ -30,7 +30,7 @@ use axum::{
 use defaults::Defaults;
 use kit::{
     Task, admission, clock, gate,
-    health::{self, Ready},
+    health::{self, Ready, Report},
     metrics,
     peer::Peers,
     server,
@@ -96,7 +96,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let server = Server::start(client, &args.namespace, material.clone(), trust, front.clone()).await?;
     let server = server.offer(&args.guestfs_image);
     let config = tls::Changing::new(material, Some(tls::Clients::Optional(front))).map_err(setup("configure TLS"))?;
-    let _obeying = tls::follow(Api::<KubeVirt>::all(whole), watcher::Config::default(), vec![config.clone()], asked);
+    let copy = Store::default();
+    server.context.report.obeys(&copy);
+    let all = Api::<KubeVirt>::all(whole);
+    let _obeying = tls::follow(all, watcher::Config::default(), copy, vec![config.clone()], asked);
     let gone = CancellationToken::new();
     let _leaving = kit::spawn("leaving", leave(server.ready.clone(), stop, gone.clone()));
     serve(listener, config, server, gone).await;
@@ -151,8 +154,11 @@ impl Server {
         kubevirts.synced().await;
         let ready = Ready::default();
         ready.set(true);
+        let report = Report::new(client.clone());
+        report.obeys(&kubevirts);
         let context = Arc::new(Context {
             client,
+            report,
             gate,
             handlers,
             namespace: namespace.to_owned(),
@@ -177,7 +183,6 @@ impl Server {
             .route("/apis/subresources.kubevirt.io", get(|| async { Json(discovery::group()) }))
             .route("/apis/subresources.kubevirt.io/v1", get(|| async { Json(discovery::resources("v1")) }))
             .route("/apis/subresources.kubevirt.io/v1alpha3", get(|| async { Json(discovery::resources("v1alpha3")) }))
-            .route("/apis/subresources.kubevirt.io/v1/healthz", get(|| async { "ok" }))
             .route("/apis/subresources.kubevirt.io/{*rest}", any(subresource::serve))
             .with_state(self.context.clone());
         let migrations = Router::new()
@@ -198,7 +203,7 @@ impl Server {
             .merge(evictions)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
-            .merge(health::router(self.ready.clone()))
+            .merge(health::reporting(self.ready.clone(), self.context.report.clone()))
     }
 }
 

@@ -20,7 +20,7 @@ use axum::{
     http::Method,
     response::{IntoResponse, Response},
 };
-use kit::{gate::Gate, peer::Peers, server::Peer, store::Store};
+use kit::{gate::Gate, health::Report, peer::Peers, server::Peer, store::Store};
 use kube::Client;
 use serde_json::json;
 
@@ -37,6 +37,8 @@ const BODY: usize = 1 << 20;
 pub(crate) struct Context {
     /// The API server.
     pub(crate) client: Client,
+    /// What `/healthz` says.
+    pub(crate) report: Report,
     /// Who may.
     pub(crate) gate: Gate,
     /// virt-handlers, known by their certificates.
@@ -67,7 +69,7 @@ async fn route(context: &Context, request: Request) -> Result<Response, Refusal>
     }
     let method = request.method().clone();
     match parsed.target {
-        Target::Cluster { name } => cluster_wide(context, &name, &method),
+        Target::Cluster { name } => cluster_wide(context, &name, &method).await,
         Target::Namespace { name, .. } if name == "expand-vm-spec" && method == Method::PUT => {
             let body = body(request).await?;
             let machine: serde_json::Value = serde_json::from_slice(&body)
@@ -155,9 +157,9 @@ async fn body(request: Request) -> Result<Bytes, Refusal> {
     bytes.map_err(|error| Refusal::bad_request(format!("the body cannot be read: {error}")))
 }
 
-fn cluster_wide(context: &Context, name: &str, method: &Method) -> Result<Response, Refusal> {
+async fn cluster_wide(context: &Context, name: &str, method: &Method) -> Result<Response, Refusal> {
     match name {
-        "healthz" if *method == Method::GET => Ok("ok".into_response()),
+        "healthz" if *method == Method::GET => Ok(context.report.answer().await),
         "version" if *method == Method::GET => Ok(Json(version()).into_response()),
         "guestfs" if *method == Method::GET => {
             let image = context.guestfs_image.get().filter(|image| !image.is_empty());

@@ -41,10 +41,10 @@ pub use context::{Context, Inner};
 pub use error::Error;
 use kit::{
     Task,
-    health::{self, Ready},
+    health::{self, Ready, Report},
     lease, metrics, server,
     shutdown::{self, CancellationToken},
-    store::Key,
+    store::{Key, Store},
     tls,
 };
 use kube::{Api, Client, ResourceExt, runtime::watcher};
@@ -87,7 +87,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let client = kit::client::connect("virt-controller").await.map_err(Error::setup("reach the API server"))?;
     let ready = Ready::default();
     let figures = Figures::default();
-    let _serving = serve(&args, &client, ready.clone(), figures.clone(), stop.clone()).await?;
+    let report = Report::new(client.clone());
+    let _serving = serve(&args, &client, ready.clone(), report.clone(), figures.clone(), stop.clone()).await?;
     // A replica that waits its turn is as healthy as the one that leads.
     ready.set(true);
     // Renewals do not wait behind whatever else is asked of the API server.
@@ -97,6 +98,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let exporter = args.exporter_image.as_deref().unwrap_or(&args.launcher_image);
     let images = Images { launcher: &args.launcher_image, exporter };
     let running = start_with(client, &args.namespace, images, &stop);
+    report.obeys(&running.context.kubevirts);
     figures.of(running.context.clone());
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
 }
@@ -105,6 +107,7 @@ async fn serve(
     args: &Args,
     client: &Client,
     ready: Ready,
+    report: Report,
     figures: Figures,
     stop: CancellationToken,
 ) -> Result<Vec<Task<()>>, Error> {
@@ -113,12 +116,14 @@ async fn serve(
     let reload = tls::load(files, material.clone(), trust).await.map_err(Error::setup("load the certificate"))?;
     let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let all = Api::<KubeVirt>::all(client.clone());
-    let obeying = tls::follow(all, watcher::Config::default(), vec![config.clone()], asked);
+    let copy = Store::default();
+    report.obeys(&copy);
+    let obeying = tls::follow(all, watcher::Config::default(), copy, vec![config.clone()], asked);
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(figures));
-    let router = health::router(ready).merge(metrics::router(registry));
+    let router = health::reporting(ready, report).merge(metrics::router(registry));
     Ok(vec![reload, obeying, kit::spawn("server", server::serve_tls(listener, config, router, stop))])
 }
 

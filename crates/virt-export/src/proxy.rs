@@ -19,6 +19,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use k8s_openapi::api::core::v1::Service;
 use kit::health::{self, Ready};
+use kit::store::Store;
 use kit::tls::{self, Files, Material, Trust};
 use kit::{metrics, server, shutdown};
 use kube::{Api, Client, runtime::watcher};
@@ -55,7 +56,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         tls::load(files, material.clone(), Trust::new()).await.map_err(Error::setup("load the certificates"))?;
     let config = tls::Changing::new(material, None).map_err(Error::setup("set up TLS"))?;
     let all = Api::<KubeVirt>::all(client.clone());
-    let _obeying = tls::follow(all, watcher::Config::default(), vec![config.clone()], asked);
+    let _obeying = tls::follow(all, watcher::Config::default(), Store::default(), vec![config.clone()], asked);
     let listener = match TcpListener::bind(("::", args.port)).await {
         Ok(listener) => listener,
         // A node without IPv6 has no such address.

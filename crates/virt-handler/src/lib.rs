@@ -34,8 +34,9 @@ use std::sync::Arc;
 use api::kubevirt::tls::asked;
 use api::kubevirt::v1::KubeVirt;
 pub use error::Error;
-use kit::health::{self, Ready};
+use kit::health::{self, Ready, Report};
 use kit::peer::Peers;
+use kit::store::Store;
 use kit::{metrics, shutdown, tls};
 use kube::{Api, runtime::watcher};
 use prometheus_client::registry::Registry;
@@ -123,7 +124,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let listener = listen(args.port).await?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(migration::metrics::Figures(context.clone())));
-    let health = health::router(ready.clone()).merge(metrics::router(registry));
+    let report = Report::new(client.clone());
+    let health = health::reporting(ready.clone(), report.clone()).merge(metrics::router(registry));
     let _health = kit::spawn("health", kit::server::serve_tls(listener, public.clone(), health, stop.clone()));
 
     let only = tls::Clients::Roles(trust, vec!["virt-api".to_owned()]);
@@ -133,7 +135,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let consoles = server::router(context.clone());
     let _consoles = kit::spawn("consoles", kit::server::serve_tls(listener, private.clone(), consoles, stop.clone()));
     let all = Api::<KubeVirt>::all(client.clone());
-    let _obeying = tls::follow(all, watcher::Config::default(), vec![public, private], asked);
+    let (seen_by_servers, seen_by_node) = (Store::default(), Store::default());
+    report.obeys(&seen_by_servers);
+    report.obeys(&seen_by_node);
+    let _obeying = tls::follow(all, watcher::Config::default(), seen_by_servers, vec![public, private], asked);
 
     let listener = listen(args.migration_port).await?;
     let _streams = kit::spawn("streams", migration::target::serve(listener, context.clone(), stop.clone()));
@@ -144,7 +149,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     ready.set(true);
 
     let machine = node::Machine { capabilities, kvm, realtime: node::is_realtime() };
-    node::keep(&client, &args.node_name, &machine, &context.recorder, &stop).await;
+    node::keep(&client, &args.node_name, &machine, seen_by_node, &context.recorder, &stop).await;
     network::forget_now(&context.records, &context.pods);
     Ok(())
 }

@@ -61,16 +61,17 @@ pub(crate) fn is_realtime() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").is_ok_and(|text| text.trim() == "-1")
 }
 
-/// Labels the node and beats until `stop`. Labels follow the administrator's word about obsolete processors at once.
+/// Labels the node and beats until `stop`. Labels follow the administrator's word about obsolete processors at once: it is
+/// kept in `kubevirts`.
 pub(crate) async fn keep(
     client: &Client,
     node: &str,
     machine: &Machine,
+    kubevirts: Store<KubeVirt>,
     recorder: &Recorder,
     stop: &CancellationToken,
 ) {
     let api: Api<Node> = Api::all(client.clone());
-    let kubevirts: Store<KubeVirt> = Store::default();
     let changed = std::sync::Arc::new(Notify::new());
     let wake = changed.clone();
     let _watch = store::watch(

@@ -28,7 +28,7 @@ use kit::{
     Task,
     apply::Applied,
     drift,
-    health::{self, Ready},
+    health::{self, Ready, Report},
     lease, metrics,
     queue::Queue,
     served, server,
@@ -96,8 +96,11 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let listeners = [listen(args.port).await?, listen(args.webhook_port).await?];
     let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let all = Api::<KubeVirt>::all(client.clone());
-    let _obeying = tls::follow_optional(&client, all, watcher::Config::default(), vec![config.clone()], asked);
-    let _servers = serve(&operator, listeners, &config, ready.clone(), &stop);
+    let (report, copy) = (Report::new(client.clone()), Store::default());
+    report.obeys(&operator.context.kubevirts);
+    report.obeys(&copy);
+    let _obeying = tls::follow_optional(&client, all, watcher::Config::default(), copy, vec![config.clone()], asked);
+    let _servers = serve(&operator, listeners, &config, ready.clone(), report, &stop);
     let _defined = defined(&client, ready);
     // Renewals do not wait behind whatever else is asked of the API server.
     let apart = kit::client::connect("virt-operator").await.map_err(Error::setup("reach the API server"))?;
@@ -113,10 +116,11 @@ pub fn serve(
     [all, webhooks]: [TcpListener; 2],
     config: &Arc<tls::Changing>,
     ready: Ready,
+    report: Report,
     stop: &CancellationToken,
 ) -> [Task<()>; 2] {
     let judging = webhook::router(operator.context.kubevirts.clone(), operator.context.client.clone());
-    let router = health::router(ready).merge(metrics::router(Registry::default())).merge(judging.clone());
+    let router = health::reporting(ready, report).merge(metrics::router(Registry::default())).merge(judging.clone());
     [
         kit::spawn("server", server::serve_tls(all, config.clone(), router, stop.clone())),
         kit::spawn("webhooks", server::serve_tls(webhooks, config.clone(), judging, stop.clone())),

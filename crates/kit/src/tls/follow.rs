@@ -14,13 +14,19 @@ use crate::{Chain, Task, served};
 pub type Asked<K> = for<'a> fn(&'a K) -> (&'a str, &'a [String]);
 
 /// Has `servers` offer what the one object of `api` that `config` selects asks for, as long as the task is held. While there is
-/// none, they offer what servers offer.
-pub fn follow<K>(api: Api<K>, config: watcher::Config, servers: Vec<Arc<Changing>>, asked: Asked<K>) -> Task<()>
+/// none, they offer what servers offer. `copy` holds the object.
+pub fn follow<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    copy: Store<K>,
+    servers: Vec<Arc<Changing>>,
+    asked: Asked<K>,
+) -> Task<()>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
 {
     let how = Watch { config, ..Watch::default() };
-    store::watch(api, how, Store::default(), obey(servers, asked))
+    store::watch(api, how, copy, obey(servers, asked))
 }
 
 /// The same of a kind that is not there yet, and may go.
@@ -28,6 +34,7 @@ pub fn follow_optional<K>(
     client: &Client,
     api: Api<K>,
     config: watcher::Config,
+    copy: Store<K>,
     servers: Vec<Arc<Changing>>,
     asked: Asked<K>,
 ) -> Task<()>
@@ -35,7 +42,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
 {
     let how = Watch { config, ..Watch::default() };
-    served::watch(client, &ApiResource::erase::<K>(&()), api, how, Store::default(), obey(servers, asked))
+    served::watch(client, &ApiResource::erase::<K>(&()), api, how, copy, obey(servers, asked))
 }
 
 fn obey<K>(servers: Vec<Arc<Changing>>, asked: Asked<K>) -> impl FnMut(Change<'_, K>) + Send + 'static

@@ -10,7 +10,7 @@ mod typed;
 
 use std::{sync::Arc, time::Duration};
 
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
+use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use axum::{Router, body::Body, http::Request};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim},
@@ -290,6 +290,38 @@ async fn only_the_api_server_is_heard() {
     assert_eq!(code, 401);
     let (code, _) = setup.call("GET", "/healthz", "", &[]).await;
     assert_eq!(code, 200);
+}
+
+#[tokio::test]
+async fn health_names_the_configuration_in_force() {
+    let setup = setup().await;
+    let told = async |path: &str| {
+        let answer = setup.router.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let bytes = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        serde_json::from_slice::<Value>(&bytes).unwrap()
+    };
+    let first = told("/healthz").await;
+    assert_eq!(first["apiserver"]["connectivity"], "ok");
+    assert!(first["apiserver"]["version"]["gitVersion"].is_string(), "{first}");
+    assert_eq!(first["config-resource-version"], "", "there is no KubeVirt object");
+    let kubevirts: Api<KubeVirt> = Api::namespaced(setup.client.clone(), "kubevirt");
+    let wanted = json!({ "metadata": { "name": "kubevirt" }, "spec": {} });
+    kubevirts.create(&PostParams::default(), &serde_json::from_value(wanted).unwrap()).await.unwrap();
+    for model in ["Haswell", "Penryn"] {
+        let change = Patch::Merge(json!({ "spec": { "configuration": { "cpuModel": model } } }));
+        let changed = kubevirts.patch("kubevirt", &PatchParams::default(), &change).await.unwrap();
+        let version = json!(changed.metadata.resource_version);
+        for path in ["/healthz", "/apis/subresources.kubevirt.io/v1/healthz"] {
+            let follows = async {
+                while told(path).await["config-resource-version"] != version {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let found = tokio::time::timeout(Duration::from_secs(20), follows).await;
+            assert!(found.is_ok(), "{path} never shows {version}: {}", told(path).await);
+        }
+    }
 }
 
 #[tokio::test]

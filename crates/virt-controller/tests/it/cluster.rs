@@ -30,7 +30,7 @@ pub(crate) struct Cluster {
     pub(crate) vmis: Api<VirtualMachineInstance>,
     pub(crate) pods: Api<Pod>,
     pub(crate) migrations: Api<VirtualMachineInstanceMigration>,
-    _controllers: Running,
+    pub(crate) controllers: Running,
     _server: ApiServer,
 }
 
@@ -85,7 +85,7 @@ pub(crate) async fn start() -> Cluster {
         pods: Api::namespaced(client.clone(), "default"),
         migrations: Api::namespaced(client.clone(), "default"),
         client,
-        _controllers: controllers,
+        controllers,
         _server: server,
     }
 }

@@ -8,6 +8,7 @@ mod data_volumes;
 mod eviction;
 mod exports;
 mod fencing;
+mod health;
 mod hotplug;
 mod interleavings;
 mod lifecycle;

@@ -2,7 +2,7 @@
 
 use kit::{
     certs::{Authority, Leaf},
-    health::Ready,
+    health::{Ready, Report},
     shutdown::CancellationToken,
     tls::{Changing, Material},
 };
@@ -76,7 +76,8 @@ async fn webhooks_answer_on_both_ports_and_all_else_on_one() {
     let listeners = [listen().await, listen().await];
     let [all, webhooks] = listeners.each_ref().map(|listener| client(listener.local_addr().unwrap().port()));
     let config = Changing::new(material, None).unwrap();
-    let _servers = virt_operator::serve(&operator, listeners, &config, Ready::default(), &stop);
+    let report = Report::new(server.client());
+    let _servers = virt_operator::serve(&operator, listeners, &config, Ready::default(), report, &stop);
     for client in [&all, &webhooks] {
         let answer = judged(client).await;
         assert_eq!(answer["response"]["allowed"], false, "{answer}");
