@@ -22,6 +22,8 @@ use crate::request::{RequestInfo, User};
 pub mod availability;
 pub mod dial;
 pub mod documents;
+mod fetch;
+pub mod specifications;
 
 /// What delegation needs; one for each server.
 pub struct Delegation {
@@ -30,6 +32,8 @@ pub struct Delegation {
     configs: Mutex<HashMap<Option<Vec<u8>>, Arc<rustls::ClientConfig>>>,
     /// Discovery documents of delegated versions.
     pub documents: documents::Documents,
+    /// OpenAPI documents of delegated versions.
+    pub specifications: specifications::Specifications,
 }
 
 impl std::fmt::Debug for Delegation {
@@ -46,7 +50,13 @@ impl Delegation {
     /// Delegation that identifies itself with `front`.
     #[must_use]
     pub fn new(view: Arc<dyn View>, front: Pair) -> Self {
-        Self { view, front, configs: Mutex::default(), documents: documents::Documents::default() }
+        Self {
+            view,
+            front,
+            configs: Mutex::default(),
+            documents: documents::Documents::default(),
+            specifications: specifications::Specifications::default(),
+        }
     }
 
     /// The backend of a request, if it is delegated.

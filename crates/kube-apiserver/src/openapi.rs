@@ -3,6 +3,7 @@
 //! ```text
 //! Registry ──> Parts (components + paths of one group version) ──> /openapi/v3/…
 //!                     └── all of them, in the older dialect ──────> /openapi/v2 (JSON or protobuf)
+//! what extension servers say of themselves ───────────────────────────┘ and /openapi/v3/apis/GROUP/VERSION
 //! ```
 //!
 //! Documents are built when asked for and not kept: clients cache them by hash. Only the hashes are remembered, for as
@@ -10,6 +11,7 @@
 
 mod component;
 pub(crate) mod descriptions;
+pub mod extension;
 mod paths;
 mod protobuf;
 
@@ -21,6 +23,7 @@ use sha2::{Digest, Sha256};
 
 pub use component::Dialect;
 pub(crate) use descriptions::Descriptions;
+use extension::Part;
 pub use protobuf::encode as encode_v2;
 
 use crate::registry::{Registry, Resource};
@@ -39,13 +42,21 @@ pub struct Cache {
 type Hashes = BTreeMap<String, String>;
 
 impl Cache {
-    /// `/openapi/v3`: the documents with a hash in each address, so that clients may keep them for ever.
-    pub fn index(&self, registry: &Arc<Registry>) -> Value {
-        let paths: Map<String, Value> = self
-            .hashes(registry)
-            .iter()
-            .map(|(path, hash)| (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")})))
-            .collect();
+    /// `/openapi/v3`: the documents, and those of extension servers, with a hash in each address, so that clients may keep them
+    /// for ever.
+    pub fn index<'a>(
+        &self,
+        registry: &Arc<Registry>,
+        extensions: impl IntoIterator<Item = (&'a str, &'a str, &'a Part)>,
+    ) -> Value {
+        let entry = |path: &str, hash: &str| json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
+        let hashes = self.hashes(registry);
+        let mut paths: Map<String, Value> =
+            hashes.iter().map(|(path, hash)| (path.clone(), entry(path, hash))).collect();
+        for (group, version, part) in extensions {
+            let path = path(group, version);
+            paths.entry(&path).or_insert_with(|| entry(&path, &part.hash));
+        }
         json!({"paths": paths})
     }
 
@@ -55,8 +66,10 @@ impl Cache {
     }
 
     /// Hash that changes whenever any document does, the `ETag` of `/openapi/v2`.
-    pub fn hash_of_all(&self, registry: &Arc<Registry>) -> String {
-        let all: Vec<String> = self.hashes(registry).values().cloned().collect();
+    pub fn hash_of_all(&self, registry: &Arc<Registry>, extensions: &[Part]) -> String {
+        let hashes = self.hashes(registry);
+        let all: Vec<&str> =
+            hashes.values().chain(extensions.iter().map(|part| &part.hash)).map(String::as_str).collect();
         digest(all.concat().as_bytes())
     }
 
@@ -101,8 +114,8 @@ fn document(registry: &Registry, group: &str, version: &str, descriptions: &Desc
     Some(json!({"openapi": "3.0.0", "info": info(), "paths": all, "components": {"schemas": components.finish()}}))
 }
 
-/// `/openapi/v2`: everything in one document.
-pub fn v2(registry: &Registry) -> Value {
+/// `/openapi/v2`: everything in one document, with the parts of extension servers.
+pub fn v2(registry: &Registry, extensions: &[Part]) -> Value {
     let descriptions = Descriptions::load();
     let mut components = component::Components::new(Dialect::V2, &descriptions);
     let mut all = Map::new();
@@ -110,7 +123,9 @@ pub fn v2(registry: &Registry) -> Value {
         components.add(resource);
         paths::add(resource, Dialect::V2, &mut all);
     }
-    json!({"swagger": "2.0", "info": info(), "paths": all, "definitions": components.finish()})
+    let mut document = json!({"swagger": "2.0", "info": info(), "paths": all, "definitions": components.finish()});
+    extensions.iter().for_each(|part| extension::join(&mut document, part));
+    document
 }
 
 fn info() -> Value {

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::path::{GROUP, VERSIONS};
 
-const MACHINE: &[(&str, &str)] = &[
+/// Of machines: the subresource and its verb.
+pub(crate) const MACHINE: &[(&str, &str)] = &[
     ("start", "update"),
     ("stop", "update"),
     ("restart", "update"),
@@ -18,7 +19,8 @@ const MACHINE: &[(&str, &str)] = &[
     ("portforward", "get"),
 ];
 
-const INSTANCE: &[(&str, &str)] = &[
+/// Of instances.
+pub(crate) const INSTANCE: &[(&str, &str)] = &[
     ("console", "get"),
     ("vnc", "get"),
     ("vnc/screenshot", "get"),

@@ -12,6 +12,7 @@ pub mod discovery;
 mod eviction;
 mod migration;
 mod networks;
+mod openapi;
 pub mod path;
 mod restore;
 mod status;
@@ -203,6 +204,7 @@ impl Server {
             .merge(evictions)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
+            .merge(openapi::router())
             .merge(health::reporting(self.ready.clone(), self.context.report.clone()))
     }
 }

@@ -1,14 +1,14 @@
-//! Probing of extension API servers: the Available condition of each APIService, and its discovery document.
+//! Probing of extension API servers: the Available condition of each APIService, and its discovery document. Those that answer
+//! are asked for their OpenAPI documents too, beside the probes.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::fetch;
+use super::specifications::Fetching;
 use crate::ApiServer;
 use crate::authz::view::{View, items, text};
 use crate::registry::Aggregated;
@@ -17,29 +17,37 @@ const GROUP: &str = "apiregistration.k8s.io";
 const FAST: Duration = Duration::from_millis(500);
 const SLOW: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(5);
+/// Bytes of a discovery document.
+const LARGEST: usize = 4 << 20;
 
 /// Probes until `shutdown`: twice a second while something is not available or has just changed, else every ten seconds.
 pub async fn run(server: ApiServer, shutdown: CancellationToken) {
     let mut seen: HashMap<String, (bool, String)> = HashMap::new();
     let mut revision = u64::MAX;
     let mut waited = SLOW;
+    let mut fetching = Fetching::default();
     loop {
         let changed = View::revision(&**server.store(), GROUP, "apiservices");
-        if changed != revision || waited >= SLOW {
+        let due = changed != revision || waited >= SLOW;
+        if due {
             revision = changed;
             waited = Duration::ZERO;
-            round(&server, &mut seen).await;
-        } else if seen.values().any(|(available, _)| !available) {
-            round(&server, &mut seen).await;
+        }
+        if due || seen.values().any(|(available, _)| !available) {
+            let available = round(&server, &mut seen).await;
+            fetching.begin(&server, &available);
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
+            Some(fetched) = fetching.running.join_next() => fetching.take(&server, fetched),
             () = tokio::time::sleep(FAST) => waited += FAST,
         }
     }
 }
 
-async fn round(server: &ApiServer, seen: &mut HashMap<String, (bool, String)>) {
+/// Probes all once; the available ones.
+async fn round(server: &ApiServer, seen: &mut HashMap<String, (bool, String)>) -> Vec<Aggregated> {
+    let mut available = Vec::new();
     let registry = server.registry();
     let delegation = &server.edges().delegation;
     delegation.documents.retain(|g, v| registry.aggregated.iter().any(|a| a.group == g && a.version == v));
@@ -49,6 +57,7 @@ async fn round(server: &ApiServer, seen: &mut HashMap<String, (bool, String)>) {
         let outcome = match probed {
             Ok(Ok(document)) => {
                 delegation.documents.keep(&target.group, &target.version, document);
+                available.push(target.clone());
                 (true, "Passed", "all checks passed".to_owned())
             }
             Ok(Err((reason, message))) => (false, reason, message),
@@ -60,6 +69,7 @@ async fn round(server: &ApiServer, seen: &mut HashMap<String, (bool, String)>) {
             seen.insert(name, now);
         }
     }
+    available
 }
 
 fn service_name(target: &Aggregated) -> String {
@@ -70,7 +80,9 @@ async fn probe(server: &ApiServer, target: &Aggregated) -> Result<Value, (&'stat
     use super::dial::DialError;
     let failing = |e: &dyn std::fmt::Display| ("FailedDiscoveryCheck", format!("failing or missing response: {e}"));
     let (namespace, name, _) = &target.service;
-    let stream = server.edges().delegation.connect(target).await.map_err(|e| match e {
+    let path = format!("/apis/{}/{}", target.group, target.version);
+    let answer = fetch::get(&server.edges().delegation, target, &path, LARGEST).await;
+    let (status, body) = answer.map_err(|e| match e {
         DialError::NoService(_) => ("ServiceNotFound", format!("service/{name} in {namespace:?} is not present")),
         DialError::NoEndpoints(_) => {
             ("MissingEndpoints", format!("endpoints for service/{name} in {namespace:?} have no addresses"))
@@ -80,28 +92,10 @@ async fn probe(server: &ApiServer, target: &Aggregated) -> Result<Value, (&'stat
         }
         other => failing(&other),
     })?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| failing(&e))?;
-    tokio::spawn(connection);
-    let request = http::Request::get(format!("/apis/{}/{}", target.group, target.version))
-        .header(http::header::HOST, format!("{name}.{namespace}.svc"))
-        .header(http::header::ACCEPT, "application/json")
-        .header("x-remote-user", "system:kube-aggregator")
-        .header("x-remote-group", "system:masters")
-        .body(Full::new(Bytes::new()))
-        .map_err(|e| failing(&e))?;
-    let response = sender.send_request(request).await.map_err(|e| failing(&e))?;
-    let status = response.status();
     if !status.is_success() {
-        return Err(failing(&format!(
-            "bad status from /apis/{}/{}: {}",
-            target.group,
-            target.version,
-            status.as_u16()
-        )));
+        return Err(failing(&format!("bad status from {path}: {}", status.as_u16())));
     }
-    let body = Limited::new(response.into_body(), 4 << 20).collect().await.map_err(|e| failing(&e))?;
-    let document: Value = serde_json::from_slice(&body.to_bytes()).map_err(|e| failing(&e))?;
+    let document: Value = serde_json::from_slice(&body).map_err(|e| failing(&e))?;
     if document.get("resources").is_none_or(|r| !r.is_array()) {
         return Err(failing(&"the answer is not an APIResourceList"));
     }

@@ -34,7 +34,7 @@ fn resolved(node: &Value, prefix: &str, defined: &Map<String, Value>) {
 #[test]
 fn every_reference_resolves_in_both_dialects() {
     let registry = registry();
-    let index = Cache::default().index(&registry);
+    let index = Cache::default().index(&registry, []);
     assert!(
         index["paths"]["apis/apps/v1"]["serverRelativeURL"]
             .as_str()
@@ -47,7 +47,7 @@ fn every_reference_resolves_in_both_dialects() {
         let document = v3(&registry, group, version).unwrap();
         resolved(&document, "#/components/schemas/", document["components"]["schemas"].as_object().unwrap());
     }
-    let document = v2(&registry);
+    let document = v2(&registry, &[]);
     resolved(&document, "#/definitions/", document["definitions"].as_object().unwrap());
 }
 
@@ -132,7 +132,7 @@ fn gauge() -> Arc<Registry> {
 #[test]
 fn subresources_and_extensions_of_a_custom_resource_are_shown_in_both_dialects() {
     let registry = gauge();
-    let (new, old) = (v3(&registry, "example.com", "v1").unwrap(), v2(&registry));
+    let (new, old) = (v3(&registry, "example.com", "v1").unwrap(), v2(&registry, &[]));
     resolved(&new, "#/components/schemas/", new["components"]["schemas"].as_object().unwrap());
     resolved(&old, "#/definitions/", old["definitions"].as_object().unwrap());
     let object = "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}";

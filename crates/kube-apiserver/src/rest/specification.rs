@@ -5,20 +5,23 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header, request};
 
 use crate::ApiServer;
+use crate::openapi::extension::Part;
 use crate::openapi::{self, V2_PROTOBUF};
 
 /// Answers a path below `/openapi`; None when there is no such document.
 pub(super) fn serve(server: &ApiServer, segments: &[&str], parts: &request::Parts) -> Option<Response> {
     let registry = server.registry();
     let cache = server.openapi();
+    let extensions = server.edges().delegation.specifications.of(&registry);
     let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (group, version) = match segments {
         ["v2"] => {
             let protobuf = accept.contains("com.github.proto-openapi.spec.v2");
-            let tag = cache.hash_of_all(&registry);
+            let others: Vec<Part> = extensions.into_iter().filter_map(|(_, known)| known.v2).collect();
+            let tag = cache.hash_of_all(&registry, &others);
             let tag = if protobuf { format!("{tag}P") } else { tag };
             return Some(tagged(parts, &tag, || {
-                let document = openapi::v2(&registry);
+                let document = openapi::v2(&registry, &others);
                 if protobuf {
                     (V2_PROTOBUF, openapi::encode_v2(&document))
                 } else {
@@ -27,14 +30,20 @@ pub(super) fn serve(server: &ApiServer, segments: &[&str], parts: &request::Part
             }));
         }
         ["v3"] => {
-            let index = cache.index(&registry).to_string();
+            let others = extensions.iter();
+            let others =
+                others.filter_map(|((group, version), known)| Some((&**group, &**version, known.v3.as_ref()?)));
+            let index = cache.index(&registry, others).to_string();
             return Some(([(header::CONTENT_TYPE, "application/json")], index).into_response());
         }
         ["v3", "api", version] => ("", *version),
         ["v3", "apis", group, version] => (*group, *version),
         _ => return None,
     };
-    let tag = cache.hash(&registry, group, version)?;
+    let own = cache.hash(&registry, group, version);
+    let part = extensions.into_iter().find(|((g, v), _)| g == group && v == version).and_then(|(_, known)| known.v3);
+    let part = part.filter(|_| own.is_none());
+    let tag = own.or_else(|| Some(part.as_ref()?.hash.clone()))?;
     let asked = url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
         .find_map(|(key, value)| (key == "hash").then_some(value));
     // An address with another hash is that of an older document: the client is led to the one there is now.
@@ -43,8 +52,11 @@ pub(super) fn serve(server: &ApiServer, segments: &[&str], parts: &request::Part
         return Some((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, address)]).into_response());
     }
     let mut response = tagged(parts, &tag, || {
-        let document = openapi::v3(&registry, group, version).unwrap_or_default();
-        ("application/json", document.to_string().into())
+        let text = match &part {
+            Some(part) => part.text.to_string(),
+            None => openapi::v3(&registry, group, version).unwrap_or_default().to_string(),
+        };
+        ("application/json", text.into())
     });
     if asked.is_some() {
         let year = jiff::Timestamp::now().saturating_add(jiff::SignedDuration::from_hours(365 * 24));

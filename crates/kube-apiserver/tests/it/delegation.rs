@@ -42,16 +42,29 @@ async fn extension(mut request: Request) -> Response {
 }
 
 async fn delegated(client: &Client, front_ca: &str, shutdown: CancellationToken) {
+    let router = axum::Router::new().fallback(extension);
+    delegate(client, front_ca, "extension", "demo.example.com", router, shutdown).await;
+}
+
+/// Serves `router` as the extension server of `group`, behind the Service `name`.
+pub(crate) async fn delegate(
+    client: &Client,
+    front_ca: &str,
+    name: &str,
+    group: &str,
+    router: axum::Router,
+    shutdown: CancellationToken,
+) {
     let pki = Pki::open(None).unwrap();
-    let pair = pki.server("extension", "extension", "", &["extension.default.svc".into()]).unwrap();
+    let pair = pki.server(name, name, "", &[format!("{name}.default.svc")]).unwrap();
     let tls = Tls::from_pem(&pair.certificate, &pair.key, front_ca).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    tokio::spawn(serve(vec![listener], Arc::new(tls), axum::Router::new().fallback(extension), shutdown));
-    expose(client, "extension", 443, port).await;
+    tokio::spawn(serve(vec![listener], Arc::new(tls), router, shutdown));
+    expose(client, name, 443, port).await;
     use base64::Engine;
-    let service = json!({"metadata": {"name": "v1.demo.example.com"}, "spec": {"group": "demo.example.com", "version": "v1",
-        "groupPriorityMinimum": 1000, "versionPriority": 10, "service": {"namespace": "default", "name": "extension", "port": 443},
+    let service = json!({"metadata": {"name": format!("v1.{group}")}, "spec": {"group": group, "version": "v1",
+        "groupPriorityMinimum": 1000, "versionPriority": 10, "service": {"namespace": "default", "name": name, "port": 443},
         "caBundle": base64::engine::general_purpose::STANDARD.encode(pki.ca_pem())}});
     let request = http::Request::post("/apis/apiregistration.k8s.io/v1/apiservices")
         .header("content-type", "application/json")

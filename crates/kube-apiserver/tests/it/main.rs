@@ -15,6 +15,7 @@ mod crd;
 mod defaults;
 mod delegation;
 mod documents;
+mod extensions;
 mod hostile;
 mod killed;
 mod lists;
