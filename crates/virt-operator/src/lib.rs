@@ -226,9 +226,10 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     tasks
 }
 
-/// What this operator applies and others may change. Certificates and their bundles are looked at whenever it works, and what is
-/// not here when it looks at everything again: an administrator may have to take a webhook that refuses all out of the way.
-const OWNED: [drift::Kind; 13] = [
+/// What this operator applies and others may change, and what it puts back at once: without its webhooks nothing judges what
+/// is written. Certificates and their bundles are looked at whenever it works, and what is not here when it looks at everything
+/// again. Who has to take a webhook out of the way scales the operator to zero before.
+const OWNED: [drift::Kind; 14] = [
     owned("", "v1", "ServiceAccount"),
     owned("", "v1", "Service"),
     owned("apps", "v1", "Deployment"),
@@ -240,6 +241,7 @@ const OWNED: [drift::Kind; 13] = [
     owned("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
     owned("apiregistration.k8s.io", "v1", "APIService"),
     owned("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration"),
+    owned("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
     owned("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy"),
     owned("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
 ];
