@@ -394,3 +394,86 @@ mod tests {
         assert!(Layout::of((64 << 40) + 1).is_err());
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    /// A layer of `bytes` over a disk, in files that nobody else has.
+    fn scene(bytes: &[u8]) -> (File, File) {
+        let (layer, data) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        layer.write_all_at(bytes, 0).unwrap();
+        data.set_len(SIZE).unwrap();
+        (layer, data)
+    }
+
+    /// The bytes of a whole layer.
+    fn made() -> Vec<u8> {
+        let (layer, data) = scene(&[]);
+        create(&layer, &data, "disk.img", SIZE, Holes::Skipped).unwrap();
+        let mut bytes = vec![0; usize::try_from(layer.metadata().unwrap().len()).unwrap()];
+        layer.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    /// A layer is taken or not: it does not grow, and the disk is not written.
+    fn judge(bytes: &[u8]) -> Result<(), TestCaseError> {
+        let (layer, data) = scene(bytes);
+        let before = data.metadata().unwrap();
+        let _ = fits(&layer, &data, SIZE);
+        if reopen(&layer, SIZE).unwrap_or(false) {
+            prop_assert!(whole(&layer, SIZE).unwrap().is_some(), "it is not a layer any more");
+        }
+        let after = data.metadata().unwrap();
+        prop_assert_eq!(
+            (after.len(), after.mtime_nsec(), after.blocks()),
+            (SIZE, before.mtime_nsec(), before.blocks())
+        );
+        prop_assert_eq!(layer.metadata().unwrap().len(), bytes.len() as u64);
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn whatever_lies_where_a_layer_should(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), headed in any::<bool>()) {
+            if headed && bytes.len() > 24 {
+                bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+                bytes[20..24].copy_from_slice(&CLUSTER_BITS.to_be_bytes());
+            }
+            judge(&bytes)?;
+        }
+
+        /// Fields of the header, and the table of tables.
+        #[test]
+        fn a_layer_that_was_changed_is_one_or_none(
+            changes in proptest::collection::vec((prop_oneof![0_usize..120, 3_usize << 16..(3 << 16) + 16], any::<u8>()), 1..12),
+            cut in proptest::option::of(any::<prop::sample::Index>()),
+        ) {
+            let mut bytes = made();
+            judge(&bytes)?;
+            for (at, byte) in changes {
+                bytes[at] = byte;
+            }
+            if let Some(cut) = cut {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            judge(&bytes)?;
+        }
+
+        #[test]
+        fn a_layer_is_read_as_it_was_made(size in 1_u64..8 << 30) {
+            let (layer, data) = scene(&[]);
+            data.set_len(size).unwrap();
+            create(&layer, &data, "disk.img", size, Holes::Unknown).unwrap();
+            let header = whole(&layer, size).unwrap().unwrap();
+            prop_assert_eq!(header.virtual_size, size.next_multiple_of(512));
+            prop_assert!(reopen(&layer, size).unwrap());
+        }
+    }
+}

@@ -115,3 +115,36 @@ mod tests {
         assert_eq!(validator(&[(modified, "Mon")]).condition().unwrap(), "Mon");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A range that lies in the whole, or none.
+        #[test]
+        fn whatever_range_a_server_names(text in "(bytes )?[0-9]{0,21}-?[0-9]{0,21}/?([0-9]{0,21}|\\*)|\\PC{0,40}") {
+            if let Some((_, Some(whole))) = content_range(&text) {
+                prop_assert!(content_range(&text).unwrap().0 < whole);
+            }
+        }
+
+        #[test]
+        fn a_range_is_read_as_it_was_written(first in any::<u64>(), length in 0_u64..1 << 40, more in proptest::option::of(1_u64..1 << 40)) {
+            let last = first.saturating_add(length);
+            let whole = more.and_then(|more| last.checked_add(more));
+            let shown = whole.map_or("*".to_owned(), |whole| whole.to_string());
+            prop_assert_eq!(content_range(&format!("bytes {first}-{last}/{shown}")), Some((first, whole)));
+        }
+
+        #[test]
+        fn no_server_makes_an_import_wait_for_long(value in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                let pause = retry_after(&HeaderMap::from_iter([(header::RETRY_AFTER, value)]));
+                prop_assert!(pause.is_none_or(|pause| pause <= Duration::from_secs(60)));
+            }
+        }
+    }
+}

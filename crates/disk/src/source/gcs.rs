@@ -28,6 +28,8 @@ const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 /// A token is a line of text.
 const TOKEN_LIMIT: usize = 64 << 10;
+/// Seconds for which a token is kept, whatever is said of it.
+const LONGEST: u64 = 86400;
 /// Renewed this long before it ends, so that none ends on its way.
 const MARGIN: Duration = Duration::from_secs(60);
 
@@ -131,13 +133,17 @@ impl Account {
             what: "an access token",
             source,
         };
-        let granted: Granted = serde_json::from_slice(&answer).map_err(|e| document(e.into()))?;
-        let mut value =
-            HeaderValue::try_from(format!("Bearer {}", granted.access_token)).map_err(|e| document(e.into()))?;
-        value.set_sensitive(true);
-        let lasts = Duration::from_secs(granted.expires_in.min(86400)).saturating_sub(MARGIN);
+        let (value, lasts) = granted(&answer).map_err(document)?;
         Ok((value, Instant::now() + lasts))
     }
+}
+
+/// The token in an answer as it is shown to the store, and for how long.
+fn granted(answer: &[u8]) -> Result<(HeaderValue, Duration), Box<dyn std::error::Error + Send + Sync>> {
+    let granted: Granted = serde_json::from_slice(answer)?;
+    let mut value = HeaderValue::try_from(format!("Bearer {}", granted.access_token))?;
+    value.set_sensitive(true);
+    Ok((value, Duration::from_secs(granted.expires_in.min(LONGEST)).saturating_sub(MARGIN)))
 }
 
 impl Credentials for Account {
@@ -179,5 +185,37 @@ mod tests {
         check("gs://bucket", "an object is gs://bucket/object");
         check("gs:///a", "an object is gs://bucket/object");
         check("s3://bucket/a", "has to be http or https");
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    proptest! {
+        /// A token that may stand in a header for a time that is bounded, or none.
+        #[test]
+        fn whatever_a_desk_answers(answer in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = granted(&answer);
+        }
+
+        #[test]
+        fn an_answer_that_was_changed_is_a_token_or_none(
+            token in "[ -~]{0,40}", seconds in any::<u64>(), at in any::<prop::sample::Index>(), byte in any::<u8>(),
+        ) {
+            let mut answer = json!({ "access_token": token, "expires_in": seconds, "more": [] }).to_string().into_bytes();
+            let (shown, lasts) = granted(&answer).unwrap();
+            prop_assert_eq!(shown.to_str().unwrap(), format!("Bearer {token}"));
+            prop_assert!(shown.is_sensitive() && lasts == Duration::from_secs(seconds.min(LONGEST)).saturating_sub(MARGIN));
+            let at = at.index(answer.len());
+            answer[at] = byte;
+            if let Ok((shown, lasts)) = granted(&answer) {
+                prop_assert!(lasts <= Duration::from_secs(LONGEST));
+                prop_assert!(!shown.as_bytes().iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
+            }
+        }
     }
 }

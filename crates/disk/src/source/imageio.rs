@@ -267,5 +267,26 @@ mod properties {
             let _ = serde_json::from_str::<Ticket>(&text);
             let _ = serde_json::from_str::<Vec<Stretch>>(&text);
         }
+
+        /// An engine does not lead us elsewhere by the name that it gives to a transfer.
+        #[test]
+        fn a_transfer_is_asked_after_at_the_engine(id in "[./?#@:%a-z\\\\]{0,20}|\\PC{0,20}") {
+            let base = Url::parse("https://engine.lan:8443/ovirt-engine/api/").unwrap();
+            if let Ok(url) = below(&base, &format!("imagetransfers/{id}")) {
+                prop_assert_eq!((url.origin(), url.username(), url.password()), (base.origin(), "", None));
+            }
+        }
+
+        #[test]
+        fn a_transfer_that_was_changed_is_one_or_none(
+            id in "\\PC{0,20}", at in any::<prop::sample::Index>(), byte in any::<u8>(),
+        ) {
+            let mut text = json!({ "id": id, "phase": "transferring", "transfer_url": "https://h/1" }).to_string().into_bytes();
+            let ticket: Ticket = serde_json::from_slice(&text).unwrap();
+            prop_assert_eq!((ticket.id, ticket.transfer_url.as_deref(), ticket.proxy_url), (id, Some("https://h/1"), None));
+            let at = at.index(text.len());
+            text[at] = byte;
+            let _ = serde_json::from_slice::<Ticket>(&text);
+        }
     }
 }

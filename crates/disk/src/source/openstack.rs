@@ -296,3 +296,63 @@ mod tests {
         assert_eq!(why, "the cloud's catalog names no public endpoint of the image service in region \"three\"");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A catalog of the words that are looked for.
+    fn catalog() -> impl Strategy<Value = Value> {
+        let word = prop::sample::select(vec![
+            "image",
+            "identity",
+            "public",
+            "internal",
+            "one",
+            "two",
+            "https://c/v2/",
+            "//",
+            "",
+        ]);
+        let place = (word.clone(), proptest::option::of(word.clone()), word.clone());
+        let place =
+            place.prop_map(|(interface, region, url)| json!({ "interface": interface, "region": region, "url": url }));
+        let service = (word, proptest::collection::vec(place, 0..4));
+        let service = service.prop_map(|(kind, endpoints)| json!({ "type": kind, "endpoints": endpoints }));
+        proptest::collection::vec(service, 0..4).prop_map(|catalog| json!({ "token": { "catalog": catalog } }))
+    }
+
+    /// An endpoint that the catalog names, or none; and an address that can be asked, or none.
+    fn judge(answer: &[u8]) -> Result<(), TestCaseError> {
+        let Ok(granted) = serde_json::from_slice::<Granted>(answer) else { return Ok(()) };
+        for region in [None, Some("one")] {
+            if let Ok(found) = endpoint(&granted.token.catalog, region, "public") {
+                let named = granted.token.catalog.iter().flat_map(|service| &service.endpoints);
+                prop_assert!(named.clone().any(|one| one.url == found && one.interface == "public"));
+                if let Ok(url) = address(&format!("{found}/v2/images/id/file")) {
+                    prop_assert!(matches!(url.scheme(), "http" | "https"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_an_identity_service_answers(answer in proptest::collection::vec(any::<u8>(), 0..200)) {
+            judge(&answer)?;
+        }
+
+        #[test]
+        fn a_catalog_that_was_changed_is_one_or_none(catalog in catalog(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            let mut answer = catalog.to_string().into_bytes();
+            prop_assert!(serde_json::from_slice::<Granted>(&answer).is_ok());
+            judge(&answer)?;
+            let at = at.index(answer.len());
+            answer[at] = byte;
+            judge(&answer)?;
+        }
+    }
+}

@@ -170,3 +170,36 @@ mod tests {
         check("minio.default.svc", "us-east-1");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever region a store names, what is signed for it is a header of one line, and the same answer again moves nobody.
+        #[test]
+        fn whatever_region_a_store_names(named in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let Ok(value) = HeaderValue::from_bytes(&named) else { return Ok(()) };
+            let answer = HeaderMap::from_iter([(HeaderName::from_static(BUCKET_REGION), value)]);
+            let signer = Signer { key: Key { id: "id".into(), secret: "secret".into() }, region: Mutex::new(REGION.into()) };
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let moved = runtime.block_on(signer.refused(StatusCode::BAD_REQUEST, &answer)).unwrap();
+            let again = runtime.block_on(signer.refused(StatusCode::BAD_REQUEST, &answer)).unwrap();
+            prop_assert!(!again, "{named:?} moved twice, first {moved}");
+            let url = Url::parse("https://store.lan/bucket/key").unwrap();
+            for (_, value) in &signer.sign(&Method::GET, &url) {
+                prop_assert!(!value.as_bytes().iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
+            }
+        }
+
+        #[test]
+        fn whatever_address_is_written(text in "(s3|https?|gs)?(://)?[ -~]{0,60}|\\PC{0,40}") {
+            if let Ok(url) = address(&text) {
+                prop_assert!(matches!(url.scheme(), "http" | "https") && url.host().is_some());
+                prop_assert_eq!((url.username(), url.password()), ("", None));
+            }
+        }
+    }
+}

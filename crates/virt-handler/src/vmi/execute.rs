@@ -204,7 +204,7 @@ impl Guest {
         let held = self.held();
         let facts = held.state.as_ref().map(|s| s.guest.as_str()).filter(|text| !text.is_empty());
         Observed {
-            facts: facts.and_then(|text| serde_json::from_str::<GuestFacts>(text).ok()).unwrap_or_default(),
+            facts: facts.map(GuestFacts::told).unwrap_or_default(),
             domain: held.state.clone(),
             launcher_gone: held.gone,
             addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),

@@ -2,6 +2,8 @@
 
 pub(crate) mod dump;
 mod legible;
+#[cfg(test)]
+mod properties;
 mod tracking;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,7 @@
 //! Who is told secrets, where redirections may lead, and how long failures are forgiven.
 
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -59,4 +61,17 @@ fn pauses_double_and_end() {
     assert_eq!(tries.pause(&error(Some(Duration::from_secs(2)))).unwrap().as_secs(), 2);
     let refused = Error::Status { url: String::new(), status: StatusCode::NOT_FOUND, again: None };
     assert_eq!(tries.pause(&refused), None);
+}
+
+proptest! {
+    /// A web server, to whom nobody is introduced, or nowhere.
+    #[test]
+    fn wherever_a_server_sends_us(location in "[a-z]{0,5}:?/{0,3}[a-z:@.#?%0-9\\[\\]-]{0,30}|\\PC{0,40}") {
+        let from = Url::parse("https://me:secret@a.lan/dir/x").unwrap();
+        if let Ok(to) = follow(&from, &location) {
+            prop_assert!(matches!(to.scheme(), "http" | "https") && to.host().is_some());
+            prop_assert_eq!((to.username(), to.password()), ("", None));
+            prop_assert!(!trusted(&from, &to) || to.host() == from.host());
+        }
+    }
 }
