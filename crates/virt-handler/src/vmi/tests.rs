@@ -19,14 +19,14 @@ use rpc::launcher::launcher_server::{Launcher as Calls, LauncherServer};
 use rpc::launcher::*;
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::{Context, Inner, work};
 use crate::launcher::Pods;
-use crate::migration::Road;
+use crate::migration::{Road, channel, target};
 
 const STALLED: usize = 50;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -306,4 +306,66 @@ async fn a_launcher_that_floods_is_read_at_its_rate() {
     let writes = *scene.cluster.changed.borrow() - before;
     // Fifty at once, and five a second; an event may come with a write.
     assert!(writes <= 2 * (50 + 5 * 6), "{writes} requests for one guest");
+}
+
+/// The port on which guests come from other nodes, and where it is.
+async fn migrations(scene: &Scene) -> (kit::Task<()>, std::net::SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = target::serve(listener, scene.context.clone(), CancellationToken::new());
+    (kit::spawn("migrations", serving), address)
+}
+
+/// Somebody who connects to it, says this, and then nothing.
+async fn stranger(address: std::net::SocketAddr, says: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(says).await.unwrap();
+    stream
+}
+
+/// Nothing, half a greeting, and half a handshake.
+const SAID: [&[u8]; 3] = [b"", b"{", &[0x16, 3, 1]];
+/// More than there are places for streams in all.
+const STRANGERS: usize = 300;
+
+#[tokio::test]
+async fn strangers_who_say_nothing_keep_no_guest_from_coming() {
+    let scene = Scene::new("strangers");
+    let (_serving, address) = migrations(&scene).await;
+    let mut strangers = Vec::new();
+    for number in 0..STRANGERS {
+        strangers.push(stranger(address, SAID[number % SAID.len()]).await);
+    }
+    let hello =
+        channel::Hello { namespace: "n".into(), name: "vm".into(), migration: "m".into(), ..Default::default() };
+    for _ in 0..3 {
+        // A stream of a migration is read and answered, here with the word that the migration is not expected.
+        let answered = tokio::time::timeout(Duration::from_secs(5), channel::open(None, "node1", address, &hello));
+        match answered.await.expect("strangers are waited for") {
+            Err(channel::Error::Refused { why, .. }) => assert_eq!(why, "migration m of n/vm is not expected here"),
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("nothing is expected"),
+        }
+    }
+    // Whoever came first has been shown out.
+    let mut byte = [0];
+    let shown_out = tokio::time::timeout(Duration::from_secs(5), strangers[0].read(&mut byte)).await;
+    assert!(!matches!(shown_out, Ok(Ok(1..)) | Err(_)), "{shown_out:?}");
+    let left = strangers[1..].iter().filter(
+        |stream| matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock),
+    );
+    assert!(left.count() <= 64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_who_say_nothing_hold_no_place_for_ever() {
+    let scene = Scene::new("silent");
+    let (_serving, address) = migrations(&scene).await;
+    for says in SAID {
+        let mut stranger = stranger(address, says).await;
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(60), stranger.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok(), "{says:?} is waited for");
+        assert!(answer.is_empty(), "{answer:?}");
+    }
 }
