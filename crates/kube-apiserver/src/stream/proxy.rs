@@ -1,6 +1,7 @@
 //! HTTP proxies: `pods/proxy`, `services/proxy` and `nodes/proxy`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -12,6 +13,9 @@ use crate::aggregation::{dial, pass};
 use crate::authz::view::{items, text};
 use crate::error::ApiError;
 use crate::request::RequestInfo;
+
+/// For a connection: an address that says nothing holds nobody up.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// `[scheme:]name[:port]`.
 fn split(text: &str) -> (&str, &str, &str) {
@@ -37,8 +41,8 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
     }
     let address =
         if info.resource == "pods" { pod(streams, info, name, port)? } else { service(streams, info, name, port)? };
-    if kit::address::is_special(address.ip()) {
-        // The pod's or the endpoint's author would otherwise reach what listens for this machine only.
+    // The pod's or the endpoint's author would otherwise reach what listens for this machine only, or a node's own agents.
+    if kit::address::is_special(address.ip()) || pretends(streams, info, name, address.ip()) {
         return Err(ApiError::bad_request(format!("address not allowed: {}", address.ip())));
     }
     if scheme == "https" {
@@ -46,8 +50,33 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
         let stream = dial::connect(address, &address.ip().to_string(), config).await.map_err(|e| failed(&e))?;
         return pass(stream, &address.to_string(), |_| {}, request).await.map_err(|e| failed(&e));
     }
-    let stream = TcpStream::connect(address).await.map_err(|e| failed(&e))?;
+    let stream = match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
+        Ok(connected) => connected.map_err(|e| failed(&e))?,
+        Err(_) => return Err(failed(&format!("dial tcp {address}: i/o timeout"))),
+    };
     pass(stream, &address.to_string(), |_| {}, request).await.map_err(|e| failed(&e))
+}
+
+/// Whether a node's address is given as that of a pod, though no pod of the namespace shares the network of its node. The endpoints of a
+/// Service without a selector are an administrator's to write, and may be nodes.
+fn pretends(streams: &Streams, info: &RequestInfo, name: &str, address: IpAddr) -> bool {
+    let has = |text: &str| text.parse::<IpAddr>().is_ok_and(|own| own.to_canonical() == address.to_canonical());
+    let view = &streams.view;
+    if info.resource == "services" {
+        let service = view.get("", "services", &info.namespace, name);
+        let selector = service.as_ref().and_then(|service| service.pointer("/spec/selector")?.as_object());
+        if selector.is_none_or(serde_json::Map::is_empty) {
+            return false;
+        }
+    }
+    let nodes = view.list("", "nodes", "");
+    if !nodes.iter().flat_map(|node| items(node, "/status/addresses")).any(|own| has(text(own, "/address"))) {
+        return false;
+    }
+    let shares = |pod: &Value| {
+        pod.pointer("/spec/hostNetwork").and_then(Value::as_bool) == Some(true) && has(text(pod, "/status/podIP"))
+    };
+    !view.list("", "pods", &info.namespace).iter().any(|pod| shares(pod))
 }
 
 /// Leaves of the path what comes after `/proxy`.
