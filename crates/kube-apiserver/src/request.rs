@@ -5,6 +5,7 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 
 use crate::error::ApiError;
+use crate::rest::selector::Labels;
 
 /// The parsed request. Paths that name no resource (`/healthz`, `/api`, `/openapi/v2`) have `resource` empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct RequestInfo {
     pub selected_name: String,
     /// The one node to which a list or watch of pods is narrowed by `spec.nodeName=`.
     pub selected_node: String,
+    /// The labels, each with its one value, to which a list or watch is narrowed by its label selector.
+    pub selected_labels: Vec<(String, String)>,
 }
 
 impl RequestInfo {
@@ -153,6 +156,12 @@ impl RequestInfo {
             self.selected_name = selected("metadata.name");
             self.selected_node = selected("spec.nodeName");
         }
+        if let Some((_, selector)) = pairs().find(|(key, _)| key == "labelSelector")
+            && matches!(verb, "list" | "watch")
+        {
+            // What cannot be read narrows nothing here, and is refused by the handler, which reads it in the same way.
+            self.selected_labels = Labels::parse(&selector).map(|labels| labels.exact()).unwrap_or_default();
+        }
     }
 }
 
@@ -239,6 +248,30 @@ mod tests {
         assert_eq!((info.verb.as_str(), info.name.as_str(), info.effective_name()), ("watch", "", "p"));
         let info = RequestInfo::parse(&Method::GET, "/api/v1/watch/namespaces/a", None).unwrap();
         assert_eq!((info.resource.as_str(), info.effective_name()), ("namespaces", "a"));
+    }
+
+    #[test]
+    fn only_what_a_selector_surely_narrows_is_told() {
+        let check = |query: &str, expect: &[(&str, &str)]| {
+            let query =
+                url::form_urlencoded::Serializer::new(String::new()).append_pair("labelSelector", query).finish();
+            let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", Some(&query)).unwrap();
+            let expect: Vec<_> = expect.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            assert_eq!(info.selected_labels, expect, "{query}");
+        };
+        check("x.io/node=n1,app==web", &[("x.io/node", "n1"), ("app", "web")]);
+        check("x.io/node in (n1)", &[("x.io/node", "n1")]);
+        check("x.io/node in (n1,n2)", &[]);
+        check("x.io/node!=n1", &[]);
+        check("x.io/node notin (n1)", &[]);
+        check("x.io/node,!app", &[]);
+        check("app in (x.io/node=n1,b)", &[]);
+        check("x.io/node=n1,", &[]);
+        check("", &[]);
+        // The first selector counts, as in the handler, and one object is not narrowed by any.
+        let get = |uri: &str, query: &str| RequestInfo::parse(&Method::GET, uri, Some(query)).unwrap().selected_labels;
+        assert!(get("/api/v1/pods", "labelSelector=a&labelSelector=x.io/node=n1").is_empty());
+        assert!(get("/api/v1/namespaces/a/pods/p", "labelSelector=x.io/node=n1").is_empty());
     }
 
     proptest! {

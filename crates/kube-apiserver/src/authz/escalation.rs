@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::Authorizer;
 use super::rbac::{Rule, compact, uncovered};
-use super::view::{items, text};
+use super::view::text;
 use crate::error::ApiError;
 use crate::request::{RequestInfo, User};
 
@@ -28,9 +28,9 @@ pub fn check(
     let name = text(object, "/metadata/name");
     match info.resource.as_str() {
         "roles" | "clusterroles" => {
-            let rules: Vec<Rule> = items(object, "/rules").iter().map(Rule::parse).collect();
+            let rules = Rule::all_of(object);
             gathers(authorizer, user, info, object, old)?;
-            let unchanged = old.is_some_and(|old| old.get("rules") == object.get("rules"));
+            let unchanged = old.is_some_and(|old| Rule::all_of(old) == rules);
             if unchanged || may(authorizer, user, info, "escalate", &info.resource, name) {
                 return Ok(());
             }

@@ -9,8 +9,11 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 
+use self::own_node::OwnNode;
 use super::view::{View, items, strings, text};
 use crate::request::{RequestInfo, User};
+
+pub mod own_node;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const RESOURCES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
@@ -28,6 +31,8 @@ pub struct Rule {
     pub resource_names: Vec<String>,
     /// Paths, a trailing `*` matches the rest.
     pub non_resource_urls: Vec<String>,
+    /// Set when the rule holds for objects of the user's own node only.
+    pub own_node: Option<OwnNode>,
 }
 
 impl Rule {
@@ -40,12 +45,19 @@ impl Rule {
             resources: strings(value, "/resources"),
             resource_names: strings(value, "/resourceNames"),
             non_resource_urls: strings(value, "/nonResourceURLs"),
+            own_node: None,
         }
     }
 
-    /// Whether the rule allows the request.
+    /// The rules of a role.
     #[must_use]
-    pub fn allows(&self, info: &RequestInfo) -> bool {
+    pub fn all_of(role: &Value) -> Vec<Self> {
+        let own_node = OwnNode::of(role);
+        items(role, "/rules").iter().map(|rule| Self { own_node: own_node.clone(), ..Self::parse(rule) }).collect()
+    }
+
+    /// Whether the rule allows the request of somebody whose node, if it is bound to one, it concerns.
+    fn allows(&self, info: &RequestInfo) -> bool {
         if !any(&self.verbs, &info.verb) {
             return false;
         }
@@ -158,7 +170,7 @@ impl Rbac {
     }
 
     fn build(&self, revisions: [u64; 4]) -> Snapshot {
-        let compile = |role: &Value| -> Granted { Arc::new(items(role, "/rules").iter().map(Rule::parse).collect()) };
+        let compile = |role: &Value| -> Granted { Arc::new(Rule::all_of(role)) };
         let cluster_roles: HashMap<String, Granted> = self
             .view
             .list(GROUP, "clusterroles", "")
@@ -198,10 +210,13 @@ impl Rbac {
     #[must_use]
     pub fn allows(&self, user: &User, info: &RequestInfo) -> bool {
         let snapshot = self.current();
-        snapshot.cluster.of(user).any(|rule| rule.allows(info))
+        let allows = |rule: &Rule| {
+            rule.allows(info) && rule.own_node.as_ref().is_none_or(|own| own.concerns(&*self.view, user, info))
+        };
+        snapshot.cluster.of(user).any(allows)
             || (info.is_resource()
                 && !info.namespace.is_empty()
-                && snapshot.namespaces.get(&info.namespace).is_some_and(|s| s.of(user).any(|rule| rule.allows(info))))
+                && snapshot.namespaces.get(&info.namespace).is_some_and(|s| s.of(user).any(allows)))
     }
 
     /// All rules that apply to the user in a namespace (cluster-wide ones included).
@@ -223,11 +238,12 @@ impl Rbac {
         } else {
             self.view.get(GROUP, "roles", namespace, name)?
         };
-        Some(items(&role, "/rules").iter().map(Rule::parse).collect())
+        Some(Rule::all_of(&role))
     }
 }
 
-/// The parts of `wanted` that `owned` does not cover: empty means that granting `wanted` is no escalation.
+/// The parts of `wanted` that `owned` does not cover: empty means that granting `wanted` is no escalation. What somebody has of their own
+/// node only covers nothing.
 #[must_use]
 pub fn uncovered(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     let mut missing = Vec::new();
@@ -235,7 +251,8 @@ pub fn uncovered(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
         for verb in &rule.verbs {
             for url in &rule.non_resource_urls {
                 let covered = owned.iter().any(|o| {
-                    any(&o.verbs, verb)
+                    o.own_node.is_none()
+                        && any(&o.verbs, verb)
                         && o.non_resource_urls.iter().any(|p| {
                             p == url || p == "*" || path_matches(p, url.trim_end_matches('*')) && p.ends_with('*')
                         })
@@ -282,7 +299,8 @@ fn covers(owned: &Rule, verb: &str, group: &str, resource: &str, name: Option<&S
                 _ => false,
             }
     });
-    any(&owned.verbs, verb)
+    owned.own_node.is_none()
+        && any(&owned.verbs, verb)
         && any(&owned.api_groups, group)
         && resource_covered
         && (owned.resource_names.is_empty() || name.is_some_and(|n| owned.resource_names.contains(n)))

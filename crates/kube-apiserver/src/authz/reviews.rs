@@ -192,6 +192,8 @@ fn rules_status(authorizer: &Authorizer, user: &User, namespace: &str) -> Value 
         rules.push(Rule { verbs: star(), api_groups: star(), resources: star(), ..Rule::default() });
         rules.push(Rule { verbs: star(), non_resource_urls: star(), ..Rule::default() });
     }
+    // What holds for some objects only cannot be told in a list of rules.
+    let incomplete = rules.iter().any(|rule| rule.own_node.is_some());
     let (mut resource, mut other) = (Vec::new(), Vec::new());
     for rule in rules {
         if rule.non_resource_urls.is_empty() {
@@ -204,7 +206,7 @@ fn rules_status(authorizer: &Authorizer, user: &User, namespace: &str) -> Value 
             other.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
         }
     }
-    json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": false})
+    json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": incomplete})
 }
 
 /// `SelfSubjectReview`: who the server thinks the caller is.

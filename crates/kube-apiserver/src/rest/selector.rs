@@ -77,6 +77,18 @@ impl Labels {
         self.0.is_empty()
     }
 
+    /// The labels of which one value is asked.
+    pub(crate) fn exact(&self) -> Vec<(String, String)> {
+        let one = |requirement: &Requirement| match requirement {
+            Requirement::In(key, values) => match values.as_slice() {
+                [value] => Some((key.clone(), value.clone())),
+                _ => None,
+            },
+            _ => None,
+        };
+        self.0.iter().filter_map(one).collect()
+    }
+
     /// Whether a set of labels satisfies all requirements.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| match requirement {

@@ -9,6 +9,8 @@ use super::Input;
 
 /// Services of these names answer.
 pub const API_SERVICE: &str = "virt-api";
+/// The webhooks of virt-api that change what is written.
+pub const MUTATORS_NAME: &str = "virt-api-mutator";
 /// The operator's own webhook service.
 pub const OPERATOR_SERVICE: &str = "kubevirt-operator-webhook";
 
@@ -218,7 +220,7 @@ pub fn render(input: &Input) -> Vec<Value> {
     judges.extend(webhooks(VALIDATORS, API_SERVICE));
     let mut out = vec![
         configuration(validating, "virt-api-validator", judges),
-        configuration("MutatingWebhookConfiguration", "virt-api-mutator", webhooks(MUTATORS, API_SERVICE)),
+        configuration("MutatingWebhookConfiguration", MUTATORS_NAME, webhooks(MUTATORS, API_SERVICE)),
         configuration(validating, "virt-operator-validator", webhooks(OPERATOR_VALIDATORS, OPERATOR_SERVICE)),
     ];
     for version in ["v1", "v1alpha3"] {

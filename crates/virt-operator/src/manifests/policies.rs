@@ -1,7 +1,8 @@
 //! Admission policies that bind each node agent's token to its own node, and there to what it has to say.
 //!
-//! RBAC grants by kind; a stolen token of one node could otherwise rewrite every other node's machines. Reading cannot be
-//! bound like that: RBAC knows no selectors, so each node's token reads all machines.
+//! RBAC grants by kind; a stolen token of one node could otherwise rewrite every other node's machines. No policy is asked about reading: that
+//! is bound where the API server narrows the roles of agents to their node, as the embedded cluster's does. Elsewhere each node's token reads
+//! all machines.
 
 use api::kubevirt::words::{annotation, label};
 use serde_json::{Value, json};
@@ -19,6 +20,12 @@ pub fn render(input: &Input) -> Vec<Value> {
     out.extend(policy(names, &user, &rule("kubevirt.io", "virtualmachineinstances"), &own_machines()));
     let names = ["kubevirt-handler-own-events"; 2];
     out.extend(policy(names, &user, &rule("", "events"), &own_events()));
+    let names = ["kubevirt-handler-events-of-own-machines"; 2];
+    let [mut events, mut binding] = policy(names, &user, &rule("", "events"), &[events_of_own_machines()]);
+    // The machines of the event's namespace, each of which has something against it or not.
+    events["spec"]["paramKind"] = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance" });
+    binding["spec"]["paramRef"] = json!({ "selector": {}, "parameterNotFoundAction": "Allow" });
+    out.extend([events, binding]);
     out
 }
 
@@ -139,6 +146,29 @@ fn own_events() -> Vec<Check> {
             "virt-handler may write events only in its own name, with its node",
         ),
     ]
+}
+
+/// A machine has something against an event that is about it, unless the agent's node has or had to do with it: the node that a machine has
+/// left still tells how it left.
+fn events_of_own_machines() -> Check {
+    let labelled = |key: &str| {
+        format!(
+            "(has(params.metadata.labels) && '{key}' in params.metadata.labels && params.metadata.labels['{key}'] == {NODE})"
+        )
+    };
+    let moved = |field: &str| {
+        let state = "params.status.migrationState";
+        format!("(has(params.status) && has({state}) && has({state}.{field}) && {state}.{field} == {NODE})")
+    };
+    let other =
+        "object.involvedObject.kind != 'VirtualMachineInstance' || object.involvedObject.name != params.metadata.name";
+    let own =
+        [labelled(label::NODE_NAME), labelled(label::MIGRATION_TARGET_NODE), moved("sourceNode"), moved("targetNode")];
+    let check = format!("{other} || {}", own.join(" || "));
+    (
+        check,
+        "virt-handler may write events only about virtual machines of the node it runs on, or those being moved from or to it",
+    )
 }
 
 fn policy([name, binding]: [&str; 2], user: &str, rule: &Value, checks: &[Check]) -> [Value; 2] {

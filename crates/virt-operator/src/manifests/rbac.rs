@@ -1,5 +1,6 @@
 //! Who may do what: roles for users, and for each component no more than it uses.
 
+use api::kubevirt::words::label;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,9 +17,25 @@ struct UserRole {
     rules: Value,
 }
 
+/// By what an API server that narrows roles to a node tells the objects of the node that an agent's token is bound to. To others this says nothing:
+/// their RBAC knows no selectors.
+const OWN_NODE: &str = "rbac.ferrovirt.io/own-node";
+
 /// Service accounts, roles and bindings.
 pub fn render(input: &Input) -> Vec<Value> {
     let mut out = user_roles();
+    let agent = json!([{ "kind": "ServiceAccount", "namespace": input.namespace, "name": "kubevirt-handler" }]);
+    let machine = format!("{},{}", label::NODE_NAME, label::MIGRATION_TARGET_NODE);
+    for (name, by, rules) in [
+        ("kubevirt-handler-own-machines", machine.as_str(), handler_machines()),
+        ("kubevirt-handler-own-node", "metadata.name", handler_node()),
+    ] {
+        out.push(json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": { "name": name, "annotations": { OWN_NODE: by } }, "rules": rules,
+        }));
+        out.push(binding(name, name, &agent));
+    }
     out.push(binding("kubevirt.io:default", "kubevirt.io:default", &everyone()));
     out.push(binding("instancetype.kubevirt.io:view", "instancetype.kubevirt.io:view", &everyone()));
     for (name, cluster, own) in [
@@ -151,6 +168,11 @@ fn controller_cluster() -> Value {
         rule("cdi.kubevirt.io", &["datasources"], &["get"]),
         rule("cdi.kubevirt.io", &["storageprofiles"], &["get"]),
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
+        // Since when notes on machines are the webhooks' own.
+        json!({
+            "apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"], "verbs": ["get"],
+            "resourceNames": [super::admission::MUTATORS_NAME],
+        }),
         // Snapshots of machines: of their volumes, while their file systems are frozen.
         rule("snapshot.kubevirt.io", &["*"], &["*"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "list", "watch", "create", "delete"]),
@@ -208,12 +230,21 @@ fn proxy_cluster() -> Value {
     ])
 }
 
-/// What the token on each node may do. The admission policies beside this narrow the writes to the node's own objects.
+/// What the token on each node may do with the machines of the node, and those that are moved to it. The admission policies beside this narrow the
+/// writes, also where the role is not narrowed.
+fn handler_machines() -> Value {
+    json!([rule("kubevirt.io", &["virtualmachineinstances"], &["list", "watch", "patch"])])
+}
+
+/// What it may do with the node itself.
+fn handler_node() -> Value {
+    json!([rule("", &["nodes"], &["get", "list", "watch", "patch"])])
+}
+
+/// What it may do whatever the node.
 fn handler_cluster() -> Value {
     json!([
-        rule("kubevirt.io", &["virtualmachineinstances"], &["list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),
-        rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["events"], &["create", "patch"]),
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["create", "get"]),
     ])
@@ -246,8 +277,8 @@ mod tests {
 
     #[test]
     fn the_node_agent_reads_no_secret() {
-        for rule in handler_cluster().as_array().unwrap().iter().chain(handler_own().as_array().unwrap()) {
-            let text = rule.to_string();
+        for rules in [handler_machines(), handler_node(), handler_cluster(), handler_own()] {
+            let text = rules.to_string();
             assert!(!text.contains("secrets") && !text.contains("\"*\""), "{text}");
         }
     }
