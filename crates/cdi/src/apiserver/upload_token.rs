@@ -62,6 +62,12 @@ fn grant(signer: &token::Signer, namespace: &str, body: &Bytes) -> Result<Upload
     if request.spec.pvc_name.is_empty() {
         return Err(Refusal::bad_request("spec.pvcName is empty: name the claim to upload into"));
     }
+    if request.spec.pvc_name.contains('/') {
+        let name = &request.spec.pvc_name;
+        return Err(Refusal::bad_request(format!(
+            "spec.pvcName is {name:?}: name a claim of the request's own namespace, {namespace}, without a slash"
+        )));
+    }
     let payload = Payload {
         operation: operation::UPLOAD.to_owned(),
         name: request.spec.pvc_name.clone(),

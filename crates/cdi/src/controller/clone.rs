@@ -57,6 +57,16 @@ pub async fn sync(context: &Context, target: &PersistentVolumeClaim, from: &str)
     let Some(wanted) = context.clones.get(&Key::new(there.as_str(), from)) else { return Ok(Next::Wait) };
     let named = wanted.spec.source;
     let key = Key::new(there.as_str(), named.name.as_str());
+    if here != there {
+        let source = origin::Source {
+            snapshot: named.kind == "VolumeSnapshot",
+            namespace: there.clone(),
+            name: named.name.clone(),
+        };
+        if let Err(why) = authorize::check(context, target, &source).await {
+            return waiting(context, target, "CloneValidationFailed", &why).await;
+        }
+    }
     let source = match named.kind.as_str() {
         "VolumeSnapshot" => context.snapshots.get(&key).map(|found| Source::Snapshot(Box::new(found))),
         _ => context.claims.get(&key).map(|found| Source::Claim(Box::new(found))),
@@ -66,11 +76,6 @@ pub async fn sync(context: &Context, target: &PersistentVolumeClaim, from: &str)
         let told = format!("The source {kind} {} doesn't exist in namespace {there}: waiting for it", named.name);
         return waiting(context, target, "CloneWithoutSource", &told).await;
     };
-    if here != there
-        && let Err(why) = authorize::check(context, target, &source).await
-    {
-        return waiting(context, target, "CloneValidationFailed", &why).await;
-    }
     let strategy = match began.then(|| noted(target, annotation::CLONE_TYPE)).flatten().and_then(strategy_of) {
         Some(strategy) => strategy,
         None => match begin(context, target, &source).await? {

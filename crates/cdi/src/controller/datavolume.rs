@@ -155,7 +155,14 @@ async fn make(
     filling: Filling,
     settings: &settings::Settings,
 ) -> Result<Option<(String, String)>, Error> {
+    // What comes with its content copies nothing.
     let volumes: Vec<_> = context.persistent.list();
+    let kept = fixed::volumes(volume, &volumes);
+    if let Some(source) = plan::elsewhere(volume).filter(|_| kept.is_empty())
+        && let Err(why) = authorize::check_volume(context, volume, &source).await
+    {
+        return Ok(Some(("CloneValidationFailed".to_owned(), why)));
+    }
     let classes = context.classes.list();
     let profiles = context.profiles.list();
     let storage = Storage { classes: &classes, profiles: &profiles, volumes: &volumes, settings };
@@ -174,7 +181,6 @@ async fn make(
         }
     };
     let class = settings::class(&classes, rendered.storage_class_name.as_deref(), false);
-    let kept = fixed::volumes(volume, &volumes);
     if !kept.is_empty() {
         let filling = Filling::External;
         let mut claim =

@@ -32,7 +32,8 @@ pub(super) struct Place {
 pub(super) fn next(claim: &PersistentVolumeClaim) -> Next {
     let name = claim.name_any();
     let noted = |key: &str| claim.annotations().get(key).map(String::as_str);
-    if let Some(prime) = noted(annotation::PVC_PRIME).filter(|prime| !prime.is_empty()) {
+    // The annotation is anybody's who may change the claim: it is followed to the claim that a populator fills, and nowhere else.
+    if let Some(prime) = noted(annotation::PVC_PRIME).filter(|prime| is_prime(prime)) {
         return Next::Follow(prime.to_owned());
     }
     let populated = claim
@@ -65,6 +66,12 @@ pub(super) fn next(claim: &PersistentVolumeClaim) -> Next {
     let namespace = claim.namespace().unwrap_or_default();
     let host = format!("{}.{namespace}.svc", names::service("cdi-upload", &name));
     Next::Send(Place { host, archive })
+}
+
+/// Whether a claim that a populator fills may be called so.
+fn is_prime(name: &str) -> bool {
+    let uid = name.strip_prefix("prime-").unwrap_or_default();
+    !uid.is_empty() && uid.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
 }
 
 fn finished(name: &str) -> Next {
@@ -110,5 +117,8 @@ mod tests {
         let bound = json!({ "spec": { "dataSourceRef": from }, "status": { "phase": "Bound" } });
         check(json!({}), bound, "already finished uploading");
         check(json!({ "storage.populator.pvcPrime": "prime-1" }), json!({}), "Follow(\"prime-1\")");
+        for elsewhere in ["other", "prime-", "prime-/../../../victim/persistentvolumeclaims/disk"] {
+            check(json!({ "storage.populator.pvcPrime": elsewhere }), json!({}), "is not an upload target");
+        }
     }
 }

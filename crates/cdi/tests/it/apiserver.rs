@@ -125,6 +125,16 @@ async fn who_may_create_a_request_gets_a_token() {
     assert_eq!(allowed, expect);
     let (code, answer) = setup.post(path, "admin", &json!({ "spec": { "pvcName": "" } })).await;
     assert_eq!((code, answer["message"].as_str()), (400, Some("spec.pvcName is empty: name the claim to upload into")));
+    // A token is for the namespace that the user was asked for, whatever the request says of itself.
+    let foreign = json!({ "metadata": { "name": "r", "namespace": "victim" }, "spec": { "pvcName": "disk" } });
+    let (_, answer) = setup.post(path, "admin", &foreign).await;
+    let token = answer["status"]["token"].as_str().unwrap();
+    assert_eq!(setup.verifier.verify(ISSUER_APISERVER, token, clock::now()).unwrap().namespace, "here");
+    for name in ["victim/disk", "../../victim/persistentvolumeclaims/disk"] {
+        let (code, answer) = setup.post(path, "admin", &json!({ "spec": { "pvcName": name } })).await;
+        assert_eq!(code, 400, "{answer}");
+        assert!(answer["message"].as_str().unwrap().contains("without a slash"), "{answer}");
+    }
     // Without the front proxy's certificate.
     let stranger = Request::post(path).header("x-remote-user", "admin").body(Body::from(request.to_string()));
     let stranger = setup.router.clone().oneshot(stranger.unwrap()).await.unwrap();

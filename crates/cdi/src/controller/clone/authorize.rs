@@ -3,8 +3,9 @@
 //! cdi-apiserver puts a short-lived token on a DataVolume whose maker may clone the source. The controller exchanges it for a
 //! long-lived one on the claim, so that a clone that has to wait is not refused for having waited.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
+use api::cdi::v1beta1::DataVolume;
 use api::cdi::words::annotation;
 use k8s_openapi::{
     ByteString,
@@ -12,38 +13,59 @@ use k8s_openapi::{
 };
 use kit::{Chain, clock, store::Key};
 use kube::{Api, ResourceExt};
+use origin::Source;
 
 use crate::{
-    controller::{
-        clone::plan::Source,
-        context::{Context, noted},
-    },
+    controller::context::{Context, noted},
     token::{self, Payload, Resource, Signer, Verifier},
 };
 
 /// How long a claim's own token is good for.
 const LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// Whether `target` may have the data of `source`; if not, why.
+/// Whether `target` may have the data of `source`, of another namespace; if not, why. Nothing of the source is looked at before, so that
+/// nobody learns whether it is there.
 pub async fn check(context: &Context, target: &PersistentVolumeClaim, source: &Source) -> Result<(), String> {
-    let wanted = payload(target, source);
-    let keys = Keys::read(context).await?;
-    let now = clock::now();
-    let long =
-        noted(target, annotation::EXTENDED_CLONE_TOKEN).map(|token| (token::ISSUER_CONTROLLER, token.to_owned()));
     let volume = context.volumes.get(&Key::of(target));
-    let short = noted(target, annotation::CLONE_TOKEN).map(ToOwned::to_owned);
-    let short =
-        short.or_else(|| volume.and_then(|volume| noted(&volume, annotation::CLONE_TOKEN).map(ToOwned::to_owned)));
-    let (issuer, token) = long.or_else(|| short.map(|token| (token::ISSUER_APISERVER, token))).ok_or_else(|| {
+    let held = Tokens::of(target).or(volume.as_ref().map(Tokens::of).unwrap_or_default());
+    permit(context, held, &Key::of(target), source).await
+}
+
+/// The same of a DataVolume, for which nothing is made in the namespace of the source before.
+pub async fn check_volume(context: &Context, volume: &DataVolume, source: &Source) -> Result<(), String> {
+    permit(context, Tokens::of(volume), &Key::of(volume), source).await
+}
+
+/// What somebody holds.
+#[derive(Default)]
+struct Tokens<'a> {
+    long: Option<&'a str>,
+    short: Option<&'a str>,
+}
+
+impl<'a> Tokens<'a> {
+    fn of<K: ResourceExt>(object: &'a K) -> Self {
+        let (long, short) = (annotation::EXTENDED_CLONE_TOKEN, annotation::CLONE_TOKEN);
+        Self { long: noted(object, long), short: noted(object, short) }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self { long: self.long, short: self.short.or(other.short) }
+    }
+}
+
+async fn permit(context: &Context, held: Tokens<'_>, target: &Key, source: &Source) -> Result<(), String> {
+    let long = held.long.map(|token| (token::ISSUER_CONTROLLER, token));
+    let held = long.or_else(|| held.short.map(|token| (token::ISSUER_APISERVER, token)));
+    let (issuer, token) = held.ok_or_else(|| {
         format!(
             "{}/{} is of another namespace and no token allows to clone it: make the DataVolume as a user who may create datavolumes/source there",
-            source.namespace(),
-            source.name()
+            source.namespace, source.name
         )
     })?;
-    let found = keys.verifier.verify(issuer, &token, now).map_err(|error| Chain(&error).to_string())?;
-    if found != wanted {
+    let keys = Keys::read(context).await?;
+    let found = keys.verifier.verify(issuer, token, clock::now()).map_err(|error| Chain(&error).to_string())?;
+    if found != payload(target, source) {
         return Err(format!(
             "the clone token allows something else: {} of {}/{}",
             found.operation, found.namespace, found.name
@@ -61,21 +83,15 @@ pub async fn exchange(context: &Context, short: &str) -> Option<String> {
 }
 
 /// What a token must say.
-fn payload(target: &PersistentVolumeClaim, source: &Source) -> Payload {
-    let resource = match source {
-        Source::Claim(_) => Resource::claims(),
-        Source::Snapshot(_) => Resource::new("snapshot.storage.k8s.io", "v1", "volumesnapshots"),
-    };
-    let params = [
-        ("targetName".to_owned(), target.name_any()),
-        ("targetNamespace".to_owned(), target.namespace().unwrap_or_default()),
-    ];
+fn payload(target: &Key, source: &Source) -> Payload {
+    let snapshots = || Resource::new("snapshot.storage.k8s.io", "v1", "volumesnapshots");
+    let params = [("targetName", &target.name), ("targetNamespace", &target.namespace)];
     Payload {
         operation: token::operation::CLONE.to_owned(),
-        name: source.name(),
-        namespace: source.namespace(),
-        resource,
-        params: BTreeMap::from(params),
+        name: source.name.clone(),
+        namespace: source.namespace.clone(),
+        resource: if source.snapshot { snapshots() } else { Resource::claims() },
+        params: params.map(|(key, value)| (key.to_owned(), value.clone())).into(),
     }
 }
 

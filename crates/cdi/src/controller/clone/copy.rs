@@ -110,13 +110,10 @@ async fn permitted(
     let asked = owner.as_ref().filter(|owner| owner.namespace() == target.namespace()).unwrap_or(target);
     let snapshot = source.spec.as_ref().and_then(|spec| spec.data_source.as_ref());
     let snapshot = snapshot.filter(|from| from.kind == "VolumeSnapshot" && source.name_any() == restore::name(asked));
-    let from = match snapshot {
-        Some(from) => {
-            let key = Key::new(source.namespace().unwrap_or_default(), from.name.as_str());
-            let found = context.snapshots.get(&key).ok_or_else(|| format!("VolumeSnapshot {key} does not exist"))?;
-            plan::Source::Snapshot(Box::new(found))
-        }
-        None => plan::Source::Claim(Box::new(source.clone())),
+    let from = origin::Source {
+        snapshot: snapshot.is_some(),
+        namespace: source.namespace().unwrap_or_default(),
+        name: snapshot.map_or_else(|| source.name_any(), |from| from.name.clone()),
     };
     authorize::check(context, asked, &from).await
 }

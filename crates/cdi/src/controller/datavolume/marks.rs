@@ -100,6 +100,10 @@ fn origin(context: &Context, volume: &DataVolume, claim: Option<&PersistentVolum
             return labels;
         }
     }
+    // Of another namespace nothing is told before a claim was made, which takes the leave to have what is there.
+    if claim.is_none() && plan::elsewhere(volume).is_some() {
+        return BTreeMap::new();
+    }
     let there = plan::source_namespace(volume);
     let source = volume.spec.source.as_deref();
     if let Some(from) = source.and_then(|source| source.pvc.as_ref()) {

@@ -144,6 +144,20 @@ pub fn source(volume: &DataVolume, filling: Filling, settings: &Settings) -> Val
     })
 }
 
+/// What `volume`, its `sourceRef` resolved, copies out of another namespace.
+pub fn elsewhere(volume: &DataVolume) -> Option<origin::Source> {
+    let filling = filling(&volume.spec);
+    let source = volume.spec.source.as_deref()?;
+    let name = match filling {
+        Filling::Clone => source.pvc.as_ref()?.name.clone(),
+        Filling::Restore => source.snapshot.as_ref()?.name.clone(),
+        Filling::Import | Filling::Upload | Filling::External => return None,
+    };
+    let namespace = source_namespace(volume);
+    let other = Some(&namespace) != volume.metadata.namespace.as_ref();
+    other.then(|| origin::Source { snapshot: filling == Filling::Restore, namespace, name })
+}
+
 /// The namespace that the data of `volume` come from.
 pub fn source_namespace(volume: &DataVolume) -> String {
     let source = volume.spec.source.as_deref();

@@ -185,6 +185,32 @@ pub fn granted() -> Vec<Value> {
 mod tests {
     use super::*;
 
+    /// A transfer moves a claim between namespaces and asks nobody: it is the administrator's.
+    #[test]
+    fn no_tenant_makes_a_transfer() {
+        let reaches = |rule: &Value, field: &str, what: &str| {
+            rule[field].as_array().into_iter().flatten().any(|one| one == "*" || one == what)
+        };
+        let mut readers = 0;
+        for role in user_roles().iter().filter(|role| role["kind"] == "ClusterRole") {
+            let rules = role["rules"].as_array().unwrap().iter();
+            for rule in
+                rules.filter(|rule| reaches(rule, "apiGroups", GROUP) && reaches(rule, "resources", "objecttransfers"))
+            {
+                assert!(
+                    rule["verbs"].as_array().unwrap().iter().all(|verb| READ.iter().any(|read| verb == read)),
+                    "{rule}"
+                );
+                readers += 1;
+            }
+        }
+        assert_eq!(readers, 1);
+        let crds = super::super::crds::ALL.iter();
+        let yaml = crds.filter(|(name, _)| *name == "objecttransfers.cdi.kubevirt.io").map(|(_, yaml)| *yaml);
+        let crd: Value = serde_saphyr::from_str(yaml.last().unwrap()).unwrap();
+        assert_eq!(crd["spec"]["scope"], "Cluster");
+    }
+
     #[test]
     fn who_answers_users_reads_no_secret() {
         for rules in [apiserver_cluster(), apiserver_own(), uploadproxy_cluster(), cronjob_cluster()] {

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{v1beta1::DataVolume, words::annotation};
+use api::cdi::{
+    v1beta1::{DataVolume, VolumeCloneSource},
+    words::annotation,
+};
 use cdi::token::{self, Payload, Resource, Signer};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -228,6 +231,114 @@ async fn another_namespace_is_cloned_from_only_with_a_token() {
     let images: Api<PersistentVolumeClaim> = cluster.images();
     let claim = wait(&images, &made, "made beside the source", there()).await.unwrap();
     assert_eq!(claim.spec.unwrap().data_source.unwrap().name, "gold");
+}
+
+async fn signing_key(cluster: &Cluster) -> String {
+    let (private, public) = token::generate().unwrap();
+    let secret = json!({ "metadata": { "name": "cdi-api-signing-key", "namespace": "cdi" }, "stringData": { "id_rsa": private, "id_rsa.pub": public } });
+    cluster.make("v1", "Secret", secret).await;
+    private
+}
+
+/// The leave of cdi-apiserver to clone the claim `name` of `namespace` to `default/copy`.
+fn leave(private: &str, namespace: &str, name: &str) -> String {
+    let params = [("targetName", "copy"), ("targetNamespace", "default")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let payload = Payload {
+        operation: "Clone".into(),
+        name: name.into(),
+        namespace: namespace.into(),
+        resource: Resource::claims(),
+        params: BTreeMap::from(params),
+    };
+    let signer = Signer::new(private).unwrap();
+    signer.sign(token::ISSUER_APISERVER, payload, kit::clock::now(), token::LIFETIME).unwrap()
+}
+
+fn unnamed(text: &str) -> String {
+    text.replace("gold", "NAME").replace("nothing", "NAME")
+}
+
+/// Without the webhook, or with a token for something else, a DataVolume is anybody's who may make one.
+#[tokio::test]
+async fn nothing_is_made_beside_a_source_and_nothing_told_of_it_without_a_good_token() {
+    let cluster = start().await;
+    let private = signing_key(&cluster).await;
+    strategy(&cluster, FAST, "csi-clone").await;
+    source(&cluster, &cluster.images(), FAST).await;
+    let other = token::generate().unwrap().0;
+    let tokens = [
+        None,
+        Some("a.b.c".to_owned()),
+        Some(leave(&other, "images", "gold")),
+        Some(leave(&private, "images", "other")),
+        Some(leave(&private, "default", "gold")),
+    ];
+    let mut said = Vec::new();
+    // Whether there is such a claim makes no difference to what is said.
+    for (name, token) in ["gold", "nothing"].into_iter().flat_map(|name| tokens.iter().map(move |token| (name, token)))
+    {
+        let mut asked: DataVolume = volume("copy", FAST, &json!({ "pvc": { "name": name, "namespace": "images" } }));
+        // Where no size is asked for, the clone is as large as its source.
+        asked.spec.storage.as_mut().unwrap().resources = None;
+        asked.metadata.annotations = token.clone().map(|token| [(annotation::CLONE_TOKEN.to_owned(), token)].into());
+        cluster.create(&asked).await;
+        let refused = wait(&cluster.volumes, "copy", "refused", |volume: Option<&DataVolume>| {
+            let conditions = volume.and_then(|volume| volume.status.as_ref()).map(|status| &status.conditions);
+            conditions.is_some_and(|all| all.iter().any(|one| one.reason.as_deref() == Some("CloneValidationFailed")))
+        });
+        let refused = refused.await.unwrap();
+        assert!(!refused.labels().contains_key(MACHINE), "{:?}", refused.labels());
+        let bound = refused.status.unwrap().conditions.into_iter().find(|one| one.type_ == "Bound").unwrap();
+        said.push(unnamed(&bound.message.unwrap_or_default()));
+        assert!(cluster.claims.get_opt("copy").await.unwrap().is_none());
+        let made: Api<VolumeCloneSource> = Api::all(cluster.client.clone());
+        assert!(made.list(&ListParams::default()).await.unwrap().items.is_empty());
+        cluster.volumes.delete("copy", &DeleteParams::default()).await.unwrap();
+        wait(&cluster.volumes, "copy", "gone", gone()).await;
+    }
+    assert_eq!(said[..tokens.len()], said[tokens.len()..]);
+}
+
+/// A claim that names a VolumeCloneSource, and a namespace beside it, is anybody's who may make claims there.
+#[tokio::test]
+async fn a_claim_by_hand_is_filled_from_another_namespace_only_with_a_token() {
+    let cluster = start().await;
+    let private = signing_key(&cluster).await;
+    strategy(&cluster, FAST, "csi-clone").await;
+    source(&cluster, &cluster.images(), FAST).await;
+    for name in ["gold", "nothing"] {
+        let from = json!({ "metadata": { "name": name, "namespace": "images" }, "spec": { "source": { "kind": "PersistentVolumeClaim", "name": name } } });
+        cluster.make("cdi.kubevirt.io/v1beta1", "VolumeCloneSource", from).await;
+    }
+    let stolen = |name: &str, from: &str, token: Option<String>| {
+        let notes = json!({ annotation::DATA_SOURCE_NAMESPACE: "images", annotation::CLONE_TOKEN: token, annotation::IMMEDIATE_BINDING: "" });
+        let reference = json!({ "apiGroup": "cdi.kubevirt.io", "kind": "VolumeCloneSource", "name": from });
+        let mut claim = json!({ "metadata": { "name": name, "annotations": notes }, "spec": { "accessModes": ["ReadWriteOnce"],
+            "storageClassName": FAST, "resources": { "requests": { "storage": "32Mi" } }, "dataSourceRef": reference } });
+        if token.is_none() {
+            claim["metadata"]["annotations"].as_object_mut().unwrap().remove(annotation::CLONE_TOKEN);
+        }
+        serde_json::from_value::<PersistentVolumeClaim>(claim).unwrap()
+    };
+    let tokens = [None, Some(leave(&private, "images", "gold")), Some("a.b.c".to_owned())];
+    for (number, token) in tokens.into_iter().enumerate() {
+        let mut said = Vec::new();
+        for from in ["gold", "nothing"] {
+            let name = format!("stolen-{number}-{from}");
+            let claim = stolen(&name, from, token.clone());
+            cluster.claims.create(&PostParams::default(), &claim).await.unwrap();
+            let refused = wait(&cluster.claims, &name, "refused", |claim: Option<&PersistentVolumeClaim>| {
+                claim.is_some_and(|claim| claim.annotations().contains_key(annotation::CLONE_ERROR))
+            });
+            let refused = refused.await.unwrap();
+            said.push(unnamed(&refused.annotations()[annotation::CLONE_ERROR]));
+        }
+        assert_eq!(said[0], said[1]);
+    }
+    let images: Api<PersistentVolumeClaim> = cluster.images();
+    let there: Vec<String> =
+        images.list(&ListParams::default()).await.unwrap().items.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(there, ["gold"]);
 }
 
 /// Annotations are anybody's to write who may make claims.

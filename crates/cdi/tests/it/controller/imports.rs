@@ -57,6 +57,43 @@ async fn an_import_fills_a_prime_whose_volume_becomes_the_claims() {
     cluster.told("ImportSucceeded").await;
 }
 
+/// What another namespace imports, and the credentials that it does so with, are named by a claim in vain.
+#[tokio::test]
+async fn a_claim_is_filled_by_a_source_of_its_own_namespace_only() {
+    let cluster = start().await;
+    let version = "cdi.kubevirt.io/v1beta1";
+    let source = json!({ "http": { "url": "http://images/disk.qcow2", "secretRef": "credentials" } });
+    let import = json!({ "metadata": { "name": "victims", "namespace": "images" }, "spec": { "source": source } });
+    cluster.make(version, "VolumeImportSource", import).await;
+    let upload = json!({ "metadata": { "name": "victims", "namespace": "images" }, "spec": {} });
+    cluster.make(version, "VolumeUploadSource", upload).await;
+    let names = json!({ annotation::DATA_SOURCE_NAMESPACE: "images", annotation::IMMEDIATE_BINDING: "" });
+    let make = async |name: &str, kind: &str, from: &str, namespace: Option<&str>| {
+        let reference = json!({ "apiGroup": "cdi.kubevirt.io", "kind": kind, "name": from, "namespace": namespace });
+        let claim = json!({ "metadata": { "name": name, "annotations": names }, "spec": { "accessModes": ["ReadWriteOnce"],
+            "storageClassName": FAST, "resources": { "requests": { "storage": "32Mi" } }, "dataSourceRef": reference } });
+        let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+        cluster.claims.create(&PostParams::default(), &claim).await.map(drop)
+    };
+    for (number, kind) in ["VolumeImportSource", "VolumeUploadSource"].into_iter().enumerate() {
+        make(&format!("a-{number}"), kind, "victims", None).await.unwrap();
+        // An API server may keep the namespace, take it out, or refuse the claim.
+        let _ = make(&format!("b-{number}"), kind, "victims", Some("images")).await;
+        let _ = make(&format!("c-{number}"), kind, "images/victims", None).await;
+    }
+    // One that is made last, of what is its own, is filled: the others were looked at before it.
+    let own = json!({ "metadata": { "name": "own", "namespace": "default" }, "spec": { "source": { "blank": {} } } });
+    cluster.make(version, "VolumeImportSource", own).await;
+    make("z", "VolumeImportSource", "own", None).await.unwrap();
+    let filled = prime(&cluster, "z").await;
+    wait(&cluster.claims, &filled, "made", there()).await;
+    let all = cluster.claims.list(&ListParams::default()).await.unwrap().items;
+    let primes: Vec<String> = all.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("prime-")).collect();
+    assert_eq!(primes, [filled]);
+    let pods = cluster.pods.list(&ListParams::default()).await.unwrap().items;
+    assert!(pods.iter().all(|pod| !serde_json::to_string(pod).unwrap().contains("credentials")));
+}
+
 /// Whatever happens, happens while no controller runs.
 #[tokio::test]
 async fn an_import_goes_on_wherever_its_controller_died() {
