@@ -1,7 +1,9 @@
 //! Who may have a copy: whoever could read the source anyway, because they may create pods beside it, or whom its namespace lets.
 
 use api::kubevirt::v1::VirtualMachine;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::admission::UserInfo;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
@@ -10,6 +12,11 @@ use crate::Source;
 
 /// What virt-api notes on a VM, and nobody else can: the sources that users who wrote its templates may copy, where their account may not.
 pub const NOTED: &str = "ferrovirt.io/copies-allowed";
+
+/// The configuration of the webhook that notes.
+pub const WEBHOOKS: &str = "virt-api-mutator";
+/// How long an API server may go without calling a webhook that it was told of, in seconds.
+const UNHEARD: i64 = 3;
 
 /// The service account `name` of `namespace`, as a user.
 pub fn account(namespace: &str, name: &str) -> UserInfo {
@@ -35,6 +42,21 @@ pub fn account_of(vm: &VirtualMachine, namespace: &str) -> UserInfo {
 pub fn is_noted(vm: &VirtualMachine, source: &Source) -> bool {
     let noted = vm.annotations().get(NOTED).map(String::as_str).unwrap_or_default();
     noted.split(',').any(|one| one == source.to_string())
+}
+
+/// Whether the webhook has seen all that was ever written of `vm`: then nobody else wrote its note. One that was there before the webhooks that
+/// are there now may have got its note while there were none.
+///
+/// # Errors
+/// When the cluster cannot be asked.
+pub async fn is_witnessed(client: &Client, vm: &VirtualMachine) -> kube::Result<bool> {
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(WEBHOOKS).await?;
+    let since = webhooks.and_then(|webhooks| webhooks.metadata.creation_timestamp);
+    Ok(saw(since.as_ref(), vm.metadata.creation_timestamp.as_ref()))
+}
+
+fn saw(webhooks: Option<&Time>, vm: Option<&Time>) -> bool {
+    webhooks.zip(vm).is_some_and(|(webhooks, vm)| vm.0.as_second() - webhooks.0.as_second() > UNHEARD)
 }
 
 /// Why `user` may not copy `source` into `namespace`; none when they may.
@@ -82,7 +104,7 @@ fn ways(source: &Source) -> [Vec<ResourceAttributes>; 2] {
     [vec![said], implied]
 }
 
-async fn allowed(client: &Client, user: &UserInfo, attributes: ResourceAttributes) -> kube::Result<bool> {
+pub(crate) async fn allowed(client: &Client, user: &UserInfo, attributes: ResourceAttributes) -> kube::Result<bool> {
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: Some(user.username.clone()),
@@ -96,4 +118,28 @@ async fn allowed(client: &Client, user: &UserInfo, attributes: ResourceAttribute
     };
     let answer = Api::<SubjectAccessReview>::all(client.clone()).create(&PostParams::default(), &review).await?;
     Ok(answer.status.is_some_and(|status| status.allowed && !status.denied.unwrap_or(false)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_note_counts_where_the_webhooks_were_before_the_machine() {
+        let check = |webhooks: Option<&str>, vm: Option<&str>, expect: bool| {
+            let read = |text: Option<&str>| text.map(|text| from_value::<Time>(json!(text)).unwrap());
+            assert_eq!(saw(read(webhooks).as_ref(), read(vm).as_ref()), expect, "{webhooks:?} {vm:?}");
+        };
+        let at = Some("2026-01-01T00:00:10Z");
+        check(at, Some("2026-01-01T00:01:00Z"), true);
+        check(at, Some("2026-01-01T00:00:14Z"), true);
+        // The API server may not have called them yet.
+        check(at, Some("2026-01-01T00:00:13Z"), false);
+        check(at, at, false);
+        check(at, Some("2025-01-01T00:00:00Z"), false);
+        check(None, at, false);
+        check(at, None, false);
+    }
 }

@@ -6,9 +6,12 @@
 //! ```text
 //! follow (to the end) ─▶ leave (may the one it is made for?) ─▶ the DataVolume, with that end spelled out
 //! ```
+//!
+//! Networks are the other thing that machines have of other namespaces: [`network`].
 
 pub mod follow;
 pub mod leave;
+pub mod network;
 
 use std::fmt;
 

@@ -3,15 +3,11 @@
 //! A name without a namespace means the machine's own, and the definitions of `default` are for everybody. What was allowed
 //! once stays in the machine; a VMI that virt-controller makes is of a VM whose writer was asked about.
 
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kit::Chain;
-use kit::admission::{Cause, Request, UserInfo, Verdict};
-use kube::api::PostParams;
-use kube::{Api, Client};
+use kit::admission::{Cause, Request, Verdict};
+use kube::Client;
+use origin::network::{self, Foreign, SHARED};
 use serde_json::Value;
-
-/// Definitions of this namespace may be used from every other.
-const SHARED: &str = "default";
 
 /// `verdict`, unless it allows a machine onto a network that its writer may not use.
 pub(crate) async fn judge(client: &Client, request: &Request, verdict: Verdict) -> Verdict {
@@ -19,10 +15,10 @@ pub(crate) async fn judge(client: &Client, request: &Request, verdict: Verdict) 
         return verdict;
     }
     let mut causes = Vec::new();
-    for foreign in foreign(request) {
-        match may_read(client, &request.user_info, &foreign).await {
+    for (field, foreign) in foreign(request) {
+        match network::may_read(client, &request.user_info, &foreign).await {
             Ok(true) => {}
-            Ok(false) => causes.push(foreign.refusal(&request.user_info.username)),
+            Ok(false) => causes.push(refusal(field, &foreign, &request.user_info.username)),
             Err(error) => {
                 let message = format!(
                     "cannot ask whether {} may use the network {}/{}: {}",
@@ -38,27 +34,17 @@ pub(crate) async fn judge(client: &Client, request: &Request, verdict: Verdict) 
     if causes.is_empty() { verdict } else { Verdict::Invalid(causes) }
 }
 
-/// A definition of another namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Foreign {
-    field: String,
-    namespace: String,
-    name: String,
+fn refusal(field: String, network: &Foreign, user: &str) -> Cause {
+    let Foreign { namespace, name } = network;
+    let message = format!(
+        "{field} {namespace}/{name} is of another namespace, and User {user:?} cannot get resource \
+         \"network-attachment-definitions\" in API group \"k8s.cni.cncf.io\" there: name one of the machine's own namespace or of {SHARED}"
+    );
+    Cause { reason: "FieldValueForbidden", field, message }
 }
 
-impl Foreign {
-    fn refusal(&self, user: &str) -> Cause {
-        let Foreign { field, namespace, name } = self;
-        let message = format!(
-            "{field} {namespace}/{name} is of another namespace, and User {user:?} cannot get resource \
-             \"network-attachment-definitions\" in API group \"k8s.cni.cncf.io\" there: name one of the machine's own namespace or of {SHARED}"
-        );
-        Cause { reason: "FieldValueForbidden", field: field.clone(), message }
-    }
-}
-
-/// The definitions that a write adds. Pure.
-fn foreign(request: &Request) -> Vec<Foreign> {
+/// The definitions that a write adds, each with its field. Pure.
+fn foreign(request: &Request) -> Vec<(String, Foreign)> {
     let path = if request.object.pointer("/spec/template").is_some() { "spec.template.spec" } else { "spec" };
     let pointer = format!("/{}/networks", path.replace('.', "/"));
     let names = |object: &Value| -> Vec<String> {
@@ -69,37 +55,10 @@ fn foreign(request: &Request) -> Vec<Foreign> {
     let held = names(&request.old_object);
     let new = names(&request.object).into_iter().enumerate().filter(|(_, name)| !held.contains(name));
     new.filter_map(|(index, name)| {
-        let (namespace, name) = name.split_once('/')?;
-        let field = format!("{path}.networks[{index}].multus.networkName");
-        let other = namespace != request.namespace && namespace != SHARED;
-        other.then(|| Foreign { field, namespace: namespace.to_owned(), name: name.to_owned() })
+        let found = network::foreign(&name, &request.namespace)?;
+        Some((format!("{path}.networks[{index}].multus.networkName"), found))
     })
     .collect()
-}
-
-async fn may_read(client: &Client, user: &UserInfo, network: &Foreign) -> kube::Result<bool> {
-    let review = SubjectAccessReview {
-        spec: SubjectAccessReviewSpec {
-            user: Some(user.username.clone()),
-            uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
-            groups: Some(user.groups.clone()),
-            extra: Some(user.extra.clone()),
-            resource_attributes: Some(ResourceAttributes {
-                group: Some("k8s.cni.cncf.io".to_owned()),
-                version: Some("v1".to_owned()),
-                resource: Some("network-attachment-definitions".to_owned()),
-                verb: Some("get".to_owned()),
-                namespace: Some(network.namespace.clone()),
-                name: Some(network.name.clone()),
-                ..Default::default()
-            }),
-            ..Default::default()
-        },
-        ..Default::default()
-    };
-    let api: Api<SubjectAccessReview> = Api::all(client.clone());
-    let answer = api.create(&PostParams::default(), &review).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed && status.denied != Some(true)))
 }
 
 #[cfg(test)]
@@ -116,7 +75,7 @@ mod tests {
         };
         let check = |old: Value, new: &[&str], expect: &[(usize, &str)]| {
             let request = Request { namespace: "own".into(), object: vm(new), old_object: old, ..Request::default() };
-            let found: Vec<_> = foreign(&request).into_iter().map(|f| (f.field, f.namespace)).collect();
+            let found: Vec<_> = foreign(&request).into_iter().map(|(field, found)| (field, found.namespace)).collect();
             let field = |index: &usize| format!("spec.template.spec.networks[{index}].multus.networkName");
             let expect: Vec<_> = expect.iter().map(|(index, of)| (field(index), (*of).to_owned())).collect();
             assert_eq!(found, expect);
@@ -128,6 +87,6 @@ mod tests {
         check(vm(&["victim/red"]), &["victim/blue"], &[(0, "victim")]);
         let vmi = json!({ "spec": { "networks": [{ "multus": { "networkName": "victim/red" } }] } });
         let request = Request { namespace: "own".into(), object: vmi, ..Request::default() };
-        assert_eq!(foreign(&request)[0].field, "spec.networks[0].multus.networkName");
+        assert_eq!(foreign(&request)[0].0, "spec.networks[0].multus.networkName");
     }
 }

@@ -4,6 +4,7 @@
 //! snapshots, its specification is replaced by the one that was kept, on those claims; the claims that it had before stay, but
 //! for those of data volumes that it had made itself.
 
+mod networks;
 pub mod plan;
 mod volumes;
 
@@ -229,6 +230,11 @@ async fn advance(
         Ok(wanted) => wanted,
         Err(Refused(why)) => return turn(Outcome::Failed(why)),
     };
+    let of = plan::source_name(&content).and_then(|name| context.vms.get(&Key::new(namespace.as_str(), name)));
+    let held: Vec<&VirtualMachine> = target.into_iter().chain(&of).collect();
+    if let Some(why) = networks::hindrance(context, &wanted, &held, &namespace).await? {
+        return turn(Outcome::Failed(why));
+    }
     status.restores = plan::volumes(restore, &content);
     match volumes::claims(context, restore, target, &content).await? {
         Made::All => {}

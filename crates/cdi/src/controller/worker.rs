@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use api::cdi::words::{annotation, env, label, path};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Resource, ResourceExt};
+use origin::network;
 use serde_json::{Map, Value, json};
 
 use crate::controller::{context::labels, settings::Settings, storage::BLOCK};
@@ -110,7 +111,7 @@ pub fn bare<K: Resource<DynamicType = ()>>(
     component: &str,
     environment: &Environment<'_>,
 ) -> Value {
-    let mut annotations = passed_on(said);
+    let mut annotations = passed_on(said, &owner.namespace().unwrap_or_default());
     annotations.insert(annotation::CREATED_BY_CONTROLLER.to_owned(), json!("yes"));
     let mut spec = json!({
         "securityContext": { "runAsNonRoot": true, "runAsUser": QEMU, "fsGroup": QEMU, "seccompProfile": { "type": "RuntimeDefault" } },
@@ -167,14 +168,15 @@ pub fn inherited(claim: &PersistentVolumeClaim) -> BTreeMap<String, String> {
     claim.labels().iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// The annotations of networks and sidecars, which a worker takes from what its claim says.
-fn passed_on(said: &BTreeMap<String, String>) -> Map<String, Value> {
+/// The annotations of networks and sidecars, which a worker in the namespace `own` takes from what its claim says. Networks of other namespaces
+/// are not its author's to give.
+fn passed_on(said: &BTreeMap<String, String>, own: &str) -> Map<String, Value> {
     let mut out = Map::new();
     // A sidecar that does not end keeps the pod from ending.
     out.insert("sidecar.istio.io/inject".to_owned(), json!("false"));
     out.insert("linkerd.io/inject".to_owned(), json!("disabled"));
     for key in annotation::PASSED_ON {
-        if let Some(value) = said.get(key) {
+        if let Some(value) = said.get(key).filter(|value| network::is_own(key, value, own)) {
             out.insert(key.to_owned(), json!(value));
         }
     }

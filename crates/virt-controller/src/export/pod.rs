@@ -1,5 +1,7 @@
 //! The pod that serves an export, and its Service. Pure.
 
+use std::collections::BTreeMap;
+
 use api::export::lending;
 use api::export::v1::VirtualMachineExport;
 use api::export::words::{APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION};
@@ -10,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
+use origin::network;
 use serde_json::{Value, json};
 
 use super::certificate::Lifetimes;
@@ -165,7 +168,7 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
     for (key, value) in export.labels().iter().filter(|(key, _)| !names::is_ours(key)) {
         labels[key] = json!(value);
     }
-    for (key, value) in export.annotations().iter().filter(|(key, _)| *key != APPLIED && !names::is_ours(key)) {
+    for (key, value) in passed_on(export) {
         annotations[key] = json!(value);
     }
     labels[SELECTOR] = json!(names::label(&name));
@@ -198,6 +201,14 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
         pod["spec"]["securityContext"]["supplementalGroups"] = json!([DISK_GROUP]);
     }
     serde_json::from_value(pod).map_err(RenderError)
+}
+
+/// The annotations of an export that what is made for it gets, too: none that names what its author may not have.
+fn passed_on(export: &VirtualMachineExport) -> BTreeMap<String, String> {
+    let mut annotations = export.annotations().clone();
+    annotations.retain(|key, _| key != APPLIED && !names::is_ours(key));
+    network::keep_own(&mut annotations, &export.namespace().unwrap_or_default());
+    annotations
 }
 
 fn container(image: Image<'_>, environment: &[Value], mounts: &[Value], devices: &[Value]) -> Value {
@@ -233,10 +244,8 @@ pub fn service(export: &VirtualMachineExport) -> Service {
     let mut labels = export.labels().clone();
     labels.retain(|key, _| !names::is_ours(key));
     labels.insert(label::APP.to_owned(), APP.to_owned());
-    let mut annotations = export.annotations().clone();
-    annotations.retain(|key, _| key != APPLIED && !names::is_ours(key));
     metadata.labels = Some(labels);
-    metadata.annotations = Some(annotations).filter(|all| !all.is_empty());
+    metadata.annotations = Some(passed_on(export)).filter(|all| !all.is_empty());
     Service {
         metadata,
         spec: Some(ServiceSpec {
@@ -312,6 +321,7 @@ mod tests {
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
+    static NO_TLS: Tls = Tls { least: String::new(), ciphers: String::new() };
     const LIVES: Lifetimes = Lifetimes { whole: HOUR, renew: Duration::from_secs(60) };
 
     fn volume(name: &str, mode: &str, disk: bool) -> Volume {
@@ -330,17 +340,20 @@ mod tests {
             "spec": { "source": { "kind": "PersistentVolumeClaim", "name": "a" } },
         }))
         .unwrap();
-        render(&Wanted {
-            export: &export,
+        render(&wanted(&export, source)).unwrap()
+    }
+
+    fn wanted<'a>(export: &'a VirtualMachineExport, source: &'a Source) -> Wanted<'a> {
+        Wanted {
+            export,
             source,
             token: "secret-e",
             secret: "secret-x",
             image: Image { name: "component:v1", pull_policy: "Always" },
             lifetimes: LIVES,
             deadline: "2026-01-01T00:00:00Z".parse().unwrap(),
-            tls: &Tls::default(),
-        })
-        .unwrap()
+            tls: &NO_TLS,
+        }
     }
 
     #[test]
@@ -379,6 +392,29 @@ mod tests {
         );
         assert_eq!(found["metadata"]["annotations"], json!({ (LIFETIMES): LIVES.mark(), "note": "b" }));
         assert_eq!(certificate(&pod).as_deref(), Some("secret-x"));
+    }
+
+    #[test]
+    fn an_export_puts_its_pod_on_no_network_of_another_namespace() {
+        let check = |text: &str, expect: Value| {
+            let export = json!({
+                "metadata": { "name": "e", "namespace": "evil", "uid": "u", "annotations": {
+                    "k8s.v1.cni.cncf.io/networks": text, "v1.multus-cni.io/default-network": text,
+                } },
+                "spec": { "source": { "kind": "PersistentVolumeClaim", "name": "a" } },
+            });
+            let export: VirtualMachineExport = serde_json::from_value(export).unwrap();
+            let pod = render(&wanted(&export, &Source::default())).unwrap();
+            for metadata in [pod.metadata, service(&export).metadata] {
+                let found = json!(metadata);
+                for key in ["k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network"] {
+                    assert_eq!(found["annotations"].get(key).cloned().unwrap_or_default(), expect, "{key}: {text}");
+                }
+            }
+        };
+        check("victim/red", Value::Null);
+        check(r#"[{"name": "red", "namespace": "victim"}]"#, Value::Null);
+        check("red@eth1, default/blue", json!("red@eth1, default/blue"));
     }
 
     #[test]

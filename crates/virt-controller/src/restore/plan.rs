@@ -122,10 +122,14 @@ pub fn backups<'a>(
         .filter_map(|backup| Some((backup, backup.volume_snapshot_name.as_ref()?)))
 }
 
+/// The name of the machine that was snapshotted.
+pub fn source_name(content: &VirtualMachineSnapshotContent) -> Option<&str> {
+    content.spec.source.virtual_machine.as_ref()?.metadata.as_ref()?.name.as_deref()
+}
+
 /// The volume of `content` that holds what the machine kept beside its disks, if it kept anything.
 fn volume_of_state(content: &VirtualMachineSnapshotContent) -> Option<String> {
-    let metadata = content.spec.source.virtual_machine.as_ref()?.metadata.as_ref()?;
-    Some(state_volume(metadata.name.as_deref()?))
+    source_name(content).map(state_volume)
 }
 
 /// True when the machine kept something beside its disks.

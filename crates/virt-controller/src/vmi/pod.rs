@@ -19,6 +19,7 @@ use api::kubevirt::{
     words::{annotation, label},
 };
 use k8s_openapi::api::core::v1::Pod;
+use origin::network;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -174,6 +175,8 @@ fn annotations(vmi: &VirtualMachineInstance, settings: &Settings, emulation: boo
     });
     let name = vmi.metadata.name.clone().unwrap_or_default();
     let namespace = vmi.metadata.namespace.clone().unwrap_or_default();
+    // Who may have a network of another namespace is asked for `spec.networks`.
+    network::keep_own(&mut out, &namespace);
     let freezer = |verb: &str| {
         json!(["/usr/bin/virt-freezer", verb, "--name", name.as_str(), "--namespace", namespace.as_str()]).to_string()
     };
@@ -254,5 +257,20 @@ mod tests {
         ] {
             assert!(found.get(key).is_none(), "{key}");
         }
+    }
+
+    #[test]
+    fn annotations_put_a_launcher_on_no_network_of_another_namespace() {
+        let check = |text: &str, expect: Option<&str>| {
+            let given = json!({ "k8s.v1.cni.cncf.io/networks": text, "v1.multus-cni.io/default-network": text });
+            let vmi = json!({ "metadata": { "name": "vm", "namespace": "evil", "annotations": given } });
+            let found = annotations(&serde_json::from_value(vmi).unwrap(), &Settings::of(None, ""), false);
+            for key in given.as_object().unwrap().keys() {
+                assert_eq!(found.get(key).and_then(Value::as_str), expect, "{key}: {text}");
+            }
+        };
+        check("victim/red", None);
+        check(r#"[{"name": "red", "Namespace": "victim"}]"#, None);
+        check("red", Some("red"));
     }
 }

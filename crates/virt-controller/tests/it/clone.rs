@@ -2,7 +2,7 @@
 
 use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
 use api::kubevirt::v1::VirtualMachine;
-use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     ResourceExt,
@@ -76,6 +76,112 @@ async fn a_machine_that_is_to_run_is_copied_and_what_was_made_for_it_goes() {
 
     cluster.vms.delete("twin", &DeleteParams::default()).await.unwrap();
     wait(&clones, "copy", "forgotten with its copy", gone).await;
+}
+
+/// The machine's snapshot, taken.
+async fn taken(cluster: &Cluster) {
+    let snap = snapshot(cluster, json!({})).await;
+    cut(cluster, &volume_snapshot(cluster, &snap).await, true).await;
+    wait(&api::<VirtualMachineSnapshot>(cluster), "snap", "taken", in_phase("Succeeded")).await;
+}
+
+/// Why a clone was given up.
+async fn why_not(cluster: &Cluster) -> String {
+    let failed = says(|status| status.phase.as_deref() == Some("Failed"));
+    let failed = wait(&api::<VirtualMachineClone>(cluster), "copy", "given up", failed).await.unwrap();
+    let ready = failed.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
+    ready.message.unwrap()
+}
+
+fn put_on(network: &str) -> Value {
+    let spec = "/spec/template/spec";
+    let networks = json!([{ "name": "red", "multus": { "networkName": network } }]);
+    let interfaces = json!([{ "name": "red", "bridge": {} }]);
+    let patches = [("networks", networks), ("domain/devices/interfaces", interfaces)]
+        .map(|(at, value)| json!({ "op": "add", "path": format!("{spec}/{at}"), "value": value }).to_string());
+    json!({ "patches": patches })
+}
+
+async fn lets_read(cluster: &Cluster, namespace: &str) {
+    let version = "rbac.authorization.k8s.io/v1";
+    let metadata = json!({ "name": "networks", "namespace": namespace });
+    let resource = "network-attachment-definitions";
+    let rule = json!({ "apiGroups": ["k8s.cni.cncf.io"], "resources": [resource], "verbs": ["get"] });
+    let all = [
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
+        json!({ "apiVersion": version, "kind": "Role", "metadata": metadata, "rules": [rule] }),
+        json!({
+            "apiVersion": version, "kind": "RoleBinding", "metadata": metadata,
+            "subjects": [{ "kind": "ServiceAccount", "name": "default", "namespace": "default" }],
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "networks" },
+        }),
+    ];
+    kit::apply::all(&cluster.client, &kit::apply::Applied::by("test"), &all).await.unwrap();
+}
+
+fn source_snapshot() -> Value {
+    json!({ "apiGroup": "snapshot.kubevirt.io", "kind": "VirtualMachineSnapshot", "name": "snap" })
+}
+
+#[tokio::test]
+async fn a_copy_is_patched_onto_no_network_that_its_account_may_not_use() {
+    let cluster = kept("Halted").await;
+    taken(&cluster).await;
+    clone(&cluster, source_snapshot(), put_on("victim/red")).await;
+    let why = why_not(&cluster).await;
+    assert!(why.contains("network victim/red is of another namespace"), "{why}");
+    assert!(why.contains("system:serviceaccount:default:default"), "{why}");
+    assert!(cluster.vms.get_opt("twin").await.unwrap().is_none());
+
+    // With the leave of that namespace, and for what is the machine's own.
+    lets_read(&cluster, "victim").await;
+    let clones = api::<VirtualMachineClone>(&cluster);
+    clones.delete("copy", &DeleteParams::default()).await.unwrap();
+    wait(&clones, "copy", "gone", gone).await;
+    clone(&cluster, source_snapshot(), put_on("victim/red")).await;
+    wait(&clones, "copy", "done", says(|status| status.phase.as_deref() == Some("Succeeded"))).await;
+    let twin = json!(cluster.vms.get("twin").await.unwrap());
+    assert_eq!(twin["spec"]["template"]["spec"]["networks"][0]["multus"]["networkName"], "victim/red");
+}
+
+/// Whoever may write snapshots' contents may write what they like into one.
+#[tokio::test]
+async fn a_machine_is_brought_back_to_no_network_that_nobody_was_asked_for() {
+    let cluster = kept("Halted").await;
+    taken(&cluster).await;
+    let contents = api::<VirtualMachineSnapshotContent>(&cluster);
+    let content = contents.list(&Default::default()).await.unwrap().items.remove(0).name_any();
+    let networks = |of: &str| {
+        let spec = json!({
+            "networks": [{ "name": "red", "multus": { "networkName": of } }],
+            "domain": { "devices": { "interfaces": [{ "name": "red", "bridge": {} }] } },
+        });
+        json!({ "spec": { "template": { "spec": spec } } })
+    };
+    let forged = json!({ "spec": { "source": { "virtualMachine": networks("victim/red") } } });
+    contents.patch(&content, &PatchParams::default(), &Patch::Merge(forged)).await.unwrap();
+    let restores = api::<VirtualMachineRestore>(&cluster);
+    let restore = |name: &str| {
+        let target = json!({ "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "vm" });
+        let spec = json!({ "target": target, "virtualMachineSnapshotName": "snap" });
+        serde_json::from_value::<VirtualMachineRestore>(json!({ "metadata": { "name": name }, "spec": spec })).unwrap()
+    };
+    restores.create(&PostParams::default(), &restore("stolen")).await.unwrap();
+    let over = |found: Option<&VirtualMachineRestore>| {
+        let status = found.and_then(|found| found.status.clone()).unwrap_or_default();
+        status.complete == Some(true) || status.conditions.iter().any(|one| one.type_ == "Failure")
+    };
+    let said = wait(&restores, "stolen", "over", over).await.unwrap().status.unwrap();
+    let why = said.conditions.into_iter().find(|one| one.type_ == "Failure").unwrap().message.unwrap();
+    assert!(why.contains("network victim/red is of another namespace"), "{why}");
+    let vm = json!(cluster.vms.get("vm").await.unwrap());
+    assert_ne!(vm["spec"]["template"]["spec"]["networks"][0]["multus"]["networkName"], "victim/red");
+
+    // What the machine is on itself, somebody was asked for when it was written.
+    cluster.vms.patch("vm", &PatchParams::default(), &Patch::Merge(networks("victim/red"))).await.unwrap();
+    restores.create(&PostParams::default(), &restore("back")).await.unwrap();
+    let said = wait(&restores, "back", "over", over).await.unwrap().status.unwrap();
+    assert_eq!(said.complete, Some(true), "{:?}", said.conditions);
 }
 
 #[tokio::test]

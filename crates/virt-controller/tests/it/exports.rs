@@ -298,6 +298,39 @@ async fn servers_offer_the_tls_that_is_asked_for() {
     assert_eq!(told(&next.await.unwrap()), (Some("VersionTLS13".to_owned()), None));
 }
 
+/// What another namespace has is exported under no name that a tenant can think of.
+#[tokio::test]
+async fn what_another_namespace_has_is_not_exported() {
+    let cluster = cluster().await;
+    let of = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name } });
+    let mut disk = of("PersistentVolumeClaim", "disk");
+    disk["metadata"]["namespace"] = json!("victim");
+    disk["spec"] = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } });
+    let mut secret = of("Secret", "token");
+    secret["metadata"]["namespace"] = json!("victim");
+    secret["stringData"] = json!({ "token": "victims" });
+    let by = kit::apply::Applied::by("test");
+    kit::apply::all(&cluster.client, &by, &[of("Namespace", "victim"), disk, secret]).await.unwrap();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client.clone(), "victim");
+    let bound = Patch::Merge(json!({ "status": { "phase": "Bound" } }));
+    claims.patch_status("disk", &PatchParams::default(), &bound).await.unwrap();
+    let exports = api::<VirtualMachineExport>(&cluster);
+    for name in ["disk", "victim/disk", "../victim/disk", "../../victim/persistentvolumeclaims/disk"] {
+        export(&cluster, "PersistentVolumeClaim", name, json!({ "tokenSecretRef": "victim/token" })).await;
+        let not_found = |status: &VirtualMachineExportStatus| {
+            status.conditions.iter().any(|one| one.reason.as_deref() == Some("PVCNotFound"))
+        };
+        let status = said(&cluster, "not found", not_found).await;
+        assert!(!json!(status.links).to_string().contains("https:"), "{name}: {:?}", status.links);
+        exports.delete("e", &DeleteParams::default()).await.unwrap();
+        wait(&exports, "e", "gone", gone::<VirtualMachineExport>).await;
+    }
+    let pods: Api<Pod> = Api::all(cluster.client.clone());
+    assert!(pods.list(&Default::default()).await.unwrap().items.is_empty());
+    let services: Api<Service> = Api::namespaced(cluster.client.clone(), "victim");
+    assert!(services.list(&Default::default()).await.unwrap().items.is_empty());
+}
+
 #[tokio::test]
 async fn a_machine_without_volumes_is_skipped_and_an_export_ends_with_its_time() {
     let cluster = cluster().await;
