@@ -184,10 +184,14 @@ async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> R
     let labels = json!({ "app.kubernetes.io/managed-by": MANAGER, "kubevirt.io": "" });
     let mut early = ring.manifests(&renewed, &namespace, &labels);
     early.extend(exports.manifests(&signing, &namespace, &labels));
-    let (accounts, others): (Vec<Value>, Vec<Value>) = first
-        .into_iter()
-        .partition(|m| matches!(m["kind"].as_str(), Some("ServiceAccount" | "PriorityClass" | "ClusterRole" | "Role")));
-    early.extend(accounts);
+    // No machine is ever written that the webhooks have not seen: they are there before the kind is. What they note is believed.
+    let goes_first = |kind: &str| {
+        matches!(kind, "ServiceAccount" | "PriorityClass" | "ClusterRole" | "Role")
+            || kind.ends_with("WebhookConfiguration")
+    };
+    let (foundation, others): (Vec<Value>, Vec<Value>) =
+        first.into_iter().partition(|m| m["kind"].as_str().is_some_and(goes_first));
+    early.extend(foundation);
     apply::all(&context.client, &context.applied, &early).await?;
     let schemas = async {
         // Once by each operator, because its version may differ; and again when somebody deleted one.

@@ -8,12 +8,12 @@ use crate::registry::Resource;
 
 /// The time as objects carry it.
 pub(crate) fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    kit::clock::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// The time `seconds` from now.
 pub(super) fn after(seconds: i64) -> String {
-    let at = jiff::Timestamp::now().checked_add(jiff::SignedDuration::from_secs(seconds));
+    let at = kit::clock::now().checked_add(jiff::SignedDuration::from_secs(seconds));
     at.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 

@@ -47,7 +47,7 @@ pub(super) async fn provision(context: &Context, vm: &VirtualMachine, data: &mut
 }
 
 /// `wanted` with what it copies spelled out, once it is known that the machine may have that: this controller may copy everything, and must
-/// not do so for everybody. What virt-api has noted on the machine was allowed to a user who wrote it; for anything else, such as a DataSource
+/// not do so for everybody. What virt-api alone can have noted on the machine was allowed to a user who wrote it; for anything else, such as a DataSource
 /// that has become another since, the machine's account is asked.
 pub(crate) async fn permitted(
     context: &Context,
@@ -59,7 +59,7 @@ pub(crate) async fn permitted(
     let found = follow::live(&context.client, &wanted.spec, &own).await;
     let found = found.map_err(Error::api("follow the source of", "datavolume", &own, &name))?;
     let Some(end) = found.transpose().map_err(|dead| Error::NoSource(dead.to_string()))? else { return Ok(wanted) };
-    if !leave::is_noted(vm, &end.source) {
+    if !(leave::is_noted(vm, &end.source) && witnessed(context, vm).await?) {
         let user = leave::account_of(vm, &own);
         let asked = leave::hindrance(&context.client, &user, &end.source, &own).await;
         if let Some(why) = asked.map_err(Error::api("ask for the permissions of", "user", "", &user.username))? {
@@ -75,6 +75,11 @@ pub(crate) async fn permitted(
     wanted.spec.source = Some(Box::new(end.source.spelled()));
     wanted.spec.source_ref = None;
     Ok(wanted)
+}
+
+async fn witnessed(context: &Context, vm: &VirtualMachine) -> Result<bool, Error> {
+    let asked = leave::is_witnessed(&context.client, vm).await;
+    asked.map_err(Error::api("read", "mutatingwebhookconfiguration", "", leave::WEBHOOKS))
 }
 
 async fn create(context: &Context, vm: &VirtualMachine, wanted: &DataVolume) -> Result<DataVolume, Error> {

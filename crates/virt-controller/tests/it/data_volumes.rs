@@ -95,6 +95,24 @@ async fn named(cluster: &Cluster, claim: &str) {
     sources.patch("mine", &PatchParams::apply("test").force(), &Patch::Apply(source)).await.unwrap();
 }
 
+/// The configuration of virt-api's webhooks, under the name that virt-operator gives it.
+async fn webhooks(cluster: &Cluster) {
+    let all = virt_operator::manifests::render(&virt_operator::manifests::Input::default());
+    let of_kind = all.iter().filter(|one| one["kind"] == "MutatingWebhookConfiguration");
+    let [name] = of_kind.map(|one| &one["metadata"]["name"]).collect::<Vec<_>>()[..] else { panic!("not one") };
+    let found = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": { "name": name },
+    });
+    apply::all(&cluster.client, &Applied::by("test"), &[found]).await.unwrap();
+}
+
+/// A minute passes at once.
+async fn later() {
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(60)).await;
+    tokio::time::resume();
+}
+
 fn refused(vm: Option<&VirtualMachine>) -> bool {
     let all = vm.and_then(|vm| vm.status.as_ref()).map(|status| status.conditions.as_slice()).unwrap_or_default();
     all.iter().any(|one| {
@@ -119,10 +137,22 @@ async fn a_disk_of_another_namespace_is_copied_only_as_it_was_allowed() {
         wait(&cluster.vms, "vm", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
     }
 
-    // A user was allowed this claim; by now the DataSource names another.
+    // What says so was written while there was no webhook that writes it, and stays when there is one.
     let mut vm = made_of(&by_name);
     let note = ("ferrovirt.io/copies-allowed".to_owned(), "persistentvolumeclaims/victim/disk".to_owned());
     vm.metadata.annotations = Some([note].into());
+    cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
+    wait(&cluster.vms, "vm", "refused", refused).await;
+    webhooks(&cluster).await;
+    later().await;
+    let touched = Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
+    cluster.vms.patch("vm", &PatchParams::default(), &touched).await.unwrap();
+    wait(&cluster.vms, "vm", "refused", refused).await;
+    assert!(data(&cluster).get_opt("disk").await.unwrap().is_none());
+    cluster.vms.delete("vm", &Default::default()).await.unwrap();
+    wait(&cluster.vms, "vm", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
+
+    // A user was allowed this claim; by now the DataSource names another.
     named(&cluster, "another").await;
     cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
     wait(&cluster.vms, "vm", "refused", refused).await;
@@ -170,6 +200,8 @@ async fn what_is_brought_back_is_not_copied_again() {
     vm["spec"]["runStrategy"] = json!("Halted");
     let noted = json!({ "ferrovirt.io/copies-allowed": "persistentvolumeclaims/victim/disk" });
     vm["metadata"]["annotations"] = noted;
+    webhooks(&cluster).await;
+    later().await;
     cluster.vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
     wait(&data(&cluster), "disk", "made", |found: Option<&DataVolume>| found.is_some()).await;
     snapshot::claim(&cluster, "disk").await;

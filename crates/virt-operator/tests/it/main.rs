@@ -14,6 +14,7 @@ use api::kubevirt::{
     v1::KubeVirt,
     words::{SIGNER, label},
 };
+use futures::TryStreamExt as _;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -29,7 +30,7 @@ use k8s_openapi::{
 use kit::{apply::Applied, shutdown::CancellationToken, tls::Material};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
     runtime::wait::{Condition, await_condition},
 };
 use kube_apiserver::{ApiServer, request::User};
@@ -143,6 +144,48 @@ fn account(server: &ApiServer) -> Client {
 
 fn images() -> Images {
     Images { component: "r/component:v1".into(), launcher: "r/launcher:v1".into(), version: "v1".into() }
+}
+
+/// When the first object of `name` was written.
+async fn written<K>(client: Client, name: &'static str) -> u64
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let events = Api::<K>::all(client).watch(&params, "0").await.unwrap();
+    let mut events = std::pin::pin!(events);
+    loop {
+        if let Some(WatchEvent::Added(found)) = events.try_next().await.unwrap() {
+            return found.meta().resource_version.as_deref().unwrap().parse().unwrap();
+        }
+    }
+}
+
+/// A machine that no webhook has seen could carry notes of its own.
+#[tokio::test]
+async fn the_webhooks_are_there_before_there_can_be_a_machine() {
+    let server = ApiServer::in_memory().await.unwrap();
+    let client = server.client();
+    let webhooks = tokio::spawn(written::<MutatingWebhookConfiguration>(client.clone(), "virt-api-mutator"));
+    let judges = tokio::spawn(written::<ValidatingWebhookConfiguration>(client.clone(), "virt-api-validator"));
+    let kinds = tokio::spawn(written::<CustomResourceDefinition>(client.clone(), "virtualmachines.kubevirt.io"));
+    cluster(&client).await;
+    let stop = CancellationToken::new();
+    let _running = Operator::new(account(&server), images(), Material::new()).start(&stop);
+    ready(&client).await;
+    let (webhooks, judges, kinds) = (webhooks.await.unwrap(), judges.await.unwrap(), kinds.await.unwrap());
+    assert!(webhooks < kinds && judges < kinds, "{webhooks} {judges} {kinds}");
+    // Nor is one written while nobody answers them, wherever it is and whatever its labels.
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let hooks = serde_json::to_value(mutating.get("virt-api-mutator").await.unwrap().webhooks).unwrap();
+    let of_machines =
+        hooks.as_array().unwrap().iter().find(|hook| hook["rules"][0]["resources"] == json!(["virtualmachines"]));
+    let hook = of_machines.unwrap();
+    assert_eq!(hook["failurePolicy"], "Fail");
+    assert_eq!(hook["rules"][0]["operations"], json!(["CREATE", "UPDATE"]));
+    for selector in ["namespaceSelector", "objectSelector"] {
+        assert!(hook.get(selector).is_none_or(|one| one == &json!({})), "{hook}");
+    }
 }
 
 #[tokio::test]
