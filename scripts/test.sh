@@ -33,8 +33,8 @@ finish() {
 trap finish EXIT
 
 step "rules of the repository"
-# Of the same packages as below: of itself alone, cargo would build anew what they share.
-cargo build --quiet --locked --workspace --exclude e2e --bin xtask
+# Of the same packages as below: of itself alone, cargo would build anew what they share. Examples are programs that tests start.
+cargo build --quiet --locked --workspace --exclude e2e --bin xtask --examples
 "$CARGO_TARGET_DIR/debug/xtask" tidy
 step "build of the tests"
 cargo test --quiet --locked --workspace --exclude e2e --lib --bins --tests --no-run

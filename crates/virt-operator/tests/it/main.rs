@@ -18,7 +18,7 @@ use futures::TryStreamExt as _;
 use k8s_openapi::{
     ByteString,
     api::{
-        admissionregistration::v1::MutatingWebhookConfiguration,
+        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
         apps::v1::{DaemonSet, Deployment},
         certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
         coordination::v1::Lease,
