@@ -1,6 +1,7 @@
 //! Devices that a plugin offers: counted on the node, given to containers, and missed by those that come too late.
 
 use anyhow::{Result, ensure};
+use api::quantity::Amount;
 use e2e::Namespace;
 use serde_json::json;
 
@@ -15,8 +16,8 @@ const DEVICE: &str = "devices.kubevirt.io/tun";
 fn a_plugin_gives_devices() -> Result<()> {
     let space = Namespace::new("devices")?;
     let node = space.get("node", "node1")?;
-    let count = node["status"]["allocatable"][DEVICE].as_str().and_then(|n| n.parse::<u32>().ok());
-    ensure!(count.is_some_and(|count| count > 0), "{}", node["status"]["allocatable"]);
+    let count: Option<Amount> = node["status"]["allocatable"][DEVICE].as_str().and_then(|count| count.parse().ok());
+    ensure!(count.is_some_and(|count| count.value() > 0), "{}", node["status"]["allocatable"]);
     apply(
         &space,
         &[

@@ -29,12 +29,15 @@ async fn quota(space: &Space, hard: Value) -> Result<()> {
 
 /// What a subresource of the instance `typed` answers.
 async fn subresource(space: &Space, method: &str, name: &str) -> Result<String> {
-    let path = format!(
-        "/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachineinstances/typed/{name}",
-        space.name
-    );
+    let path =
+        format!("/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachineinstances/typed/{name}", space.name);
     let request = http::Request::builder().method(method).uri(path).body(b"{}".to_vec())?;
     space.client.request_text(request).await.with_context(|| format!("{method} {name}"))
+}
+
+fn holds(instance: &VirtualMachineInstance, condition: &str) -> bool {
+    let conditions = instance.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|one| one.type_ == condition && one.status == "True")
 }
 
 async fn guest(space: Space) -> Result<()> {
@@ -44,7 +47,8 @@ async fn guest(space: Space) -> Result<()> {
     spec["domain"]["devices"]["interfaces"][0]["model"] = json!("e1000");
     spec["domain"]["devices"]["interfaces"][0]["pciAddress"] = json!("0000:02:01.0");
     spec["domain"]["devices"]["autoattachInputDevice"] = json!(true);
-    spec["domain"]["devices"]["disks"] = json!([{"name": "scratch", "serial": "a serial 1", "disk": {"bus": "virtio"}}]);
+    spec["domain"]["devices"]["disks"] =
+        json!([{"name": "scratch", "serial": "a serial 1", "disk": {"bus": "virtio"}}]);
     spec["volumes"] = json!([{"name": "scratch", "emptyDisk": {"capacity": "3222222"}}]);
     let typed: VirtualMachineInstance = object(json!({
         "metadata": {"name": "typed", "annotations": {"kubevirt.io/test": "test"}},
@@ -58,10 +62,8 @@ async fn guest(space: Space) -> Result<()> {
 
     let runs = |instance: Option<&VirtualMachineInstance>| {
         let status = instance.and_then(|instance| instance.status.as_ref());
-        status.is_some_and(|status| {
-            let connected = status.conditions.iter().any(|c| c.type_ == "AgentConnected" && c.status == "True");
-            status.phase.as_deref() == Some("Running") && connected
-        })
+        status.is_some_and(|status| status.phase.as_deref() == Some("Running"))
+            && instance.is_some_and(|instance| holds(instance, "AgentConnected"))
     };
     let instance = wait(instances.clone(), "typed", runs).await?.context("the instance is gone")?;
     let pods: Api<Pod> = space.api();
@@ -74,9 +76,12 @@ async fn guest(space: Space) -> Result<()> {
     });
     ensure!(limited, "a container of {} has no limits", launcher.name_any());
 
-    for word in ["freeze", "freeze", "unfreeze", "unfreeze", "pause", "unpause"] {
+    for word in ["freeze", "freeze", "unfreeze", "unfreeze", "pause"] {
         subresource(&space, "PUT", word).await?;
     }
+    let paused = |instance: Option<&VirtualMachineInstance>| instance.is_some_and(|instance| holds(instance, "Paused"));
+    wait(instances.clone(), "typed", paused).await?;
+    subresource(&space, "PUT", "unpause").await?;
     let told: VirtualMachineInstanceGuestAgentInfo =
         serde_json::from_str(&subresource(&space, "GET", "guestosinfo").await?)?;
     ensure!(told.guest_agent_version.is_some_and(|version| !version.is_empty()), "the guest told nothing of itself");
@@ -93,14 +98,16 @@ async fn refused(space: Space) -> Result<()> {
     let told = |vm: Option<&VirtualMachine>| {
         let status = vm.and_then(|vm| vm.status.as_ref());
         status.is_some_and(|status| {
-            let failure = status.conditions.iter().any(|c| c.type_ == "Failure" && c.reason.as_deref() == Some("FailedCreate"));
+            let failure =
+                status.conditions.iter().any(|c| c.type_ == "Failure" && c.reason.as_deref() == Some("FailedCreate"));
             failure && status.printable_status.as_deref() == Some("ErrorUnschedulable")
         })
     };
     wait(vms.clone(), "refused", told).await?;
     let events: Api<Event> = space.api();
     let events = events.list(&ListParams::default().fields("involvedObject.name=refused,reason=FailedCreate")).await?;
-    let said = events.items.iter().filter_map(|event| event.message.as_deref()).any(|text| text.contains("exceeded quota"));
+    let said =
+        events.items.iter().filter_map(|event| event.message.as_deref()).any(|text| text.contains("exceeded quota"));
     ensure!(said, "{:?}", events.items);
 
     // What kept it away goes, and the instance comes.

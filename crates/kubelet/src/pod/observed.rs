@@ -74,6 +74,12 @@ impl Observed {
         self.containers.iter().filter(|instance| instance.name == name).nth(1)
     }
 
+    /// Whether a container is there and not shown as ended. One that is shown as created counts: a short command ends before the
+    /// call that starts it returns.
+    pub(crate) fn is_open(&self, id: &str) -> bool {
+        self.containers.iter().any(|instance| instance.id == id && instance.exit().is_none())
+    }
+
     pub(crate) fn running(&self) -> impl Iterator<Item = &Instance> {
         self.containers.iter().filter(|instance| instance.is_running())
     }

@@ -35,6 +35,14 @@ fn exited(name: &str, attempt: u32, code: i32) -> Instance {
     instance(name, attempt, State::Exited(Exit { code, started: at(5), finished: at(6), ..Default::default() }))
 }
 
+#[test]
+fn an_end_is_looked_for_until_it_is_shown() {
+    let containers = vec![instance("a", 0, State::Created), running("b"), exited("c", 0, 1)];
+    let observed = Observed { containers, ..Observed::default() };
+    let open = |id: &str| observed.is_open(id);
+    assert_eq!([open("a0"), open("b0"), open("c0"), open("s")], [true, true, false, false]);
+}
+
 #[derive(Default)]
 struct Scene {
     spec: Value,

@@ -208,8 +208,7 @@ impl Worker {
                 if first {
                     self.remember();
                 }
-                let running: BTreeSet<String> = self.observed.running().map(|i| i.id.clone()).collect();
-                self.lagging.retain(|id, tries| running.contains(id) && *tries < LAG_TRIES);
+                self.lagging.retain(|id, tries| self.observed.is_open(id) && *tries < LAG_TRIES);
                 self.lagging.values_mut().for_each(|tries| *tries += 1);
                 self.hear_last_words();
                 self.lagging.is_empty()
