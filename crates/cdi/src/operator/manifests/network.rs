@@ -33,8 +33,10 @@ pub fn render(input: &Input) -> Vec<Value> {
         ("cdi-allow-cdi-api-webhook-server", &component("cdi-apiserver"), taken),
         ("cdi-allow-uploadproxy-communications", &component("cdi-uploadproxy"), uploads),
         // The upload proxy reads claims, and finds upload servers by name.
-        ("cdi-allow-uploadproxy-cluster-services", &component("cdi-uploadproxy"), cluster),
+        ("cdi-allow-uploadproxy-cluster-services", &component("cdi-uploadproxy"), cluster.clone()),
         ("cdi-allow-cdi-deployment-importer-metrics", &component("cdi-deployment"), progress),
+        // A policy that lets it out to importers closes every other way.
+        ("cdi-allow-cdi-deployment-cluster-services", &component("cdi-deployment"), cluster),
         // Registries are anywhere. Those who ask them are pods of crons, which may be in this namespace as in any other.
         ("cdi-allow-egress-from-poller", &polls, json!({ "egress": [{}] })),
     ]
@@ -62,6 +64,8 @@ fn policy(namespace: &str, name: &str, pods: &Value, rules: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::workloads;
     use super::*;
 
@@ -92,8 +96,22 @@ mod tests {
             (r#"["Ingress","Egress"]"#, "cdi-uploadproxy"),
             (r#"["Egress"]"#, "cdi-uploadproxy"),
             (r#"["Egress"]"#, "cdi-deployment"),
+            (r#"["Egress"]"#, "cdi-deployment"),
             (r#"["Egress"]"#, ""),
         ];
         assert_eq!(found, expect.map(|(types, pods)| (types.to_owned(), pods.to_owned())));
+
+        // Who is let out somewhere is let out to the API server and to DNS.
+        let leaves = |policy: &Value| policy["spec"]["egress"].is_array();
+        let port = |policy: &Value, port: u16| {
+            let rules = policy["spec"]["egress"].as_array().cloned().unwrap_or_default();
+            let open = |rule: &Value| rule["ports"].as_array().is_none_or(|ports| ports.contains(&tcp(port)));
+            rules.iter().any(|rule| rule["to"].is_null() && open(rule))
+        };
+        let policies = render(&input);
+        let out: BTreeSet<&str> = policies.iter().filter(|policy| leaves(policy)).flat_map(selected).collect();
+        let served: BTreeSet<&str> =
+            policies.iter().filter(|policy| port(policy, 6443) && port(policy, 53)).flat_map(selected).collect();
+        assert_eq!(out, served);
     }
 }
