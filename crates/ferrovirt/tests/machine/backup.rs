@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 
 use super::{MACHINE, ferrovirt, need_machine, succeeds};
 
-fn kubectl(config: &Path, words: &[&str]) -> Result<String, String> {
+pub(crate) fn kubectl(config: &Path, words: &[&str]) -> Result<String, String> {
     let output = Command::new("kubectl").arg("--kubeconfig").arg(config).args(words).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }

@@ -4,6 +4,7 @@
 //! It takes the addresses of an embedded cluster, so it runs by its name only, as root, and not beside a cluster.
 
 mod backup;
+mod deploy;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,149 @@
+//! A cluster that knows nothing of virtual machines gets the product by `kubectl` and `deploy/` alone, in the README's order,
+//! runs a machine with a disk, and is afterwards as it was.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::backup::kubectl;
+use super::{MACHINE, need_machine, run_installed, traces};
+
+const KERNEL_IMAGE: &str = "ferrovirt.local/guest-kernel:v0.1.0";
+/// Each operator before what it acts on.
+const INSTALL: [&str; 6] = [
+    "hostpath-operator.yaml",
+    "hostpath-cr.yaml",
+    "kubevirt-operator.yaml",
+    "kubevirt-cr.yaml",
+    "cdi-operator.yaml",
+    "cdi-cr.yaml",
+];
+
+/// The machines first, then each operator after what it acts on.
+const REMOVE: [&str; 6] = [
+    "kubevirt-cr.yaml",
+    "cdi-cr.yaml",
+    "hostpath-cr.yaml",
+    "cdi-operator.yaml",
+    "kubevirt-operator.yaml",
+    "hostpath-operator.yaml",
+];
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A cluster of which nothing is known but its kubeconfig.
+struct Cluster<'a>(&'a Path);
+
+impl Cluster<'_> {
+    #[track_caller]
+    fn run(&self, words: &[&str]) -> String {
+        kubectl(self.0, words).unwrap_or_else(|error| panic!("kubectl {words:?}: {error}"))
+    }
+
+    /// The names of the objects of a kind.
+    fn names(&self, kind: &str) -> Vec<String> {
+        self.run(&["get", kind, "-A", "-o", "name"]).lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the last object of a kind is gone.
+    #[track_caller]
+    fn loses(&self, kind: &str) {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if self.names(kind).is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        panic!("{:?} did not go", self.names(kind));
+    }
+
+    fn node(&self) -> Value {
+        serde_json::from_str(&self.run(&["get", "node", "node1", "-o", "json"])).unwrap()
+    }
+}
+
+/// What components write on a node's object.
+fn marks(node: &Value) -> BTreeMap<String, String> {
+    let all = ["labels", "annotations"].into_iter().filter_map(|kind| node["metadata"][kind].as_object()).flatten();
+    all.map(|(key, value)| (key.clone(), value.to_string())).filter(|(key, _)| key.contains("kubevirt.io")).collect()
+}
+
+fn machine() -> Value {
+    let kernel = json!({
+        "kernelArgs": "console=ttyS0 quiet mitigations=off",
+        "container": { "image": KERNEL_IMAGE, "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd" },
+    });
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": { "name": "first" },
+        "spec": {
+            "runStrategy": "Always",
+            "dataVolumeTemplates": [{ "metadata": { "name": "disk" }, "spec": {
+                "source": { "blank": {} }, "storage": { "resources": { "requests": { "storage": "16Mi" } } },
+            } }],
+            "template": { "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "domain": {
+                    "memory": { "guest": "192Mi" },
+                    "firmware": { "kernelBoot": kernel },
+                    "devices": { "disks": [{ "name": "disk", "disk": { "bus": "virtio" } }],
+                        "interfaces": [{ "name": "default", "masquerade": {} }] },
+                },
+                "networks": [{ "name": "default", "pod": {} }],
+                "volumes": [{ "name": "disk", "dataVolume": { "name": "disk" } }],
+            } },
+        },
+    })
+}
+
+#[test]
+fn manifests_alone_install_the_product_and_take_it_away() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    need_machine();
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path();
+    run_installed(state, &["images", "build"]);
+    let before = traces();
+    run_installed(state, &["up", "--cluster-only"]);
+    run_installed(state, &["images", "load"]);
+    let kubeconfig = state.join("kubeconfig");
+    let cluster = Cluster(&kubeconfig);
+    assert_eq!(marks(&cluster.node()), BTreeMap::new());
+    let definitions = cluster.names("crd");
+
+    for file in INSTALL {
+        cluster.run(&["apply", "-f", &format!("../../deploy/{file}")]);
+    }
+    for object in ["hostpathprovisioner/hostpath-provisioner", "kubevirt/kubevirt", "cdi/cdi"] {
+        cluster.run(&["-n", "kubevirt", "wait", object, "--for", "condition=Available", "--timeout", "300s"]);
+    }
+    let manifest = dir.path().join("vm.json");
+    std::fs::write(&manifest, machine().to_string()).unwrap();
+    cluster.run(&["apply", "-f", manifest.to_str().unwrap()]);
+    cluster.run(&["wait", "vm/first", "--for", "condition=Ready", "--timeout", "300s"]);
+    cluster.run(&["wait", "vmi/first", "--for", "condition=AgentConnected", "--timeout", "300s"]);
+    assert!(marks(&cluster.node()).contains_key("kubevirt.io/schedulable"));
+
+    for file in REMOVE {
+        if file == "hostpath-cr.yaml" {
+            cluster.loses("pv");
+        }
+        // What is in a namespace of the file may be gone with it before kubectl comes to it.
+        let file = format!("../../deploy/{file}");
+        cluster.run(&["delete", "--ignore-not-found", "-f", &file, "--timeout", "300s"]);
+    }
+    assert_eq!(marks(&cluster.node()), BTreeMap::new());
+    assert_eq!(cluster.names("crd"), definitions);
+    for kind in
+        ["clusterrole", "clusterrolebinding", "apiservice", "validatingwebhookconfiguration", "csr", "pv", "lease"]
+    {
+        let left: Vec<_> =
+            cluster.names(kind).into_iter().filter(|n| n.contains("kubevirt") || n.contains("virt-")).collect();
+        assert_eq!(left, Vec::<String>::new());
+    }
+
+    run_installed(state, &["down", "--purge"]);
+    assert_eq!(traces(), before);
+}
