@@ -31,6 +31,9 @@ finish() {
     exit $code
 }
 trap finish EXIT
+# Whoever is ended has not passed: without these, the trap above would see the status of the command before.
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 
 step "rules of the repository"
 # Of the same packages as below: of itself alone, cargo would build anew what they share. Examples are programs that tests start.
