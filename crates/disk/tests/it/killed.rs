@@ -52,7 +52,7 @@ struct Reader {
     journal: Option<Arc<(Place, Vec<u8>)>>,
 }
 
-/// A journal that is as it was for so long is not written any more.
+/// A journal that is as it was for so long, beside the time that the disk takes, is not written any more.
 const REST: Duration = Duration::from_millis(250);
 
 /// Where a test finds the journal.
@@ -62,6 +62,15 @@ enum Place {
 }
 
 impl Place {
+    /// Waits for the disk, as whoever writes the journal does before each entry.
+    fn sync(&self) {
+        let target = match self {
+            Self::File(path) => path.with_extension(""),
+            Self::Device(path) => path.clone(),
+        };
+        std::fs::File::open(target).unwrap().sync_all().unwrap();
+    }
+
     /// What the journal says, in whatever words.
     fn said(&self) -> Vec<u8> {
         match self {
@@ -92,16 +101,20 @@ impl Read for Reader {
     }
 }
 
-/// Waits until the journal tells of everything that is on its way: it is another than `before`, and stays as it is.
+/// Waits until the journal tells of everything that is on its way: it is another than `before`, and stays as it is while the disk
+/// is waited for twice. On a busy disk an entry takes longer than any time that could be named here.
 fn at_rest(place: &Place, before: &[u8]) {
     let late = Instant::now() + Duration::from_secs(60);
-    let (mut last, mut since) = (place.said(), Instant::now());
-    while (last == before || since.elapsed() < REST) && Instant::now() < late {
-        std::thread::park_timeout(Duration::from_millis(5));
-        let said = place.said();
-        if said != last {
-            (last, since) = (said, Instant::now());
+    let (mut last, mut same) = (place.said(), 0);
+    while (last == before || same < 2) && Instant::now() < late {
+        let since = Instant::now();
+        place.sync();
+        while since.elapsed() < REST {
+            std::thread::park_timeout(Duration::from_millis(5));
         }
+        let said = place.said();
+        same = if said == last { same + 1 } else { 0 };
+        last = said;
     }
 }
 
