@@ -77,7 +77,13 @@ fn bad_machines_are_refused_with_the_field() -> Result<()> {
         space,
         |vm| vm["spec"]["runStrategy"] = json!("Sometimes"),
         "The request is invalid: spec.runStrategy: Invalid RunStrategy (Sometimes): use one of Halted, Manual, Always, \
-         RerunOnFailure, Once, WaitAsReceiver",
+         RerunOnFailure, Once",
+    )?;
+    check(
+        space,
+        |vm| vm["spec"]["runStrategy"] = json!("WaitAsReceiver"),
+        "The request is invalid: spec.runStrategy: spec.runStrategy WaitAsReceiver cannot be used in this version: no machine is \
+         received from another cluster, and its guest would boot: use Halted, Manual, Always, RerunOnFailure or Once",
     )?;
     check(
         space,

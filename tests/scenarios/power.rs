@@ -38,6 +38,7 @@ fn pause_stops_the_guests_time() -> Result<()> {
         ensure!(reason["reason"] == "PausedByUser" && reason["message"] == "VMI was paused by user", "{reason}");
         ensure!(phase(&vmi) == "Running", "{vmi}");
         space.wait_for(SOON, "vm", NAME, "said Paused", |vm| word(vm) == "Paused" && holds(vm, "Paused"))?;
+        told(guest, "Paused", "VirtualMachineInstance paused")?;
         // Nobody is sent to a guest that does not answer.
         space.wait_for(SOON, "vmi", NAME, "was not Ready", |vmi| condition(vmi, "Ready")["status"] == "False")?;
         let refused = space.virtctl_refused(&["pause", "vmi", NAME])?;
@@ -49,6 +50,7 @@ fn pause_stops_the_guests_time() -> Result<()> {
         space.virtctl(&["unpause", "vm", NAME])?;
         space
             .wait_for(SOON, "vm", NAME, "ran again", |vm| word(vm) == "Running" && condition(vm, "Paused").is_null())?;
+        told(guest, "Unpaused", "VirtualMachineInstance unpaused")?;
         guest.wait_until_usable()?;
         let (after, passed) = (uptime(guest)?, wall.elapsed().as_secs_f64());
         let lived = after - before;
@@ -60,6 +62,13 @@ fn pause_stops_the_guests_time() -> Result<()> {
         ensure!(refused.contains("VMI is not paused"), "{refused}");
         Ok(())
     })
+}
+
+/// The event of what was done to the guest.
+fn told(guest: &Guest, reason: &str, message: &str) -> Result<()> {
+    let found = guest.space.event("VirtualMachineInstance", NAME, reason)?;
+    ensure!(found == message, "{reason}: {found}");
+    Ok(())
 }
 
 /// The guest boots again in the same QEMU, and so in the same instance.
@@ -80,11 +89,17 @@ fn boots_again(guest: &Guest, verb: &str) -> Result<()> {
 }
 
 fn soft_reboot_boots_the_guest_again() -> Result<()> {
-    with_guest(|guest| boots_again(guest, "soft-reboot"))
+    with_guest(|guest| {
+        boots_again(guest, "soft-reboot")?;
+        told(guest, "SoftRebooted", "VirtualMachineInstance soft rebooted")
+    })
 }
 
 fn reset_boots_the_guest_again() -> Result<()> {
-    with_guest(|guest| boots_again(guest, "reset"))
+    with_guest(|guest| {
+        boots_again(guest, "reset")?;
+        told(guest, "Reset", "VirtualMachineInstance reset")
+    })
 }
 
 fn restart_makes_a_new_instance() -> Result<()> {

@@ -4,6 +4,7 @@ mod generated;
 mod wire;
 
 pub mod quantity;
+pub mod unserved;
 
 /// Group `kubevirt.io`.
 pub mod kubevirt {

@@ -226,11 +226,12 @@ fn driver(spec: &DomainSpec, disk: &Disk, bus: Bus, resolved: &ResolvedDisk, thr
             (false, false) => "writethrough",
         },
     );
-    let io = disk
-        .io
-        .as_deref()
-        .filter(|io| !io.is_empty())
-        .or_else(|| (cache == "none" && (resolved.block || resolved.preallocated)).then_some("native"));
+    let io = match disk.io.as_deref() {
+        // QEMU's own default, which has no name in libvirt.
+        Some("default") => None,
+        Some(io) if !io.is_empty() => Some(io),
+        _ => (cache == "none" && (resolved.block || resolved.preallocated)).then_some("native"),
+    };
     let policy = disk.error_policy.as_deref().filter(|policy| !policy.is_empty()).unwrap_or("stop");
     let discard = (Device::of(disk) == Device::Disk && !resolved.readonly).then_some("unmap");
     let queues = (bus == Bus::Virtio && spec.devices.block_multi_queue == Some(true))
@@ -317,6 +318,22 @@ mod tests {
         check(json!({ "name": "a" }), false, "writethrough");
         check(json!({ "name": "a", "cache": "writeback" }), true, "writeback");
         check(json!({ "name": "a", "shareable": true }), false, "none");
+    }
+
+    #[test]
+    fn the_io_mode_default_is_left_to_qemu() {
+        #[track_caller]
+        fn check(io: Option<&str>, expect: Option<&str>) {
+            let disk = Disk { name: "a".to_owned(), io: io.map(str::to_owned), ..Disk::default() };
+            let resolved = ResolvedDisk { direct_io: true, block: true, ..ResolvedDisk::default() };
+            let spec = DomainSpec::default();
+            let found = driver(&spec, &disk, Bus::Virtio, &resolved, &IoThreads::of(&spec)).render();
+            let named = ["native", "threads", "default"].into_iter().find(|io| found.contains(&format!(" io='{io}'")));
+            assert_eq!(named, expect, "{found}");
+        }
+        check(None, Some("native"));
+        check(Some("threads"), Some("threads"));
+        check(Some("default"), None);
     }
 
     #[test]

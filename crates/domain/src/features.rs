@@ -47,6 +47,22 @@ pub(crate) fn element(spec: &DomainSpec, environment: &Environment) -> Element {
     element
 }
 
+/// What `spec` asks for that only KVM can do, by its fields: an emulated guest is defined without.
+pub fn features_of_kvm(spec: &DomainSpec) -> Vec<&'static str> {
+    let features = spec.features.clone().unwrap_or_default();
+    let timers = spec.clock.as_ref().and_then(|clock| clock.timer.as_ref());
+    let passthrough = features.hyperv_passthrough.is_some_and(|pass| pass.enabled == Some(true));
+    let asked = [
+        ("features.hyperv", features.hyperv.is_some()),
+        ("features.hypervPassthrough", passthrough),
+        ("features.kvm", features.kvm.is_some()),
+        ("features.pvspinlock", features.pvspinlock.is_some()),
+        ("clock.timer.hyperv", timers.is_some_and(|timers| timers.hyperv.is_some())),
+        ("clock.timer.kvm", timers.is_some_and(|timers| timers.kvm.is_some())),
+    ];
+    asked.into_iter().filter(|(_, asked)| *asked).map(|(field, _)| field).collect()
+}
+
 fn enlightenments(hyperv: &FeatureHyperv) -> Element {
     let mut element = Element::new("hyperv");
     let states: [(&'static str, &Option<FeatureState>); 10] = [
@@ -94,4 +110,21 @@ fn enlightenments(hyperv: &FeatureHyperv) -> Element {
         );
     }
     element
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn features_that_an_emulated_guest_lacks_are_named() {
+        let asked = json!({
+            "features": { "acpi": {}, "hyperv": { "relaxed": {} }, "pvspinlock": {}, "hypervPassthrough": {} },
+            "clock": { "timer": { "kvm": {}, "rtc": {} } },
+        });
+        let named = features_of_kvm(&serde_json::from_value(asked).unwrap());
+        assert_eq!(named, ["features.hyperv", "features.pvspinlock", "clock.timer.kvm"]);
+    }
 }

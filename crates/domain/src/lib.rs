@@ -33,6 +33,7 @@ pub use environment::{
     Backing, Environment, FirmwareFiles, Format, Paths, PluggedInterface, ResolvedDisk, ResolvedKernel, Smbios,
 };
 pub use facts::{DeviceKind, FailedDisk, GuestFacts, GuestInterface, LiveDevice};
+pub use features::features_of_kvm;
 pub use live::{LiveDomain, ReadError};
 pub use memory_dump::MemoryDump;
 pub use migratable::{Host, Migratability, Obstacle, migratability};

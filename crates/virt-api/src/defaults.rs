@@ -9,6 +9,7 @@ use api::kubevirt::{
 use kit::admission::{Request, Verdict};
 use serde_json::{Map, Value, json};
 
+use crate::hyperv;
 use crate::validate::Rules;
 
 /// What the administrator's configuration says about defaults.
@@ -151,6 +152,7 @@ pub fn instance(mut vmi: Value, defaults: &Defaults, now: &str) -> Value {
     let firmware = object(domain, "firmware");
     default(firmware, "uuid", json!(random()));
     default(firmware, "serial", json!(random()));
+    hyperv::complete(domain);
     cpu(domain, defaults);
     memory(domain);
     vmi

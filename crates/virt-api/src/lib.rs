@@ -10,6 +10,7 @@ mod copies;
 pub mod defaults;
 pub mod discovery;
 mod eviction;
+mod hyperv;
 mod migration;
 mod networks;
 mod openapi;

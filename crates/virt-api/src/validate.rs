@@ -28,6 +28,7 @@ use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
 
 use crate::defaults::written;
+use crate::hyperv;
 
 /// What the administrator's configuration allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +114,7 @@ pub fn instance_spec(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rule
     hardware::check(path, spec, &mut causes);
     networks::check(path, spec, rules, &mut causes);
     access::check(path, spec, &mut causes);
+    causes.extend(hyperv::causes(path, spec));
     unserved::check(path, spec, &mut causes);
     causes
 }
@@ -143,11 +145,12 @@ pub fn vmi_create(request: &Request, rules: &Rules) -> Verdict {
         Err(causes) => return Verdict::Invalid(causes),
     };
     let mut causes = instance_spec("spec", &vmi.spec, rules);
+    unserved::check_metadata(&vmi, &mut causes);
     causes.extend(reserved(&request.object, &Value::Null, request, rules));
     if !causes.is_empty() {
         return Verdict::Invalid(causes);
     }
-    let mut warnings = unserved::remarks("spec", &vmi.spec);
+    let mut warnings = unserved::instance_remarks(&vmi);
     warnings.extend(eviction::remarks("spec", Some(&vmi.metadata), &vmi.spec, rules));
     Verdict::Allow { warnings }
 }

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use kit::store::Key;
+use kube::Resource;
 use rpc::launcher::{BackupRequest, CheckpointRequest, Empty, FreezeRequest, ScreenshotRequest};
 use serde::Deserialize;
 use serde_json::Value;
@@ -89,7 +90,22 @@ impl Shared {
             Refusal(StatusCode::NOT_FOUND, text)
         })
     }
+
+    /// Records the event of what was done to a guest of this node.
+    fn tell(&self, (namespace, name): &(String, String), (reason, message): Done) {
+        if let Some(vmi) = self.context.vmis.get(&Key::new(namespace, name)) {
+            self.context.recorder.normal(&vmi.object_ref(&()), reason, message);
+        }
+    }
 }
+
+/// The event of what was done to a guest: its reason and message, as in KubeVirt.
+type Done = (&'static str, &'static str);
+
+const PAUSED: Done = ("Paused", "VirtualMachineInstance paused");
+const UNPAUSED: Done = ("Unpaused", "VirtualMachineInstance unpaused");
+const RESET: Done = ("Reset", "VirtualMachineInstance reset");
+const SOFT_REBOOTED: Done = ("SoftRebooted", "VirtualMachineInstance soft rebooted");
 
 type Vmi = Path<(String, String)>;
 
@@ -120,21 +136,25 @@ async fn filesystems(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<Res
 
 async fn pause(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
     answer(CALL, shared.launcher(&vmi)?.client.pause(call(Empty {}))).await?;
+    shared.tell(&vmi, PAUSED);
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn unpause(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
     answer(CALL, shared.launcher(&vmi)?.client.unpause(call(Empty {}))).await?;
+    shared.tell(&vmi, UNPAUSED);
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn reset(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
     answer(CALL, shared.launcher(&vmi)?.client.reset(call(Empty {}))).await?;
+    shared.tell(&vmi, RESET);
     Ok(StatusCode::ACCEPTED)
 }
 
 async fn soft_reboot(State(shared): State<Shared>, Path(vmi): Vmi) -> Result<StatusCode, Refusal> {
     answer(CALL, shared.launcher(&vmi)?.client.soft_reboot(call(Empty {}))).await?;
+    shared.tell(&vmi, SOFT_REBOOTED);
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod crds;
+pub mod kinds;
 pub mod policies;
 pub mod rbac;
 pub mod workloads;
@@ -67,6 +68,7 @@ pub fn render(input: &Input) -> Vec<Value> {
     out.extend(workloads::render(input));
     out.extend(admission::render(input));
     out.extend(policies::render(input));
+    out.extend(kinds::render());
     for manifest in &mut out {
         merge_labels(manifest, labels(input));
     }

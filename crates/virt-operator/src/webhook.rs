@@ -83,8 +83,7 @@ fn create(request: &Request, held: &[Key]) -> Verdict {
 fn update(request: &Request) -> Verdict {
     let causes = causes(&request.object);
     if causes.is_empty() {
-        let mut warnings = migrations::warnings(&request.object);
-        warnings.extend(tls::warnings(&request.object));
+        let mut warnings = tls::warnings(&request.object);
         warnings.extend(configuration::warnings(&request.object));
         return Verdict::Allow { warnings };
     }

@@ -84,8 +84,6 @@ pub mod annotation {
     pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
     pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
     pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";
-    pub const KEEP_LAUNCHER_ALIVE: &str = "kubevirt.io/keep-launcher-alive-after-failure";
-    pub const PLACE_PCI_DEVICES_ON_ROOT: &str = "kubevirt.io/placePCIDevicesOnRootComplex";
     pub const FREE_PAGE_REPORTING_DISABLED: &str = "kubevirt.io/free-page-reporting-disabled";
     /// On a VMI: its bridged guest may be moved, though the pod's address changes.
     pub const ALLOW_POD_BRIDGE_MIGRATION: &str = "kubevirt.io/allow-pod-bridge-network-live-migration";
@@ -172,8 +170,8 @@ pub mod abort_status {
 /// Condition types of VirtualMachineInstance and VirtualMachine.
 pub mod condition {
     pub const READY: &str = "Ready";
-    /// Ours: the guest's processor is translated in software, and why.
-    pub const EMULATED: &str = "Emulated";
+    /// The guest's processor is translated in software, and why.
+    pub const SOFTWARE_EMULATION: &str = "SoftwareEmulation";
     pub const AGENT_CONNECTED: &str = "AgentConnected";
     pub const ACCESS_CREDENTIALS_SYNCHRONIZED: &str = "AccessCredentialsSynchronized";
     pub const LIVE_MIGRATABLE: &str = "LiveMigratable";

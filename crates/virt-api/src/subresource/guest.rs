@@ -82,6 +82,16 @@ async fn ready(context: &Context, object: &Object, subresource: &str) -> Result<
     Ok(vmi.status.and_then(|status| status.node_name).unwrap_or_default())
 }
 
+/// Why no picture is taken of a screen whose cursor is to be moved before.
+fn moved_cursor(query: &str) -> Option<Refusal> {
+    query.split('&').any(|option| option == "moveCursor=true").then(|| {
+        Refusal::bad_request(
+            "moveCursor true cannot be used in this version: the cursor is not moved: leave it out, and wake the screen with a \
+             key by VNC",
+        )
+    })
+}
+
 /// GET: the answer is passed on, bounded.
 pub(super) async fn read(
     context: &Context,
@@ -89,6 +99,9 @@ pub(super) async fn read(
     subresource: &str,
     query: Option<&str>,
 ) -> Result<Response, Refusal> {
+    if let Some(refusal) = query.and_then(moved_cursor) {
+        return Err(refusal);
+    }
     let node = ready(context, object, subresource).await?;
     let mut path = path(object, subresource);
     if let Some(query) = query {
@@ -194,6 +207,14 @@ mod tests {
         json!({ "status": {
             "phase": "Running", "nodeName": "n", "conditions": [{ "type": condition, "status": "True" }],
         } })
+    }
+
+    #[test]
+    fn a_cursor_that_is_to_be_moved_is_refused() {
+        let code = |query: &str| moved_cursor(query).map(|refusal| refusal.code.as_u16());
+        assert_eq!(code("moveCursor=true"), Some(400));
+        assert_eq!(code("moveCursor=false"), None);
+        assert_eq!(code(""), None);
     }
 
     #[test]

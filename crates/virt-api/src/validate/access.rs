@@ -3,7 +3,7 @@
 use api::kubevirt::v1::VirtualMachineInstanceSpec;
 use kit::admission::Cause;
 
-use super::{invalid, unserved};
+use super::invalid;
 
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     let no_cloud = spec.volumes.iter().any(|volume| volume.cloud_init_no_cloud.is_some());
@@ -38,14 +38,6 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut 
                 let message = format!("{field} must have exactly one propagationMethod set");
                 causes.push(invalid(place.clone(), message));
             }
-            if way.qemu_guest_agent.is_some() {
-                let why = "use noCloud: {} or configDrive: {} with a cloud-init volume";
-                causes.push(unserved(format!("{place}.qemuGuestAgent"), why));
-            }
-        }
-        if credential.user_password.is_some() {
-            let why = "set the password with userData of a cloud-init volume";
-            causes.push(unserved(format!("{field}.userPassword"), why));
         }
     }
 }

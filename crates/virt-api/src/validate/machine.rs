@@ -5,13 +5,12 @@ use kit::admission::Cause;
 
 use super::{REQUIRED, Rules, eviction, instance_spec, invalid, required, templates, unserved};
 
-const STRATEGIES: [&str; 6] = [
+const STRATEGIES: [&str; 5] = [
     run_strategy::HALTED,
     run_strategy::MANUAL,
     run_strategy::ALWAYS,
     run_strategy::RERUN_ON_FAILURE,
     run_strategy::ONCE,
-    run_strategy::WAIT_AS_RECEIVER,
 ];
 
 pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
@@ -26,18 +25,15 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
         )),
         (None, None) => causes
             .push(invalid("spec.running".to_owned(), "One of Running or RunStrategy must be specified".to_owned())),
-        (Some(strategy), None) if !STRATEGIES.contains(&strategy) => causes.push(invalid(
-            "spec.runStrategy".to_owned(),
-            format!("Invalid RunStrategy ({strategy}): use one of {}", STRATEGIES.join(", ")),
-        )),
+        (Some(strategy), None) if !STRATEGIES.contains(&strategy) && strategy != run_strategy::WAIT_AS_RECEIVER => {
+            causes.push(invalid(
+                "spec.runStrategy".to_owned(),
+                format!("Invalid RunStrategy ({strategy}): use one of {}", STRATEGIES.join(", ")),
+            ))
+        }
         _ => {}
     }
-    for field in ["instancetype", "preference"] {
-        let named = if field == "instancetype" { vm.spec.instancetype.is_some() } else { vm.spec.preference.is_some() };
-        if named {
-            causes.push(unserved(format!("spec.{field}"), "write its values into spec.template instead"));
-        }
-    }
+    unserved::check_machine(vm, &mut causes);
     templates::check(vm, &mut causes);
     match &vm.spec.template.spec {
         Some(spec) => {
@@ -56,9 +52,8 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
 
 /// What the user should know of a VM that is as good as it stands.
 pub(super) fn remarks(vm: &VirtualMachine, rules: &Rules) -> Vec<String> {
-    let spec = vm.spec.template.spec.as_ref();
-    let mut remarks = spec.map(|spec| unserved::remarks("spec.template.spec", spec)).unwrap_or_default();
-    if let Some(spec) = spec {
+    let mut remarks = unserved::machine_remarks(vm);
+    if let Some(spec) = &vm.spec.template.spec {
         let metadata = vm.spec.template.metadata.as_ref();
         remarks.extend(eviction::remarks("spec.template.spec", metadata, spec, rules));
     }

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use api::kubevirt::v1::{Interface, MultusNetwork, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
-use super::{Rules, duplicate, invalid, names, required, unserved};
+use super::{Rules, duplicate, invalid, names, required};
 use crate::defaults::written;
 
 const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
@@ -22,6 +22,7 @@ pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules
         }
         match (network.pod.is_some(), network.multus.is_some()) {
             (true, true) => causes.push(invalid(field.clone(), "should have only one network type".to_owned())),
+            (false, false) if network.resource_claim.is_some() => {}
             (false, false) => causes.push(required(
                 field.clone(),
                 "should have a network type: pod: {} is the pod's own network".to_owned(),
@@ -87,10 +88,6 @@ fn secondary(field: &str, multus: &MultusNetwork, causes: &mut Vec<Cause>) {
         );
         causes.push(invalid(place, message));
     }
-    if multus.default == Some(true) {
-        let why = "the pod's own network is the cluster's: use pod: {} for it, and multus for networks beside it";
-        causes.push(unserved(format!("{field}.multus.default"), why));
-    }
 }
 
 fn one(
@@ -127,20 +124,13 @@ fn one(
         return;
     };
     let bindings = [interface.bridge.is_some(), interface.masquerade.is_some()].iter().filter(|set| **set).count();
-    let mut other = false;
-    for (name, set) in [
-        ("sriov", interface.sriov.is_some()),
-        ("macvtap", interface.macvtap.is_some()),
-        ("passt", interface.passt.is_some()),
-        ("passtBinding", interface.passt_binding.is_some()),
-        ("slirp", interface.slirp.is_some()),
-        ("binding", interface.binding.is_some()),
-    ] {
-        other |= set;
-        if set {
-            causes.push(unserved(format!("{field}.{name}"), "use masquerade: {} or bridge: {}"));
-        }
-    }
+    // Each of them is refused by the table of what is not served.
+    let other = interface.sriov.is_some()
+        || interface.macvtap.is_some()
+        || interface.passt.is_some()
+        || interface.passt_binding.is_some()
+        || interface.slirp.is_some()
+        || interface.binding.is_some();
     if bindings == 0 && !other {
         let message = format!("{field} should have a binding method: masquerade: {{}} or bridge: {{}}");
         causes.push(required(field.clone(), message));

@@ -138,7 +138,7 @@ fn run_strategies() {
         json!("Sometimes"),
         &[(
             "spec.runStrategy",
-            "Invalid RunStrategy (Sometimes): use one of Halted, Manual, Always, RerunOnFailure, Once, WaitAsReceiver",
+            "Invalid RunStrategy (Sometimes): use one of Halted, Manual, Always, RerunOnFailure, Once",
         )],
     );
 }
@@ -436,7 +436,8 @@ fn nothing_is_silently_left_out() {
         &format!("{SPEC}/volumes/0"),
         json!({ "name": "root", "hostDisk": { "path": "/disk.img", "type": "Disk" } }),
         "spec.template.spec.volumes[0].hostDisk",
-        &format!("use one of {}", volumes::SOURCES.join(", ")),
+        "use one of cloudInitConfigDrive, cloudInitNoCloud, configMap, containerDisk, dataVolume, downwardAPI, emptyDisk, \
+         ephemeral, memoryDump, persistentVolumeClaim, secret, serviceAccount, sysprep",
     );
     let mut template = good()["template"]["spec"].clone();
     template["networks"] = json!([{ "name": "default", "multus": { "networkName": "net", "default": true } }]);
@@ -446,6 +447,101 @@ fn nothing_is_silently_left_out() {
     let why = "write its values into spec.template instead";
     kept("/preference", json!({ "name": "linux" }), "spec.preference", why);
     kept("/instancetype", json!({ "name": "small" }), "spec.instancetype", why);
+}
+
+/// Sets `pointer` of a good machine to `value`, and expects the machine and an instance of it to be refused with one sentence.
+#[track_caller]
+fn refused(pointer: &str, value: Value, field: &str, why: &str) {
+    let message = |field: &str| format!("{field} cannot be used in this version: {why}");
+    let place = format!("spec.template.spec.{field}");
+    let path = place.split(' ').next().unwrap();
+    check(&format!("{SPEC}/{pointer}"), value.clone(), &[(path, &message(&place))]);
+    let mut spec = good()["template"]["spec"].clone();
+    let (parent, key) = pointer.rsplit_once('/').map_or((String::new(), pointer), |(at, key)| (format!("/{at}"), key));
+    spec.pointer_mut(&parent).unwrap()[key] = value;
+    let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
+    let verdict = vmi_create(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let place = format!("spec.{field}");
+    let path = place.split(' ').next().unwrap().to_owned();
+    assert_eq!(verdict, Verdict::Invalid(vec![unsupported(path, message(&place))]));
+}
+
+#[test]
+fn what_a_guest_would_not_start_with_or_run_without_is_refused_at_once() {
+    refused(
+        "domain/memory",
+        json!({ "guest": "256Mi", "hugepages": { "pageSize": "2Mi" } }),
+        "domain.memory.hugepages",
+        "launcher pods have no huge pages: remove it, and set domain.memory.guest",
+    );
+    let block =
+        json!([{ "name": "root", "disk": { "bus": "virtio" }, "blockSize": { "matchVolume": { "enabled": true } } }]);
+    refused(
+        "domain/devices/disks",
+        block,
+        "domain.devices.disks[0].blockSize.matchVolume",
+        "the block size of a volume is not looked up: write it into blockSize.custom",
+    );
+    refused(
+        "domain/devices/watchdog",
+        json!({ "name": "dog", "diag288": { "action": "reset" } }),
+        "domain.devices.watchdog.diag288",
+        "it is a device of s390x, and guests are x86-64: use i6300esb",
+    );
+    refused(
+        "domain/features",
+        json!({ "apic": { "enabled": false } }),
+        "domain.features.apic.enabled false",
+        "every machine type has an APIC: remove it",
+    );
+    refused(
+        "resourceClaims",
+        json!([{ "name": "gpu", "resourceClaimName": "gpu" }]),
+        "resourceClaims",
+        "launcher pods claim no devices: remove it",
+    );
+    let features = format!("{SPEC}/domain/features");
+    check(&features, json!({ "apic": { "enabled": true, "endOfInterrupt": true } }), &[]);
+    let unmatched = json!([{ "name": "root", "disk": {}, "blockSize": { "matchVolume": { "enabled": false } } }]);
+    check(&format!("{SPEC}/domain/devices/disks"), unmatched, &[]);
+    check(
+        "/runStrategy",
+        json!("WaitAsReceiver"),
+        &[(
+            "spec.runStrategy",
+            "spec.runStrategy WaitAsReceiver cannot be used in this version: no machine is received from another cluster, \
+             and its guest would boot: use Halted, Manual, Always, RerunOnFailure or Once",
+        )],
+    );
+    let hyperv = json!({ "hyperv": { "synic": {}, "vpindex": { "enabled": false } } });
+    let field = "spec.template.spec.domain.features.hyperv";
+    let said = format!(
+        "'{field}.synic' requires '{field}.vpindex', which was disabled: enable it, or leave it out, and it is enabled"
+    );
+    check(&features, hyperv, &[(&format!("{field}.synic"), &said)]);
+}
+
+#[test]
+fn annotations_without_effect_are_refused_where_the_guest_would_lack_something() {
+    let annotated = |metadata: Value| {
+        let mut spec = good();
+        spec["template"]["metadata"] = metadata;
+        let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
+        vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules())
+    };
+    let key = "hooks.kubevirt.io/hookSidecars";
+    let field = format!("spec.template.metadata.annotations[{key}]");
+    let said = format!(
+        "{field} cannot be used in this version: no hook changes the guest's definition: remove it if the guest may run without"
+    );
+    let verdict = annotated(json!({ "annotations": { key: "[{}]" } }));
+    assert_eq!(verdict, Verdict::Invalid(vec![unsupported(field, said)]));
+    let told = "spec.template.metadata.labels[logVerbosity] is not acted on in this version: how much a launcher logs cannot \
+                be set for one guest";
+    assert_eq!(
+        annotated(json!({ "labels": { "logVerbosity": "4" } })),
+        Verdict::Allow { warnings: vec![told.to_owned()] }
+    );
 }
 
 #[test]

@@ -11,27 +11,10 @@ use k8s_openapi::api::core::v1::LocalObjectReference;
 use kit::admission::Cause;
 use serde_json::Value;
 
-use super::{invalid, names, required, unserved};
+use super::{invalid, names, required};
 
 /// What fits into the object itself; more belongs into a Secret.
 const CLOUD_INIT: usize = 2048;
-
-/// Sources that this version can use.
-pub(super) const SOURCES: [&str; 13] = [
-    "cloudInitConfigDrive",
-    "cloudInitNoCloud",
-    "configMap",
-    "containerDisk",
-    "dataVolume",
-    "downwardAPI",
-    "emptyDisk",
-    "ephemeral",
-    "memoryDump",
-    "persistentVolumeClaim",
-    "secret",
-    "serviceAccount",
-    "sysprep",
-];
 
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     let base = format!("{path}.volumes");
@@ -87,22 +70,11 @@ fn matched(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause
 
 fn source(field: &str, volume: &Volume, causes: &mut Vec<Cause>) {
     let fields = serde_json::to_value(volume).unwrap_or_default();
-    let set: Vec<&str> = fields
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(key, value)| *key != "name" && !value.is_null())
-        .map(|(key, _)| key.as_str())
-        .collect();
-    match set.as_slice() {
-        [one] if !SOURCES.contains(one) => {
-            causes.push(unserved(format!("{field}.{one}"), &format!("use one of {}", SOURCES.join(", "))));
-        }
-        [_] => {}
-        _ => {
-            causes.push(invalid(field.to_owned(), format!("{field} must have exactly one source type set")));
-            return;
-        }
+    let sources = fields.as_object().into_iter().flatten();
+    let set: Vec<_> = sources.filter(|(key, value)| *key != "name" && !value.is_null()).collect();
+    if set.len() != 1 {
+        causes.push(invalid(field.to_owned(), format!("{field} must have exactly one source type set")));
+        return;
     }
     if let Some(disk) = &volume.container_disk {
         if disk.image.trim().is_empty() {

@@ -179,10 +179,14 @@ fn conditions(
         let list = &mut status.conditions;
         match &seen.emulation {
             Some(why) => {
-                let message = format!("the guest is emulated, which is slow: {why}");
-                set(list, condition::EMULATED, "True", Some("KVMNotUsable"), Some(&message), &now);
+                let mut message = format!("the guest is emulated, which is slow: {why}");
+                let left_out = domain::features_of_kvm(&vmi.spec.domain);
+                if !left_out.is_empty() {
+                    message = format!("{message}; the guest has no {}", left_out.join(", "));
+                }
+                set(list, condition::SOFTWARE_EMULATION, "True", Some("KVMNotUsable"), Some(&message), &now);
             }
-            None => remove(list, condition::EMULATED),
+            None => remove(list, condition::SOFTWARE_EMULATION),
         }
     }
 }

@@ -1,89 +1,13 @@
 //! What the KubeVirt object configures beyond certificates, placement, TLS and migrations: what makes no sense is refused, and
 //! a warning names what is not acted on. Pure.
 
+use api::unserved::{self, Answer, FEATURE_GATES, Found, KUBEVIRT, KUBEVIRT_ANNOTATIONS};
 use kit::admission::Cause;
 use serde_json::Value;
 
 const PATH: &str = "spec.configuration";
-/// The feature gates that something asks for.
-const GATES: [&str; 3] = ["IncrementalBackup", "MigrationDowntimeTuning", "MigrationStallDetection"];
-
-const RATES: &str = "requests are not limited by rate in clients";
-const MONITORS: &str = "no ServiceMonitor and no PrometheusRule are made";
-const LABELS: &str = "the labels of what is deployed are fixed";
-const ONE: &str = "guests have the processor's architecture of their nodes, x86-64";
-const FIRMWARE: &str = "the firmware is that of the launcher's image";
-const DEVICES: &str = "devices of the host are not handed to guests";
-const LIVE: &str = "processors and memory of a running guest cannot be changed";
-
-/// What is not acted on, and why. A path ends where all beneath it shares the reason.
-const UNSERVED: [(&str, &str); 44] = [
-    ("spec.monitorAccount", MONITORS),
-    ("spec.monitorNamespace", MONITORS),
-    ("spec.serviceMonitorNamespace", MONITORS),
-    ("spec.productComponent", LABELS),
-    ("spec.productName", LABELS),
-    ("spec.productVersion", LABELS),
-    ("spec.synchronizationPort", "there is no synchronization between clusters"),
-    ("spec.workloads.replicas", "virt-handler runs on every node that spec.workloads.nodePlacement selects"),
-    ("spec.configuration.apiConfiguration", RATES),
-    ("spec.configuration.controllerConfiguration", RATES),
-    ("spec.configuration.handlerConfiguration", RATES),
-    ("spec.configuration.webhookConfiguration", RATES),
-    ("spec.configuration.architectureConfiguration.amd64.ovmfPath", FIRMWARE),
-    ("spec.configuration.architectureConfiguration.arm64", ONE),
-    ("spec.configuration.architectureConfiguration.ppc64le", ONE),
-    ("spec.configuration.architectureConfiguration.s390x", ONE),
-    ("spec.configuration.ovmfPath", FIRMWARE),
-    ("spec.configuration.commonInstancetypesDeployment", "no common instance types are deployed"),
-    ("spec.configuration.confidentialCompute", "guests are not measured"),
-    ("spec.configuration.developerConfiguration.clusterProfiler", "components have no profiler"),
-    (
-        "spec.configuration.developerConfiguration.diskVerification",
-        "images are judged by their headers, in little memory",
-    ),
-    (
-        "spec.configuration.developerConfiguration.logVerbosity",
-        "how much a component logs is set by FERROVIRT_LOG in its environment: see customizeComponents.patches",
-    ),
-    ("spec.configuration.developerConfiguration.minimumClusterTSCFrequency", "the frequency of each node is taken"),
-    ("spec.configuration.hypervisors", "guests run on KVM, or are emulated"),
-    ("spec.configuration.instancetype", "instance types are not served"),
-    ("spec.configuration.ksmConfiguration", "KSM of the nodes is left as it is"),
-    ("spec.configuration.liveUpdateConfiguration", LIVE),
-    ("spec.configuration.vmRolloutStrategy", LIVE),
-    ("spec.configuration.mediatedDevicesConfiguration", DEVICES),
-    ("spec.configuration.permittedHostDevices", DEVICES),
-    ("spec.configuration.memBalloonStatsPeriod", "the figures of guests' memory are taken every 10 s"),
-    ("spec.configuration.minCPUModel", "it has no effect in the API either"),
-    ("spec.configuration.network.binding", "network binding plugins are not served"),
-    ("spec.configuration.network.permitSlirpInterface", "slirp is not served"),
-    ("spec.configuration.persistentReservationConfiguration", "there is no helper for persistent reservations"),
-    ("spec.configuration.roleAggregationStrategy", "the roles are always aggregated to admin, edit and view"),
-    ("spec.configuration.seccompConfiguration", "launcher pods have the container runtime's profile"),
-    ("spec.configuration.selinuxLauncherType", "launcher pods are given no SELinux type of their own"),
-    ("spec.configuration.supportContainerResources", "containers beside a guest request what was measured"),
-    ("spec.configuration.supportedGuestAgentVersions", "every version of the guest agent is asked"),
-    ("spec.configuration.virtTemplateDeployment", "templates are served without a deployment of their own"),
-    ("spec.configuration.virtualMachineInstancesPerNode", "each node offers 1000 of each device"),
-    ("spec.configuration.architectureConfiguration.defaultArchitecture", ONE),
-    ("spec.configuration.developerConfiguration.disabledFeatureGates", "what a gate guards cannot be switched off"),
-];
-
 fn at<'a>(kubevirt: &'a Value, path: &str) -> &'a Value {
     kubevirt.pointer(&format!("/{}", path.replace('.', "/"))).unwrap_or(&Value::Null)
-}
-
-/// Whether something is said: clients send empty objects for what they leave out.
-fn is_said(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(said) => *said,
-        Value::Number(_) => true,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(fields) => fields.values().any(is_said),
-    }
 }
 
 fn gates<'a>(kubevirt: &'a Value, field: &str) -> Vec<&'a str> {
@@ -93,10 +17,10 @@ fn gates<'a>(kubevirt: &'a Value, field: &str) -> Vec<&'a str> {
 
 /// What is said and not acted on.
 pub(super) fn warnings(kubevirt: &Value) -> Vec<String> {
-    let unserved = UNSERVED.iter().filter(|(path, _)| is_said(at(kubevirt, path)));
     let mut warnings: Vec<String> =
-        unserved.map(|(path, why)| format!("{path} is not acted on in this version: {why}")).collect();
-    let idle: Vec<&str> = gates(kubevirt, "featureGates").into_iter().filter(|gate| !GATES.contains(gate)).collect();
+        found(kubevirt).filter(|one| one.answer == Answer::Warned).map(|one| one.message).collect();
+    let idle: Vec<&str> =
+        gates(kubevirt, "featureGates").into_iter().filter(|gate| !FEATURE_GATES.contains(gate)).collect();
     if !idle.is_empty() {
         warnings.push(format!(
             "{PATH}.developerConfiguration.featureGates: {} changes nothing in this version: what is served needs no gate, and \
@@ -107,12 +31,21 @@ pub(super) fn warnings(kubevirt: &Value) -> Vec<String> {
     warnings
 }
 
+fn found(kubevirt: &Value) -> impl Iterator<Item = Found> {
+    let annotations =
+        unserved::keys(KUBEVIRT_ANNOTATIONS, &kubevirt["metadata"]["annotations"], "metadata.annotations");
+    unserved::found(KUBEVIRT, kubevirt, "").into_iter().chain(annotations)
+}
+
 /// What makes no sense.
 pub(super) fn causes(kubevirt: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut refuse = |field: String, message: String| {
         causes.push(Cause { reason: "FieldValueInvalid", field, message });
     };
+    for refused in found(kubevirt).filter(|one| one.answer != Answer::Warned) {
+        refuse(refused.field, refused.message);
+    }
     let ratio = format!("{PATH}.additionalGuestMemoryOverheadRatio");
     if let Some(text) = at(kubevirt, &ratio).as_str().filter(|text| !text.is_empty()) {
         match text.parse::<f64>() {
@@ -154,7 +87,8 @@ pub(super) fn causes(kubevirt: &Value) -> Vec<Cause> {
             refuse(path.clone(), format!("{path} is {number}: must be {rule}"));
         }
     }
-    let words: [(&str, &[&str]); 4] = [
+    let words: [(&str, &[&str]); 5] = [
+        ("spec.configuration.roleAggregationStrategy", &["AggregateToDefault", "Manual"]),
         ("spec.configuration.evictionStrategy", &["None", "LiveMigrate", "LiveMigrateIfPossible", "External"]),
         ("spec.imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
         ("spec.configuration.imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
@@ -196,22 +130,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_is_in_the_schema() {
-        let schema: Value =
-            serde_json::from_str(&std::fs::read_to_string("../../xtask/data/kubevirt-openapi.json").unwrap()).unwrap();
-        let definitions = &schema["definitions"];
-        for (path, _) in UNSERVED {
-            let mut at = &definitions["v1.KubeVirtSpec"];
-            for field in path.split('.').skip(1) {
-                let found = &at["properties"][field];
-                assert!(!found.is_null(), "{path}: no {field}");
-                let reference = found["$ref"].as_str().or_else(|| found["allOf"][0]["$ref"].as_str());
-                at = reference.map_or(found, |name| &definitions[name.trim_start_matches("#/definitions/")]);
-            }
-        }
-    }
-
-    #[test]
     fn what_is_not_acted_on_is_said() {
         let told = |spec: Value| warnings(&json!({ "spec": spec }));
         assert_eq!(
@@ -225,6 +143,16 @@ mod tests {
             json!({ "configuration": { "developerConfiguration": { "featureGates": ["IncrementalBackup", "VSOCK"] } } }),
         );
         assert!(gates[0].contains(": VSOCK changes nothing"), "{gates:?}");
+        let level = "spec.configuration.migrations.matchSELinuxLevelOnMigration is not acted on in this version: \
+                     launcher pods are given no SELinux level of their own";
+        let migrations = |said: Value| told(json!({ "configuration": { "migrations": said } }));
+        assert_eq!(migrations(json!({ "matchSELinuxLevelOnMigration": true })), [level]);
+        assert_eq!(migrations(json!({ "allowPostCopy": true, "network": "fast" })), [""; 0]);
+        let annotated =
+            json!({ "metadata": { "annotations": { "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity": "" } } });
+        let parity = "metadata.annotations[alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity] is not acted on in this \
+                      version: virtual CPUs are not pinned";
+        assert_eq!(warnings(&annotated), [parity]);
     }
 
     #[test]
@@ -240,6 +168,13 @@ mod tests {
             }
         }
         check(json!({}), &[]);
+        let roles = |text: &str| json!({ "configuration": { "roleAggregationStrategy": text } });
+        check(roles("AggregateToDefault"), &[]);
+        let field = "spec.configuration.roleAggregationStrategy";
+        let manual = "roleAggregationStrategy Manual cannot be used in this version: the roles are always aggregated to \
+                      admin, edit and view: set AggregateToDefault, or remove it";
+        check(roles("Manual"), &[(field, manual)]);
+        check(roles("None"), &[(field, "is \"None\": must be one of AggregateToDefault, Manual")]);
         let ratio = |text: &str| json!({ "configuration": { "additionalGuestMemoryOverheadRatio": text } });
         let field = "spec.configuration.additionalGuestMemoryOverheadRatio";
         check(ratio("1.5"), &[]);

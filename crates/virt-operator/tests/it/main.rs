@@ -3,6 +3,7 @@
 
 mod defined;
 mod drift;
+mod kinds;
 mod node_agent;
 mod update;
 mod versions;

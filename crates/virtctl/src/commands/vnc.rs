@@ -73,7 +73,7 @@ struct Screenshot {
     /// File to write the PNG to; - is standard output.
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
-    /// Move the pointer first, which wakes a screen saver.
+    /// Move the pointer first, which wakes a screen saver. Servers of this version refuse it.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, default_value_t = false)]
     move_cursor: bool,
 }

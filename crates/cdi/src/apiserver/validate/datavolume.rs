@@ -3,6 +3,7 @@
 use api::cdi::v1beta1::{DataVolume, DataVolumeSpec};
 use api::cdi::words::annotation;
 use api::quantity::Amount;
+use api::unserved::{self, DATA_VOLUME};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, TypedLocalObjectReference, TypedObjectReference, VolumeResourceRequirements,
 };
@@ -31,12 +32,20 @@ pub(crate) fn judge(request: &Request, volume: &DataVolume, old: Option<&DataVol
         return verdict(if changed(&volume.spec, &old.spec) { Err(fixed("DataVolume")) } else { Ok(()) });
     }
     let name = volume.metadata.name.as_deref().unwrap_or(&request.name);
-    verdict(
-        length(name, NAME)
-            .and_then(|()| target(volume, name, seen))
-            .and_then(|()| spec(&volume.spec, "spec"))
-            .and_then(|()| clone(&volume.spec, "spec", seen)),
-    )
+    let found = length(name, NAME)
+        .and_then(|()| target(volume, name, seen))
+        .and_then(|()| spec(&volume.spec, "spec"))
+        .and_then(|()| clone(&volume.spec, "spec", seen));
+    match found {
+        Ok(()) => Verdict::Allow { warnings: ignored(volume) },
+        Err(cause) => Verdict::Invalid(vec![cause]),
+    }
+}
+
+/// What is said and not acted on.
+fn ignored(volume: &DataVolume) -> Vec<String> {
+    let found = unserved::found(DATA_VOLUME, &serde_json::json!({ "spec": volume.spec }), "");
+    found.into_iter().map(|one| one.message).collect()
 }
 
 /// The checkpoints of a multistage import arrive one after the other; nothing else of a DataVolume changes.

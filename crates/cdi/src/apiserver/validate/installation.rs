@@ -1,8 +1,10 @@
 //! The CDI object itself.
 
 use api::cdi::v1beta1::{CDI, CDICertSpan};
+use api::unserved;
 use k8s_openapi::api::core::v1::{Affinity, NodeSelectorTerm};
 use kit::admission::{Cause, Verdict};
+use serde_json::json;
 
 use super::{deny, invalid};
 use crate::{operator, security};
@@ -24,7 +26,9 @@ pub(crate) fn judge(cdi: &CDI) -> Verdict {
     causes
         .extend(operator::refused(cdi).into_iter().map(|refusal| invalid(refusal.field.clone(), refusal.to_string())));
     if causes.is_empty() {
-        return Verdict::Allow { warnings: tls(cdi) };
+        let mut warnings = tls(cdi);
+        warnings.extend(ignored(cdi));
+        return Verdict::Allow { warnings };
     }
     Verdict::Invalid(causes)
 }
@@ -34,6 +38,20 @@ fn tls(cdi: &CDI) -> Vec<String> {
     let profile = cdi.spec.config.as_ref().and_then(|config| config.tls_security_profile.as_deref());
     let (_, problems) = security::policy(profile);
     problems.into_iter().map(|problem| format!("spec.config.tlsSecurityProfile: {problem}")).collect()
+}
+
+/// What is said and not acted on.
+fn ignored(cdi: &CDI) -> Vec<String> {
+    let found = unserved::found(unserved::CDI, &json!({ "spec": cdi.spec }), "");
+    let mut warnings: Vec<String> = found.into_iter().map(|one| one.message).collect();
+    let gates = cdi.spec.config.iter().flat_map(|config| &config.feature_gates);
+    let idle: Vec<&str> =
+        gates.map(String::as_str).filter(|gate| !unserved::CDI_FEATURE_GATES.contains(gate)).collect();
+    if !idle.is_empty() {
+        let idle = idle.join(", ");
+        warnings.push(format!("spec.config.featureGates: {idle} changes nothing in this version: remove it"));
+    }
+    warnings
 }
 
 /// Whether the object may go; `left` when there are DataVolumes.
@@ -126,7 +144,7 @@ fn term(term: &NodeSelectorTerm) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
 
@@ -141,6 +159,20 @@ mod tests {
         assert_eq!(delete(&blocking, true), deny(REFUSAL));
         assert_eq!(delete(&blocking, false), Verdict::allow());
         assert!(blocks(&blocking) && !blocks(&cdi(json!({ "uninstallStrategy": "RemoveWorkloads" }))));
+    }
+
+    #[test]
+    fn what_is_not_acted_on_is_warned_of() {
+        let told = |config: Value| match judge(&cdi(json!({ "config": config }))) {
+            Verdict::Allow { warnings } => warnings,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(told(json!({ "featureGates": ["HonorWaitForFirstConsumer"], "preallocation": true })), [""; 0]);
+        let scratch = "spec.config.scratchSpaceStorageClass is not acted on in this version: disks are imported without \
+                       scratch space";
+        assert_eq!(told(json!({ "scratchSpaceStorageClass": "fast" })), [scratch]);
+        let gate = "spec.config.featureGates: BootcImageImport changes nothing in this version: remove it";
+        assert_eq!(told(json!({ "featureGates": ["BootcImageImport"] })), [gate]);
     }
 
     #[test]

@@ -241,8 +241,12 @@ fn not_asked(picture: &Picture) -> Option<Verdict> {
             Some(Verdict::new(format!("{ended}, and its run strategy Once starts it a single time"), patch))
         }
         (run_strategy::WAIT_AS_RECEIVER, None) => Some(Verdict::new(
-            "its run strategy WaitAsReceiver lets it run only when it is migrated here",
-            format!("kubectl describe vm {} {}", picture.name, picture.flag()),
+            "its run strategy WaitAsReceiver cannot be used in this version, which receives no machine from another cluster",
+            format!(
+                "kubectl patch vm {} {} --type=merge -p '{{\"spec\":{{\"runStrategy\":\"Halted\"}}}}'",
+                picture.name,
+                picture.flag()
+            ),
         )),
         _ => None,
     }

@@ -1,0 +1,89 @@
+//! Kinds that are served and that no controller acts on.
+
+/// A kind without a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Its API group.
+    pub group: &'static str,
+    /// Its resource.
+    pub plural: &'static str,
+    /// Its name.
+    pub kind: &'static str,
+    /// What to do instead.
+    pub remedy: &'static str,
+}
+
+const INSTANCETYPE: &str = "instancetype.kubevirt.io";
+const TEMPLATE: &str = "template.kubevirt.io";
+const INTO_TEMPLATE: &str = "write its values into spec.template of the VirtualMachine";
+
+/// Each with what to do instead.
+pub const KINDS: &[Kind] = &[
+    Kind {
+        group: "kubevirt.io",
+        plural: "virtualmachineinstancereplicasets",
+        kind: "VirtualMachineInstanceReplicaSet",
+        remedy: "no instance is made of it: make a VirtualMachine for each",
+    },
+    Kind {
+        group: "kubevirt.io",
+        plural: "virtualmachineinstancepresets",
+        kind: "VirtualMachineInstancePreset",
+        remedy: "write its values into each VirtualMachineInstance",
+    },
+    Kind {
+        group: "pool.kubevirt.io",
+        plural: "virtualmachinepools",
+        kind: "VirtualMachinePool",
+        remedy: "no machine is made of it: make a VirtualMachine for each",
+    },
+    Kind {
+        group: INSTANCETYPE,
+        plural: "virtualmachineinstancetypes",
+        kind: "VirtualMachineInstancetype",
+        remedy: INTO_TEMPLATE,
+    },
+    Kind {
+        group: INSTANCETYPE,
+        plural: "virtualmachineclusterinstancetypes",
+        kind: "VirtualMachineClusterInstancetype",
+        remedy: INTO_TEMPLATE,
+    },
+    Kind {
+        group: INSTANCETYPE,
+        plural: "virtualmachinepreferences",
+        kind: "VirtualMachinePreference",
+        remedy: INTO_TEMPLATE,
+    },
+    Kind {
+        group: INSTANCETYPE,
+        plural: "virtualmachineclusterpreferences",
+        kind: "VirtualMachineClusterPreference",
+        remedy: INTO_TEMPLATE,
+    },
+    Kind {
+        group: TEMPLATE,
+        plural: "virtualmachinetemplates",
+        kind: "VirtualMachineTemplate",
+        remedy: "exports alone read it: make VirtualMachines of it with a tool of your own",
+    },
+    Kind {
+        group: TEMPLATE,
+        plural: "virtualmachinetemplaterequests",
+        kind: "VirtualMachineTemplateRequest",
+        remedy: "write the VirtualMachineTemplate by hand",
+    },
+    Kind {
+        group: "plugin.kubevirt.io",
+        plural: "plugins",
+        kind: "Plugin",
+        remedy: "there are no plugins of components",
+    },
+];
+
+impl Kind {
+    /// What a user reads who makes one.
+    pub fn warning(&self) -> String {
+        format!("{} is stored, and no controller acts on it in this version: {}", self.kind, self.remedy)
+    }
+}
