@@ -4,6 +4,7 @@
 mod codegen_api;
 mod codegen_crds;
 mod codegen_manifests;
+mod codegen_reads;
 mod codegen_rpc;
 mod codegen_schemas;
 mod descriptions;
@@ -44,6 +45,12 @@ enum Codegen {
         #[arg(long)]
         check: bool,
     },
+    /// crates/api/tests/it/reads.txt: which crates read which fields of the API.
+    Reads {
+        /// Only check that the committed file is up to date.
+        #[arg(long)]
+        check: bool,
+    },
     /// crates/rpc/src/generated from crates/rpc/proto.
     Rpc {
         /// Only check that the committed files are up to date.
@@ -65,6 +72,7 @@ fn main() -> Result<()> {
         Task::Codegen(Codegen::Api { check }) => codegen_api::run(&root, check),
         Task::Codegen(Codegen::Crds { check }) => codegen_crds::run(&root, check),
         Task::Codegen(Codegen::Manifests { check }) => codegen_manifests::run(&root, check),
+        Task::Codegen(Codegen::Reads { check }) => codegen_reads::run(&root, check),
         Task::Codegen(Codegen::Rpc { check }) => codegen_rpc::run(&root, check),
         Task::Codegen(Codegen::Schemas { check }) => codegen_schemas::run(&root, check),
     }

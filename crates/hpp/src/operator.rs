@@ -19,6 +19,7 @@ mod status;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use api::unserved::{self, HOSTPATH};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec, PodStatus};
 use k8s_openapi::api::storage::v1::CSINode;
@@ -316,6 +317,7 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
         claims: &claims,
         mounters: &mounters,
         failure,
+        ignored: ignored(&object.spec),
         version: concat!("v", env!("CARGO_PKG_VERSION")),
     };
     let status = status::status(object.status.as_ref(), &seen, now);
@@ -330,6 +332,12 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
         Some(left) => Next::After(left),
         None => Next::Wait,
     })
+}
+
+/// What `spec` asks for and nothing acts on, in a sentence each.
+fn ignored(spec: &Spec) -> Vec<String> {
+    let found = unserved::found(HOSTPATH, &json!({ "spec": spec }), "");
+    found.into_iter().map(|one| one.message).collect()
 }
 
 /// How things are deployed, given what kinds the cluster knows.

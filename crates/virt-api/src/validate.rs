@@ -45,7 +45,11 @@ pub struct Rules {
 impl Rules {
     /// The rules under `configuration`, with the components living in `namespace`.
     pub fn of(configuration: &KubeVirtConfiguration, namespace: &str) -> Self {
-        let mut machines = configuration.emulated_machines.clone();
+        let amd64 = configuration.architecture_configuration.as_ref().and_then(|all| all.amd64.as_ref());
+        let mut machines = amd64.map(|arch| arch.emulated_machines.clone()).unwrap_or_default();
+        if machines.is_empty() {
+            machines = configuration.emulated_machines.clone();
+        }
         if machines.is_empty() {
             machines = ["q35*", "pc-q35*", "pc", "pc-i440fx*", "microvm"].map(str::to_owned).to_vec();
         }

@@ -27,6 +27,12 @@ pub const KUBEVIRT: &[Row] = &[
         When::Set,
         "virt-handler runs on every node that spec.workloads.nodePlacement selects",
     ),
+    warned(
+        "spec.configuration.cpuRequest",
+        When::Set,
+        "a guest requests a share of a CPU for each of its own, by developerConfiguration.cpuAllocationRatio",
+    ),
+    warned("spec.configuration.imagePullPolicy", When::Set, "the policy of all images is spec.imagePullPolicy"),
     warned("spec.configuration.apiConfiguration", When::Set, RATES),
     warned("spec.configuration.controllerConfiguration", When::Set, RATES),
     warned("spec.configuration.handlerConfiguration", When::Set, RATES),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod cdi;
+mod fields;
 
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance};
 use serde_json::{Value, json};

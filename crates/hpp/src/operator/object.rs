@@ -64,6 +64,9 @@ pub struct StoragePool {
     /// What takes snapshots; the driver does, whatever this says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_provider: Option<String>,
+    /// Without effect: volumes are made in the pool itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlay_class_name: Option<String>,
 }
 
 /// Which nodes.

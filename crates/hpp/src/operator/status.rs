@@ -25,6 +25,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) registered: &'a Registered,
     /// Why the last try to deploy it failed.
     pub(crate) failure: Option<String>,
+    /// What the object asks for and nothing acts on, in a sentence each.
+    pub(crate) ignored: Vec<String>,
     /// The product's version.
     pub(crate) version: &'a str,
 }
@@ -60,7 +62,10 @@ pub(crate) fn status(before: Option<&Status>, seen: &Seen<'_>, now: Timestamp) -
     };
     let available = match &wrong {
         Some((reason, message)) if !whole => ("False", *reason, message.clone()),
-        _ if whole => ("True", "Complete", "Application Available".to_owned()),
+        _ if whole => {
+            let said = ["Application Available".to_owned()].into_iter().chain(seen.ignored.iter().cloned());
+            ("True", "Complete", said.collect::<Vec<_>>().join("; "))
+        }
         _ if there && wanted == 0 => ("False", "NoNodes", "spec.workload: no node is selected".to_owned()),
         _ if unknown && ready >= wanted => {
             ("False", "DeployInProgress", "the driver runs, and waits for a kubelet to register it".to_owned())
@@ -190,6 +195,7 @@ mod tests {
             mounters: &[],
             registered,
             failure,
+            ignored: Vec::new(),
             version: "v1",
         };
         let got = status(None, &seen, Timestamp::UNIX_EPOCH);
@@ -231,6 +237,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_acted_on_is_told_where_the_driver_runs() {
+        let spec = json!({
+            "featureGates": ["Snapshotting"],
+            "storagePools": [{ "name": "p", "path": "/p", "snapshotProvider": "reflink", "overlayClassName": "" }],
+        });
+        let ignored = super::super::ignored(&serde_json::from_value(spec).unwrap());
+        let expect = [
+            "spec.featureGates is not acted on in this version: nothing waits for a gate",
+            "spec.storagePools[0].snapshotProvider is not acted on in this version: the driver takes the snapshots of its volumes",
+        ];
+        assert_eq!(ignored, expect);
+        let workloads = [Some(set(1, 1, 1, 1))];
+        let seen = Seen {
+            pools: Ok(&[]),
+            workloads: &workloads,
+            claims: &[],
+            mounters: &[],
+            registered: &Registered::default(),
+            failure: None,
+            ignored,
+            version: "v1",
+        };
+        let found = status(None, &seen, Timestamp::UNIX_EPOCH);
+        let message = found.conditions[0].message.as_deref().unwrap();
+        assert_eq!(message, format!("Application Available; {}", expect.join("; ")));
+    }
+
+    #[test]
     fn the_same_is_not_said_twice() {
         let pools = [StoragePool { name: "p".into(), ..StoragePool::default() }];
         let workloads = [Some(set(1, 1, 1, 1))];
@@ -241,6 +275,7 @@ mod tests {
             mounters: &[],
             registered: &Registered::default(),
             failure: None,
+            ignored: Vec::new(),
             version: "v1",
         };
         let first = status(None, &seen, Timestamp::UNIX_EPOCH);

@@ -144,6 +144,14 @@ fn run_strategies() {
 }
 
 #[test]
+fn the_machine_types_of_the_architecture_come_before_those_of_all() {
+    let of = |configuration: Value| Rules::of(&serde_json::from_value(configuration).unwrap(), "kubevirt").machines;
+    let amd64 = json!({ "amd64": { "emulatedMachines": ["q35"] } });
+    assert_eq!(of(json!({ "emulatedMachines": ["pc*"], "architectureConfiguration": amd64 })), ["q35"]);
+    assert_eq!(of(json!({ "emulatedMachines": ["pc*"] })), ["pc*"]);
+}
+
+#[test]
 fn impossible_cpus() {
     check(
         &format!("{SPEC}/domain/cpu"),

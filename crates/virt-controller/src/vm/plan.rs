@@ -7,7 +7,7 @@
 //! | Manual | start when asked | delete when a start is asked | same | delete |
 //! | Once | start | leave | leave | delete |
 //! | Halted | - | delete | delete | delete |
-//! | WaitAsReceiver | create, to be filled by a migration | leave | leave | delete |
+//! | WaitAsReceiver | create, to be filled by a migration (which [`unserved`] keeps from happening) | leave | leave | delete |
 
 use std::time::Duration;
 
@@ -323,6 +323,17 @@ mod tests {
     #[test]
     fn a_receiver_waits() {
         check("WaitAsReceiver", json!([]), None, &[Step::Start { paused: false, receiver: true }]);
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_a_migration_is_not_booted() {
+        let machine = |strategy: &str| {
+            let vm = json!({ "spec": { "runStrategy": strategy, "template": {} } });
+            unserved(&serde_json::from_value(vm).unwrap())
+        };
+        let why = "spec.runStrategy WaitAsReceiver cannot be used in this version: no machine is received from another cluster";
+        assert_eq!(machine("WaitAsReceiver").as_deref(), Some(why));
+        assert_eq!(machine("Always"), None);
     }
 
     #[test]
