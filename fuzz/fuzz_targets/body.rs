@@ -2,7 +2,7 @@
 #![no_main]
 
 use kube_apiserver::body;
-use kube_apiserver::patch::json::{DEPTH, depth};
+use apimachinery::patch::json::{DEPTH, depth};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use kube_apiserver::cel::types::Type;
-use kube_apiserver::cel::{Budget, PER_CALL, Program, Variables, check, value};
+use apimachinery::cel::types::Type;
+use apimachinery::cel::{Budget, PER_CALL, Program, Variables, check, value};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,10 +1,10 @@
 //! Arbitrary JSON as each of the four patches of a Deployment: the result, if there is one, stays within bounds.
 #![no_main]
 
-use kube_apiserver::patch::managed::Writer;
-use kube_apiserver::patch::versions::Elsewhere;
-use kube_apiserver::patch::{apply, json, managed, strategic};
-use kube_apiserver::schema::builtin;
+use apimachinery::patch::managed::Writer;
+use apimachinery::patch::versions::Elsewhere;
+use apimachinery::patch::{apply, json, managed, strategic};
+use apimachinery::schema::builtin;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! xtask/schemas (k8s-openapi + schemars) ─┐
-//! data/k8s-schema-facts.json ─────────────┼─> crates/kube-apiserver/src/generated/schemas.json
+//! data/k8s-schema-facts.json ─────────────┼─> crates/apimachinery/src/generated/schemas.json
 //! data/k8s-resources.json ────────────────┴─> crates/kube-apiserver/src/generated/resources.json
 //! ```
 //!
@@ -105,13 +105,13 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     join(&mut types, &facts)?;
     let resources = resources(&read(&root.join("xtask/data/k8s-resources.json"))?, &types)?;
 
-    let out = root.join("crates/kube-apiserver/src/generated");
-    std::fs::create_dir_all(&out).context("create the directory of generated files")?;
     let descriptions = json!({"texts": descriptions.texts, "types": descriptions.types});
-    for (file, value) in
-        [("schemas.json", json!(types)), ("resources.json", resources), ("descriptions.json", descriptions)]
-    {
-        let (path, text) = (out.join(file), value.to_string() + "\n");
+    for (file, value) in [
+        ("apimachinery/src/generated/schemas.json", json!(types)),
+        ("kube-apiserver/src/generated/resources.json", resources),
+        ("kube-apiserver/src/generated/descriptions.json", descriptions),
+    ] {
+        let (path, text) = (root.join("crates").join(file), value.to_string() + "\n");
         if check {
             ensure!(
                 std::fs::read_to_string(&path).is_ok_and(|old| old == text),

@@ -31,6 +31,7 @@ enum Layer {
 fn layer(name: &str) -> Option<Layer> {
     Some(match name {
         "api" => Layer::Api,
+        "apimachinery" | "kube-store" => Layer::Library,
         "kit" | "origin" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "images" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
         "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
@@ -43,7 +44,7 @@ fn layer(name: &str) -> Option<Layer> {
 /// Libraries that know no Kubernetes, and so depend on no crate that does.
 const NO_KUBERNETES: [&str; 7] = ["disk", "net", "nbd", "sys", "libvirt", "images", "rpc"];
 /// The embedded cluster does not know that virtual machines exist.
-const NO_VIRTUAL_MACHINES: [&str; 3] = ["kube-apiserver", "kube-controllers", "kubelet"];
+const NO_VIRTUAL_MACHINES: [&str; 5] = ["apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "kubelet"];
 
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut found = dependencies(&metadata(root)?);

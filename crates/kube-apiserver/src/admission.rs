@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+use apimachinery::request::{RequestInfo, User};
+
 use crate::authz::Authorizer;
 use crate::authz::view::View;
 use crate::certificates::guard;
-use crate::error::ApiError;
 use crate::registry::{Registry, Resource};
-use crate::request::{RequestInfo, User};
 
 pub(crate) mod amount;
 pub mod cel;

@@ -13,11 +13,12 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use hyper_util::rt::TokioIo;
 
+use apimachinery::error::ApiError;
+use apimachinery::request::{RequestInfo, User};
+
 use crate::authz::view::View;
 use crate::bootstrap::pki::Pair;
-use crate::error::ApiError;
 use crate::registry::{Aggregated, Registry};
-use crate::request::{RequestInfo, User};
 
 pub mod availability;
 pub mod dial;

@@ -7,9 +7,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, header};
 
+use apimachinery::error::ApiError;
+use apimachinery::request::User;
+
 use crate::authz::Authorizer;
-use crate::error::ApiError;
-use crate::request::User;
 
 pub mod certificate;
 pub mod impersonate;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::error::ApiError;
-use crate::request::{RequestInfo, User};
+use apimachinery::error::ApiError;
+use apimachinery::request::{RequestInfo, User};
 
 pub mod escalation;
 pub mod node;
@@ -61,6 +61,12 @@ impl Authorizer {
     /// 403 when nothing allows the request.
     pub fn authorize(&self, user: &User, info: &RequestInfo) -> Result<(), ApiError> {
         if self.allows(user, info) { Ok(()) } else { Err(denial(user, info)) }
+    }
+}
+
+impl apimachinery::cel::authorizer::Authorizer for Authorizer {
+    fn denies(&self, user: &User, request: &RequestInfo) -> Option<String> {
+        (!self.allows(user, request)).then(|| denial_reason(user, request))
     }
 }
 

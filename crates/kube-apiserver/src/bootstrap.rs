@@ -3,9 +3,10 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+
 use crate::ApiServer;
-use crate::authz::view::{items, text};
-use crate::error::ApiError;
 use crate::registry::bootstrap::ensure;
 
 mod definitions;
@@ -113,7 +114,7 @@ fn authentication_facts(server: &ApiServer) -> Value {
 
 /// The authorities may be new (an in-memory PKI over kept objects): then the published facts follow.
 async fn refresh_facts(server: &ApiServer, wanted: &Value) -> Result<(), ApiError> {
-    use crate::store::Key;
+    use kube_store::Key;
     let name = "extension-apiserver-authentication";
     let Some(stored) = server.store().get("configmaps", "kube-system", name) else { return Ok(()) };
     let mut object = stored.value();

@@ -12,9 +12,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use apimachinery::pointer::text;
+use kube_store::Object;
+
 use crate::ApiServer;
-use crate::authz::view::text;
-use crate::store::Object;
 
 mod approval;
 mod condition;
@@ -50,7 +51,7 @@ pub(crate) async fn after_write(server: &ApiServer, object: &Arc<Object>) {
         let Some(why) = approval::of(server.authorizer(), &csr, signer, &request, hosts_of) else { return };
         condition::set(&mut csr, "Approved", "AutoApproved", why);
     }
-    let usages = crate::authz::view::strings(&csr, "/spec/usages");
+    let usages = apimachinery::pointer::strings(&csr, "/spec/usages");
     let seconds = csr.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
     match signer.check(&request, &usages) {
         Err(why) => condition::set(&mut csr, "Failed", "SignerValidationFailure", &why),

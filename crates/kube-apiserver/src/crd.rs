@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 pub(crate) use served::registry;
 
+use kube_store::{Key, Object, WriteError};
+
 use crate::ApiServer;
-use crate::store::{Key, Object, WriteError};
 
 /// Keeps a definition until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";

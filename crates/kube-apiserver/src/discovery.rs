@@ -259,7 +259,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::schema::builtin;
+    use crate::registry::builtin;
 
     fn registry() -> Registry {
         let aggregated = |group: &str, version: &str| Aggregated {

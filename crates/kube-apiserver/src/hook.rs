@@ -9,8 +9,10 @@ use base64::Engine as _;
 use bytes::Bytes;
 use serde_json::Value;
 
+use apimachinery::pointer::text;
+
 use crate::aggregation::dial::{self, Backend};
-use crate::authz::view::{View, text};
+use crate::authz::view::View;
 
 /// Where a webhook listens.
 #[derive(Debug)]

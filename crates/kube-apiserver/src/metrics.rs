@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use http::StatusCode;
 
-use crate::request::{RequestInfo, User};
+use apimachinery::request::{RequestInfo, User};
 
 /// Users and resources are few, but not ours to bound; what comes after so many series is counted for `other`.
 const SERIES: usize = 4096;

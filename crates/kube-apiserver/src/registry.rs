@@ -3,14 +3,14 @@
 //! A built-in is a CRD whose schema is shipped, plus a small strategy; so everything below is driven by [`Resource`].
 
 pub(crate) mod bootstrap;
+pub mod builtin;
 pub(crate) mod defaults;
-pub(crate) mod quantity;
 pub(crate) mod strategy;
 
 use std::sync::Arc;
 
-use crate::schema::Schema;
-use crate::store::Object;
+use apimachinery::schema::Schema;
+use kube_store::Object;
 
 /// A printer column, `additionalPrinterColumns` of a CRD or the shipped column of a built-in.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ pub struct Resource {
     /// Structural schema of the object.
     pub schema: Arc<Schema>,
     /// CEL rules of a custom resource.
-    pub rules: Option<crate::schema::rules::Rules>,
+    pub rules: Option<apimachinery::rules::Rules>,
     /// Printer columns beyond name (which is always first); age is listed explicitly.
     pub columns: Vec<Column>,
     /// Name of the CustomResourceDefinition this came from; None for built-ins.

@@ -15,7 +15,7 @@ mod patching;
 pub(crate) mod protobuf;
 mod read;
 mod respond;
-pub mod selector;
+mod selector;
 mod specification;
 mod subresource;
 pub(crate) mod watching;
@@ -28,14 +28,15 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Method};
 
+use apimachinery::error::ApiError;
+use apimachinery::request::{RequestInfo, User};
+
 use crate::ApiServer;
-use crate::error::ApiError;
 use crate::registry::Resource;
-use crate::request::{RequestInfo, User};
 use crate::serve::fairness::Turn;
 
 use accept::Accept;
-pub(crate) use meta::{label_problem, now, path_segment_problem, stamp_new, subdomain_problem};
+pub(crate) use meta::{now, stamp_new};
 use options::Query;
 
 /// Everything a verb needs to know of one request.

@@ -8,16 +8,17 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use apimachinery::error::ApiError;
+use apimachinery::request::{RequestInfo, User};
+use kube_store::{Object, OpenError, Store};
+
 use crate::authz::Authorizer;
 use crate::authz::view::View;
 use crate::config::Config;
 use crate::edges::Edges;
-use crate::error::ApiError;
 use crate::metrics::Requests;
 use crate::registry::{Registry, Resource};
-use crate::request::{RequestInfo, User};
 use crate::rest::watching::lines::Lines;
-use crate::store::{Object, OpenError, Store};
 use crate::{crd, rest};
 
 /// Why a server could not be opened.
@@ -106,7 +107,7 @@ impl ApiServer {
         crate::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crd::resume_deletions(&server);
         crate::certificates::resume(&server).await;
-        tokio::spawn(crate::store::expiry::run(Arc::downgrade(server.store())));
+        tokio::spawn(kube_store::expiry::run(Arc::downgrade(server.store())));
         Ok(server)
     }
 

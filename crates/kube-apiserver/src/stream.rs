@@ -13,11 +13,12 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::response::Response;
 
+use apimachinery::error::ApiError;
+use apimachinery::request::{RequestInfo, User};
+
 use crate::ApiServer;
 use crate::authz::view::View;
 use crate::bootstrap::pki::Pair;
-use crate::error::ApiError;
-use crate::request::{RequestInfo, User};
 
 mod forward;
 mod kubelet;

@@ -22,8 +22,8 @@ pub use duration::human;
 
 use crate::openapi::Descriptions;
 use crate::openapi::descriptions::of_metadata;
+use crate::registry::builtin;
 use crate::registry::{Column, Resource};
-use crate::schema::builtin;
 
 /// The table of some objects of one resource. `include` is the `includeObject` parameter: `None`, `Object`, or anything else
 /// for the metadata alone. The list's own metadata is for the caller to add.

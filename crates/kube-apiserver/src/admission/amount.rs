@@ -7,8 +7,8 @@ use std::ops::AddAssign;
 
 use serde_json::Value;
 
-use crate::authz::view::items;
-use crate::registry::quantity::nanos;
+use apimachinery::pointer::items;
+use apimachinery::quantity::nanos;
 
 const ONE: i128 = 1_000_000_000;
 

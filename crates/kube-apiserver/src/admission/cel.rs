@@ -2,14 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+
+use apimachinery::cel::{
+    Bindings, Budget, Fault, MATCH_CONDITIONS, PER_CALL, Program, Value as Cel, authorizer, value,
+};
+use apimachinery::pointer::{items, text};
 
 use super::Attributes;
 use crate::authz::Authorizer;
 use crate::authz::reviews::user_info;
-use crate::authz::view::{items, text};
-use crate::cel::{Bindings, Budget, Fault, MATCH_CONDITIONS, PER_CALL, Program, Value as Cel, authorizer, value};
 
 /// A compiled expression, or why it does not compile.
 #[derive(Debug)]
@@ -113,12 +117,13 @@ impl<'a> Scope<'a> {
     pub fn new(attributes: &Attributes, asked: &Authorizer) -> Self {
         let document = |value: Option<&Value>| value.map_or(Cel::Null, value::plain);
         let user = &attributes.user;
+        let asked: Arc<dyn authorizer::Authorizer> = Arc::new(asked.clone());
         let values = HashMap::from([
             ("object", document(attributes.object.as_ref())),
             ("oldObject", document(attributes.old.as_deref())),
             ("request", value::plain(&request(attributes))),
-            ("authorizer", authorizer::of(asked, user)),
-            ("authorizer.requestResource", authorizer::of_request(asked, user, &attributes.info, &attributes.name)),
+            ("authorizer", authorizer::of(&asked, user)),
+            ("authorizer.requestResource", authorizer::of_request(&asked, user, &attributes.info, &attributes.name)),
         ]);
         Self { values, variables: &[], computed: RefCell::default() }
     }

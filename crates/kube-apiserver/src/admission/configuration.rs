@@ -5,11 +5,12 @@ mod resources;
 
 use serde_json::{Value, json};
 
+use apimachinery::cel::types::Type;
+use apimachinery::error::Cause;
+use apimachinery::pointer::{items, text};
+
 use super::expressions::Scope;
-use crate::authz::view::{items, text};
-use crate::cel::types::Type;
 use crate::crd::check::{forbidden, invalid, required, unsupported};
-use crate::error::Cause;
 use crate::registry::strategy::rules::{self, Must, Rules};
 
 const CONDITIONS: Rules = &[
@@ -173,7 +174,7 @@ fn binding(object: &Value, causes: &mut Vec<Cause>) {
         ("", false) => causes.push(required("spec.paramRef", "one of name or selector must be specified")),
         ("", true) => {}
         (name, selects) => {
-            if let Some(why) = crate::rest::path_segment_problem(name) {
+            if let Some(why) = apimachinery::names::path_segment_problem(name) {
                 causes.push(invalid("spec.paramRef.name", &json!(name), why));
             }
             for field in ["name", "selector"].into_iter().filter(|_| selects) {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::cel::types::{Object, Type};
-use crate::cel::{Program, check};
-use crate::schema::builtin;
+use apimachinery::cel::types::{Object, Type};
+use apimachinery::cel::{Program, check};
+use apimachinery::schema::builtin;
 
 /// The names an expression may use.
 pub(crate) struct Scope {

@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+
 use super::amount::{Amounts, amounts, of_container, of_pod};
 use super::{Attributes, Operation};
-use crate::authz::view::{View, items, text};
-use crate::error::ApiError;
+use crate::authz::view::View;
 use crate::registry::defaults::child;
 
 /// What was filled in, as upstream tells it.

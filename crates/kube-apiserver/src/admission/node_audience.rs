@@ -5,11 +5,13 @@
 
 use serde_json::Value;
 
+use apimachinery::pointer::{items, strings, text};
+use apimachinery::request::RequestInfo;
+
 use super::Attributes;
 use crate::authn::tokens::ISSUER;
 use crate::authz::Authorizer;
-use crate::authz::view::{View, items, strings, text};
-use crate::request::RequestInfo;
+use crate::authz::view::View;
 
 /// Allows a node more audiences than those of its pods; the audience is the resource of the rule.
 const VERB: &str = "request-serviceaccounts-token-audience";

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+
 use super::{Attributes, Operation, node_audience};
 use crate::authz::Authorizer;
 use crate::authz::node::{claim_names, config_map_names, node_of, secret_names};
-use crate::authz::view::{View, items, text};
+use crate::authz::view::View;
 use crate::certificates::guard::common_name;
-use crate::error::ApiError;
 
 /// Labels under these prefixes are the administrator's, except the kubelet's own well-known ones.
 const PROTECTED: &str = "node-restriction.kubernetes.io/";

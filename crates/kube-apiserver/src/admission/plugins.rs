@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+
 use super::{Attributes, Operation};
-use crate::authz::view::{View, items, text};
-use crate::error::ApiError;
+use crate::authz::view::View;
 
 fn refuse(attributes: &Attributes, why: &str) -> ApiError {
     ApiError::forbidden(&attributes.resource.group, &attributes.resource.plural, &attributes.name, why)
@@ -41,7 +43,7 @@ pub fn lifecycle(view: &dyn View, attributes: &Attributes) -> Result<(), ApiErro
     let why =
         format!("unable to create new content in namespace {} because it is being terminated", attributes.namespace);
     let mut error = refuse(attributes, &why);
-    error.causes.push(crate::error::Cause {
+    error.causes.push(apimachinery::error::Cause {
         reason: "NamespaceTerminating".into(),
         message: format!("namespace {} is being terminated", attributes.namespace),
         field: "metadata.namespace".into(),

@@ -4,9 +4,10 @@
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+
 use super::{Attributes, Operation};
 use crate::authz::view::View;
-use crate::error::ApiError;
 
 pub mod checks;
 mod namespace;

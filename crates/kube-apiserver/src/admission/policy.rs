@@ -10,13 +10,15 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 
+use apimachinery::cel::{Budget, Fault, PER_OBJECT, Value as Cel, value};
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::pointer::{items, strings, text};
+
 use super::cel::{Conditions, Expression, Scope, named};
 use super::{Attributes, rules};
 use crate::authz::Authorizer;
-use crate::authz::view::{View, items, strings, text};
-use crate::cel::{Budget, Fault, PER_OBJECT, Value as Cel, value};
+use crate::authz::view::View;
 use crate::crd::convert::between;
-use crate::error::{ApiError, Cause};
 use crate::registry::Registry;
 
 mod parameters;

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::text;
+use kube_store::{Store, WriteError};
+
 use super::amount::{Amount, Amounts, add, amounts};
 use super::{Attributes, Operation};
-use crate::authz::view::{View, text};
-use crate::error::ApiError;
-use crate::store::{Store, WriteError};
+use crate::authz::view::View;
 
 pub(crate) mod scope;
 pub(crate) mod usage;

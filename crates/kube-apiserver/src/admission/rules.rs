@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
+use apimachinery::pointer::{items, strings, text};
+
 use super::Attributes;
-use crate::authz::view::{View, items, strings, text};
+use crate::authz::view::View;
 use crate::registry::Registry;
 
 /// A selector document against labels.

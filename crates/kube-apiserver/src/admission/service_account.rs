@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+
 use super::{Attributes, Operation};
-use crate::authz::view::{View, items, text};
-use crate::error::ApiError;
+use crate::authz::view::View;
 
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const EXPIRY: i64 = 3607;

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::text;
+use apimachinery::quantity::nanos;
+
 use super::{Attributes, Operation};
-use crate::authz::view::{View, text};
-use crate::error::ApiError;
-use crate::registry::quantity::nanos;
+use crate::authz::view::View;
 
 /// What marks the class of claims that name none; the second spelling is older and still used.
 const DEFAULT_CLASS: [&str; 2] = [

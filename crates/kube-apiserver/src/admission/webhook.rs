@@ -10,11 +10,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, strings, text};
+
 use super::cel::{Conditions, Scope};
 use super::{Attributes, rules};
 use crate::authz::Authorizer;
-use crate::authz::view::{View, items, strings, text};
-use crate::error::ApiError;
+use crate::authz::view::View;
 use crate::hook::Client;
 use crate::registry::Registry;
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use apimachinery::pointer::{items, text};
+
 use super::fetch;
 use super::specifications::Fetching;
 use crate::ApiServer;
-use crate::authz::view::{View, items, text};
+use crate::authz::view::View;
 use crate::registry::Aggregated;
 
 const GROUP: &str = "apiregistration.k8s.io";

@@ -14,7 +14,9 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::authz::view::{View, items, text};
+use apimachinery::pointer::{items, text};
+
+use crate::authz::view::View;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// For a connection, while there are other endpoints to try.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::request::User;
+use apimachinery::request::User;
 
 /// Who the verified client certificate of a connection names, put into request extensions by the listener: it is read
 /// once for a connection, not for each of its requests.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use http::HeaderMap;
 
+use apimachinery::error::ApiError;
+use apimachinery::request::{RequestInfo, User};
+
 use crate::authz::Authorizer;
-use crate::error::ApiError;
-use crate::request::{RequestInfo, User};
 
 /// The user to act as, or None when no header asks for it.
 ///

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::pointer::{strings, text};
+use apimachinery::request::{RequestInfo, User};
+
 use super::jwt::{Signer, TokenError};
-use crate::authz::view::{View, strings, text};
-use crate::error::{ApiError, Cause};
-use crate::request::{RequestInfo, User};
+use crate::authz::view::View;
 
 /// Issuer and default audience of the embedded cluster.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";

@@ -3,11 +3,12 @@
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::text;
+use apimachinery::request::{RequestInfo, User};
+
 use super::Authorizer;
 use super::rbac::{Rule, compact, uncovered};
-use super::view::text;
-use crate::error::ApiError;
-use crate::request::{RequestInfo, User};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

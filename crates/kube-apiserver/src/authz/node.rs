@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::view::{View, items, text};
-use crate::request::{RequestInfo, User};
+use apimachinery::pointer::{items, text};
+use apimachinery::request::{RequestInfo, User};
+
+use super::view::View;
 
 /// The node rules.
 pub struct NodeAuthorizer {

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 
+use apimachinery::pointer::{items, strings, text};
+use apimachinery::request::{RequestInfo, User};
+
 use self::own_node::OwnNode;
-use super::view::{View, items, strings, text};
-use crate::request::{RequestInfo, User};
+use super::view::View;
 
 pub mod own_node;
 

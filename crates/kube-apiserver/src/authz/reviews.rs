@@ -3,11 +3,12 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::pointer::{items, strings, text};
+use apimachinery::request::{RequestInfo, User};
+
 use super::Authorizer;
 use super::rbac::Rule;
-use super::view::{strings, text};
-use crate::error::{ApiError, Cause};
-use crate::request::{RequestInfo, User};
 
 /// Answers a POST of one of the review resources of `authorization.k8s.io`.
 ///
@@ -67,7 +68,7 @@ fn selectors(body: &Value) -> Vec<Cause> {
             continue;
         };
         let raw = text(selector, "/rawSelector");
-        let listed = !super::view::items(selector, "/requirements").is_empty();
+        let listed = !items(selector, "/requirements").is_empty();
         let mut cause = |reason: &str, field: &str, message: String| {
             causes.push(Cause { reason: reason.into(), message, field: format!("{at}.{field}") });
         };
@@ -91,7 +92,7 @@ fn unreadable(body: &Value) -> Option<&'static str> {
     const OPERATORS: [&str; 4] = ["In", "NotIn", "Exists", "DoesNotExist"];
     ["fieldSelector", "labelSelector"].into_iter().find(|selector| {
         let requirements = format!("/spec/resourceAttributes/{selector}/requirements");
-        super::view::items(body, &requirements).iter().any(|r| !OPERATORS.contains(&text(r, "/operator")))
+        items(body, &requirements).iter().any(|r| !OPERATORS.contains(&text(r, "/operator")))
     })
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use apimachinery::pointer::text;
 use serde_json::Value;
 
 /// Read access to stored objects, whatever their version.
@@ -52,21 +53,4 @@ impl View for Fixed {
     fn revision(&self, _group: &str, _resource: &str) -> u64 {
         1
     }
-}
-
-/// The string at a JSON pointer, empty when absent.
-#[must_use]
-pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// The list at a JSON pointer, empty when absent.
-#[must_use]
-pub fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-/// The strings of a list at a JSON pointer.
-pub fn strings(value: &Value, pointer: &str) -> Vec<String> {
-    items(value, pointer).iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
 }

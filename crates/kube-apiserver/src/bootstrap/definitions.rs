@@ -3,8 +3,9 @@
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+
 use crate::ApiServer;
-use crate::error::ApiError;
 use crate::registry::bootstrap::ensure;
 
 const GROUP: &str = "apiextensions.k8s.io";

@@ -39,7 +39,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::schema::builtin;
+    use crate::registry::builtin;
 
     #[test]
     fn every_version_that_is_served_has_one() {

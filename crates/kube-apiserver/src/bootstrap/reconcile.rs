@@ -5,11 +5,12 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+use kube_store::{Key, WriteError};
+
 use crate::ApiServer;
 use crate::authz::rbac::{Rule, uncovered};
-use crate::authz::view::{items, text};
-use crate::error::ApiError;
-use crate::store::{Key, WriteError};
 
 /// Set to `false` by whoever wants to keep a role as he made it.
 pub(super) const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";

@@ -6,11 +6,12 @@
 
 use serde_json::Value;
 
+use apimachinery::pointer::{strings, text};
+use apimachinery::request::{RequestInfo, User};
+
 use super::request::Request;
 use super::signer::{NODE, NODES, Signer};
 use crate::authz::Authorizer;
-use crate::authz::view::{strings, text};
-use crate::request::{RequestInfo, User};
 
 /// Why the request is approved; None when somebody has to look at it.
 pub(super) fn of(

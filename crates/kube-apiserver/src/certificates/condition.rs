@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::authz::view::{items, text};
+use apimachinery::pointer::{items, text};
 
 /// Whether a condition is there; one that is there is true.
 pub(super) fn is(csr: &Value, kind: &str) -> bool {

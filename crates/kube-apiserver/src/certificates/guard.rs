@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::pointer::{strings, text};
+use apimachinery::request::RequestInfo;
+
 use super::request::Request;
 use crate::admission::{Attributes, Operation};
 use crate::authz::Authorizer;
-use crate::authz::view::{strings, text};
-use crate::error::{ApiError, Cause};
-use crate::request::RequestInfo;
 
 const GROUP: &str = "certificates.k8s.io";
 
@@ -67,18 +68,21 @@ pub(crate) fn note_requestor(attributes: &mut Attributes) {
 
 /// What is wrong with the specification of a new request.
 pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
-    let cause = |reason: &str, field: &str, message: String| crate::schema::validate::cause(reason, field, message);
+    let cause =
+        |reason: &str, field: &str, message: String| apimachinery::schema::validate::cause(reason, field, message);
     if parsed(object).is_none() {
         let why =
             "Invalid value: []byte: PEM block type must be CERTIFICATE REQUEST, signed by the key it is for".to_owned();
         causes.push(cause("FieldValueInvalid", "spec.request", why));
     }
     let name = text(object, "/spec/signerName");
-    let label = |part: &str| crate::rest::label_problem(&part.to_lowercase().replace('_', "-")).is_none();
+    let label = |part: &str| apimachinery::names::label_problem(&part.to_lowercase().replace('_', "-")).is_none();
     let qualified = name != "kubernetes.io/legacy-unknown"
         && name.len() <= 571
         && name.split_once('/').is_some_and(|(domain, path)| {
-            domain.contains('.') && crate::rest::subdomain_problem(domain).is_none() && path.split('.').all(label)
+            domain.contains('.')
+                && apimachinery::names::subdomain_problem(domain).is_none()
+                && path.split('.').all(label)
         });
     if name.is_empty() {
         causes.push(cause("FieldValueRequired", "spec.signerName", "Required value".into()));
@@ -115,9 +119,9 @@ pub(crate) fn validate(object: &Value, causes: &mut Vec<Cause>) {
 /// What is wrong with what was decided about a request, and with the certificate.
 pub(crate) fn validate_status(object: &Value, causes: &mut Vec<Cause>) {
     let mut cause = |reason: &str, field: &str, message: String| {
-        causes.push(crate::schema::validate::cause(reason, field, message));
+        causes.push(apimachinery::schema::validate::cause(reason, field, message));
     };
-    let conditions = crate::authz::view::items(object, "/status/conditions");
+    let conditions = apimachinery::pointer::items(object, "/status/conditions");
     for (index, condition) in conditions.iter().enumerate() {
         let (kind, status) = (text(condition, "/type"), text(condition, "/status"));
         if kind.is_empty() {

@@ -8,8 +8,8 @@ mod version;
 
 use serde_json::{Value, json};
 
-use crate::error::Cause;
-use crate::schema::validate::cause;
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
 
 /// The words of the four kinds of field errors, for everything below.
 pub(crate) fn required(field: &str, why: &str) -> Cause {
@@ -20,7 +20,7 @@ pub(crate) fn required(field: &str, why: &str) -> Cause {
 pub(crate) fn invalid(field: &str, value: &Value, why: &str) -> Cause {
     // Kubernetes shows whole structures too; a word for them says as much.
     let shown = match value {
-        Value::Array(_) | Value::Object(_) => Value::from(crate::schema::validate::kind_of(value)),
+        Value::Array(_) | Value::Object(_) => Value::from(apimachinery::schema::validate::kind_of(value)),
         other => other.clone(),
     };
     cause("FieldValueInvalid", field, format!("Invalid value: {shown}: {why}"))

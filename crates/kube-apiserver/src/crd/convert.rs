@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+use apimachinery::schema::{defaults, prune};
+
 use crate::authz::view::View;
-use crate::error::ApiError;
 use crate::hook::Client;
 use crate::registry::{Registry, Resource};
-use crate::schema::{defaults, prune};
 
 /// How long a conversion webhook may take.
 const TIMEOUT: Duration = Duration::from_secs(30);

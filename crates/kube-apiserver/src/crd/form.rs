@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::schema::{parse, prune};
+use apimachinery::schema::{parse, prune};
 
 /// Lists of a schema that mean nothing when they are empty.
 const LISTS: [&str; 7] =

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::store::Store;
+use kube_store::Store;
 
 /// The condition that tells of a conflict, if the names of `crd` are taken by another definition of its group.
 pub(crate) fn conflict(store: &Store, crd: &Value) -> Option<(String, String)> {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use base64::Engine as _;
 use serde_json::Value;
 
+use apimachinery::rules::Rules;
+use apimachinery::schema::parse;
+use kube_store::Store;
+
 use super::convert::Webhook;
 use crate::openapi::descriptions::of_metadata;
+use crate::registry::builtin;
 use crate::registry::{Aggregated, Column, Registry, Resource, ScalePaths};
-use crate::schema::rules::Rules;
-use crate::schema::{builtin, parse};
-use crate::store::Store;
 
 /// Everything served. Entries of definitions that did not change are taken over from `before`, because a large schema
 /// takes milliseconds to parse.

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use apimachinery::schema::{ListType, Schema, Type, builtin};
+
 use super::descriptions::Descriptions;
 use crate::registry::Resource;
-use crate::schema::{ListType, Schema, Type, builtin};
 
 /// Which OpenAPI is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
+use apimachinery::schema::builtin;
+
 use super::component::{Dialect, gvk, name};
 use crate::registry::Resource;
-use crate::schema::builtin;
 
 const WRITE: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
 const LIST: [(&str, &str); 10] = [

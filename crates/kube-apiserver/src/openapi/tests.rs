@@ -1,10 +1,11 @@
 //! OpenAPI documents by data.
 
+use apimachinery::schema::{Schema, builtin};
+
 use super::*;
-use crate::schema::{Schema, builtin};
 
 fn registry() -> Arc<Registry> {
-    let mut resources: Vec<Arc<Resource>> = builtin::resources().into_iter().map(Arc::new).collect();
+    let mut resources: Vec<Arc<Resource>> = crate::registry::builtin::resources().into_iter().map(Arc::new).collect();
     let mut custom = (**resources.iter().find(|r| r.plural == "configmaps").unwrap()).clone();
     let metadata = builtin::definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap();
     custom.group = "example.com".into();
@@ -124,7 +125,7 @@ fn gauge() -> Arc<Registry> {
         "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
         "object": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true},
         "few": {"type": "string", "x-kubernetes-validations": rule}}}}});
-    custom.schema = Arc::new(crate::schema::parse::custom_resource(Some(&schema), false));
+    custom.schema = Arc::new(apimachinery::schema::parse::custom_resource(Some(&schema), false));
     *resources.last_mut().unwrap() = Arc::new(custom);
     Arc::new(Registry { resources, ..Registry::default() })
 }

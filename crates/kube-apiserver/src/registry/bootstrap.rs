@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use kube_store::{Key, WriteError};
+
 use super::strategy;
 use crate::ApiServer;
-use crate::error::ApiError;
-use crate::store::{Key, WriteError};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -101,7 +102,7 @@ pub(crate) async fn ensure(
         return Ok(());
     }
     crate::rest::stamp_new(resource, &mut object, namespace);
-    crate::schema::defaults::apply(&resource.schema, &mut object);
+    apimachinery::schema::defaults::apply(&resource.schema, &mut object);
     strategy::defaults(resource, &mut object);
     strategy::prepare_create(resource, &mut object);
     strategy::settle(server, resource, &mut object);

@@ -28,11 +28,12 @@ mod workload;
 
 use serde_json::{Map, Value, json};
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::schema::validate::cause;
+
 use super::Resource;
 use super::defaults::{child, set};
 use crate::ApiServer;
-use crate::error::{ApiError, Cause};
-use crate::schema::validate::cause;
 
 /// Sets the defaults of a kind. Idempotent.
 pub(crate) fn defaults(resource: &Resource, object: &mut Value) {
@@ -46,8 +47,8 @@ pub(crate) fn defaults(resource: &Resource, object: &mut Value) {
     if resource.plural == "nodes" && resource.group.is_empty() {
         cluster::settle_node(child(object, "spec"));
     }
-    crate::schema::stored::decode(&resource.schema, object);
-    crate::schema::stored::settle(&resource.schema, object);
+    apimachinery::schema::stored::decode(&resource.schema, object);
+    apimachinery::schema::stored::settle(&resource.schema, object);
 }
 
 /// `stringData` is written as text and kept encoded.
@@ -192,7 +193,7 @@ pub(crate) fn prepare_update(resource: &Resource, old: &Value, new: &mut Value, 
             // Only `finalize` lets a namespace go.
             let finalizers = old["spec"]["finalizers"].clone();
             child(new, "spec")["finalizers"] = finalizers;
-            crate::schema::prune::nulls(new);
+            apimachinery::schema::stored::nulls(new);
         }
         ("certificates.k8s.io", _, "") => new["spec"] = old["spec"].clone(),
         ("certificates.k8s.io", _, "approval") => crate::certificates::keep_approval(old, new),

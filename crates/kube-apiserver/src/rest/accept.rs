@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 
-use crate::error::ApiError;
+use apimachinery::error::ApiError;
 
 /// Version of `meta.k8s.io` in which Tables and metadata are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

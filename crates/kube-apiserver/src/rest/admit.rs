@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+use apimachinery::patch::json;
+use apimachinery::schema::{self, prune};
+
 use super::Call;
 use crate::admission::quota::Turn;
 use crate::admission::{self, Attributes};
-use crate::error::ApiError;
-use crate::patch::json;
 use crate::registry::strategy;
-use crate::schema::{self, prune};
 
 /// What is done to the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,11 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+
 use super::{Call, decode, not_allowed, respond};
 use crate::admission::{Attributes, Operation};
 use crate::authz::reviews;
-use crate::error::ApiError;
 
 /// Whether the request is one of them.
 pub(super) fn concerns(call: &Call) -> bool {

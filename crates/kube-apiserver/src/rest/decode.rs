@@ -7,8 +7,9 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
+use apimachinery::error::ApiError;
+
 use super::{Call, protobuf};
-use crate::error::ApiError;
 use tree::{Reading, Tree};
 
 mod tree;

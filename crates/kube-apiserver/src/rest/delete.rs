@@ -7,14 +7,15 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use kube_store::{Object, WriteError};
+
 use super::accept::Shape;
 use super::admit::{self, Operation, Write};
 use super::options::ListOptions;
 use super::read::Filter;
 use super::{Call, MODIFIED, meta, respond};
-use crate::error::ApiError;
 use crate::registry::strategy;
-use crate::store::{Object, WriteError};
 
 mod options;
 

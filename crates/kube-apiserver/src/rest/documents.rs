@@ -5,11 +5,12 @@ use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
+use apimachinery::request::RequestInfo;
+use kube_store::archive;
+
 use super::accept::not_acceptable;
 use super::respond::json_bytes;
 use crate::registry::Aggregated;
-use crate::request::RequestInfo;
-use crate::store::archive;
 use crate::{ApiServer, discovery};
 
 /// The Kubernetes release whose API this server follows.

@@ -5,14 +5,15 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::labels::Labels;
+use kube_store::WriteError;
+
 use super::admit::{self, Operation, Write};
 use super::delete::{self, Options};
-use super::selector::Labels;
 use super::write::{Edit, change};
 use super::{Call, decode, meta, not_allowed, read, respond};
-use crate::error::{ApiError, Cause};
 use crate::registry::strategy::selector_text;
-use crate::store::WriteError;
 
 const BUDGETS: &str = "poddisruptionbudgets.policy";
 

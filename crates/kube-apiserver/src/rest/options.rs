@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::error::{ApiError, Cause};
-use crate::request::is_true;
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::request::is_true;
 
 /// Longest name a writer may have.
 const MANAGER: usize = 128;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use http::header;
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use apimachinery::patch::managed::Writer;
+use apimachinery::patch::versions::{Elsewhere, Form, Versions};
+use apimachinery::patch::{apply, managed};
+
 use super::{Call, decode};
-use crate::error::ApiError;
-use crate::patch::managed::Writer;
-use crate::patch::versions::{Elsewhere, Form, Versions};
-use crate::patch::{apply, managed};
 use crate::registry::Registry;
 
 pub(super) const APPLY: &str = "application/apply-patch+yaml";

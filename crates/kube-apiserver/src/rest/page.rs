@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
-use crate::store::Key;
+use apimachinery::error::ApiError;
+use kube_store::Key;
 
 /// Where to go on, and the revision of the first page. In a list of one namespace the key is a name, else it begins with the
 /// namespace.

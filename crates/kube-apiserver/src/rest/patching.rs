@@ -6,10 +6,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::patch::{json, strategic};
+
 use super::write::{Edit, Produce, change_by, insert, shape, shape_sent};
 use super::{Call, decode, meta, owners, respond};
-use crate::error::{ApiError, Cause};
-use crate::patch::{json, strategic};
 
 pub(super) async fn patch(call: &Call, body: Body) -> Result<Response, ApiError> {
     patch_part(call, body, "").await
@@ -108,7 +109,7 @@ async fn create(call: &Call, wanted: &Value) -> Result<Option<respond::Written>,
         }
     }
     // Who may patch may not thereby create.
-    let create = crate::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
+    let create = apimachinery::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
     call.server.authorize(&call.user, &create)?;
     let mut new = owners::merge(call, None, wanted, "").await?;
     meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;

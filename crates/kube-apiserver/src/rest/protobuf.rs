@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 use base64::Engine;
 use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
-use crate::schema::builtin;
+use apimachinery::error::ApiError;
+use apimachinery::schema::builtin;
 
 /// The media type.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";

@@ -6,13 +6,15 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::json;
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::labels::Labels;
+use kube_store::{Gone, Object, Snapshot};
+
 use super::accept::Shape;
 use super::options::ListOptions;
 use super::page::Token;
-use super::selector::{Fields, Labels};
+use super::selector::{Fields, has_labels};
 use super::{Call, options, respond};
-use crate::error::{ApiError, Cause};
-use crate::store::{Object, Snapshot};
 
 pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
     let current = call.server.store().revision();
@@ -24,6 +26,11 @@ pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
         return Ok(respond::json_bytes(StatusCode::OK, respond::stored_bytes(call, stored).await?));
     }
     respond::object(call, StatusCode::OK, &respond::tree(call, &stored).await?)
+}
+
+/// The refusal of a position that is older than what is remembered.
+pub(super) fn expired(gone: Gone) -> ApiError {
+    ApiError::expired(format!("too old resource version: {} ({})", gone.asked, gone.oldest))
 }
 
 /// The object the request names.
@@ -46,7 +53,7 @@ impl Filter {
         Ok(Self { labels: Labels::parse(call.query.get("labelSelector"))?, fields })
     }
     pub(super) fn matches(&self, object: &Object) -> bool {
-        self.labels.matches_object(object) && self.fields.matches(object)
+        has_labels(object, &self.labels) && self.fields.matches(object)
     }
     fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
@@ -148,7 +155,7 @@ fn snapshot(call: &Call, options: &ListOptions, token: Option<&Token>) -> Result
     if asked > snapshot.revision {
         return Err(too_large(asked, snapshot.revision));
     }
-    if options.exact { Ok(store.list_at(&storage, namespace, asked)?) } else { Ok(snapshot) }
+    if options.exact { Ok(store.list_at(&storage, namespace, asked).map_err(expired)?) } else { Ok(snapshot) }
 }
 
 /// The answer to a client that has seen a revision which this store has not reached.

@@ -8,11 +8,12 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+use kube_store::{Object, to_json};
+
 use super::Call;
 use super::accept::{Meta, Shape, not_acceptable};
-use crate::error::ApiError;
 use crate::registry::Resource;
-use crate::store::{Object, to_json};
 
 /// A JSON body already serialized.
 pub(super) fn json_bytes(code: StatusCode, bytes: impl Into<Body>) -> Response {

@@ -5,9 +5,10 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+
 use super::write::{Edit, Produce, change, change_by};
 use super::{Call, decode, meta, not_allowed, patching, read, respond};
-use crate::error::ApiError;
 use crate::registry::ScalePaths;
 
 pub(super) async fn serve(call: &Call, body: Body) -> Result<Response, ApiError> {
@@ -158,16 +159,19 @@ impl Produce for Scaling<'_> {
             return super::owners::merge(call, Some(&shown), &wanted, "scale").await;
         }
         let scale = patch.apply(call, &scale_of(call, paths, current), "scale").await?;
-        let schema = crate::schema::builtin::schema("autoscaling", "v1", "Scale");
-        if let Some(why) = schema.and_then(|schema| crate::schema::types::mismatch(&schema, &scale)) {
+        let schema = apimachinery::schema::builtin::schema("autoscaling", "v1", "Scale");
+        if let Some(why) = schema.and_then(|schema| apimachinery::schema::types::mismatch(&schema, &scale)) {
             return Err(patching::unreadable(&scale, &why));
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         // What a custom resource may say there, its own rules say.
         if replicas < 0 && call.resource.crd.is_none() {
             let message = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-            let cause =
-                crate::error::Cause { reason: "FieldValueInvalid".into(), message, field: "spec.replicas".into() };
+            let cause = apimachinery::error::Cause {
+                reason: "FieldValueInvalid".into(),
+                message,
+                field: "spec.replicas".into(),
+            };
             return Err(ApiError::invalid("autoscaling", "Scale", &call.info.name, vec![cause]));
         }
         let mut new = current.clone();

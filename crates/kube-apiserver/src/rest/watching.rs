@@ -17,15 +17,16 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use apimachinery::error::ApiError;
+use kube_store::{Event, EventKind, LINE_TAIL, Object, Watch};
+
 use self::lines::Telling;
 use super::accept::{Meta, Shape};
 use super::options::ListOptions;
-use super::read::{Filter, too_large};
+use super::read::{Filter, expired, too_large};
 use super::{Call, respond};
 use crate::ApiServer;
-use crate::error::ApiError;
 use crate::registry::Resource;
-use crate::store::{Event, EventKind, LINE_TAIL, Object, Watch};
 
 /// A bookmark tells an idle watcher how far it has got.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -85,7 +86,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
     };
     match watch {
         Ok(watch) => feed.watch = Some(watch),
-        Err(gone) => feed.error = Some(gone.into()),
+        Err(gone) => feed.error = Some(expired(gone)),
     }
     let lines = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
@@ -176,7 +177,7 @@ impl Feed {
             }
             Err(gone) => {
                 self.watch = None;
-                error_line(out, &gone.into());
+                error_line(out, &expired(gone));
             }
         }
         Some(mark)

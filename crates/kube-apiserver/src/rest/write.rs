@@ -12,14 +12,16 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::rules::Rules;
+use apimachinery::schema::{self, prune};
+use kube_store::{Key, Object, WriteError};
+
 use super::admit::{self, Operation, Write};
 use super::decode;
 use super::respond::Written;
 use super::{Call, MODIFIED, meta, owners, respond};
-use crate::error::{ApiError, Cause};
 use crate::registry::{Resource, strategy};
-use crate::schema::{self, prune};
-use crate::store::{Key, Object, WriteError};
 
 /// Tries of a write that races with others before the client is told.
 const TRIES: usize = 20;
@@ -261,7 +263,7 @@ pub(super) fn check(call: &Call, object: &Value, old: Option<&Value>, subresourc
 
 /// The rules of a custom resource. They are asked of what has the shape that its schema says, and where it has not, that
 /// they were not is said.
-fn rules_of(call: &Call, rules: &schema::rules::Rules, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
+fn rules_of(call: &Call, rules: &Rules, object: &Value, old: Option<&Value>, causes: &mut Vec<Cause>) {
     const SHAPELESS: [&str; 5] = [
         "FieldValueNotSupported",
         "FieldValueRequired",
@@ -331,7 +333,7 @@ pub(super) async fn update(call: &Call, body: Body) -> Result<Response, ApiError
             return Err(call.not_found(&call.info.name));
         }
         // Who may update may not thereby create.
-        let create = crate::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
+        let create = apimachinery::request::RequestInfo { verb: "create".into(), ..call.info.clone() };
         call.server.authorize(&call.user, &create)?;
         let created = insert(call, object).await?;
         return respond::written(call, StatusCode::CREATED, created).await;

@@ -21,10 +21,11 @@ use http::StatusCode;
 use kit::connections::Introduction;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use apimachinery::error::ApiError;
+use apimachinery::request::User;
+
 use super::Connection;
 use super::held::hold;
-use crate::error::ApiError;
-use crate::request::User;
 
 /// How much is allowed.
 #[derive(Clone, Copy, Debug)]

@@ -16,14 +16,15 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::codec::{BytesCodec, FramedWrite};
 use tokio_util::io::ReaderStream;
 
+use apimachinery::error::ApiError;
+use apimachinery::request::RequestInfo;
+
 use super::kubelet::Kubelet;
 use super::spdy::headers::value;
 use super::spdy::session::{Session, SpdyStream};
 use super::upgrade::{Offer, accept_spdy, accept_websocket};
 use super::websocket::{Leg, bounds};
 use super::{Streams, kubelet};
-use crate::error::ApiError;
-use crate::request::RequestInfo;
 
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const CHANNELS: [&str; 2] = ["v4.channel.k8s.io", "portforward.k8s.io"];
@@ -52,7 +53,7 @@ impl Dialer {
 pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Request) -> Result<Response, ApiError> {
     let offer = Offer::of(&request)?;
     let pod = streams.pod(info)?;
-    let phase = crate::authz::view::text(&pod, "/status/phase");
+    let phase = apimachinery::pointer::text(&pod, "/status/phase");
     if phase != "Running" {
         return Err(ApiError::bad_request(format!(
             "unable to forward port because pod is not running. Current status={phase}"

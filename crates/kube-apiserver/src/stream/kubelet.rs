@@ -7,12 +7,13 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+use apimachinery::request::RequestInfo;
+
 use super::Streams;
 use crate::aggregation::dial;
 use crate::authn::certificate::user_of;
-use crate::authz::view::{items, text};
-use crate::error::ApiError;
-use crate::request::RequestInfo;
 
 /// What a node's name follows in its user name.
 const NODE: &str = "system:node:";

@@ -6,9 +6,10 @@ use axum::response::Response;
 use http::{HeaderValue, header};
 use hyper_util::rt::TokioIo;
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::request::RequestInfo;
+
 use super::{Streams, kubelet};
-use crate::error::{ApiError, Cause};
-use crate::request::RequestInfo;
 
 /// Parameters that the kubelet understands.
 const PASSED: [&str; 8] =
@@ -20,7 +21,7 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, request: Reques
     drop(request);
     check(&pairs, &info.name)?;
     let container = kubelet::container(&pod, kubelet::parameter(&pairs, "container"))?;
-    if crate::authz::view::text(&pod, "/spec/nodeName").is_empty() {
+    if apimachinery::pointer::text(&pod, "/spec/nodeName").is_empty() {
         // Nothing has run yet, so nothing was written.
         let mut response = Response::new(Body::empty());
         *response.status_mut() = http::StatusCode::NO_CONTENT;

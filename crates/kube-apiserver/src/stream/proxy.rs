@@ -8,11 +8,12 @@ use axum::response::Response;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+use apimachinery::error::ApiError;
+use apimachinery::pointer::{items, text};
+use apimachinery::request::RequestInfo;
+
 use super::Streams;
 use crate::aggregation::{dial, pass};
-use crate::authz::view::{items, text};
-use crate::error::ApiError;
-use crate::request::RequestInfo;
 
 /// For a connection: an address that says nothing holds nobody up.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -14,13 +14,14 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_util::codec::{BytesCodec, FramedWrite};
 use tokio_util::io::ReaderStream;
 
+use apimachinery::error::ApiError;
+use apimachinery::request::RequestInfo;
+
 use super::spdy::headers::value;
 use super::spdy::session::{Session, SpdyStream, StreamWriter};
 use super::upgrade::{Offer, accept_spdy};
 use super::websocket::Leg;
 use super::{Streams, kubelet};
-use crate::error::ApiError;
-use crate::request::RequestInfo;
 
 const V5: &str = "v5.channel.k8s.io";
 const V4: &str = "v4.channel.k8s.io";

@@ -5,7 +5,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use crate::error::ApiError;
+use apimachinery::error::ApiError;
 
 /// What the client wants the connection to become.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,9 +9,10 @@ use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
+use apimachinery::error::ApiError;
+
 use super::Streams;
 use super::kubelet::{Kubelet, refusal};
-use crate::error::ApiError;
 
 /// A leg.
 pub(super) type Leg = WebSocketStream<TlsStream<TcpStream>>;

@@ -1,7 +1,7 @@
 //! Tables by data.
 
 use super::*;
-use crate::schema::builtin;
+use crate::registry::builtin;
 
 /// The table as `kubectl get -o wide` lays it out, without padding.
 fn print(plural: &str, objects: &[Value]) -> String {

@@ -1,10 +1,10 @@
 //! Who may do what: the shipped roles through a restart, grants nobody holds, what nodes may write, quotas under load.
 
+use apimachinery::request::User;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
-use kube_apiserver::request::User;
 use kube_apiserver::{ApiServer, Config};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,5 +1,6 @@
 //! Signing requests: approved for nodes by what they may, signed as each signer allows.
 
+use apimachinery::request::User;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -7,7 +8,6 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
-use kube_apiserver::request::User;
 use kube_apiserver::{ApiServer, Config};
 use rcgen::{CertificateParams, DnType, KeyPair};
 use serde_json::{Value, json};

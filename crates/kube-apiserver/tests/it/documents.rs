@@ -58,7 +58,7 @@ async fn tables_have_the_columns_of_the_kind() {
 async fn openapi_documents_may_be_kept_by_their_hash() {
     use tower::ServiceExt;
     let server = server().await;
-    let router = server.router().layer(axum::Extension(kube_apiserver::request::User::admin()));
+    let router = server.router().layer(axum::Extension(apimachinery::request::User::admin()));
     let ask = async |path: &str, tag: &str| {
         let request = Request::get(path).header("If-None-Match", tag).body(axum::body::Body::empty()).unwrap();
         router.clone().oneshot(request).await.unwrap()

@@ -1,10 +1,10 @@
 //! Validating admission policies through the API: parameters, variables, the authorizer, actions and their words.
 
+use apimachinery::request::User;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use kube_apiserver::ApiServer;
-use kube_apiserver::request::User;
 use serde_json::{Value, json};
 
 async fn post(client: &Client, kind: &str, body: Value) -> Result<Value, Error> {

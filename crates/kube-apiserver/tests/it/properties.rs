@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apimachinery::error::ApiError;
+use apimachinery::patch::apply::apply;
+use apimachinery::patch::fieldset::Set;
+use apimachinery::patch::managed::Writer;
+use apimachinery::patch::versions::Elsewhere;
+use apimachinery::patch::{json, managed, strategic};
+use apimachinery::schema::{Schema, builtin};
 use jiff::Timestamp;
-use kube_apiserver::error::ApiError;
-use kube_apiserver::patch::apply::apply;
-use kube_apiserver::patch::fieldset::Set;
-use kube_apiserver::patch::managed::Writer;
-use kube_apiserver::patch::versions::Elsewhere;
-use kube_apiserver::patch::{json, managed, strategic};
-use kube_apiserver::schema::{Schema, builtin};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

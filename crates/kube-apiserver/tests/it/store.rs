@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
-use kube_apiserver::store::{Key, Store, WriteError};
 use kube_apiserver::{ApiServer, Config};
+use kube_store::{Key, Store, WriteError};
 use serde_json::json;
 
 fn config(dir: &std::path::Path) -> Config {

@@ -1,12 +1,12 @@
 //! watch.
 
+use apimachinery::request::User;
 use axum::body::{Body, BodyDataStream};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 use kube_apiserver::ApiServer;
-use kube_apiserver::request::User;
 use serde_json::json;
 use tower::ServiceExt;
 

@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 
+use apimachinery::error::Cause;
+use apimachinery::pointer::items;
+
 use super::super::expressions::Scope;
-use crate::authz::view::items;
 use crate::crd::check::conversion;
 use crate::crd::check::{invalid, required};
-use crate::error::Cause;
 use crate::registry::strategy::rules::{self, Must, Rules};
 
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];

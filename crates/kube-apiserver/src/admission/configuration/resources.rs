@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use crate::authz::view::items;
+use apimachinery::error::Cause;
+use apimachinery::pointer::items;
+
 use crate::crd::check::invalid;
-use crate::error::Cause;
 use crate::registry::strategy::rules::{self, Must, Rules};
 
 const RULE: Rules = &[

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use apimachinery::pointer::{items, strings, text};
+
 use super::Level;
-use crate::authz::view::{items, strings, text};
 
 type Check = fn(&Value) -> Option<String>;
 

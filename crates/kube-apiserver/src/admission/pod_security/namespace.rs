@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::pointer::text;
+
 use super::{Level, checks, level};
 use crate::admission::{Attributes, Operation};
-use crate::authz::view::{View, text};
-use crate::error::{ApiError, Cause};
+use crate::authz::view::View;
 
 /// More pods than this are not looked at for a warning.
 const LOOKED_AT: usize = 3000;

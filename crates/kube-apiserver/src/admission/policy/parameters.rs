@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use apimachinery::pointer::text;
+
 use crate::admission::{Attributes, rules};
-use crate::authz::view::{View, text};
+use crate::authz::view::View;
 use crate::registry::Registry;
 
 /// The parameters a policy is evaluated with, once for each; `[None]` when it takes none.

@@ -2,11 +2,12 @@
 
 use serde_json::json;
 
+use apimachinery::request::{RequestInfo, User};
+
 use super::*;
 use crate::admission::Operation;
 use crate::authz::view::Fixed;
 use crate::registry::Resource;
-use crate::request::{RequestInfo, User};
 
 fn resource() -> Resource {
     Resource {

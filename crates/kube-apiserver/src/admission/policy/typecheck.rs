@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use apimachinery::cel::Program;
+use apimachinery::cel::types::Type;
+use apimachinery::pointer::{items, text};
+use kube_store::Object;
+
 use crate::ApiServer;
 use crate::admission::expressions::Scope;
-use crate::authz::view::{items, text};
-use crate::cel::Program;
-use crate::cel::types::Type;
 use crate::registry::{Registry, Resource};
-use crate::store::Object;
 
 /// Kinds a policy is checked against at most, as in Kubernetes.
 const KINDS: usize = 10;

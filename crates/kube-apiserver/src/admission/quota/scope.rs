@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::authz::view::{items, strings, text};
+use apimachinery::pointer::{items, strings, text};
+
 use crate::registry::Resource;
 
 /// Whether `object` is among those the quota counts. Only pods have scopes.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use apimachinery::request::{RequestInfo, User};
+
 use super::*;
 use crate::authz::view::Fixed;
 use crate::registry::Resource;
-use crate::request::{RequestInfo, User};
 
 #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn pod(name: &str, resources: Value) -> Value {

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use apimachinery::pointer::{items, text};
+
 use crate::admission::amount::{Amount, Amounts, of_pod};
-use crate::authz::view::{items, text};
 use crate::registry::Resource;
 
 /// Core kinds that are also counted by their plain name.

@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::{ApiError, Cause};
+use apimachinery::patch::json;
+use apimachinery::pointer::text;
+
 use super::{Hook, Place};
 use crate::admission::{Attributes, Operation};
 use crate::authz::reviews::user_info;
-use crate::authz::view::text;
 use crate::crd::convert::between;
-use crate::error::{ApiError, Cause};
-use crate::patch::json;
 use crate::registry::Resource;
 
 /// Why a hook gave no verdict.

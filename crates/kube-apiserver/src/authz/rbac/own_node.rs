@@ -12,8 +12,10 @@
 
 use serde_json::Value;
 
-use crate::authz::view::{View, text};
-use crate::request::{RequestInfo, User};
+use apimachinery::pointer::text;
+use apimachinery::request::{RequestInfo, User};
+
+use crate::authz::view::View;
 
 const ANNOTATION: &str = "/metadata/annotations/rbac.ferrovirt.io~1own-node";
 /// The claim of a token that was made for a pod: the node the pod is on.
@@ -74,9 +76,10 @@ mod tests {
     use http::Method;
     use serde_json::json;
 
+    use apimachinery::request::{RequestInfo, User};
+
     use crate::authz::rbac::{GROUP, Rbac, Rule, uncovered};
     use crate::authz::view::Fixed;
-    use crate::request::{RequestInfo, User};
 
     const BY: &str = "x.io/node,x.io/next";
 

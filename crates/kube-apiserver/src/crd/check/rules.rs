@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
+use apimachinery::cel::types::Type;
+use apimachinery::cel::{PER_OBJECT, Program, check};
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+use apimachinery::schema::{ListType, Schema, parse};
+
 use super::{forbidden, invalid, required, text, unsupported};
-use crate::cel::types::Type;
-use crate::cel::{PER_OBJECT, Program, check};
-use crate::error::Cause;
-use crate::schema::validate::cause;
-use crate::schema::{ListType, Schema, parse};
 
 const KEY: &str = "x-kubernetes-validations";
 const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];

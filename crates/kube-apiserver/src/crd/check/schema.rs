@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+
 use super::{forbidden, invalid, required, text, unsupported};
-use crate::error::Cause;
 
 mod branches;
 mod default;

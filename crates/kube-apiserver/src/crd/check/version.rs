@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::{invalid, names, required, rules, schema, text};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const SELECTABLE: usize = 8;
 

@@ -2,11 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::quantity::nanos;
+use apimachinery::schema::stored;
+
 use super::volume::{VOLUME_MODES, access_modes, forbidden, size};
 use super::{invalid, one_of, required};
-use crate::error::Cause;
-use crate::registry::quantity::nanos;
-use crate::schema::prune;
 
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 
@@ -43,7 +44,7 @@ pub(super) fn claim(spec: &Value, causes: &mut Vec<Cause>) {
     size("spec.resources[storage]", &spec["resources"]["requests"]["storage"], causes);
     one_of("spec.volumeMode", &spec["volumeMode"], &VOLUME_MODES, causes);
     let class = &spec["storageClassName"];
-    let problem = class.as_str().filter(|name| !name.is_empty()).and_then(crate::rest::meta::subdomain_problem);
+    let problem = class.as_str().filter(|name| !name.is_empty()).and_then(apimachinery::names::subdomain_problem);
     if let Some(why) = problem {
         invalid("spec.storageClassName", class, why, causes);
     }
@@ -87,8 +88,8 @@ pub(super) fn status(object: &Value, causes: &mut Vec<Cause>) {
 pub(super) fn claim_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let mut allowed = new["spec"].clone();
     let mut before = old["spec"].clone();
-    prune::nulls(&mut allowed);
-    prune::nulls(&mut before);
+    stored::nulls(&mut allowed);
+    stored::nulls(&mut before);
     let empty = |field: &str| old["spec"][field].as_str().unwrap_or_default().is_empty();
     if new["status"]["phase"] == "Bound" && allowed["resources"]["requests"].is_object() {
         allowed["resources"]["requests"]["storage"] = old["spec"]["resources"]["requests"]["storage"].clone();

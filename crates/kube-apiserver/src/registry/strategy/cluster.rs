@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::invalid;
 use super::rules::{self, Must, Rules};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 

@@ -4,9 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::invalid;
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 /// Bytes of all values together at most.
 const MOST: usize = 1024 * 1024;

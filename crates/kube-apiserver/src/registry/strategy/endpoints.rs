@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+
 use super::rules::{self, Must, Rules};
 use super::service::{ADDRESS, special};
 use super::{invalid, required};
-use crate::error::Cause;
 
 const PROTOCOLS: Must = Must::OneOf(&["SCTP", "TCP", "UDP"]);
 
@@ -85,7 +86,7 @@ pub(super) fn endpoints(object: &Value, causes: &mut Vec<Cause>) {
         let at = format!("subsets[{index}]");
         if rules::empty(&subset["addresses"]) && rules::empty(&subset["notReadyAddresses"]) {
             let message = "Required value: must specify `addresses` or `notReadyAddresses`".to_owned();
-            causes.push(crate::schema::validate::cause("FieldValueRequired", &at, message));
+            causes.push(apimachinery::schema::validate::cause("FieldValueRequired", &at, message));
         }
         for list in ["addresses", "notReadyAddresses"] {
             for (number, address) in each(&subset[list]) {

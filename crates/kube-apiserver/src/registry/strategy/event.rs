@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::names::qualified_name_problem;
+
 use super::field::{Causes, Field};
 use crate::registry::Resource;
-use crate::rest::meta::qualified_name_problem;
 
 const LONGEST: usize = 128;
 const LONGEST_NOTE: usize = 1024;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::error::Cause;
-use crate::rest::meta::{label_problem, qualified_name_problem, subdomain_problem};
-use crate::schema::validate::cause;
+use apimachinery::error::Cause;
+use apimachinery::names::{label_problem, qualified_name_problem, subdomain_problem};
+use apimachinery::schema::validate::cause;
 
 pub(super) type Causes = Vec<Cause>;
 
@@ -185,7 +185,7 @@ pub(super) fn labels(map: &Field<'_>, causes: &mut Causes) {
             map.invalid_word(key, &why, causes);
         }
         let text = value.as_str().unwrap_or_default();
-        if let Some(why) = crate::rest::meta::label_value_problem(text) {
+        if let Some(why) = apimachinery::names::label_value_problem(text) {
             map.invalid_word(text, &why, causes);
         }
     }

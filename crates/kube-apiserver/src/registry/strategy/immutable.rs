@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::{claim, invalid, job, pod, quota, storage, volume};
-use crate::error::Cause;
 use crate::registry::Resource;
-use crate::schema::validate::cause;
 
 const FIELD: &str = "field is immutable";
 

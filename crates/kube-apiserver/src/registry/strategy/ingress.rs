@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::rules::{self, Must, Rules};
 use super::service::port_name_problems;
 use super::{invalid, required};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
@@ -34,7 +35,7 @@ fn host(text: &str) -> Option<String> {
 }
 
 fn path_segment(text: &str) -> Option<String> {
-    crate::rest::meta::path_segment_problem(text).map(str::to_owned)
+    apimachinery::names::path_segment_problem(text).map(str::to_owned)
 }
 
 fn controller(text: &str) -> Option<String> {

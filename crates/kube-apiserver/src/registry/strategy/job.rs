@@ -6,11 +6,12 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use apimachinery::names::{label_problem, qualified_name_problem, subdomain_problem};
+
 pub(super) use self::status::status;
 use super::field::{Causes, Field, NOT_NEGATIVE, Rule, check};
 use super::{pod, workload};
 use crate::registry::defaults::child;
-use crate::rest::meta::{label_problem, qualified_name_problem, subdomain_problem};
 
 const UID: &str = "batch.kubernetes.io/controller-uid";
 const UID_KEYS: [&str; 2] = [UID, "controller-uid"];
@@ -312,7 +313,7 @@ fn at_most(list: &Field<'_>, most: usize, causes: &mut Causes) {
     let count = list.value.as_array().map_or(0, Vec::len);
     if count > most {
         let message = format!("Too many: {count}: must have at most {most} items");
-        causes.push(crate::schema::validate::cause("FieldValueTooMany", &list.path, message));
+        causes.push(apimachinery::schema::validate::cause("FieldValueTooMany", &list.path, message));
     }
 }
 

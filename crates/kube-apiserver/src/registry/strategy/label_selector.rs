@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::names::{label_value_problem, qualified_name_problem};
+use apimachinery::schema::validate::cause;
+
 use super::invalid;
-use crate::error::Cause;
 use crate::registry::Resource;
-use crate::rest::meta::{label_value_problem, qualified_name_problem};
-use crate::schema::validate::cause;
 
 /// Checks the selectors in the spec of an object, but for those of its pods' affinity and spread.
 pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {

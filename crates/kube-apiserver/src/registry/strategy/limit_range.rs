@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use apimachinery::error::Cause;
+use apimachinery::pointer::{items, text};
+use apimachinery::schema::validate::cause;
+
 use super::field::Field;
 use super::invalid;
 use crate::admission::amount::{Amount, amounts};
-use crate::authz::view::{items, text};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const TYPES: [&str; 3] = ["Pod", "Container", "PersistentVolumeClaim"];
 const FIELDS: [&str; 5] = ["min", "max", "default", "defaultRequest", "maxLimitRequestRatio"];
@@ -20,7 +21,7 @@ pub(super) fn validate(range: &Value, causes: &mut Vec<Cause>) {
     for (number, limit) in items(range, "/spec/limits").iter().enumerate() {
         let at = format!("spec.limits[{number}]");
         let kind = text(limit, "/type");
-        if let Some(why) = crate::rest::meta::qualified_name_problem(kind) {
+        if let Some(why) = apimachinery::names::qualified_name_problem(kind) {
             invalid(&format!("{at}.type"), &kind.into(), &why, causes);
         } else if !TYPES.contains(&kind) && !kind.contains('/') {
             let why = "must be a standard limit type or fully qualified";

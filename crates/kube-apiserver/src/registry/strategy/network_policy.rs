@@ -3,10 +3,11 @@
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::service::port_name_problems;
 use super::{invalid, one_of, required};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 const PORT: &str = "must be between 1 and 65535, inclusive";

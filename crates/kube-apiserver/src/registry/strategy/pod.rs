@@ -15,6 +15,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
+use apimachinery::names::qualified_name_problem;
+use apimachinery::quantity::nanos;
+
 pub(super) use self::placement::toleration;
 pub(in super::super) use self::resources::{aggregated_requests, of_whole_pods};
 pub(super) use self::resources::{amount, overhead, resource_name};
@@ -22,8 +25,6 @@ pub(super) use self::update::update;
 pub(super) use self::volumes::claim;
 use super::field::{Causes, Field, LABEL, NOT_NEGATIVE, QUALIFIED_NAME, Rule, SUBDOMAIN, check, labels};
 use crate::registry::defaults::child;
-use crate::registry::quantity::nanos;
-use crate::rest::meta::qualified_name_problem;
 
 pub(super) fn prepare_create(pod: &mut Value) {
     let class = quality(&pod["spec"]);

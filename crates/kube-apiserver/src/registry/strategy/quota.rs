@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use apimachinery::error::Cause;
+use apimachinery::pointer::{items, text};
+use apimachinery::quantity::nanos;
+
 use super::{invalid, required};
-use crate::authz::view::{items, text};
-use crate::error::Cause;
-use crate::registry::quantity::nanos;
 
 /// What scopes that speak of pods can bound.
 const OF_PODS: [&str; 7] = ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
@@ -73,7 +74,7 @@ pub(super) fn validate(quota: &Value, causes: &mut Vec<Cause>) {
 /// Checks what of a quota never changes.
 pub(super) fn update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let scopes = |quota: &Value| {
-        let mut all: Vec<String> = crate::authz::view::strings(quota, "/spec/scopes");
+        let mut all: Vec<String> = apimachinery::pointer::strings(quota, "/spec/scopes");
         all.sort_unstable();
         all
     };

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::invalid;
 use super::rules::{self, Must, Rules};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -26,7 +27,7 @@ const REFERENCE: Rules =
     &[("roleRef.apiGroup", &[Must::Exactly(&[GROUP])]), ("roleRef.name", &[Must::Be, Must::ReadIfAny(path_segment)])];
 
 fn path_segment(text: &str) -> Option<String> {
-    crate::rest::meta::path_segment_problem(text).map(str::to_owned)
+    apimachinery::names::path_segment_problem(text).map(str::to_owned)
 }
 
 /// Checks an object of the group.

@@ -7,9 +7,10 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::{invalid, label_selector, one_of, required};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 /// What a value must be or do.
 #[derive(Clone, Copy)]
@@ -52,19 +53,19 @@ pub(crate) const PORT: &str = "must be between 1 and 65535, inclusive";
 pub(crate) const NOT_NEGATIVE: Must = Must::Within(0, i64::MAX, "must be greater than or equal to 0");
 
 pub(crate) fn subdomain(text: &str) -> Option<String> {
-    crate::rest::meta::subdomain_problem(text).map(str::to_owned)
+    apimachinery::names::subdomain_problem(text).map(str::to_owned)
 }
 
 pub(crate) fn label(text: &str) -> Option<String> {
-    crate::rest::meta::label_problem(text).map(str::to_owned)
+    apimachinery::names::label_problem(text).map(str::to_owned)
 }
 
 pub(crate) fn qualified(text: &str) -> Option<String> {
-    crate::rest::meta::qualified_name_problem(text)
+    apimachinery::names::qualified_name_problem(text)
 }
 
 pub(crate) fn label_value(text: &str) -> Option<String> {
-    crate::rest::meta::label_value_problem(text)
+    apimachinery::names::label_value_problem(text)
 }
 
 pub(crate) fn dns_1035(text: &str) -> Option<String> {
@@ -140,7 +141,7 @@ fn judge(value: &Value, at: &str, must: Must, causes: &mut Vec<Cause>) {
         Must::Lie(least, most, why) if !(least..=most).contains(&value.as_i64().unwrap_or(0)) => {
             invalid(at, &json!(value.as_i64().unwrap_or(0)), why, causes);
         }
-        Must::NotBeNegative if crate::registry::quantity::nanos(text).is_some_and(|n| n < 0) => {
+        Must::NotBeNegative if apimachinery::quantity::nanos(text).is_some_and(|n| n < 0) => {
             invalid(at, value, "must be greater than or equal to 0", causes);
         }
         Must::HoldAtMost(most) if value.as_array().is_some_and(|items| items.len() > most) => {

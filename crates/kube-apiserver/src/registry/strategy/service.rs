@@ -9,7 +9,8 @@ use serde_json::Value;
 pub(super) use allocate::allocate;
 pub(super) use validate::{ADDRESS, port_name_problems, special, validate, validate_update};
 
-use crate::error::{ApiError, Cause};
+use apimachinery::error::{ApiError, Cause};
+
 use crate::registry::defaults::each;
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -68,7 +69,7 @@ pub(super) fn keep_allocated(old: &Value, new: &mut Value) {
     if has_health_check(before) && has_health_check(spec) && spec["healthCheckNodePort"].as_i64().unwrap_or(0) == 0 {
         spec["healthCheckNodePort"] = before["healthCheckNodePort"].clone();
     }
-    crate::schema::prune::nulls(spec);
+    apimachinery::schema::stored::nulls(spec);
 }
 
 fn drop_what_the_type_has_not(before: &Value, spec: &mut Value) {

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::Value;
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::rules::{self, Must, Rules};
 use super::{invalid, one_of, required};
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const FIXED: &str = "field is immutable";
 /// Parameters of a class at most.

@@ -2,11 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::quantity::nanos;
+use apimachinery::schema::validate::cause;
+
 use super::rules::{self, Must, Rules};
 use super::{invalid, one_of, required};
-use crate::error::Cause;
-use crate::registry::quantity::nanos;
-use crate::schema::validate::cause;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 pub(super) const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::labels::Labels;
+
 use super::field::{Causes, Field, NOT_NEGATIVE, Rule, SUBDOMAIN, labels};
 use super::{match_labels, pod};
 use crate::registry::Resource;
-use crate::selector::Labels;
 
 pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::error::ApiError;
-use crate::patch::json::DEPTH;
+use apimachinery::error::ApiError;
+use apimachinery::patch::json::DEPTH;
 
 /// Values in one body at most: scalars, lists and maps alike.
 pub(super) const VALUES: usize = 500_000;

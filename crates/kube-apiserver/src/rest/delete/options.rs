@@ -4,8 +4,9 @@ use axum::body::Body;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use apimachinery::error::{ApiError, Cause};
+
 use super::super::{Call, decode, meta};
-use crate::error::{ApiError, Cause};
 
 /// How to delete.
 #[derive(Clone, Debug, Default)]

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
-use crate::error::ApiError;
+use apimachinery::error::ApiError;
+use kube_store::EventKind;
+
 use crate::registry::Resource;
 use crate::rest::accept::Shape;
-use crate::store::EventKind;
 
 /// Lines that are kept at most, and their bytes.
 const LINES: usize = 4096;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use apimachinery::request::User;
 use axum::body::Body;
-use kube_apiserver::request::User;
 use serde_json::Value;
 use tower::ServiceExt;
 

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+
 use super::super::{forbidden, required};
 use super::{is_set, known_lists};
-use crate::error::Cause;
 
 const WORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 

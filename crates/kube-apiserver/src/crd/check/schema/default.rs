@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::rules::Rules;
+use apimachinery::schema::{parse, prune, validate};
+
 use super::super::{forbidden, invalid, required};
-use crate::error::Cause;
-use crate::schema::rules::Rules;
-use crate::schema::{parse, prune, validate};
 
 /// Checks all defaults of a structural schema.
 pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use apimachinery::names::qualified_name_problem;
+use apimachinery::quantity::nanos;
+
 use super::super::data::key_problem;
 use super::super::field::{Causes, Field, Rule, SUBDOMAIN};
-use crate::registry::quantity::nanos;
-use crate::rest::meta::qualified_name_problem;
 
 /// Fields of a pod that variables can show, and those that files can.
 const FIELDS: &[&str] = &[
@@ -81,7 +82,7 @@ fn source(variable: &Field<'_>, causes: &mut Causes) {
             continue;
         }
         let object = reference.get("name");
-        match crate::rest::meta::subdomain_problem(object.text()) {
+        match apimachinery::names::subdomain_problem(object.text()) {
             Some(why) => object.invalid_word(object.text(), why, causes),
             None => {}
         }

@@ -1,7 +1,8 @@
 //! Names and addresses of a pod: its host name, its resolver, and the hosts that it knows.
 
+use apimachinery::names::{label_problem, subdomain_problem};
+
 use super::super::field::{Causes, Field, SUBDOMAIN};
-use crate::rest::meta::{label_problem, subdomain_problem};
 
 const NAME_SERVERS: usize = 3;
 const SEARCHES: usize = 32;

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
+use apimachinery::names::{label_value_problem, qualified_name_problem};
+
 use super::super::field::{Causes, Field, LABEL, QUALIFIED_NAME, Rule, labels};
 use super::super::label_selector;
-use crate::rest::meta::{label_value_problem, qualified_name_problem};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
+use apimachinery::names::qualified_name_problem;
+use apimachinery::quantity::nanos;
+
 use super::super::field::{Causes, Field, Rule};
 use super::Around;
-use crate::registry::quantity::nanos;
-use crate::rest::meta::qualified_name_problem;
 
 const ONE: i128 = 1_000_000_000;
 const OF_CONTAINERS: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];

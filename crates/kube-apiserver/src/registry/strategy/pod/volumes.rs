@@ -55,7 +55,7 @@ pub(super) fn all<'a>(spec: &Field<'a>, causes: &mut Causes) -> HashMap<&'a str,
         let name = volume.get("name");
         source(&volume, causes);
         name.check(&Rule::Needed, causes);
-        let dotted = name.text().contains('.') && crate::rest::meta::subdomain_problem(name.text()).is_none();
+        let dotted = name.text().contains('.') && apimachinery::names::subdomain_problem(name.text()).is_none();
         if dotted {
             name.invalid("must not contain dots", causes);
         } else {

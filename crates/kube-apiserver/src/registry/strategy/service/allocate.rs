@@ -7,12 +7,13 @@ use ipnet::IpNet;
 use rand::Rng as _;
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+
 use super::super::invalid;
 use super::{
     families, has_address, has_health_check, has_node_ports, is_headless, is_load_balancer, refuse, text, texts,
 };
 use crate::ApiServer;
-use crate::error::ApiError;
 use crate::registry::defaults::each;
 
 /// The low part of a range is for those who ask for a certain address, or port: a sixteenth of it, within bounds.

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use apimachinery::error::ApiError;
+
 use super::super::invalid;
 use super::{is_empty, is_headless, refuse, text, texts};
-use crate::error::ApiError;
 
 pub(super) fn of(address: &IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
@@ -69,7 +70,7 @@ pub(super) fn settle(ranges: &[IpNet], old: Option<&Value>, object: &mut Value) 
 }
 
 /// An update to one family gives the second back; one that leaves the second out must say so by the policy.
-fn reduce(old: Option<&Value>, spec: &mut Value, policy: &str, causes: &mut Vec<crate::error::Cause>) {
+fn reduce(old: Option<&Value>, spec: &mut Value, policy: &str, causes: &mut Vec<apimachinery::error::Cause>) {
     let Some(before) = old.map(|old| &old["spec"]) else { return };
     for (list, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
         let (had, has) = (texts(before, list), texts(spec, list));

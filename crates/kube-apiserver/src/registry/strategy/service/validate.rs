@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use apimachinery::error::Cause;
+use apimachinery::schema::validate::cause;
+
 use super::super::{invalid, one_of, required, rules};
 use super::{
     has_address, has_health_check, has_node_ports, is_empty, is_external, is_headless, is_load_balancer, text, texts,
 };
-use crate::error::Cause;
-use crate::schema::validate::cause;
 
 const KUBELET_PORT: i64 = 10250;
 const LONGEST_AFFINITY: i64 = 86_400;
@@ -93,7 +94,7 @@ fn by_type(spec: &Value, causes: &mut Vec<Cause>) {
         let name = text(spec, "externalName");
         if name.is_empty() {
             required("spec.externalName", causes);
-        } else if let Some(why) = crate::rest::subdomain_problem(name.strip_suffix('.').unwrap_or(name)) {
+        } else if let Some(why) = apimachinery::names::subdomain_problem(name.strip_suffix('.').unwrap_or(name)) {
             invalid("spec.externalName", &json!(name), why, causes);
         }
     }
@@ -137,7 +138,7 @@ fn ports(spec: &Value, causes: &mut Vec<Cause>) {
         if name.is_empty() && ports.len() > 1 {
             required(&format!("{at}.name"), causes);
         } else if !name.is_empty() {
-            if let Some(why) = crate::rest::label_problem(name) {
+            if let Some(why) = apimachinery::names::label_problem(name) {
                 invalid(&format!("{at}.name"), &json!(name), why, causes);
             } else if !names.insert(name) {
                 duplicate(&format!("{at}.name"), &json!(name), causes);
