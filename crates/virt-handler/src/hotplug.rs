@@ -7,28 +7,29 @@ mod plan;
 use std::collections::BTreeSet;
 
 use api::kubevirt::v1::VirtualMachineInstance;
+use kit::events::Recorder;
 use kube::{Resource as _, ResourceExt as _};
 
 pub(crate) use plan::{Attached, Larger, has, larger, plan};
 
 use crate::Error;
-use crate::launcher::Launcher;
+use crate::launcher::{Launcher, Pods};
 use crate::storage::{self, Purpose};
-use crate::vmi::Context;
 
 /// Volumes that a launcher was lent.
 pub(crate) type Lent = BTreeSet<String>;
 
 /// Lends the disk of `attached` to the `launcher` of `vmi`.
 pub(crate) async fn lend(
-    context: &Context,
+    pods: &Pods,
+    recorder: &Recorder,
     vmi: &VirtualMachineInstance,
     launcher: Launcher,
     attached: &Attached,
     purpose: Purpose,
 ) -> Result<(), Error> {
     if api::kubevirt::hotplug::is_utility(&vmi.spec, &attached.volume) {
-        let (pods, uid, about) = (context.pods.clone(), vmi.uid().unwrap_or_default(), attached.clone());
+        let (pods, uid, about) = (pods.clone(), vmi.uid().unwrap_or_default(), attached.clone());
         let lent = tokio::task::spawn_blocking(move || lend::lend_directory(&pods, &launcher, &uid, &about)).await;
         tracing::info!(vmi = %vmi.name_any(), volume = attached.volume, pod = attached.pod, "the volume is lent to the launcher");
         return lent.map_err(|error| Error::Disk(error.to_string()))?;
@@ -37,10 +38,10 @@ pub(crate) async fn lend(
         let why = format!("volume {}: the size of its claim is not known yet", attached.volume);
         return Err(Error::NotThereYet(why));
     };
-    let (pods, uid, about) = (context.pods.clone(), vmi.uid().unwrap_or_default(), attached.clone());
+    let (pods, uid, about) = (pods.clone(), vmi.uid().unwrap_or_default(), attached.clone());
     let lent = tokio::task::spawn_blocking(move || lend::lend(&pods, &launcher, &uid, &about, &disk, purpose)).await;
     if let Some(warning) = lent.map_err(|error| Error::Disk(error.to_string()))?? {
-        context.recorder.warning(&vmi.object_ref(&()), "ToleratedSmallPV", warning);
+        recorder.warning(&vmi.object_ref(&()), "ToleratedSmallPV", warning);
     }
     tracing::info!(vmi = %vmi.name_any(), volume = attached.volume, pod = attached.pod, "the disk was lent to the launcher");
     Ok(())

@@ -16,7 +16,7 @@ use sys::peer::Process;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 
 use crate::Error;
 
@@ -30,24 +30,37 @@ const LARGEST_ANSWER: usize = 4 << 20;
 const LARGEST_STATE: usize = 1 << 20;
 /// Bytes of a screenshot.
 const LARGEST_SCREENSHOT: usize = 32 << 20;
+/// A call that the launcher answers from memory.
+pub(crate) const CALL: Duration = Duration::from_secs(10);
 /// How long a launcher may take to greet.
 const GREETING: Duration = Duration::from_secs(10);
 /// How long a place among those who wait for a listener is waited for, and how often it is looked for.
 const PLACE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The pods of this node.
-#[derive(Clone, Debug)]
+/// The process behind a socket of the pod with this UID.
+type Peer = dyn Fn(&str, &StdUnixStream) -> Result<Process, sys::Error> + Send + Sync;
+
+/// The pods of this node, and how the processes in them are recognised.
+#[derive(Clone)]
 pub(crate) struct Pods {
     /// The kubelet's directory of them.
     dir: PathBuf,
     /// Whether a control group is one of a pod's.
     is_of: fn(&str, &str) -> bool,
+    /// The process at the other end.
+    peer: Arc<Peer>,
+}
+
+impl std::fmt::Debug for Pods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pods").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }
 
 impl Pods {
     pub(crate) fn at(dir: PathBuf) -> Self {
-        Self { dir, is_of: belongs }
+        Self { dir, is_of: belongs, peer: Arc::new(|_, stream| Process::of_peer(stream)) }
     }
 
     /// UIDs of the pods that the kubelet has directories of.
@@ -59,7 +72,16 @@ impl Pods {
     /// Pods whose launchers are played by this very process.
     #[cfg(test)]
     pub(crate) fn played(dir: PathBuf) -> Self {
-        Self { dir, is_of: |_, _| true }
+        Self { is_of: |_, _| true, ..Self::at(dir) }
+    }
+
+    /// The same pods, whose launchers' processes are the ones that `peer` names.
+    #[cfg(test)]
+    pub(crate) fn with_peer(
+        self,
+        peer: impl Fn(&str, &StdUnixStream) -> Result<Process, sys::Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self { peer: Arc::new(peer), ..self }
     }
 }
 
@@ -110,6 +132,13 @@ impl Launcher {
     pub(crate) fn for_screenshots(&self) -> LauncherClient<Channel> {
         self.client.clone().max_decoding_message_size(LARGEST_SCREENSHOT)
     }
+}
+
+/// A message to a launcher with a time limit.
+pub(crate) fn timed<T>(message: T, limit: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(limit);
+    request
 }
 
 /// What a launcher answers to `call`, all of it: one that begins an answer and does not go on is not waited for either.
@@ -163,7 +192,7 @@ pub(crate) fn open_now(pods: &Pods, pod: &str, volume: &str, socket: &str) -> Re
         Some(std::io::ErrorKind::WouldBlock) => Error::Crowded { pod: pod.to_owned(), socket: socket.to_owned() },
         _ => Error::no_launcher(pod)(error),
     })?;
-    let process = Process::of_peer(&stream).map_err(Error::no_launcher(pod))?;
+    let process = (pods.peer)(pod, &stream).map_err(Error::no_launcher(pod))?;
     check(pods, pod, &process)?;
     Ok((stream, process))
 }

@@ -36,7 +36,7 @@ use crate::launcher::Pods;
 use crate::migration::{Arrivals, Road};
 use crate::network;
 
-pub(crate) use execute::{CALL, Guest, connect, current, difference, plug, prepare_disks, timed, wanted};
+pub(crate) use execute::{Guest, connect, current, difference, plug, prepare_disks, wanted};
 
 /// What every part of this process shares; cheap to clone.
 #[derive(Clone)]

@@ -19,8 +19,8 @@ use super::options::options;
 use super::plan::{self, Leaving, SourceStep};
 use super::{Road, uid};
 use crate::Error;
-use crate::launcher::{self, Launcher, answer};
-use crate::vmi::{CALL, Context, Guest, timed};
+use crate::launcher::{self, CALL, Launcher, answer, timed};
+use crate::vmi::{Context, Guest};
 
 /// Bytes of the line that names a connection's channel.
 const LONGEST_NAME: usize = 64;

@@ -31,9 +31,9 @@ use super::status::{self, Ready};
 use super::{Road, post_copy, uid};
 use crate::Error;
 use crate::hotplug;
-use crate::launcher::{self, answer};
+use crate::launcher::{self, CALL, answer, timed};
 use crate::storage::Purpose;
-use crate::vmi::{self, CALL, Context, Guest, timed};
+use crate::vmi::{self, Context, Guest};
 
 /// The volume of libvirt's own socket.
 const LIBVIRT: &str = "libvirt-runtime";
@@ -158,7 +158,8 @@ async fn execute(
                 prepared => prepared?,
             }
             for attached in hotplug::arriving(vmi) {
-                hotplug::lend(context, vmi, launcher.clone(), &attached, Purpose::Arrival).await?;
+                hotplug::lend(&context.pods, &context.recorder, vmi, launcher.clone(), &attached, Purpose::Arrival)
+                    .await?;
                 guest.was_lent(&attached.volume);
             }
             let vmi = serde_json::to_string(vmi).map_err(|error| tonic::Status::internal(error.to_string()))?;

@@ -24,7 +24,7 @@ use super::status::{self, Observed};
 use crate::Error;
 use crate::device_plugin;
 use crate::hotplug;
-use crate::launcher::{self, Launcher, answer};
+use crate::launcher::{self, CALL, Launcher, answer, timed};
 use crate::migration::{self, Moving};
 use crate::network::{self, Plugged};
 use crate::pace::Pace;
@@ -41,8 +41,6 @@ const WORD_OF_TARGET: SignedDuration = SignedDuration::from_secs(15);
 const PASSING: SignedDuration = SignedDuration::from_secs(20);
 /// Between two looks at a guest that is to let go of a disk.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// A call that the launcher answers from memory.
-pub(crate) const CALL: Duration = Duration::from_secs(10);
 /// States that a launcher tells, each as much as it is long, see [`cost`].
 const STATES: Pace = Pace::new(200, 50);
 /// Characters of a launcher's reason why a guest does not start.
@@ -431,7 +429,7 @@ async fn change_disks(context: &Context, vmi: &VirtualMachineInstance, guest: &G
     if !plan.lend.is_empty() {
         let purpose = Purpose::Start(Tolerance::of(&configuration(context).await?));
         for attached in &plan.lend {
-            match hotplug::lend(context, vmi, launcher.clone(), attached, purpose).await {
+            match hotplug::lend(&context.pods, &context.recorder, vmi, launcher.clone(), attached, purpose).await {
                 Ok(()) => guest.was_lent(&attached.volume),
                 Err(error) => outcome = outcome.and(Err(error)),
             }
@@ -452,7 +450,7 @@ async fn change_disks(context: &Context, vmi: &VirtualMachineInstance, guest: &G
         hotplug::take_back(launcher.clone(), volume.clone()).await?;
         guest.held().lent.remove(volume);
     }
-    outcome.and(memory_dump::begin(vmi, guest).await.map(|()| plan.waits))
+    outcome.and(memory_dump::begin(vmi, launcher, &guest.observed().dump()).await.map(|()| plan.waits))
 }
 
 /// What the administrator chose.
@@ -539,13 +537,6 @@ fn cost(state: &DomainState) -> f64 {
         [&state.guest, &state.domain_xml, &state.sync_error, &state.migration, &state.backup, &state.memory_dump];
     let bytes: usize = long.into_iter().map(String::len).sum();
     1.0 + bytes as f64 / 32768.0
-}
-
-/// A message to a launcher with a time limit.
-pub(crate) fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
-    let mut request = tonic::Request::new(message);
-    request.set_timeout(limit);
-    request
 }
 
 /// The launcher that answers, among the VMI's pods on this node: one that a migration left may linger beside it.

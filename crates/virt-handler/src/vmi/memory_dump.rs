@@ -6,9 +6,8 @@ use api::kubevirt::v1::VirtualMachineInstance;
 use domain::MemoryDump;
 use rpc::launcher::MemoryDumpRequest;
 
-use super::execute::{CALL, Guest, current, timed};
 use crate::Error;
-use crate::launcher::answer;
+use crate::launcher::{CALL, Launcher, answer, timed};
 
 /// A dump that the launcher was not told of yet: its volume and its file. Pure.
 pub(super) fn wanted(vmi: &VirtualMachineInstance, told: &MemoryDump) -> Option<(String, String)> {
@@ -21,9 +20,9 @@ pub(super) fn wanted(vmi: &VirtualMachineInstance, told: &MemoryDump) -> Option<
 }
 
 /// Asks the launcher for the dump that is to be made now, if one is.
-pub(super) async fn begin(vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
-    let Some((volume, file)) = wanted(vmi, &guest.observed().dump()) else { return Ok(()) };
-    let mut client = current(guest, vmi)?.client;
+pub(super) async fn begin(vmi: &VirtualMachineInstance, launcher: Launcher, told: &MemoryDump) -> Result<(), Error> {
+    let Some((volume, file)) = wanted(vmi, told) else { return Ok(()) };
+    let mut client = launcher.client;
     answer(CALL, client.dump_memory(timed(MemoryDumpRequest { volume, file }, CALL))).await?;
     Ok(())
 }

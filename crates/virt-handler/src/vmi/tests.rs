@@ -1,5 +1,9 @@
 //! Launchers that stall: what becomes of the other guests of the node.
 
+mod fake_launcher;
+mod reconcile;
+mod test_node;
+
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
