@@ -1,8 +1,7 @@
 //! Backups of running domains, and the checkpoints that say since when blocks are counted as changed.
 
-use crate::connection::checked;
 use crate::domain::{Domain, nothing};
-use crate::wire::{DomainName, remote};
+use crate::wire::{DomainName, checked, remote};
 use crate::xdr::Reader;
 use crate::{Event, Parameter, Result, Value};
 
@@ -34,13 +33,13 @@ impl Domain {
         let checkpoint = checkpoint.map(|xml| checked("the checkpoint XML", xml)).transpose()?;
         let arguments = self.arguments().text(checked("the backup XML", backup)?);
         let arguments = arguments.optional(checkpoint).u32(INTO_FILES_THAT_ARE_THERE);
-        self.connection.call("beginning a backup", remote::DOMAIN_BACKUP_BEGIN, arguments, nothing)
+        self.client.call_remote("beginning a backup", remote::DOMAIN_BACKUP_BEGIN, arguments, nothing)
     }
 
     /// Tells this daemon of a checkpoint that an earlier one made; refused where its bitmaps are not what they should be.
     pub fn redefine_checkpoint(&self, xml: &str) -> Result<()> {
         let arguments = self.arguments().text(checked("the checkpoint XML", xml)?).u32(REDEFINE);
-        self.connection.call("redefining a checkpoint", remote::DOMAIN_CHECKPOINT_CREATE_XML, arguments, |answer| {
+        self.client.call_remote("redefining a checkpoint", remote::DOMAIN_CHECKPOINT_CREATE_XML, arguments, |answer| {
             answer.text()?;
             DomainName::read(answer).map(drop)
         })
@@ -50,7 +49,7 @@ impl Domain {
     pub fn checkpoints(&self) -> Result<Vec<String>> {
         let with_names = 1;
         let arguments = self.arguments().i32(with_names).u32(0);
-        self.connection.call(
+        self.client.call_remote(
             "listing the checkpoints",
             remote::DOMAIN_LIST_ALL_CHECKPOINTS,
             arguments,
@@ -67,7 +66,7 @@ impl Domain {
     pub fn delete_checkpoint(&self, name: &str) -> Result<()> {
         let arguments = crate::xdr::Writer::default().text(checked("the checkpoint's name", name)?);
         let arguments = self.name(arguments).u32(0);
-        self.connection.call("deleting a checkpoint", remote::DOMAIN_CHECKPOINT_DELETE, arguments, nothing)
+        self.client.call_remote("deleting a checkpoint", remote::DOMAIN_CHECKPOINT_DELETE, arguments, nothing)
     }
 }
 

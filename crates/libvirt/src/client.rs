@@ -15,10 +15,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use crate::events::{self, Event, Sender};
-use crate::packet::{Kind, Packet, Status};
+use crate::events::{self, Event, Sender, kind};
+use crate::packet::{Kind, Packet, REMOTE, Status};
+use crate::wire::{self, remote};
 use crate::xdr::{Malformed, Reader, Writer};
-use crate::{Error, Result, wire};
+use crate::{Error, Result};
 
 /// The reader only moves bytes and decodes small structures.
 const READER_STACK: usize = 128 << 10;
@@ -84,6 +85,17 @@ impl Client {
         decode(&mut Reader::new(answer.payload)).map_err(|source| Error::Answer { call, source })
     }
 
+    /// Calls what drivers have in common.
+    pub(crate) fn call_remote<T>(
+        &self,
+        call: &'static str,
+        procedure: u32,
+        arguments: Writer,
+        decode: impl FnOnce(&mut Reader) -> std::result::Result<T, Malformed>,
+    ) -> Result<T> {
+        self.call(call, (REMOTE, procedure), arguments, decode)
+    }
+
     /// Calls; the answers are to be read from what is returned.
     pub(crate) fn begin(
         &self,
@@ -113,8 +125,25 @@ impl Client {
         lock(&self.shared).events.push(sender);
         let mut registered = lock(&self.registered);
         if !*registered {
-            events::register(self)?;
+            self.register()?;
             *registered = true;
+        }
+        Ok(())
+    }
+
+    /// Asks for events of every kind that the driver knows, of all domains.
+    fn register(&self) -> Result<()> {
+        const CALL: &str = "asking for events";
+        for kind in kind::ALL {
+            let procedure = (REMOTE, remote::CONNECT_DOMAIN_EVENT_CALLBACK_REGISTER_ANY);
+            let all_domains = 0;
+            match self.call(CALL, procedure, Writer::default().i32(kind.0).u32(all_domains), Reader::i32) {
+                Ok(_callback) => {}
+                Err(error @ Error::Call { .. }) if kind != kind::LIFECYCLE => {
+                    tracing::debug!(kind = kind.0, %error, "this driver has no such event");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

@@ -8,9 +8,8 @@ use tokio::sync::mpsc;
 use crate::client::Client;
 use crate::domain::Domain;
 use crate::events::Event;
-use crate::packet::REMOTE;
-use crate::wire::{self, remote};
-use crate::xdr::{Malformed, Reader, Writer};
+use crate::wire::{self, checked, remote};
+use crate::xdr::{Reader, Writer};
 use crate::{Error, Result};
 
 /// Events that wait for a slow reader.
@@ -38,11 +37,14 @@ impl Connection {
         checked("the URI", uri)?;
         let connection = Self(Arc::new(Client::connect(socket)?));
         // A daemon takes no other call before it was asked for this.
-        let ways = connection.call(CALL, remote::AUTH_LIST, Writer::default(), |answer| answer.list(Reader::i32))?;
+        let ways =
+            connection.0.call_remote(CALL, remote::AUTH_LIST, Writer::default(), |answer| answer.list(Reader::i32))?;
         if ways.iter().any(|way| *way != 0) {
             return Err(Error::Authentication { socket: socket.to_owned() });
         }
-        connection.call(CALL, remote::CONNECT_OPEN, Writer::default().optional(Some(uri)).u32(0), |_| Ok(()))?;
+        connection
+            .0
+            .call_remote(CALL, remote::CONNECT_OPEN, Writer::default().optional(Some(uri)).u32(0), |_| Ok(()))?;
         Ok(connection)
     }
 
@@ -63,13 +65,13 @@ impl Connection {
     /// Version of the hypervisor (QEMU), as in `10.0.2`.
     pub fn hypervisor_version(&self) -> Result<String> {
         const CALL: &str = "reading the hypervisor's version";
-        self.call(CALL, remote::CONNECT_GET_VERSION, Writer::default(), Reader::u64).map(dotted)
+        self.0.call_remote(CALL, remote::CONNECT_GET_VERSION, Writer::default(), Reader::u64).map(dotted)
     }
 
     /// Version of the daemon, as in `11.3.0`.
     pub fn daemon_version(&self) -> Result<String> {
         const CALL: &str = "reading libvirt's version";
-        self.call(CALL, remote::CONNECT_GET_LIB_VERSION, Writer::default(), Reader::u64).map(dotted)
+        self.0.call_remote(CALL, remote::CONNECT_GET_LIB_VERSION, Writer::default(), Reader::u64).map(dotted)
     }
 
     /// Capabilities as XML.
@@ -83,7 +85,7 @@ impl Connection {
                 (remote::CONNECT_GET_DOMAIN_CAPABILITIES, of)
             }
         };
-        self.call(CALL, procedure, arguments, Reader::text)
+        self.0.call_remote(CALL, procedure, arguments, Reader::text)
     }
 
     /// The `<cpu>` of `xml` with every feature it has spelled out, as far as KVM or translation can provide it.
@@ -94,7 +96,7 @@ impl Connection {
         let defaults = Writer::default().optional(None).optional(None).optional(None);
         let of = defaults.optional(Some(if kvm { "kvm" } else { "qemu" }));
         let arguments = of.u32(1).text(xml).u32(EXPAND_FEATURES);
-        self.call(CALL, remote::CONNECT_BASELINE_HYPERVISOR_CPU, arguments, Reader::text)
+        self.0.call_remote(CALL, remote::CONNECT_BASELINE_HYPERVISOR_CPU, arguments, Reader::text)
     }
 
     /// Makes a domain known without starting it.
@@ -115,25 +117,9 @@ impl Connection {
     }
 
     fn domain(&self, call: &'static str, procedure: u32, arguments: Writer) -> Result<Domain> {
-        let name = self.call(call, procedure, arguments, wire::DomainName::read)?;
-        Ok(Domain::new(self.clone(), name))
+        let name = self.0.call_remote(call, procedure, arguments, wire::DomainName::read)?;
+        Ok(Domain::new(self.0.clone(), name))
     }
-
-    /// Calls what drivers have in common.
-    pub(crate) fn call<T>(
-        &self,
-        call: &'static str,
-        procedure: u32,
-        arguments: Writer,
-        decode: impl FnOnce(&mut Reader) -> std::result::Result<T, Malformed>,
-    ) -> Result<T> {
-        self.0.call(call, (REMOTE, procedure), arguments, decode)
-    }
-}
-
-/// libvirt reads texts up to their first zero byte: more than that would be ignored.
-pub(crate) fn checked<'a>(what: &'static str, text: &'a str) -> Result<&'a str> {
-    if text.contains('\0') { Err(Error::Text(what)) } else { Ok(text) }
 }
 
 fn dotted(version: u64) -> String {

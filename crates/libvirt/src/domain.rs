@@ -1,9 +1,11 @@
 //! A domain and what can be done to it.
 
-use crate::connection::{Connection, checked};
+use std::sync::Arc;
+
+use crate::client::Client;
 use crate::error::code;
 use crate::packet::QEMU;
-use crate::wire::{DomainName, parameter, qemu, remote};
+use crate::wire::{DomainName, checked, parameter, qemu, remote};
 use crate::xdr::{Malformed, Reader, Writer};
 use crate::{Parameter, Result, State, screenshot};
 
@@ -13,7 +15,7 @@ const LIVE: u32 = 1;
 const FOR_ANOTHER_NODE: u32 = 8;
 
 pub struct Domain {
-    pub(crate) connection: Connection,
+    pub(crate) client: Arc<Client>,
     name: DomainName,
 }
 
@@ -49,8 +51,8 @@ pub enum AddressSource {
 }
 
 impl Domain {
-    pub(crate) fn new(connection: Connection, name: DomainName) -> Self {
-        Self { connection, name }
+    pub(crate) fn new(client: Arc<Client>, name: DomainName) -> Self {
+        Self { client, name }
     }
 
     pub fn start(&self) -> Result<()> {
@@ -102,15 +104,15 @@ impl Domain {
     }
 
     pub fn suspend(&self) -> Result<()> {
-        self.connection.call("pausing the domain", remote::DOMAIN_SUSPEND, self.arguments(), nothing)
+        self.client.call_remote("pausing the domain", remote::DOMAIN_SUSPEND, self.arguments(), nothing)
     }
 
     pub fn resume(&self) -> Result<()> {
-        self.connection.call("resuming the domain", remote::DOMAIN_RESUME, self.arguments(), nothing)
+        self.client.call_remote("resuming the domain", remote::DOMAIN_RESUME, self.arguments(), nothing)
     }
 
     pub fn state(&self) -> Result<State> {
-        self.connection.call(
+        self.client.call_remote(
             "reading the domain's state",
             remote::DOMAIN_GET_STATE,
             self.arguments().u32(0),
@@ -120,7 +122,7 @@ impl Domain {
 
     /// The live XML while the domain runs, else its definition.
     pub fn xml(&self) -> Result<String> {
-        self.connection.call(
+        self.client.call_remote(
             "reading the domain XML",
             remote::DOMAIN_GET_XML_DESC,
             self.arguments().u32(0),
@@ -130,7 +132,7 @@ impl Domain {
 
     /// The live XML as another node's libvirt takes it for a domain that is sent there.
     pub fn migratable_xml(&self) -> Result<String> {
-        self.connection.call(
+        self.client.call_remote(
             "reading the domain XML",
             remote::DOMAIN_GET_XML_DESC,
             self.arguments().u32(FOR_ANOTHER_NODE),
@@ -139,7 +141,7 @@ impl Domain {
     }
 
     pub fn info(&self) -> Result<Info> {
-        self.connection.call("reading the domain's figures", remote::DOMAIN_GET_INFO, self.arguments(), |answer| {
+        self.client.call_remote("reading the domain's figures", remote::DOMAIN_GET_INFO, self.arguments(), |answer| {
             let _state = answer.u32()?;
             Ok(Info {
                 max_memory_kib: answer.u64()?,
@@ -153,7 +155,7 @@ impl Domain {
     /// Sizes of a disk, by its target name.
     pub fn block_info(&self, target: &str) -> Result<BlockInfo> {
         let arguments = self.arguments().text(checked("the disk's name", target)?).u32(0);
-        self.connection.call("reading a disk's size", remote::DOMAIN_GET_BLOCK_INFO, arguments, |answer| {
+        self.client.call_remote("reading a disk's size", remote::DOMAIN_GET_BLOCK_INFO, arguments, |answer| {
             let (allocation, capacity, physical) = (answer.u64()?, answer.u64()?, answer.u64()?);
             Ok(BlockInfo { capacity, allocation, physical })
         })
@@ -161,24 +163,29 @@ impl Domain {
 
     pub fn interface_addresses(&self, source: AddressSource) -> Result<Vec<InterfaceAddresses>> {
         let arguments = self.arguments().u32(source as u32).u32(0);
-        self.connection.call("reading the guest's addresses", remote::DOMAIN_INTERFACE_ADDRESSES, arguments, |answer| {
-            answer.list(|interface| {
-                Ok(InterfaceAddresses {
-                    name: interface.text()?,
-                    mac: interface.optional(Reader::text)?.unwrap_or_default(),
-                    addresses: interface.list(|address| {
-                        let _family = address.i32()?;
-                        Ok((address.text()?, address.u32()?))
-                    })?,
+        self.client.call_remote(
+            "reading the guest's addresses",
+            remote::DOMAIN_INTERFACE_ADDRESSES,
+            arguments,
+            |answer| {
+                answer.list(|interface| {
+                    Ok(InterfaceAddresses {
+                        name: interface.text()?,
+                        mac: interface.optional(Reader::text)?.unwrap_or_default(),
+                        addresses: interface.list(|address| {
+                            let _family = address.i32()?;
+                            Ok((address.text()?, address.u32()?))
+                        })?,
+                    })
                 })
-            })
-        })
+            },
+        )
     }
 
     /// Figures of the groups given (`virDomainStatsTypes`; 0 is all of them).
     pub fn stats(&self, groups: u32) -> Result<Vec<Parameter>> {
         let only_this = self.name.write(Writer::default().u32(1)).u32(groups).u32(0);
-        self.connection.call(
+        self.client.call_remote(
             "reading the domain's statistics",
             remote::CONNECT_GET_ALL_DOMAIN_STATS,
             only_this,
@@ -196,25 +203,23 @@ impl Domain {
     pub fn agent_command(&self, command: &str, timeout_seconds: i32) -> Result<String> {
         let command = checked("the agent's command", command)?;
         let arguments = self.arguments().text(command).i32(timeout_seconds).u32(0);
-        let answer = self.connection.0.call(
-            "asking the guest agent",
-            (QEMU, qemu::DOMAIN_AGENT_COMMAND),
-            arguments,
-            |answer| answer.optional(Reader::text),
-        )?;
+        let answer =
+            self.client.call("asking the guest agent", (QEMU, qemu::DOMAIN_AGENT_COMMAND), arguments, |answer| {
+                answer.optional(Reader::text)
+            })?;
         Ok(answer.unwrap_or_default())
     }
 
     /// A QMP command and its answer, both JSON.
     pub fn monitor_command(&self, command: &str) -> Result<String> {
         let arguments = self.arguments().text(checked("the monitor's command", command)?).u32(0);
-        self.connection.0.call("asking QEMU", (QEMU, qemu::DOMAIN_MONITOR_COMMAND), arguments, Reader::text)
+        self.client.call("asking QEMU", (QEMU, qemu::DOMAIN_MONITOR_COMMAND), arguments, Reader::text)
     }
 
     /// Sets the guest's clock to `seconds` since 1970, through the agent.
     pub fn set_time(&self, seconds: i64) -> Result<()> {
         let arguments = self.arguments().i64(seconds).u32(0).u32(0);
-        self.connection.call("setting the guest's clock", remote::DOMAIN_SET_TIME, arguments, nothing)
+        self.client.call_remote("setting the guest's clock", remote::DOMAIN_SET_TIME, arguments, nothing)
     }
 
     /// Freezes all file systems of the guest; how many.
@@ -228,13 +233,13 @@ impl Domain {
 
     fn all_file_systems(&self, call: &'static str, procedure: u32) -> Result<u32> {
         let no_mount_points = 0;
-        self.connection.call(call, procedure, self.arguments().u32(no_mount_points).u32(0), Reader::u32)
+        self.client.call_remote(call, procedure, self.arguments().u32(no_mount_points).u32(0), Reader::u32)
     }
 
     /// How long libvirt itself waits for the agent's answers.
     pub fn set_agent_timeout(&self, seconds: i32) -> Result<()> {
         let arguments = self.arguments().i32(seconds).u32(0);
-        self.connection.call(
+        self.client.call_remote(
             "setting the agent's timeout",
             remote::DOMAIN_AGENT_SET_RESPONSE_TIMEOUT,
             arguments,
@@ -244,18 +249,18 @@ impl Domain {
 
     pub fn attach_device(&self, xml: &str) -> Result<()> {
         let arguments = self.arguments().text(checked("the device XML", xml)?).u32(LIVE);
-        self.connection.call("attaching a device", remote::DOMAIN_ATTACH_DEVICE_FLAGS, arguments, nothing)
+        self.client.call_remote("attaching a device", remote::DOMAIN_ATTACH_DEVICE_FLAGS, arguments, nothing)
     }
 
     pub fn detach_device(&self, xml: &str) -> Result<()> {
         let arguments = self.arguments().text(checked("the device XML", xml)?).u32(LIVE);
-        self.connection.call("detaching a device", remote::DOMAIN_DETACH_DEVICE_FLAGS, arguments, nothing)
+        self.client.call_remote("detaching a device", remote::DOMAIN_DETACH_DEVICE_FLAGS, arguments, nothing)
     }
 
     /// Changes a device that is there already: the medium of a drive.
     pub fn update_device(&self, xml: &str) -> Result<()> {
         let arguments = self.arguments().text(checked("the device XML", xml)?).u32(LIVE);
-        self.connection.call("changing a device", remote::DOMAIN_UPDATE_DEVICE_FLAGS, arguments, nothing)
+        self.client.call_remote("changing a device", remote::DOMAIN_UPDATE_DEVICE_FLAGS, arguments, nothing)
     }
 
     /// Writes the guest's memory as an ELF core into the file at `path`. The guest stands still meanwhile, and goes on when this
@@ -264,24 +269,24 @@ impl Domain {
         const RAW: u32 = 0;
         const MEMORY_ONLY: u32 = 1 << 4;
         let arguments = self.arguments().text(checked("the path of the dump", path)?).u32(RAW).u32(MEMORY_ONLY);
-        self.connection.call("dumping the guest's memory", remote::DOMAIN_CORE_DUMP_WITH_FORMAT, arguments, nothing)
+        self.client.call_remote("dumping the guest's memory", remote::DOMAIN_CORE_DUMP_WITH_FORMAT, arguments, nothing)
     }
 
     /// Tells the guest that a disk, by its target name, has grown to `bytes`.
     pub fn resize_disk(&self, target: &str, bytes: u64) -> Result<()> {
         const IN_BYTES: u32 = 1;
         let arguments = self.arguments().text(checked("the disk's name", target)?).u64(bytes).u32(IN_BYTES);
-        self.connection.call("resizing a disk", remote::DOMAIN_BLOCK_RESIZE, arguments, nothing)
+        self.client.call_remote("resizing a disk", remote::DOMAIN_BLOCK_RESIZE, arguments, nothing)
     }
 
     pub fn set_vcpus(&self, count: u32) -> Result<()> {
         let arguments = self.arguments().u32(count).u32(LIVE);
-        self.connection.call("changing the number of vCPUs", remote::DOMAIN_SET_VCPUS_FLAGS, arguments, nothing)
+        self.client.call_remote("changing the number of vCPUs", remote::DOMAIN_SET_VCPUS_FLAGS, arguments, nothing)
     }
 
     /// A picture of the first screen and its media type.
     pub fn screenshot(&self) -> Result<(Vec<u8>, String)> {
-        screenshot::take(&self.connection.0, self.arguments())
+        screenshot::take(&self.client, self.arguments())
     }
 
     /// What every call about a domain begins with.
@@ -294,7 +299,7 @@ impl Domain {
     }
 
     pub(crate) fn flagged(&self, call: &'static str, procedure: u32, flags: u32) -> Result<()> {
-        self.connection.call(call, procedure, self.arguments().u32(flags), nothing)
+        self.client.call_remote(call, procedure, self.arguments().u32(flags), nothing)
     }
 }
 

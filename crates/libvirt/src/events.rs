@@ -2,11 +2,10 @@
 
 use tokio::sync::mpsc;
 
-use crate::client::Client;
+use crate::Parameter;
 use crate::packet::REMOTE;
-use crate::wire::{DomainName, parameter, remote};
-use crate::xdr::{Malformed, Reader, Writer};
-use crate::{Error, Parameter, Result};
+use crate::wire::{DomainName, parameter};
+use crate::xdr::{Malformed, Reader};
 
 pub(crate) type Sender = mpsc::Sender<Event>;
 
@@ -67,8 +66,8 @@ pub enum Lifecycle {
 }
 
 /// The kinds we ask for, by `virDomainEventID`, and the procedure that tells of each.
-mod kind {
-    pub(super) const LIFECYCLE: (i32, u32) = (0, 318);
+pub(crate) mod kind {
+    pub(crate) const LIFECYCLE: (i32, u32) = (0, 318);
     pub(super) const REBOOT: (i32, u32) = (1, 319);
     pub(super) const WATCHDOG: (i32, u32) = (3, 321);
     pub(super) const IO_ERROR_REASON: (i32, u32) = (6, 324);
@@ -77,25 +76,8 @@ mod kind {
     pub(super) const AGENT: (i32, u32) = (18, 348);
     pub(super) const JOB_COMPLETED: (i32, u32) = (21, 363);
 
-    pub(super) const ALL: [(i32, u32); 8] =
+    pub(crate) const ALL: [(i32, u32); 8] =
         [LIFECYCLE, REBOOT, WATCHDOG, IO_ERROR_REASON, BALLOON, DEVICE_REMOVED, AGENT, JOB_COMPLETED];
-}
-
-/// Asks for events of every kind that the driver knows, of all domains.
-pub(crate) fn register(client: &Client) -> Result<()> {
-    const CALL: &str = "asking for events";
-    for kind in kind::ALL {
-        let procedure = (REMOTE, remote::CONNECT_DOMAIN_EVENT_CALLBACK_REGISTER_ANY);
-        let all_domains = 0;
-        match client.call(CALL, procedure, Writer::default().i32(kind.0).u32(all_domains), Reader::i32) {
-            Ok(_callback) => {}
-            Err(error @ Error::Call { .. }) if kind != kind::LIFECYCLE => {
-                tracing::debug!(kind = kind.0, %error, "this driver has no such event");
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// What a message says; `None` for one that nobody asked for.
@@ -143,6 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::xdr::Writer;
 
     /// A message about the domain `probe`, as callback 1.
     fn message(rest: Writer) -> Vec<u8> {

@@ -3,9 +3,8 @@
 //! The daemon of the source does it by itself, peer to peer: it connects to the one of the target, has it prepare, and sends
 //! memory and disks. The call lasts as long as that; the job is watched, changed and ended by calls beside it.
 
-use crate::connection::checked;
 use crate::domain::{Domain, nothing};
-use crate::wire::{self, parameter, remote};
+use crate::wire::{self, checked, parameter, remote};
 use crate::xdr::Reader;
 use crate::{Parameter, Result, Value};
 
@@ -160,7 +159,7 @@ impl Domain {
         let arguments = wire::write_parameters(arguments, &parameters);
         let no_cookie = 0;
         let arguments = arguments.u32(no_cookie).u32(migration.flags());
-        self.connection.call("migrating the domain", remote::DOMAIN_MIGRATE_PERFORM3_PARAMS, arguments, nothing)
+        self.client.call_remote("migrating the domain", remote::DOMAIN_MIGRATE_PERFORM3_PARAMS, arguments, nothing)
     }
 
     /// How far the job is that runs now; `None` when none does.
@@ -177,7 +176,7 @@ impl Domain {
     fn job_statistics(&self, flags: u32) -> Result<Option<Job>> {
         const NONE: i32 = 0;
         let arguments = self.arguments().u32(flags);
-        self.connection.call(
+        self.client.call_remote(
             "reading the job's progress",
             remote::DOMAIN_GET_JOB_STATS,
             arguments,
@@ -191,7 +190,7 @@ impl Domain {
 
     /// Has the job that runs end as if it had not begun.
     pub fn abort_job(&self) -> Result<()> {
-        self.connection.call("ending the job", remote::DOMAIN_ABORT_JOB, self.arguments(), nothing)
+        self.client.call_remote("ending the job", remote::DOMAIN_ABORT_JOB, self.arguments(), nothing)
     }
 
     /// Lets the guest run on the target from now on; what it lacks of its memory is fetched when it is touched.
@@ -202,7 +201,7 @@ impl Domain {
     /// How long, in milliseconds, the guest may stand still at the end of a migration.
     pub fn set_max_downtime(&self, milliseconds: u64) -> Result<()> {
         let arguments = self.arguments().u64(milliseconds).u32(0);
-        self.connection.call("limiting the pause", remote::DOMAIN_MIGRATE_SET_MAX_DOWNTIME, arguments, nothing)
+        self.client.call_remote("limiting the pause", remote::DOMAIN_MIGRATE_SET_MAX_DOWNTIME, arguments, nothing)
     }
 }
 

@@ -3,7 +3,7 @@
 //! The numbers never change: an older client has to be understood by a newer daemon (libvirt.org, "RPC protocol & APIs").
 
 use crate::xdr::{Malformed, Reader, Writer};
-use crate::{Parameter, Value};
+use crate::{Error, Parameter, Value};
 
 /// Of the program `packet::REMOTE`.
 pub(crate) mod remote {
@@ -115,6 +115,11 @@ pub(crate) fn write_parameters(to: Writer, parameters: &[Parameter]) -> Writer {
             Value::Text(value) => to.i32(7).text(value),
         }
     })
+}
+
+/// libvirt reads texts up to their first zero byte: more than that would be ignored.
+pub(crate) fn checked<'a>(what: &'static str, text: &'a str) -> Result<&'a str, Error> {
+    if text.contains('\0') { Err(Error::Text(what)) } else { Ok(text) }
 }
 
 #[cfg(test)]

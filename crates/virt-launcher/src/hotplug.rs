@@ -2,47 +2,25 @@
 //! is there, and they are kept for as long as the guest may use them.
 //!
 //! ```text
-//!   node agent --{"volume":…}\n + fds--> here --Lend--> driver;  --Sync--> driver --attach--> QEMU
+//!   node agent --{"volume":…}\n + fds--> hotplug_server --Lend--> driver;  --Sync--> driver --attach--> QEMU
 //! ```
 //! With an image comes the file beside it that is to track what changes on it, if something is to.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use api::kubevirt::hotplug::{carried, disk};
 use api::kubevirt::v1::VirtualMachineInstance;
 use domain::ResolvedDisk;
-use kit::Task;
 use sys::beneath::Dir;
-use tokio::net::UnixListener;
-use tokio::sync::{mpsc, oneshot};
 
 use crate::Dirs;
-use crate::driver::{Command, Request};
 use crate::prepare::tracked::{self, Below};
 use crate::prepare::{Access, Claimed, Error, Lent, Moment, Prepared, claim};
-use crate::request_queue::Kind;
-
-/// Bytes of what is said about a disk.
-const LINE_LIMIT: usize = 4 << 10;
-/// The node agent has its words ready when it connects.
-const WORDS: Duration = Duration::from_secs(10);
-
-/// What is said about a disk.
-#[derive(Debug, serde::Deserialize)]
-struct Words {
-    volume: String,
-    writable: bool,
-    /// It is not a disk: the launcher itself uses the volume, whose directory comes with these words.
-    #[serde(default)]
-    directory: bool,
-}
 
 /// A disk as it is lent: its image, or nothing where its device is in the pod already.
 #[derive(Debug)]
@@ -53,55 +31,6 @@ pub(crate) struct Lending {
     pub(crate) image: Option<File>,
     /// The file beside the image that is to track what changes.
     pub(crate) layer: Option<File>,
-}
-
-/// Takes what is lent, until the driver is gone.
-pub(crate) fn listen(dirs: &Dirs, requests: mpsc::Sender<Request>) -> io::Result<Task<()>> {
-    let listener: UnixListener = crate::server::listen(&dirs.hotplug_socket())?;
-    let own = rustix::process::geteuid().as_raw();
-    Ok(kit::spawn("hotplug", async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            if !sys::peer::peer(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == own) {
-                continue;
-            }
-            let requests = requests.clone();
-            kit::spawn("lending", async move {
-                if let Err(error) = take(stream, requests).await {
-                    tracing::warn!(%error, "a disk was not taken");
-                }
-            })
-            .detach();
-        }
-    }))
-}
-
-async fn take(stream: tokio::net::UnixStream, requests: mpsc::Sender<Request>) -> io::Result<()> {
-    let stream = stream.into_std()?;
-    let (mut stream, lending) = blocking(move || receive(&stream).map(|lending| (stream, lending))).await?;
-    let (reply, answer) = oneshot::channel();
-    let request = Request { kind: Kind::Lend, command: Command::Lend(lending), reply };
-    let gone = || "the launcher is ending".to_owned();
-    let error = match requests.send(request).await {
-        Ok(()) => answer.await.map_or_else(|_| Some(gone()), |done| done.err().map(|e| kit::Chain(&e).to_string())),
-        Err(_) => Some(gone()),
-    };
-    let line = format!("{}\n", serde_json::json!({ "error": error }));
-    blocking(move || stream.write_all(line.as_bytes())).await
-}
-
-async fn blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
-}
-
-fn receive(stream: &UnixStream) -> io::Result<Lending> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(WORDS))?;
-    stream.set_write_timeout(Some(WORDS))?;
-    let (line, fds) = sys::fdpass::receive_line(stream, LINE_LIMIT).map_err(io::Error::other)?;
-    let words: Words = serde_json::from_str(&line)?;
-    let Words { volume, writable, directory } = words;
-    let mut files = fds.into_iter().map(File::from);
-    Ok(Lending { volume, writable, directory, image: files.next(), layer: files.next() })
 }
 
 /// What was lent and is still of use.

@@ -18,6 +18,7 @@ mod dirs;
 mod driver;
 mod exec;
 mod hotplug;
+mod hotplug_server;
 mod inside;
 mod migration;
 mod node_capabilities;
@@ -27,6 +28,7 @@ mod reaper;
 mod request_queue;
 mod screenshot;
 mod server;
+mod socket;
 mod tpm;
 mod usable;
 mod words;
@@ -142,8 +144,8 @@ async fn serve(
     let socket = dirs.launcher_socket();
     let (driver, handle) = Driver::new(args, dirs.clone(), connection, shutdown)?;
     let failed = |source| Error::Serve { path: dirs.hotplug_socket(), source };
-    let hotplug = hotplug::listen(&dirs, handle.requests.clone()).map_err(failed)?;
-    let listener = server::listen(&socket).map_err(|source| Error::Serve { path: socket.clone(), source })?;
+    let hotplug = hotplug_server::listen(&dirs, handle.requests.clone()).map_err(failed)?;
+    let listener = socket::listen(&socket).map_err(|source| Error::Serve { path: socket.clone(), source })?;
     let server = kit::spawn("server", async move {
         if let Err(error) = server::serve(listener, handle).await {
             tracing::error!(error = %kit::Chain(&error), "the server ended");

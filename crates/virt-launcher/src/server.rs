@@ -1,8 +1,5 @@
 //! The launcher protocol, served on a unix socket to the node agent.
 
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,16 +33,6 @@ const EXEC_SECONDS: u64 = 10;
 const EXEC_LIMIT: u64 = 300;
 
 type Answer<T> = Result<Response<T>, Status>;
-
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
-}
 
 /// Serves until the listener ends. Only root and this process's own user are heard.
 pub(crate) async fn serve(listener: UnixListener, handle: Handle) -> Result<(), tonic::transport::Error> {

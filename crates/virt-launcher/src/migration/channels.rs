@@ -26,7 +26,7 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 
 use crate::Dirs;
-use crate::server::listen;
+use crate::socket::listen;
 
 /// Bytes of what a node agent may tell.
 const LONGEST_TALK: u64 = 4 << 10;
