@@ -1,6 +1,7 @@
 //! The repository's own tasks: `cargo xtask TASK`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]
 
+mod circles;
 mod codegen_api;
 mod codegen_crds;
 mod codegen_manifests;
@@ -9,6 +10,7 @@ mod codegen_rpc;
 mod codegen_schemas;
 mod descriptions;
 mod documented;
+mod pure;
 mod tidy;
 
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@
 //! * a file has one idea: none is over 1000 lines (tests: 1500), generated code excepted;
 //! * `unsafe` lives in `sys`;
 //! * only the programs print;
+//! * modules do not use each other in circles, and plans and statuses are computed from their input alone;
 //! * what docs/kubernetes.md promises is backed by tests;
 //! * generated files are what their generators make.
 
@@ -14,7 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::documented;
+use crate::{circles, documented, pure};
 
 const LONGEST: usize = 1000;
 const LONGEST_TEST: usize = 1500;
@@ -52,6 +53,9 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     found.extend(sizes(root, &files)?);
     found.extend(words(root, &files)?);
     found.extend(documented::findings(root, &files)?);
+    let written: Vec<PathBuf> = files.iter().filter(|path| !is_generated(path)).cloned().collect();
+    found.extend(circles::findings(root, &written)?);
+    found.extend(pure::findings(root, &written)?);
     for finding in &found {
         eprintln!("tidy: {finding}");
     }
