@@ -90,7 +90,7 @@ impl Cached for Pod {
             container.env = None;
             container.env_from = None;
             // Which sidecars a CSI driver brings is read off its containers.
-            if crate::volumes::sidecar::of(container).is_none() {
+            if crate::sidecar::of(container).is_none() {
                 container.command = None;
                 container.image = container.image.take().filter(|_| !placed);
             }

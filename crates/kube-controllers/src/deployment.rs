@@ -1,10 +1,11 @@
 //! Deployments: moves pods from one template to the next through ReplicaSets.
 
 mod plan;
+mod sets;
 mod status;
 pub(crate) mod template;
 
-pub(crate) use plan::resolve;
+pub(crate) use sets::resolve;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let selector = workload_selector(&spec.selector, deployment.as_ref())?;
     let sets: Vec<Arc<ReplicaSet>> = claim::children(ctx, deployment.as_ref(), &selector).await?;
     let old_pods_exist = {
-        let (_, old) = plan::split(&deployment, &sets);
+        let (_, old) = sets::split(&deployment, &sets);
         let pods = ctx.store::<Pod>();
         old.iter().any(|set| pods.owned_by(&set.uid().unwrap_or_default()).iter().any(|pod| !pod::is_finished(pod)))
     };

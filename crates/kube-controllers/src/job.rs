@@ -198,8 +198,8 @@ async fn create_one(ctx: &Context, job: &Job, pods: &[Arc<Pod>], index: Option<i
 fn number(pod: &mut Pod, job: &str, index: i32) {
     let text = index.to_string();
     pod.metadata.generate_name = Some(format!("{job}-{text}-"));
-    pod.metadata.annotations.get_or_insert_default().insert(plan::INDEX.into(), text.clone());
-    pod.metadata.labels.get_or_insert_default().insert(plan::INDEX.into(), text.clone());
+    pod.metadata.annotations.get_or_insert_default().insert(index::INDEX.into(), text.clone());
+    pod.metadata.labels.get_or_insert_default().insert(index::INDEX.into(), text.clone());
     let Some(spec) = &mut pod.spec else { return };
     spec.hostname.get_or_insert_with(|| format!("{job}-{text}"));
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {

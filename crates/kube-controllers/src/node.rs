@@ -6,6 +6,7 @@
 //!
 //! When many nodes are lost at once it is rather the network, or this process: see [`zone`] for when nobody is evicted.
 
+mod condition;
 mod plan;
 mod zone;
 
@@ -58,8 +59,8 @@ pub async fn run(ctx: Context) {
             }
             queue.push(node.name_any());
             // Whether pods are driven off a lost node depends on how the others are.
-            if old.is_none_or(|old| plan::state(old, "Ready") != plan::state(node, "Ready")) {
-                for other in others.all().iter().filter(|other| plan::state(other, "Ready") != "True") {
+            if old.is_none_or(|old| condition::state(old, "Ready") != condition::state(node, "Ready")) {
+                for other in others.all().iter().filter(|other| condition::state(other, "Ready") != "True") {
                     queue.push(other.name_any());
                 }
             }
@@ -109,7 +110,7 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
     let mut wake = Wake::OnChange;
     if silence >= GRACE {
         if let Some(conditions) = plan::silent(&node, &now) {
-            if plan::state(&node, "Ready") == "True" {
+            if condition::state(&node, "Ready") == "True" {
                 let text = format!("Node {name} status is now: NodeNotReady");
                 ctx.events.record(COMPONENT, node.as_ref(), Severity::Normal, "NodeNotReady", text);
             }
@@ -121,7 +122,7 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
         wake = Wake::After(GRACE.saturating_sub(silence));
     }
     // An agent that speaks says itself how its pods are, also before it has said how the node is.
-    if silence >= GRACE && plan::state(&node, "Ready") != "True" {
+    if silence >= GRACE && condition::state(&node, "Ready") != "True" {
         mark_pods_not_ready(ctx, &name).await?;
     }
     let (evict, again) = {

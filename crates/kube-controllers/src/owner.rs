@@ -7,7 +7,7 @@ use kube::core::{Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 
 use crate::error::{Error, Result};
-use crate::store::Key;
+use crate::key::Key;
 
 /// The owner that controls the object, if one does.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {

@@ -21,6 +21,7 @@ mod image;
 mod preemption;
 mod score;
 mod spread;
+mod terms;
 mod verdict;
 mod volumes;
 

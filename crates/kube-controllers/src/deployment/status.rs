@@ -5,23 +5,11 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::plan::{available, bounds, replicas, size, split};
+use super::sets::{available, bounds, counted, is_complete, replicas, size, split};
 use crate::clock::seconds_between;
-
-fn counted(set: &ReplicaSet) -> i32 {
-    set.status.as_ref().map_or(0, |s| s.replicas)
-}
 
 fn positive(number: i32) -> Option<i32> {
     (number > 0).then_some(number)
-}
-
-/// All pods are of the present template, available, and no others are left.
-pub(crate) fn is_complete(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> bool {
-    let wanted = replicas(deployment);
-    let (current, old) = split(deployment, sets);
-    current.is_some_and(|set| counted(set) == wanted && available(set) == wanted && size(set) == wanted)
-        && old.iter().all(|set| counted(set) == 0 && size(set) == 0)
 }
 
 /// The status as it should be, and in how many seconds the progress deadline passes.

@@ -1,6 +1,16 @@
-//! Completion indexes as the API writes them: `1,3-5,7`. Pure.
+//! Completion indexes: a pod's, and many as the API writes them, `1,3-5,7`. Pure.
 
 use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// Annotation and label of an indexed Job's pods.
+pub(crate) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// The index that a pod completes.
+pub(crate) fn completion_index(pod: &Pod) -> Option<i32> {
+    pod.metadata.annotations.as_ref()?.get(INDEX)?.parse().ok()
+}
 
 /// Reads an interval list; what is malformed is left out.
 pub(crate) fn parse(text: &str) -> BTreeSet<i32> {

@@ -13,13 +13,12 @@ use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, Uncount
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::index;
+use super::index::{self, completion_index};
 use super::policy::{self, Verdict};
 use crate::clock::seconds_between;
 use crate::pod;
 
 pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
-pub(crate) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 /// What to do now, in this order: status, finalizers, deletions, creations.
 #[derive(Debug, Default)]
@@ -55,10 +54,6 @@ pub(crate) fn is_over(job: &Job) -> Option<&JobCondition> {
 
 pub(crate) fn is_tracked(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|f| f == TRACKING)
-}
-
-pub(crate) fn completion_index(pod: &Pod) -> Option<i32> {
-    pod.metadata.annotations.as_ref()?.get(INDEX)?.parse().ok()
 }
 
 /// Whether a pod counts as failed: also one that is deleted before it ended, unless only ended pods are replaced.

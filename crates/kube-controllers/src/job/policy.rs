@@ -7,7 +7,7 @@ use k8s_openapi::api::batch::v1::{JobSpec, PodFailurePolicyRule};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::index;
-use super::plan::completion_index;
+use super::index::completion_index;
 use crate::pod;
 
 /// On a pod of an indexed job: how many pods of its index failed before it.

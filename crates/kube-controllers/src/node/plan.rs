@@ -4,17 +4,12 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::condition::state;
 use super::zone::{Evict, evicts};
 
 const PREFIX: &str = "node.kubernetes.io/";
 /// The conditions a node agent reports and which become Unknown when it is silent.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
-
-/// The state of a condition, `Unknown` when it was never reported.
-pub(crate) fn state<'a>(node: &'a Node, type_: &str) -> &'a str {
-    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    conditions.into_iter().find(|c| c.type_ == type_).map_or("Unknown", |c| &c.status)
-}
 
 /// The conditions of a node nobody has heard of for too long; `None` when they say so already.
 pub(crate) fn silent(node: &Node, now: &Time) -> Option<Vec<NodeCondition>> {

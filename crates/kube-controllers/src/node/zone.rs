@@ -14,7 +14,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
-use super::plan::state;
+use super::condition::state;
 use crate::{placement, pod};
 
 /// Whether a node that is not ready gets the taint that drives pods off.

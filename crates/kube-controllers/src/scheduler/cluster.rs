@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use super::affinity::Terms;
 use super::amounts::{self, Amounts};
 use super::image;
+use super::terms::Terms;
 use crate::store::Key;
 use crate::{owner, pod};
 

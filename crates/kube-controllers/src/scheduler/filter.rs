@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint};
 
-use super::affinity::{Affinity, Terms};
+use super::affinity::Affinity;
 use super::amounts::{self, Amounts};
 use super::cluster::{Cluster, HostPort, Place, Resident, priority};
 use super::spread::Spread;
+use super::terms::Terms;
 use super::verdict::{Plugin, Refusal};
 use super::volumes::{self, PodVolumes};
 use crate::store::Key;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, TopologySpreadConstraint};
 use kube::core::{Selector, SelectorExt};
 
-use super::affinity::compile;
 use super::cluster::{Cluster, Place, Resident};
+use super::terms::compile;
 use super::verdict::{Plugin, Refusal};
 use crate::{owner, placement, pod};
 

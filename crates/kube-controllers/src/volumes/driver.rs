@@ -20,9 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::beside::Beside;
-use super::sidecar::{self, Function, Source};
 use crate::context::Context;
+use crate::sidecar::{self, Function, Source};
 use crate::store::Key;
 use crate::{placement, pod};
 
@@ -31,6 +30,17 @@ pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 
 type Open = dyn Fn(String, String) -> BoxFuture<'static, io::Result<Box<dyn Socket>>> + Send + Sync;
+
+/// Beside which driver, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// The driver's name.
+    pub driver: String,
+    /// The node whose driver is called.
+    pub node: String,
+    /// Where the objects go that say how much room there is.
+    pub namespace: String,
+}
 
 /// How the socket of a driver on a node is opened; by default it is not, and no driver is served.
 #[derive(Clone, Default)]

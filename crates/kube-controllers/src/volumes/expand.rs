@@ -13,7 +13,6 @@ use serde_json::json;
 
 use self::plan::{IN_PROGRESS, INFEASIBLE, NODE_PENDING, Step};
 use super::driver::{Driver, Fleet, worded};
-use super::sidecar::Function;
 use super::{capability, facts, secret, write};
 use crate::clock;
 use crate::context::Context;
@@ -21,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::events::Severity;
 use crate::quantity::{self, Milli};
 use crate::queue::{Queue, Wake};
+use crate::sidecar::Function;
 use crate::store::Key;
 
 const COMPONENT: &str = "csi-resizer";

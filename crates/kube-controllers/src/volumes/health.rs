@@ -15,11 +15,11 @@ use rpc::csi::controller_service_capability::rpc::Type as Can;
 
 use super::driver::{Driver, Fleet, worded};
 use super::facts;
-use super::sidecar::Function;
 use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
 use crate::queue::{Queue, Wake};
+use crate::sidecar::Function;
 use crate::store::Key;
 
 const COMPONENT: &str = "csi-pv-monitor-controller";

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::facts;
-use super::snapshot::{GROUP, MANAGED_BY, VolumeSnapshot, VolumeSnapshotContent};
+use super::kinds::{GROUP, MANAGED_BY, VolumeSnapshot, VolumeSnapshotContent};
 use crate::context::Context;
 use crate::placement;
 use crate::store::Key;

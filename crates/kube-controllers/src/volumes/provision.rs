@@ -25,12 +25,12 @@ use super::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, PROVISIONED_BY, PROVISIONER, PROVISIONER_FINALIZER, SELECTED_NODE,
 };
 use super::secret::{self, Purpose};
-use super::sidecar::Function;
-use super::{beside, facts, place, topology, write};
+use super::{facts, place, topology, write};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
 use crate::queue::{Queue, Wake};
+use crate::sidecar::Function;
 use crate::store::Key;
 
 const COMPONENT: &str = "csi-provisioner";
@@ -47,6 +47,30 @@ struct Provisioner {
     ctx: Context,
     fleet: Arc<Fleet>,
     unknown: Mutex<HashMap<Key, Unknown>>,
+}
+
+/// Whether the claim's volume is for this process to make: where the provisioner of the whole cluster would make it.
+fn makes(ctx: &Context, fleet: &Fleet, claim: &PersistentVolumeClaim, class: &StorageClass) -> bool {
+    if fleet.beside().is_none() {
+        return true;
+    }
+    let driver = &class.provisioner;
+    let selected = facts::selected_node(claim);
+    if facts::waits_for_consumer(class) && !selected.is_empty() {
+        return fleet.is_ours(driver, Some(selected), None);
+    }
+    let (nodes, registered) = (ctx.store::<Node>().all(), ctx.store::<CSINode>());
+    let near = place::of_source(ctx, claim);
+    let near = near.and_then(|place| nodes.iter().find(|node| place::is_at(&place, node)));
+    let chosen = near.and_then(|node| {
+        let registered = registered.get(&Key::new("", node.name_any()))?;
+        topology::segment_of(node, &registered, driver)
+    });
+    let all = topology::segments(&nodes, &registered.all(), driver);
+    // What cannot be placed anywhere has to be said by one of them.
+    let wanted = topology::requirement(class, &claim.name_any(), chosen, &all).ok().flatten();
+    let affinity = wanted.and_then(|wanted| topology::affinity(wanted.preferred.get(..1)?));
+    fleet.is_ours(driver, None, affinity.as_ref())
 }
 
 /// Runs until the context's shutdown.
@@ -140,7 +164,7 @@ impl Provisioner {
             && facts::volume_name(claim).is_empty()
             && !facts::is_leaving(claim)
             && self.fleet.serves(&class.provisioner, Function::Provisioner)
-            && beside::makes(&self.ctx, &self.fleet, claim, class)
+            && makes(&self.ctx, &self.fleet, claim, class)
     }
 
     async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, SecretReference};
 use kube::{Api, ResourceExt};
 
-use super::snapshot::VolumeSnapshot;
+use super::kinds::VolumeSnapshot;
 use crate::context::Context;
 use crate::error::{During, Result};
 

@@ -10,7 +10,6 @@
 //! Where somebody's own snapshot controller runs, the VolumeSnapshots are left to it.
 
 mod content;
-mod kinds;
 mod names;
 mod plan;
 
@@ -21,11 +20,10 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-pub(super) use self::kinds::{GROUP, VolumeSnapshot, VolumeSnapshotContent};
 use self::names::{BEING_DELETED, CLAIM, SECRET_NAME, SECRET_NAMESPACE};
-pub(super) use self::names::{MANAGED_BY, MODE_CHANGE};
 use self::plan::{Step, World};
 use super::driver::Fleet;
+use super::kinds::{self, GROUP, MANAGED_BY, VolumeSnapshot, VolumeSnapshotContent};
 use super::{facts, fit, secret, write};
 use crate::clock;
 use crate::context::Context;
@@ -201,7 +199,7 @@ impl Controller {
     /// Whether a snapshot controller of somebody else's runs, or is to run.
     fn is_elsewhere(&self) -> bool {
         let of = |template: Option<&k8s_openapi::api::core::v1::PodSpec>| {
-            template.is_some_and(|spec| spec.containers.iter().any(super::sidecar::is_snapshot_controller))
+            template.is_some_and(|spec| spec.containers.iter().any(crate::sidecar::is_snapshot_controller))
         };
         let deployed = |d: &Deployment| of(d.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()));
         let on_nodes = |d: &DaemonSet| of(d.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()));

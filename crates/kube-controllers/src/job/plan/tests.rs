@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::job::index::INDEX;
 
 const NOW: &str = "2026-01-01T01:00:00Z";
 

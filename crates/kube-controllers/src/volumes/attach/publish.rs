@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::super::driver::{Driver, Fleet, worded};
-use super::super::sidecar::Function;
 use super::super::{capability, facts, secret, write};
 use super::source;
 use crate::clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::queue::{Queue, Wake};
+use crate::sidecar::Function;
 use crate::store::Key;
 
 /// Runs until the context's shutdown.

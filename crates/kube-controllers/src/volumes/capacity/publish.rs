@@ -19,7 +19,6 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::super::driver::{Fleet, worded};
-use super::super::sidecar::Function;
 use super::super::topology::{self, Segment};
 use super::super::{facts, provision, secret};
 use crate::context::Context;
@@ -27,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::pod;
 use crate::quantity;
 use crate::queue::{Queue, Wake};
+use crate::sidecar::Function;
 use crate::store::Key;
 
 const NAMESPACE: &str = "kube-system";

@@ -9,7 +9,7 @@ use rpc::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::super::driver::Abilities;
 use super::super::facts;
-use super::super::snapshot::{GROUP as SNAPSHOTS, MODE_CHANGE};
+use super::super::kinds::{GROUP as SNAPSHOTS, MODE_CHANGE};
 use crate::context::Context;
 use crate::quantity;
 use crate::store::Key;

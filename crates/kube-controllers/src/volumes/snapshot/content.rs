@@ -11,17 +11,17 @@ use rpc::csi::controller_service_capability::rpc::Type as Can;
 use serde_json::json;
 use tonic::{Code, Status};
 
-use super::kinds::{ContentStatus, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
-use super::names::{BEING_CREATED, BEING_DELETED, CONTENT, MANAGED_BY, SECRET_NAME, SECRET_NAMESPACE};
+use super::names::{BEING_CREATED, BEING_DELETED, CONTENT, SECRET_NAME, SECRET_NAMESPACE};
 use crate::clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
 use crate::queue::{Queue, Wake};
+use crate::sidecar::Function;
 use crate::store::Key;
 use crate::volumes::driver::{Driver, Fleet, worded};
+use crate::volumes::kinds::{ContentStatus, MANAGED_BY, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use crate::volumes::secret::{self, RESERVED};
-use crate::volumes::sidecar::Function;
 use crate::volumes::{facts, write};
 
 const COMPONENT: &str = "csi-snapshotter";

@@ -12,10 +12,6 @@ pub(crate) const CLAIM: &str = "snapshot.storage.kubernetes.io/pvc-as-source-pro
 pub(crate) const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
 /// On a content whose snapshot the driver may have begun to take.
 pub(crate) const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
-/// On a content: a claim of another volume mode may be restored from it.
-pub(crate) const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
-/// On a content whose volume only one node reaches: that node.
-pub(crate) const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 /// On the class of snapshots that name none.
 pub(crate) const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 /// On a content: what the driver needs to delete it.

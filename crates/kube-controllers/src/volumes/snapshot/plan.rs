@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::core::TypeMeta;
 
-use super::kinds::{
+use super::super::kinds::{
     ContentSource, ContentSpec, GROUP, SnapshotStatus, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
 use super::names::{AS_SOURCE, BEING_DELETED, BOUND, CLAIM, CONTENT, DEFAULT_CLASS};

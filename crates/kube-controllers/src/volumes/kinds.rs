@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::cached::Cached;
 
 pub(crate) const GROUP: &str = "snapshot.storage.k8s.io";
+/// On a content: a claim of another volume mode may be restored from it.
+pub(crate) const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+/// On a content whose volume only one node reaches: that node.
+pub(crate) const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 const VERSION: &str = "v1";
 
 /// A request for a snapshot of a claim's volume, or for one that exists.
