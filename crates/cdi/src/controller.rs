@@ -18,8 +18,10 @@ pub mod datasource;
 pub mod datavolume;
 pub mod import;
 pub mod insecure;
+pub mod labels;
 pub mod metrics;
 pub mod names;
+pub mod polls;
 pub mod populator;
 pub mod profile;
 pub mod progress;
@@ -37,7 +39,6 @@ pub mod write;
 use std::sync::Arc;
 
 use context::{Context, Inner, Work};
-use cron::poll::turns::Polls;
 use kit::{
     Chain, Task,
     events::Recorder,
@@ -50,6 +51,7 @@ use kube::{
     Api, Client,
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
+use polls::Polls;
 use progress::{Progress, Scrape};
 
 use crate::Error;

@@ -24,10 +24,9 @@ use crate::{
     Error,
     controller::{
         context::{Context, noted, reference, uid_word},
-        datavolume::size,
         populator::{self, rebind},
         progress, settings,
-        storage::requested,
+        storage::{requested, size_of},
         write::{self, Changes},
     },
 };
@@ -125,7 +124,7 @@ async fn begin(
             return waiting(context, target, "CloneSourceInUse", &told).await.map(Err);
         }
         let (have, want) =
-            (size::of_claim(claim).unwrap_or_default(), target.spec.as_ref().and_then(requested).unwrap_or_default());
+            (size_of(claim).unwrap_or_default(), target.spec.as_ref().and_then(requested).unwrap_or_default());
         let asked = claim.spec.as_ref().and_then(requested).unwrap_or(have);
         let same = mode(claim) == mode(target);
         if same && want < asked && !target.annotations().contains_key(annotation::PERMISSIVE_CLONE) {
@@ -147,7 +146,7 @@ async fn begin(
     let source_driver = driver_of(context, source);
     let target_driver = class.as_ref().map(|class| class.provisioner.clone()).unwrap_or_default();
     let (have, source_mode) = match source {
-        Source::Claim(claim) => (size::of_claim(claim), mode(claim).to_owned()),
+        Source::Claim(claim) => (size_of(claim), mode(claim).to_owned()),
         Source::Snapshot(snapshot) => (
             restore_size(snapshot),
             noted(&**snapshot, annotation::SOURCE_VOLUME_MODE).unwrap_or(mode(target)).to_owned(),
@@ -222,7 +221,7 @@ async fn go_on(
         (Step::TakeSnapshot, _) => take_snapshot(context, target, source).await,
         (Step::MakeClaim, _) => {
             let size = match source {
-                Source::Claim(claim) => size::of_claim(claim),
+                Source::Claim(claim) => size_of(claim),
                 Source::Snapshot(snapshot) => restore_size(snapshot),
             };
             let size = size.or_else(|| target.spec.as_ref().and_then(requested)).unwrap_or_default();

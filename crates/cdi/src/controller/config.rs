@@ -26,7 +26,8 @@ use serde_json::{Value, json};
 use crate::{
     Error,
     controller::{
-        context::{Context, labels, noted},
+        context::{Context, noted},
+        labels::labels,
         worker, write,
     },
 };

@@ -1,6 +1,6 @@
 //! What the controllers share: what is known of the cluster, one queue of work, and the ways to write.
 
-use std::{collections::BTreeMap, ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc};
 
 use api::cdi::{
     v1beta1::{
@@ -21,7 +21,10 @@ use kit::{
 use kube::{Client, Resource, ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
 
-use crate::controller::{cron::poll::turns::Polls, populator::forklift, progress::Progress, settings::Settings};
+use crate::controller::{polls::Polls, progress::Progress, settings::Settings};
+
+/// Group of the populators that fetch from oVirt and OpenStack.
+pub const FORKLIFT: &str = "forklift.cdi.kubevirt.io";
 
 /// One thing to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -198,7 +201,7 @@ pub fn claim_words(claim: &PersistentVolumeClaim) -> Vec<String> {
     words.extend(made_by_cron(claim));
     let namespace = claim.namespace().unwrap_or_default();
     if let Some(from) = claim.spec.as_ref().and_then(|spec| spec.data_source_ref.as_ref())
-        && matches!(from.api_group.as_deref(), Some(words::GROUP | forklift::GROUP))
+        && matches!(from.api_group.as_deref(), Some(words::GROUP | FORKLIFT))
     {
         let namespace = noted(claim, annotation::DATA_SOURCE_NAMESPACE).unwrap_or(&namespace);
         words.push(source_word(&from.kind, namespace, &from.name));
@@ -264,19 +267,4 @@ pub fn trim_pod(pod: &mut Pod) {
 /// A reference to `object` for events.
 pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     object.object_ref(&())
-}
-
-/// What the labels of an object say that this controller made.
-pub fn labels(component: &str) -> BTreeMap<String, String> {
-    use words::label;
-    [
-        (label::APP, label::APP_VALUE),
-        (label::COMPONENT, component),
-        (label::MANAGED_BY, "cdi-controller"),
-        (label::K8S_COMPONENT, "storage"),
-    ]
-    .into_iter()
-    .filter(|(_, value)| !value.is_empty())
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .collect()
 }

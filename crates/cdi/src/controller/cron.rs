@@ -1,6 +1,7 @@
 //! DataImportCrons: golden images that follow their source. What it is now is polled by a schedule; what is new is imported beside what is
 //! there, and the DataSource names it once it is whole.
 
+pub mod answer;
 pub mod ask;
 pub mod collect;
 pub mod plan;
@@ -10,11 +11,11 @@ pub mod snapshot;
 
 use std::time::Duration;
 
+use answer::{Asked, Found, Unknown};
 use api::cdi::{
     v1beta1::{DataImportCron, DataSource, DataVolume},
     words::{annotation, finalizer, label},
 };
-use ask::Asked;
 use jiff::Timestamp;
 use kit::{clock, queue::Next, store::Key};
 use kube::{
@@ -117,7 +118,7 @@ fn manager(context: &Context, cron: &DataImportCron) -> Option<String> {
 async fn polled(
     context: &Context,
     cron: &DataImportCron,
-    found: ask::Found,
+    found: Found,
     now: Timestamp,
 ) -> Result<DataImportCron, Error> {
     let at = clock::seconds(now);
@@ -137,7 +138,7 @@ async fn polled(
 async fn go_on(
     context: &Context,
     cron: &mut DataImportCron,
-    problem: &mut Option<ask::Unknown>,
+    problem: &mut Option<Unknown>,
     now: Timestamp,
 ) -> Result<Next, Error> {
     let namespace = cron.namespace().unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::{
     controller::{
         conditions,
         context::{Context, noted},
-        datavolume::marks::of_image,
+        labels::of_image,
     },
 };
 

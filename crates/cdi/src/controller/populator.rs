@@ -23,7 +23,7 @@ use crate::{
     Error,
     controller::{
         context::{Context, noted, owner_word, reference},
-        datavolume::marks::of_image,
+        labels::of_image,
         progress, settings, sources,
         storage::FILESYSTEM,
         worker,

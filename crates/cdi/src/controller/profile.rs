@@ -19,7 +19,8 @@ use serde_json::json;
 use crate::{
     Error,
     controller::{
-        context::{Context, labels, noted},
+        context::{Context, noted},
+        labels::labels,
         write,
     },
 };

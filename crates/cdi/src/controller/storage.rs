@@ -7,7 +7,7 @@ use api::cdi::{
 };
 use k8s_openapi::{
     api::{
-        core::v1::{PersistentVolume, PersistentVolumeClaimSpec, VolumeResourceRequirements},
+        core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements},
         storage::v1::StorageClass,
     },
     apimachinery::pkg::api::resource::Quantity,
@@ -215,6 +215,14 @@ fn size(
         request(spec, least.unwrap_or(wanted));
     }
     Ok(())
+}
+
+/// What a claim has, or while it has nothing, asks for.
+pub fn size_of(claim: &PersistentVolumeClaim) -> Option<u64> {
+    let has =
+        claim.status.as_ref().and_then(|status| status.capacity.as_ref()).and_then(|all| all.get("storage")).map(bytes);
+    let asks = claim.spec.as_ref().and_then(requested);
+    has.max(asks).filter(|size| *size > 0)
 }
 
 /// The bytes that a claim asks for.

@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 use origin::network;
 use serde_json::{Map, Value, json};
 
-use crate::controller::{context::labels, settings::Settings, storage::BLOCK};
+use crate::controller::{labels::labels, settings::Settings, storage::BLOCK};
 
 /// Where a claim says whether its worker runs, the reason and the message.
 pub const RUNS: [&str; 3] = [annotation::RUNNING, annotation::RUNNING_REASON, annotation::RUNNING_MESSAGE];
@@ -24,6 +24,19 @@ pub const QEMU: i64 = 107;
 const DISK_GROUP: i64 = 6;
 /// What the claim's volume is called in its pod.
 pub const DATA: &str = "cdi-data-vol";
+
+/// The proxies that workers go through.
+pub fn proxies(settings: &Settings) -> Vec<Value> {
+    let Some(proxy) = &settings.proxy else { return Vec::new() };
+    let all = [
+        (env::HTTP_PROXY, &proxy.http_proxy),
+        (env::HTTPS_PROXY, &proxy.https_proxy),
+        (env::NO_PROXY, &proxy.no_proxy),
+    ];
+    let set =
+        all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref().filter(|text| !text.is_empty())?)));
+    set.map(|(name, value)| variable(name, value)).collect()
+}
 
 /// What a worker pod is made of beside its claim.
 pub struct Environment<'a> {

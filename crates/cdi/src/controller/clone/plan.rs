@@ -14,12 +14,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
 
-use crate::controller::{
-    clone::choose::Strategy,
-    context::{labels, noted},
-    settings::bytes,
-    storage::requested,
-};
+use crate::controller::{clone::choose::Strategy, context::noted, labels::labels, settings::bytes, storage::requested};
 
 /// What is cloned.
 #[derive(Clone, Debug)]

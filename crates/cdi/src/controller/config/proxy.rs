@@ -8,10 +8,7 @@ use serde_json::{Value, json};
 use super::of_openshift;
 use crate::{
     Error,
-    controller::{
-        context::{Context, labels},
-        write,
-    },
+    controller::{context::Context, labels::labels, write},
 };
 
 /// Where OpenShift keeps the certificates of its proxy, under this key.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use kit::{Chain, queue::Next, store::Key};
+use kit::{Chain, store::Key};
 use kube::{
     Api, ResourceExt,
     core::{ApiResource, DynamicObject, GroupVersionKind},
@@ -12,44 +12,9 @@ use serde_json::Value;
 
 use api::cdi::v1beta1::{DataImportCron, DataVolumeSourcePVC};
 
+use super::answer::{Asked, Found, NOT_AUTHORIZED, Unknown, unknown};
 use super::poll;
 use crate::{Error, controller::context::Context};
-
-/// What was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Names what the source is: two that are the same have the same.
-    pub digest: String,
-    /// Where a stream's image is.
-    pub reference: Option<String>,
-}
-
-/// What asking has come to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// This.
-    Found(Found),
-    /// Nothing yet; when to look again, if nobody tells.
-    Later(Next),
-    /// Nothing.
-    Unknown(Unknown),
-}
-
-/// Why it is not known: reason and message of a condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unknown {
-    /// `NoDigest` or `NotAuthorized`.
-    pub reason: &'static str,
-    /// In words.
-    pub message: String,
-}
-
-/// Reason of a source that nobody may have.
-pub const NOT_AUTHORIZED: &str = "NotAuthorized";
-
-pub(super) fn unknown(message: impl Into<String>) -> Unknown {
-    Unknown { reason: "NoDigest", message: message.into() }
-}
 
 /// Asks.
 pub async fn source(context: &Context, cron: &DataImportCron) -> Result<Asked, Error> {

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use crate::controller::{
     conditions,
     context::noted,
-    cron::ask::{NOT_AUTHORIZED, Unknown},
-    worker,
+    cron::answer::{NOT_AUTHORIZED, Unknown},
+    labels, worker,
 };
 
 /// How many imports stay, unless the cron says otherwise.
@@ -140,7 +140,7 @@ pub fn marks(cron: &DataImportCron) -> BTreeMap<String, String> {
     let keeps = cron.spec.retention_policy.as_deref() != Some("None");
     let mut labels: BTreeMap<String, String> = [(label::DATA_IMPORT_CRON.to_owned(), cron.name_any())].into();
     labels.insert(label::DATA_IMPORT_CRON_CLEANUP.to_owned(), (!keeps).to_string());
-    labels.extend(crate::controller::context::labels(""));
+    labels.extend(labels::labels(""));
     for (key, value) in cron.labels() {
         if key.starts_with(label::INSTANCETYPE_PREFIX) || key == label::DYNAMIC_CREDENTIALS {
             labels.insert(key.clone(), value.clone());

@@ -10,7 +10,6 @@
 
 mod outcome;
 pub mod pod;
-pub mod turns;
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use kit::{clock, queue::Next, store::Key};
 use kube::{Api, ResourceExt, api::PostParams};
 use sha2::{Digest as _, Sha256};
 
-use super::ask::{Asked, Found, unknown};
+use super::answer::{Asked, Found, unknown};
 use crate::{
     Error,
     controller::{
@@ -32,12 +31,12 @@ use crate::{
         import,
         insecure::is_insecure,
         names,
+        polls::{Asker, Turn},
         worker::Environment,
         write,
     },
 };
 use outcome::Outcome;
-use turns::{Asker, Turn};
 
 /// How long a poll may take: a node may have to fetch the poller's image first, which asks for half a minute at the most.
 const LIMIT: Duration = Duration::from_secs(300);

@@ -18,7 +18,7 @@ use crate::{
             collect,
             plan::{self, Import},
         },
-        datavolume::marks::of_image,
+        labels::of_image,
         snapshot_api_in,
     },
 };

@@ -34,12 +34,6 @@ pub fn of_machine(name: &str) -> bool {
     name.starts_with(label::INSTANCETYPE_PREFIX) || name == label::DYNAMIC_CREDENTIALS
 }
 
-/// True for a label that an image may say of itself: one of KubeVirt's, and none that means something to these controllers.
-pub fn of_image(name: &str) -> bool {
-    let theirs = |prefix: &str| prefix == "kubevirt.io" || prefix.ends_with(".kubevirt.io");
-    name.split_once('/').is_some_and(|(prefix, _)| theirs(prefix) && prefix != label::COMPONENT)
-}
-
 /// Brings the notes of `stored` in line, of which `volume` is the copy whose source is resolved. The DataVolume as it is then.
 pub async fn write(
     context: &Context,
@@ -156,16 +150,6 @@ mod tests {
         check(json!({}), filled.clone(), "Pending", Filling::Import, json!({}));
         check(json!({}), filled, "Bound", Filling::Import, json!({ annotation::PRE_POPULATED: "dv" }));
         check(json!({}), json!({ annotation::POPULATED_FOR: "other" }), "Bound", Filling::Import, json!({}));
-    }
-
-    #[test]
-    fn an_image_speaks_of_itself_and_not_of_these_controllers() {
-        for name in ["kubevirt.io/x", "test.kubevirt.io/test", "instancetype.kubevirt.io/default-instancetype"] {
-            assert!(of_image(name), "{name}");
-        }
-        for name in ["cdi.kubevirt.io/dataImportCron", "mykubevirt.io/x", "app", "kubevirt.io"] {
-            assert!(!of_image(name), "{name}");
-        }
     }
 
     #[test]

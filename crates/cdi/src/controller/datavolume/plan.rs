@@ -10,13 +10,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpe
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{
-    context::{labels, noted},
-    settings::Settings,
-    sources,
-    storage::FILESYSTEM,
-    worker,
-};
+use crate::controller::{context::noted, labels::labels, settings::Settings, sources, storage::FILESYSTEM, worker};
 
 /// How the volume comes to its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

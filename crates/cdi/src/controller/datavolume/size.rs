@@ -1,13 +1,14 @@
 //! The size of what a DataVolume clones, for one that asks for none.
 
 use api::cdi::v1beta1::DataVolume;
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::api::resource::Quantity};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::store::Key;
 
 use crate::controller::{
     context::Context,
     datavolume::plan::{self, Filling},
     settings::bytes,
+    storage::size_of,
 };
 
 /// The bytes that the claim of `volume` needs for what it is a clone of; none while that is not known.
@@ -15,7 +16,7 @@ pub fn of_source(context: &Context, volume: &DataVolume, filling: Filling) -> Op
     let namespace = plan::source_namespace(volume);
     let source = volume.spec.source.as_deref()?;
     match filling {
-        Filling::Clone => of_claim(&context.claims.get(&Key::new(namespace, source.pvc.as_ref()?.name.as_str()))?),
+        Filling::Clone => size_of(&context.claims.get(&Key::new(namespace, source.pvc.as_ref()?.name.as_str()))?),
         Filling::Restore => {
             let snapshot = context.snapshots.get(&Key::new(namespace, source.snapshot.as_ref()?.name.as_str()))?;
             let size = snapshot.data["status"]["restoreSize"].as_str()?;
@@ -23,12 +24,4 @@ pub fn of_source(context: &Context, volume: &DataVolume, filling: Filling) -> Op
         }
         _ => None,
     }
-}
-
-/// What a claim has, or while it has nothing, asks for.
-pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<u64> {
-    let has =
-        claim.status.as_ref().and_then(|status| status.capacity.as_ref()).and_then(|all| all.get("storage")).map(bytes);
-    let asks = claim.spec.as_ref().and_then(crate::controller::storage::requested);
-    has.max(asks).filter(|size| *size > 0)
 }

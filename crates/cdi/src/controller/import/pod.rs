@@ -10,7 +10,7 @@ use crate::controller::{
     names,
     settings::Settings,
     storage::requested,
-    worker::{self, Environment, confined, extend, is_block, variable},
+    worker::{self, Environment, confined, extend, is_block, proxies, variable},
 };
 
 /// What nodes say of their processors.
@@ -196,19 +196,6 @@ fn variables(claim: &PersistentVolumeClaim, settings: &Settings, insecure_regist
     out.extend(worker::told(settings));
     out.extend(proxies(settings));
     out
-}
-
-/// The proxies that imports go through.
-pub fn proxies(settings: &Settings) -> Vec<Value> {
-    let Some(proxy) = &settings.proxy else { return Vec::new() };
-    let all = [
-        (env::HTTP_PROXY, &proxy.http_proxy),
-        (env::HTTPS_PROXY, &proxy.https_proxy),
-        (env::NO_PROXY, &proxy.no_proxy),
-    ];
-    let set =
-        all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref().filter(|text| !text.is_empty())?)));
-    set.map(|(name, value)| variable(name, value)).collect()
 }
 
 /// The values of the annotations `PREFIX.0`, `PREFIX.1`, and so on.

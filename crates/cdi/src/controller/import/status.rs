@@ -6,7 +6,7 @@ use kit::text::{STATUS, brief};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::controller::{context::noted, datavolume::marks::of_image, write::Changes};
+use crate::controller::{context::noted, labels::of_image, write::Changes};
 
 /// Reason of an import whose data are not what was asked for.
 pub const CHECKSUM_ERROR: &str = "ChecksumError";

@@ -17,15 +17,14 @@ use crate::{
     Error,
     controller::{
         context::{Context, noted, reference, uid_word},
-        import::pod::proxies,
         storage::requested,
-        worker::{self, Environment, confined, extend, is_block},
+        worker::{self, Environment, confined, extend, is_block, proxies},
         write::{self, Changes},
     },
 };
 
 /// Group of these populators.
-pub const GROUP: &str = "forklift.cdi.kubevirt.io";
+pub use crate::controller::context::FORKLIFT as GROUP;
 /// Kind of disks of an oVirt engine.
 pub const OVIRT: &str = "OvirtVolumePopulator";
 /// Kind of images of an OpenStack cloud.

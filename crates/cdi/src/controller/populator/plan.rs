@@ -7,12 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{
-    context::{self, noted},
-    progress::Far,
-    worker,
-    write::Changes,
-};
+use crate::controller::{context::noted, labels, progress::Far, worker, write::Changes};
 
 /// What is said of the prime on the claim it stands in for.
 const TOLD: [&str; 17] = [
@@ -58,7 +53,7 @@ pub fn ready(claim: &PersistentVolumeClaim, waits: bool) -> bool {
 pub fn prime(claim: &PersistentVolumeClaim, kind: &str, how: BTreeMap<String, String>) -> Value {
     let spec = claim.spec.clone().unwrap_or_default();
     let mut labels = worker::inherited(claim);
-    labels.extend(context::labels(""));
+    labels.extend(labels::labels(""));
     labels.insert(label::EXCLUDE_FROM_BACKUP.to_owned(), "true".to_owned());
     let mut annotations: BTreeMap<String, String> = how;
     annotations.insert(annotation::IMMEDIATE_BINDING.to_owned(), String::new());

@@ -16,11 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Error,
-    controller::{
-        context::{Context, labels},
-        upload::pod,
-        worker, write,
-    },
+    controller::{context::Context, labels::labels, upload::pod, worker, write},
 };
 
 /// The authority that signs servers.

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{
     controller::{
-        context::{labels, noted},
+        context::noted,
+        labels::labels,
         names,
         storage::requested,
         worker::{self, Environment, confined, extend, is_block, variable},

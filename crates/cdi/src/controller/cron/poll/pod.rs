@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 
 use super::LIMIT;
 use crate::controller::{
-    import::pod::proxies,
     names,
-    worker::{self, Environment, confined, variable},
+    worker::{self, Environment, confined, proxies, variable},
 };
 
 /// The value of [`label::COMPONENT`], and what the container is called.
