@@ -72,7 +72,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         Step::None => {}
         Step::Snapshot(wanted) => {
             let made = create(context, "virtualmachinesnapshot", &*wanted).await?;
-            context.snapshots.put(&made, snapshot::snapshot_words(&made));
+            context.snapshots.put(&made, snapshot::snapshot_keys(&made));
         }
         Step::Restore(wanted) => {
             let made = create(context, "virtualmachinerestore", &*wanted).await?;

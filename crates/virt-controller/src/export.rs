@@ -50,7 +50,7 @@ use crate::{
     context::{Context, claim_word, reference},
     error::{self, Error},
     limits, patch,
-    snapshot::source_word,
+    snapshot::source_key,
     write,
 };
 
@@ -69,7 +69,7 @@ pub(crate) fn words(export: &VirtualMachineExport) -> Vec<String> {
         source::CLAIM => vec![claim_word(&namespace, name)],
         source::SNAPSHOT => vec![snapshot_word(&namespace, name)],
         source::BACKUP => vec![backup_word(&namespace, name)],
-        _ => vec![source_word(&namespace, name)],
+        _ => vec![source_key(&namespace, name)],
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
     context::{Context, claim_word, reference, vm_words},
     error::{self, Error},
     patch,
-    snapshot::{self, plan::say, source_word},
+    snapshot::{self, plan::say, source_key},
     vm::{data_volumes, plan as running},
     write,
 };
@@ -74,7 +74,7 @@ pub(crate) fn snapshot_word(snapshot: &Key) -> String {
 pub(crate) fn index(restore: &VirtualMachineRestore) -> Vec<String> {
     let namespace = restore.namespace().unwrap_or_default();
     let snapshot = Key::new(namespace.as_str(), restore.spec.virtual_machine_snapshot_name.as_str());
-    let mut words = vec![snapshot_word(&snapshot), source_word(&namespace, &restore.spec.target.name)];
+    let mut words = vec![snapshot_word(&snapshot), source_key(&namespace, &restore.spec.target.name)];
     let made = restore.status.iter().flat_map(|status| &status.restores);
     words.extend(made.map(|volume| claim_word(&namespace, &volume.persistent_volume_claim)));
     words

@@ -6,6 +6,7 @@
 //! can be made of it.
 
 mod content;
+mod index;
 pub mod kinds;
 pub(crate) mod metrics;
 pub mod plan;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 pub(crate) use content::find as find_content;
 pub use content::name as content_name;
-pub(crate) use volumes::{of_content, snapshot_words, source_word, state_volume, words};
+pub(crate) use index::{of_content, snapshot_keys, source_key, volume_snapshot_keys};
+pub(crate) use volumes::state_volume;
 
 use api::kubevirt::v1::VirtualMachine;
 use api::snapshot::v1beta1::{
@@ -268,7 +270,7 @@ async fn write_status(
     let api: Api<VirtualMachineSnapshot> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(snapshot.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.snapshots, snapshot_words, ("virtualmachinesnapshot", snapshot)).map(drop)
+    write::accept(answer, &context.snapshots, snapshot_keys, ("virtualmachinesnapshot", snapshot)).map(drop)
 }
 
 /// Sees to what a deleted snapshot leaves.

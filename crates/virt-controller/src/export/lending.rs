@@ -6,7 +6,7 @@ use kit::store::Key;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::pulled::Pulled;
+use super::source::Pulled;
 use crate::backup::{plan::PULL, subresource};
 use crate::context::Context;
 use crate::error::Error;

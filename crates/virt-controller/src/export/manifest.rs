@@ -15,14 +15,12 @@ use serde_json::{Value, json};
 
 use super::links::{self, Host, Hosts};
 use super::source::{self, Source, Volume};
-use super::template;
+use super::template::{self, APPLIED};
 
 /// The file with the machine.
 const MACHINE_FILE: &str = "virtualmachine-manifest";
 /// The file with the template of machines.
 const TEMPLATE_FILE: &str = "virtualmachinetemplate-manifest";
-/// Says what was applied last, which elsewhere nothing was.
-pub(super) const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The files of the server's directory; none when there is nothing to apply elsewhere.
 pub fn data(export: &VirtualMachineExport, source: &Source, hosts: &Hosts) -> Option<BTreeMap<String, String>> {

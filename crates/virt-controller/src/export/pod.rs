@@ -16,8 +16,7 @@ use origin::network;
 use serde_json::{Value, json};
 
 use super::certificate::Lifetimes;
-use super::pulled::Pulled;
-use super::source::Source;
+use super::source::{Pulled, Source};
 use super::{links, names, owned, owner};
 use crate::vmi::claims::is_block;
 use crate::vmi::pod::{RenderError, USER};

@@ -3,30 +3,10 @@
 use api::backup::v1alpha1::VirtualMachineBackup;
 use api::export::lending;
 use api::kubevirt::v1::VirtualMachineInstance;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::source::{Saying, Source, condition, reason};
+use super::source::{NewCondition, Pulled, Source, condition, reason};
 use crate::backup::plan::{self, INCREMENTAL, pull};
-
-/// What is shown of a backup.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pulled {
-    /// Its name.
-    pub backup: String,
-    /// When it was asked for.
-    pub started: Time,
-    /// The machine's name, and its instance's.
-    pub machine: String,
-    /// Where the guest is.
-    pub node: String,
-    /// The backup's name among all of all instances.
-    pub identity: String,
-    /// QEMU's bitmap of what changed, when it is of what changed.
-    pub bitmap: Option<String>,
-    /// Names of its volumes.
-    pub volumes: Vec<String>,
-}
 
 /// A backup of the guest `vmi`.
 pub fn of_backup(
@@ -35,8 +15,9 @@ pub fn of_backup(
     vmi: Option<&VirtualMachineInstance>,
 ) -> Source {
     let said = |holds, message: String| {
-        let saying = Saying { kind: condition::BACKUP, holds, reason: reason::BACKUP_READY, message: message.clone() };
-        Source { reason: reason::INITIALIZING, message, condition: Some(saying), ..Source::default() }
+        let new =
+            NewCondition { kind: condition::BACKUP, holds, reason: reason::BACKUP_READY, message: message.clone() };
+        Source { reason: reason::INITIALIZING, message, condition: Some(new), ..Source::default() }
     };
     let Some(backup) = backup else {
         return said(false, format!("VirtualMachineBackup {namespace}/{name} does not exist"));

@@ -2,10 +2,10 @@
 
 use api::kubevirt::v1::{VirtualMachine, Volume as MachineVolume};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::pulled::Pulled;
 use crate::vmi::claims;
 
 /// Kinds that are exported.
@@ -69,9 +69,28 @@ pub struct Volume {
     pub disk: bool,
 }
 
-/// What is said, and why.
+/// What is shown of a backup.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pulled {
+    /// Its name.
+    pub backup: String,
+    /// When it was asked for.
+    pub started: Time,
+    /// The machine's name, and its instance's.
+    pub machine: String,
+    /// Where the guest is.
+    pub node: String,
+    /// The backup's name among all of all instances.
+    pub identity: String,
+    /// QEMU's bitmap of what changed, when it is of what changed.
+    pub bitmap: Option<String>,
+    /// Names of its volumes.
+    pub volumes: Vec<String>,
+}
+
+/// A condition as it is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saying {
+pub struct NewCondition {
     /// Of which condition.
     pub kind: &'static str,
     /// It holds.
@@ -96,7 +115,7 @@ pub struct Source {
     /// And in a sentence.
     pub message: String,
     /// What else is said.
-    pub condition: Option<Saying>,
+    pub condition: Option<NewCondition>,
     /// The machine as it is to be made elsewhere.
     pub machine: Option<VirtualMachine>,
     /// The template of machines.
@@ -142,7 +161,7 @@ impl From<Seen> for Volume {
 pub fn of_claim((namespace, name): (&str, &str), seen: Option<Seen>, used: bool) -> Source {
     let Some(Seen { claim, filled, disk }) = seen else {
         let message = format!("PersistentVolumeClaim {namespace}/{name} not found");
-        let condition = Saying { kind: condition::CLAIM, holds: false, reason: reason::CLAIM_NOT_FOUND, message };
+        let condition = NewCondition { kind: condition::CLAIM, holds: false, reason: reason::CLAIM_NOT_FOUND, message };
         return Source { reason: reason::INITIALIZING, condition: Some(condition), ..Source::default() };
     };
     let (reason, message) = match (filled, used) {
@@ -155,7 +174,7 @@ pub fn of_claim((namespace, name): (&str, &str), seen: Option<Seen>, used: bool)
         "Pending" | "" => (false, reason::CLAIM_PENDING),
         _ => (false, reason::UNKNOWN),
     };
-    let condition = Saying { kind: condition::CLAIM, holds, reason: bound, message: String::new() };
+    let condition = NewCondition { kind: condition::CLAIM, holds, reason: bound, message: String::new() };
     let free = filled && !used;
     let volumes = vec![Volume { name: name.to_owned(), claim, disk }];
     Source { volumes, free, reason, message, condition: Some(condition), look_again: !free, ..Source::default() }
@@ -205,7 +224,7 @@ pub enum Kept {
 /// A snapshot's volumes.
 pub fn of_snapshot((namespace, name): (&str, &str), machine: Option<String>, kept: Kept) -> Source {
     let none = format!("VirtualMachineSnapshot {namespace}/{name} does not contain any volume snapshots");
-    let said = |holds, reason, message| Some(Saying { kind: condition::VOLUMES, holds, reason, message });
+    let said = |holds, reason, message| Some(NewCondition { kind: condition::VOLUMES, holds, reason, message });
     let base = Source { machine_name: machine, reason: reason::INITIALIZING, ..Source::default() };
     match kept {
         Kept::Nothing => Source {

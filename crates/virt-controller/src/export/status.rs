@@ -12,7 +12,7 @@ use kit::clock;
 use super::certificate::Lifetimes;
 use super::links::{self, Hosts};
 use super::pod;
-use super::source::{Saying, Source, condition, reason};
+use super::source::{NewCondition, Source, condition, reason};
 
 /// How long an export is good for when nobody says.
 const GOOD_FOR: Duration = Duration::from_secs(2 * 3600);
@@ -35,8 +35,8 @@ pub fn begun(export: &VirtualMachineExport, now: Timestamp) -> VirtualMachineExp
     let mut status = export.status.as_deref().cloned().unwrap_or_default();
     if status.phase.is_none() {
         status.phase = Some(phase::PENDING.to_owned());
-        let saying = Saying { kind: condition::READY, reason: reason::INITIALIZING, ..Saying::default() };
-        set(&mut status.conditions, &saying, now);
+        let new = NewCondition { kind: condition::READY, reason: reason::INITIALIZING, ..NewCondition::default() };
+        set(&mut status.conditions, &new, now);
     }
     if status.ttl_expiration_time.is_none() {
         status.ttl_expiration_time = expires(export).map(|at| Time(clock::seconds(at)));
@@ -62,13 +62,13 @@ pub fn say(status: &mut VirtualMachineExportStatus, seen: &Seen<'_>, now: Timest
     let source = seen.source;
     status.service_name = Some(seen.service.to_owned());
     status.virtual_machine_name = source.machine_name.clone().or_else(|| status.virtual_machine_name.take());
-    let ready = |holds, reason| Saying { kind: condition::READY, holds, reason, message: String::new() };
+    let ready = |holds, reason| NewCondition { kind: condition::READY, holds, reason, message: String::new() };
     let mut links = VirtualMachineExportLinks::default();
-    let (phase, saying) = match seen.pod {
+    let (phase, new) = match seen.pod {
         None if source.skipped => {
-            (phase::SKIPPED, Saying { message: source.message.clone(), ..ready(false, source.reason) })
+            (phase::SKIPPED, NewCondition { message: source.message.clone(), ..ready(false, source.reason) })
         }
-        None => (phase::PENDING, Saying { message: source.message.clone(), ..ready(false, source.reason) }),
+        None => (phase::PENDING, NewCondition { message: source.message.clone(), ..ready(false, source.reason) }),
         Some(pod) if pod::is_ready(pod) && pod.metadata.deletion_timestamp.is_none() => {
             links = links::links(source, seen.hosts);
             (phase::READY, ready(true, reason::POD_READY))
@@ -81,19 +81,19 @@ pub fn say(status: &mut VirtualMachineExportStatus, seen: &Seen<'_>, now: Timest
     };
     status.phase = Some(phase.to_owned());
     status.links = Some(links.into());
-    set(&mut status.conditions, &saying, now);
-    if let Some(saying) = &source.condition {
-        set(&mut status.conditions, saying, now);
+    set(&mut status.conditions, &new, now);
+    if let Some(new) = &source.condition {
+        set(&mut status.conditions, new, now);
     }
 }
 
-/// Says `saying`; since when is kept as long as nothing of it changes.
-fn set(conditions: &mut Vec<Condition>, saying: &Saying, now: Timestamp) {
+/// Says `new`; since when is kept as long as nothing of it changes.
+fn set(conditions: &mut Vec<Condition>, new: &NewCondition, now: Timestamp) {
     let wanted = Condition {
-        type_: saying.kind.to_owned(),
-        status: if saying.holds { "True" } else { "False" }.to_owned(),
-        reason: Some(saying.reason.to_owned()),
-        message: Some(saying.message.clone()).filter(|message| !message.is_empty()),
+        type_: new.kind.to_owned(),
+        status: if new.holds { "True" } else { "False" }.to_owned(),
+        reason: Some(new.reason.to_owned()),
+        message: Some(new.message.clone()).filter(|message| !message.is_empty()),
         last_transition_time: Some(Time(clock::seconds(now))),
         ..Default::default()
     };

@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::manifest::APPLIED;
 use super::source::{Seen, Source, Volume, reason};
+
+/// Says what was applied last, which elsewhere nothing was.
+pub(super) const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 const TEMPLATES: &str = "/spec/virtualMachine/spec/dataVolumeTemplates";
 const VOLUMES: &str = "/spec/virtualMachine/spec/template/spec/volumes";

@@ -13,9 +13,9 @@ use kube::{
 };
 use serde_json::json;
 
+use super::index::volume_snapshot_keys;
 use super::kinds::VolumeSnapshot;
 use super::plan::Progress;
-use super::volumes::words;
 use crate::{
     context::{Context, reference},
     error::Error,
@@ -65,7 +65,7 @@ pub(super) async fn cut(
     let api: Api<VolumeSnapshot> = Api::namespaced(context.client.clone(), &namespace);
     match api.create(&PostParams::default(), wanted).await {
         Ok(created) => {
-            context.volume_snapshots.put(&created, words(&created));
+            context.volume_snapshots.put(&created, volume_snapshot_keys(&created));
             let message = format!("Successfully created VolumeSnapshot {name}");
             context.recorder.normal(&reference(content), "SuccessfulVolumeSnapshotCreate", message);
             Ok(())

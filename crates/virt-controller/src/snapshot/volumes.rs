@@ -30,34 +30,6 @@ const SOURCE_NAMESPACE: &str = "snapshot.kubevirt.io/source-vm-namespace";
 /// On a copy of a claim: the class by which its volume snapshot is made.
 const CLASS: &str = "snapshot.kubevirt.io/volume-snapshot-class";
 
-/// The word under which snapshots are found by their source, and volume snapshots by theirs.
-pub(crate) fn source_word(namespace: &str, vm: &str) -> String {
-    format!("source:{namespace}/{vm}")
-}
-
-/// Index words of a snapshot: its source.
-pub(crate) fn snapshot_words(snapshot: &VirtualMachineSnapshot) -> Vec<String> {
-    vec![source_word(&snapshot.namespace().unwrap_or_default(), &snapshot.spec.source.name)]
-}
-
-/// The word under which a volume snapshot is found by the content that owns it.
-pub(crate) fn content_word(namespace: &str, content: &str) -> String {
-    format!("content:{namespace}/{content}")
-}
-
-/// The namespace and the UID of the snapshot whose content has this word.
-pub(crate) fn of_content(word: &str) -> Option<(&str, &str)> {
-    let (namespace, content) = word.strip_prefix("content:")?.split_once('/')?;
-    Some((namespace, content.strip_prefix("vmsnapshot-content-")?))
-}
-
-/// Index words of a volume snapshot: the content that owns it.
-pub(crate) fn words(snapshot: &VolumeSnapshot) -> Vec<String> {
-    let namespace = snapshot.namespace().unwrap_or_default();
-    let owner = snapshot.owner_references().iter().find(|owner| owner.kind == "VirtualMachineSnapshotContent");
-    owner.map(|owner| vec![content_word(&namespace, &owner.name)]).unwrap_or_default()
-}
-
 /// A volume of a machine that lies on a claim.
 pub(super) struct Used {
     /// What the machine calls it.

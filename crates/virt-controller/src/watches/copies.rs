@@ -27,7 +27,7 @@ pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
 
 fn snapshots(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: snapshot::snapshot_words, ..Watch::default() };
+    let how = Watch { index: snapshot::snapshot_keys, ..Watch::default() };
     store::watch(api, how, context.snapshots.clone(), move |change| {
         queues.snapshot_queue.add(change.key.clone());
         queues.restore_queue.add_all(queues.restores.keys_by_word(&restore::snapshot_word(change.key)));
@@ -55,7 +55,7 @@ fn restores(context: &Context) -> Task<()> {
 
 fn volume_snapshots(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: snapshot::words, ..Watch::default() };
+    let how = Watch { index: snapshot::volume_snapshot_keys, ..Watch::default() };
     let resource = ApiResource::erase::<VolumeSnapshot>(&());
     served::watch(&context.client, &resource, api, how, context.volume_snapshots.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {

@@ -132,7 +132,7 @@ fn put_backs(context: &Context) -> Task<()> {
 
 /// Snapshots, restores, copies, backups and exports of the machine called so may wait for what has changed of it.
 fn keepers(context: &Context, vm: &Key) {
-    let word = snapshot::source_word(&vm.namespace, &vm.name);
+    let word = snapshot::source_key(&vm.namespace, &vm.name);
     context.snapshot_queue.add_all(context.snapshots.keys_by_word(&word));
     context.restore_queue.add_all(context.restores.keys_by_word(&word));
     clone::wake(context, &clone::machine_word(vm));
