@@ -9,7 +9,6 @@ use liblzma::stream::{CONCATENATED, Stream};
 
 use crate::Refusal;
 use crate::detect::Kind;
-use crate::fetch::FetchError;
 
 mod demand;
 
@@ -23,7 +22,7 @@ pub(crate) fn is_packed(kind: Kind) -> bool {
     matches!(kind, Kind::Gzip | Kind::Xz | Kind::Zstd | Kind::Bzip2)
 }
 
-/// What is in the stream `packed`. Its memory is bounded: a stream that wants more fails, and [`blame`] knows why.
+/// What is in the stream `packed`. Its memory is bounded: a stream that wants more fails, and [`refusal`] knows why.
 pub(crate) fn unpack<'a>(kind: Kind, packed: impl Read + Send + 'a) -> io::Result<Box<dyn Read + Send + 'a>> {
     let packed = BufReader::with_capacity(128 << 10, packed);
     Ok(match kind {
@@ -43,18 +42,14 @@ pub(crate) fn unpack<'a>(kind: Kind, packed: impl Read + Send + 'a) -> io::Resul
     })
 }
 
-/// What a failed read of an unpacked stream says about the stream. A failed source is not its fault.
-pub(crate) fn blame(kind: Kind, error: io::Error) -> Result<Refusal, FetchError> {
-    let error = match error.downcast::<FetchError>() {
-        Ok(failure) => return Err(failure),
-        Err(error) => error,
-    };
+/// What a failed read of an unpacked stream says about the stream.
+pub(crate) fn refusal(kind: Kind, error: &io::Error) -> Refusal {
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        return Ok(Refusal::PackedShort(kind));
+        return Refusal::PackedShort(kind);
     }
     let said = error.to_string();
     if said.contains("memory") || error.kind() == io::ErrorKind::OutOfMemory {
-        return Ok(Refusal::PackedMemory { kind, limit: demand::limit(kind) });
+        return Refusal::PackedMemory { kind, limit: demand::limit(kind) };
     }
-    Ok(Refusal::PackedDamaged { kind, said })
+    Refusal::PackedDamaged { kind, said }
 }

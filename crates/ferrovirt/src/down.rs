@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Parser;
 use kubelet::node::{config::CGROUP, host_network};
-use sys::process::Handle;
 
 use crate::failure::parse;
 use crate::nodes::{self, Number};
+use crate::process::{self, PATIENCE};
 use crate::state::{State, StateArgs, need_root};
 use crate::{cluster, simulated, terminal};
 
@@ -24,9 +24,6 @@ struct DownArgs {
     #[arg(long)]
     purge: bool,
 }
-
-/// How long the control plane may take to end by itself, and anything else to end when killed.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `ferrovirt down`
 pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
@@ -72,12 +69,12 @@ fn stop(state: &State) -> anyhow::Result<bool> {
 
 /// Ends a node with everything that runs on it; true if anything did.
 pub(crate) fn stop_node(state: &State, number: Number) -> anyhow::Result<bool> {
-    let node = process(state.node_pid(number)?)?;
+    let node = process::open(state.node_pid(number)?)?;
     let any = node.is_some();
     if let Some(node) = node {
         // The init takes its whole PID namespace with it.
         node.kill()?;
-        end(&node, &number.to_string())?;
+        process::end(&node, &number.to_string())?;
     }
     let config = state.node(number)?;
     let cleared = clear_cgroups(&config.cgroup())?;
@@ -88,22 +85,13 @@ pub(crate) fn stop_node(state: &State, number: Number) -> anyhow::Result<bool> {
 
 /// Ends the control plane, which first finishes what it has begun to write; true if it ran.
 pub(crate) fn stop_control_plane(state: &State) -> anyhow::Result<bool> {
-    let Some(control_plane) = process(state.control_plane_pid()?)? else { return Ok(false) };
+    let Some(control_plane) = process::open(state.control_plane_pid()?)? else { return Ok(false) };
     control_plane.terminate()?;
     if !control_plane.ended_within(PATIENCE)? {
         control_plane.kill()?;
-        end(&control_plane, "the control plane")?;
+        process::end(&control_plane, "the control plane")?;
     }
     Ok(true)
-}
-
-pub(crate) fn process(pid: Option<u32>) -> anyhow::Result<Option<Handle>> {
-    Ok(pid.map(Handle::open).transpose()?.flatten())
-}
-
-pub(crate) fn end(process: &Handle, what: &str) -> anyhow::Result<()> {
-    anyhow::ensure!(process.ended_within(PATIENCE)?, "{what} does not end: a process in it is stuck in the kernel");
-    Ok(())
 }
 
 /// Kills what is left in the node's cgroups and removes them; true if anything was left.
@@ -112,10 +100,10 @@ fn clear_cgroups(group: &Path) -> anyhow::Result<bool> {
     for hierarchy in sys::cgroup::hierarchies()? {
         let dir = hierarchy.mount.join(group);
         for pid in sys::cgroup::pids(&dir) {
-            if let Some(process) = process(Some(pid))? {
+            if let Some(stranger) = process::open(Some(pid))? {
                 stray = true;
-                process.kill()?;
-                end(&process, &format!("process {pid}"))?;
+                stranger.kill()?;
+                process::end(&stranger, &format!("process {pid}"))?;
             }
         }
         remove_group(&dir)?;

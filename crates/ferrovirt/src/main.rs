@@ -19,6 +19,7 @@ mod node;
 mod node_commands;
 mod nodes;
 mod power;
+mod process;
 mod service_route;
 mod simulated;
 mod state;

@@ -201,14 +201,14 @@ async fn list(state: &State) -> anyhow::Result<()> {
         };
         let address = config.addresses.first().map(|address| address.addr().to_string()).unwrap_or_default();
         let object = listed.iter().find(|node| node.metadata.name.as_deref() == Some(&config.name));
-        let ready = object.map_or("unknown", |node| if up::is_ready(node, None) { "yes" } else { "no" });
+        let ready = object.map_or("unknown", |node| if nodes::is_ready(node, None) { "yes" } else { "no" });
         terminal::say(&format!("{:<10} {power:<26} {address:<14} {ready}", config.name));
     }
     for node in listed.iter().filter(|node| simulated::is_simulated(node)) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
         let address = addresses.into_iter().find(|a| a.type_ == "InternalIP").map_or("", |a| a.address.as_str());
-        let ready = if up::is_ready(node, None) { "yes" } else { "no" };
+        let ready = if nodes::is_ready(node, None) { "yes" } else { "no" };
         terminal::say(&format!("{name:<10} {:<26} {address:<14} {ready}", "simulated"));
     }
     Ok(())

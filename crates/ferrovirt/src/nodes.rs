@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use ipnet::IpNet;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kubelet::node;
 
 use crate::failure::advise;
@@ -50,6 +52,18 @@ pub(crate) fn free(taken: &[Number]) -> anyhow::Result<Number> {
     let found = (1..=LAST).map(Number).find(|number| !taken.contains(number));
     found.ok_or_else(|| {
         advise(anyhow::anyhow!("there are {LAST} nodes, which is the most"), "`ferrovirt node remove` removes one")
+    })
+}
+
+/// Whether the node's Ready condition is true, and was found so at `since` or later.
+pub(crate) fn is_ready(node: &Node, since: Option<Timestamp>) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready" && condition.status == "True");
+    ready.is_some_and(|condition| match (since, &condition.last_heartbeat_time) {
+        (None, _) => true,
+        // The API keeps whole seconds.
+        (Some(since), Some(beat)) => beat.0.as_second() >= since.as_second(),
+        (Some(_), None) => false,
     })
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use kubelet::node::init::AGENT;
 
-use crate::down;
 use crate::failure::advise;
 use crate::nodes::Number;
 use crate::state::State;
+use crate::{down, process};
 
 /// The longest anybody waits for pods that use up their grace.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -36,7 +36,7 @@ fn agent(state: &State, number: Number) -> anyhow::Result<sys::process::Handle> 
         words.split(|byte| *byte == 0).any(|word| word == AGENT.as_bytes())
     };
     let found = sys::process::children(init).into_iter().find(is_agent);
-    down::process(found)?.ok_or_else(|| {
+    process::open(found)?.ok_or_else(|| {
         let hint = format!("it starts again by itself; `ferrovirt logs node --node {number}` says why it ended");
         advise(anyhow::anyhow!("the agent of {number} does not run just now"), hint)
     })

@@ -9,9 +9,8 @@ use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, ResourceExt};
 use kubelet::node::host_network;
 
-use crate::nodes::Number;
+use crate::nodes::{self, Number};
 use crate::state::State;
-use crate::up;
 
 /// How soon the loss of a node's power or cable is seen, which the cluster takes much longer to believe.
 const LOOK: Duration = Duration::from_secs(1);
@@ -32,7 +31,7 @@ pub(crate) async fn keep(client: kube::Client, state: State) {
         let ready: BTreeSet<Number> = nodes
             .state()
             .iter()
-            .filter(|node| up::is_ready(node, None))
+            .filter(|node| nodes::is_ready(node, None))
             .filter_map(|node| node.name_any().parse().ok())
             .collect();
         if current.is_some_and(|number| ready.contains(&number)) && works(&state, current).await {

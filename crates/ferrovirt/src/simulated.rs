@@ -14,7 +14,7 @@ use kubelet::simulated::{LABEL, MOST, SIMULATED};
 
 use crate::failure::{advise, parse};
 use crate::state::{State, StateArgs};
-use crate::{cluster, down, terminal, up};
+use crate::{cluster, nodes, process, terminal};
 
 /// The subcommand that is the nodes.
 pub(crate) const PROGRAM: &str = "simulated-nodes";
@@ -65,7 +65,7 @@ pub(crate) async fn ensure(
     let before = std::fs::read_to_string(&path).ok().and_then(|text| count(text.trim()).ok()).unwrap_or(0);
     let count = wanted.unwrap_or(before);
     let runs = state.simulated_pid()?;
-    if count == before && runs.is_some_and(up::is_this_program) == (count > 0) {
+    if count == before && runs.is_some_and(process::is_this_program) == (count > 0) {
         return Ok(None);
     }
     stop(state)?;
@@ -101,7 +101,7 @@ async fn wait_until_ready(state: &State, client: &kube::Client, count: u16) -> a
     let deadline = Instant::now() + PATIENCE;
     loop {
         let known = nodes.list(&ours).await.context("cannot list the nodes")?;
-        let ready = known.iter().filter(|node| up::is_ready(node, None)).count();
+        let ready = known.iter().filter(|node| nodes::is_ready(node, None)).count();
         if ready == usize::from(count) && known.items.len() == ready {
             return Ok(());
         }
@@ -115,11 +115,11 @@ async fn wait_until_ready(state: &State, client: &kube::Client, count: u16) -> a
 
 /// Ends the process; true if it ran.
 pub(crate) fn stop(state: &State) -> anyhow::Result<bool> {
-    let Some(process) = down::process(state.simulated_pid()?)? else { return Ok(false) };
+    let Some(process) = process::open(state.simulated_pid()?)? else { return Ok(false) };
     process.terminate()?;
     if !process.ended_within(Duration::from_secs(5))? {
         process.kill()?;
-        down::end(&process, "the process of the simulated nodes")?;
+        process::end(&process, "the process of the simulated nodes")?;
     }
     Ok(true)
 }

@@ -10,9 +10,9 @@ use kube::Api;
 use sys::kvm::Verdict;
 
 use crate::failure::parse;
-use crate::nodes::Number;
+use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, VERSION};
-use crate::{cluster, terminal, up};
+use crate::{cluster, terminal};
 
 /// Say what runs, where, and how much memory it takes
 #[derive(Debug, Parser)]
@@ -90,7 +90,7 @@ async fn api(state: &State, nodes: &[Number]) -> anyhow::Result<String> {
 fn readiness(nodes: &[Number], known: &[Node]) -> String {
     let find = |number: &Number| known.iter().find(|node| node.metadata.name == Some(number.to_string()));
     let state = |number: &Number| match find(number) {
-        Some(node) if up::is_ready(node, None) => "Ready",
+        Some(node) if nodes::is_ready(node, None) => "Ready",
         Some(_) => "not Ready",
         None => "not registered",
     };

@@ -24,7 +24,7 @@ use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
 use crate::state::{State, StateArgs, need_root};
-use crate::{available, cluster, deploy, down, images, importer, node, simulated, status, storage, terminal};
+use crate::{available, cluster, deploy, down, images, importer, node, process, simulated, status, storage, terminal};
 
 /// Start the cluster on this machine, or repair it
 #[derive(Debug, Parser)]
@@ -174,7 +174,7 @@ async fn start_cluster(state: &State, numbers: &[Number], steps: &mut Steps) -> 
     cluster::write_kubeconfig(state)?;
     let mut control_plane = state.control_plane_pid()?;
     if let Some(pid) = control_plane
-        && !is_this_program(pid)
+        && !process::is_this_program(pid)
     {
         let since = Instant::now();
         down::stop_control_plane(state)?;
@@ -184,7 +184,7 @@ async fn start_cluster(state: &State, numbers: &[Number], steps: &mut Steps) -> 
     let mut missing = Vec::new();
     for number in numbers {
         let runs = state.node_pid(*number)?;
-        if runs.is_some_and(|pid| !is_this_program(pid)) {
+        if runs.is_some_and(|pid| !process::is_this_program(pid)) {
             let since = Instant::now();
             down::stop_node(state, *number)?;
             steps.done(&format!("{number} of another version stopped; what ran on it starts again"), since);
@@ -216,13 +216,6 @@ async fn start_cluster(state: &State, numbers: &[Number], steps: &mut Steps) -> 
 async fn bridge_is_there(config: &kubelet::node::Config) -> anyhow::Result<bool> {
     let host = net::link::Netlink::open()?;
     Ok(host.find(&config.bridge).await?.is_some_and(|link| link.up) && host.find(&config.host_link()).await?.is_some())
-}
-
-/// Whether the process runs the same file as this one; a rebuilt program is another file.
-pub(crate) fn is_this_program(pid: u32) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let id = |path: String| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-    id(format!("/proc/{pid}/exe")) == id("/proc/self/exe".to_owned())
 }
 
 fn spawn_control_plane(state: &State) -> anyhow::Result<()> {
@@ -309,7 +302,7 @@ pub(crate) async fn wait_for_node(
     loop {
         let found = nodes.get_opt(&name).await.context("cannot ask for the node")?;
         // What is known of the node may be a moment older than its start, so the kubelet itself must answer as well.
-        if found.as_ref().is_some_and(|node| is_ready(node, since)) && kubelet_listens(state, number).await? {
+        if found.as_ref().is_some_and(|node| nodes::is_ready(node, since)) && kubelet_listens(state, number).await? {
             return Ok(());
         }
         if state.node_pid(number)?.is_none() || Instant::now() > deadline {
@@ -335,18 +328,6 @@ async fn kubelet_listens(state: &State, number: Number) -> anyhow::Result<bool> 
     let at = std::net::SocketAddr::new(address.addr(), kubelet::node::agent::PORT);
     let dialled = tokio::time::timeout(Duration::from_secs(1), tokio::net::TcpStream::connect(at)).await;
     Ok(matches!(dialled, Ok(Ok(_))))
-}
-
-/// Whether the node's Ready condition is true, and was found so at `since` or later.
-pub(crate) fn is_ready(node: &Node, since: Option<Timestamp>) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready" && condition.status == "True");
-    ready.is_some_and(|condition| match (since, &condition.last_heartbeat_time) {
-        (None, _) => true,
-        // The API keeps whole seconds.
-        (Some(since), Some(beat)) => beat.0.as_second() >= since.as_second(),
-        (Some(_), None) => false,
-    })
 }
 
 fn not_ready_because(node: &Node) -> String {

@@ -2,6 +2,7 @@
 
 mod busy;
 mod capability;
+mod condition;
 mod controller;
 mod identity;
 mod node;

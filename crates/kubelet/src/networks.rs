@@ -8,6 +8,7 @@
 //! a power cut. A sandbox in which not everything was made is never used.
 
 mod definition;
+mod inspect;
 mod pool;
 mod range;
 mod records;
@@ -105,7 +106,7 @@ pub(crate) async fn attach(context: &Context, pod: &Pod, id: &str, all: Vec<Want
     let netns = netns::of_sandbox(&context.runtime, id).await?;
     let records = records(context);
     let mut record = Record::default();
-    let mut interfaces = vec![status::of_pod_network(&netns).await];
+    let mut interfaces = vec![inspect::of_pod_network(&netns).await];
     for Wanted { selected, network } in all {
         let title = format!("{}/{}", selected.namespace, selected.name);
         let attachment = Attachment {

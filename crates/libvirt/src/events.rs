@@ -81,7 +81,7 @@ pub(crate) mod kind {
 }
 
 /// What a message says; `None` for one that nobody asked for.
-pub(crate) fn decode(program: u32, procedure: u32, from: &mut Reader) -> std::result::Result<Option<Event>, Malformed> {
+pub(crate) fn decode(program: u32, procedure: u32, from: &mut Reader) -> Result<Option<Event>, Malformed> {
     let Some(kind) = kind::ALL.into_iter().find(|kind| program == REMOTE && kind.1 == procedure) else {
         return Ok(None);
     };

@@ -4,6 +4,7 @@
 mod cli;
 mod commands;
 mod connect;
+mod dispatch;
 mod fault;
 mod input;
 mod stream;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fault::Fault::new("cannot start").because(error).report(),
     };
-    let outcome = runtime.block_on(commands::run(cli));
+    let outcome = runtime.block_on(dispatch::run(cli));
     // Nothing that is still read or written may hold the program back.
     runtime.shutdown_background();
     match outcome {

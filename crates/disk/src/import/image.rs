@@ -7,7 +7,7 @@ use crate::Refusal;
 use crate::detect::Kind;
 use crate::fetch::FetchError;
 use crate::layout::{Extent, Form, Table};
-use crate::unpack::blame;
+use crate::unpack;
 
 /// An image's format, and what it came packed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub(super) struct Image {
 impl Image {
     /// What a failed read says: about the source, or about the stream that was unpacked.
     pub(super) fn reading(self, error: io::Error) -> ImportError {
-        match blame(self.packing.unwrap_or(self.format), error) {
-            Ok(refusal) => refusal.into(),
-            Err(FetchError::Source { offset, source }) => ImportError::Source { offset, source },
-            Err(FetchError::Cancelled) => ImportError::Cancelled,
+        match error.downcast::<FetchError>() {
+            Ok(FetchError::Source { offset, source }) => ImportError::Source { offset, source },
+            Ok(FetchError::Cancelled) => ImportError::Cancelled,
+            Err(error) => unpack::refusal(self.packing.unwrap_or(self.format), &error).into(),
         }
     }
 

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use rpc::csi::controller_server::Controller;
 use rpc::csi::controller_service_capability::{self, Rpc, rpc::Type};
 use rpc::csi::{
-    self, ControllerServiceCapability, Topology, TopologyRequirement, VolumeCondition, list_volumes_response,
+    self, ControllerServiceCapability, Topology, TopologyRequirement, list_volumes_response,
     validate_volume_capabilities_response::Confirmed,
 };
 use tonic::{Request, Response, Status};
 
+use super::condition::{condition, is_mounted};
 use super::{Driver, TOPOLOGY, busy, capability, failed, page, unannounced};
 use crate::pool;
 use crate::store::{self, Volume};
@@ -55,7 +56,7 @@ impl Controller for Service {
         match self.0.volume(&id) {
             Ok(volume) => {
                 let changed = self.0.busy.change(busy::volume(&id))?;
-                if volume.record.targets_on(&self.0.node).iter().any(|target| super::node::is_mounted(target)) {
+                if volume.record.targets_on(&self.0.node).iter().any(|target| is_mounted(target)) {
                     return Err(Status::failed_precondition(format!("volume {id:?} is still published to a pod")));
                 }
                 if volume.record.block {
@@ -280,7 +281,7 @@ impl Driver {
     fn published_on(&self, volume: &Volume) -> Vec<String> {
         let mut nodes = volume.record.targets.clone();
         if let Some(own) = nodes.get_mut(&self.node) {
-            own.retain(|target| super::node::is_mounted(target));
+            own.retain(|target| is_mounted(target));
         }
         nodes.into_iter().filter(|(_, targets)| !targets.is_empty()).map(|(node, _)| node).collect()
     }
@@ -298,30 +299,4 @@ fn check_space(pool: &crate::Pool, size: i64) -> Result<(), Status> {
         return Err(Status::resource_exhausted(message));
     }
     Ok(())
-}
-
-/// Of a pool with less room than one part in this many, volumes are said to be in danger.
-const SCARCE: i64 = 100;
-
-/// How the volume is.
-pub(super) fn condition(volume: &Volume) -> VolumeCondition {
-    let pool = &volume.pool;
-    if !volume.data().is_whole() {
-        let what = if volume.record.block { "file" } else { "directory" };
-        let message = format!("the {what} of the volume is missing in pool {:?}", pool.name);
-        return VolumeCondition { abnormal: true, message };
-    }
-    if pool::is_read_only(&pool.path) {
-        return VolumeCondition { abnormal: true, message: format!("pool {:?} can only be read", pool.name) };
-    }
-    match pool::space(&pool.path) {
-        Ok(space) if space.available < space.total / SCARCE => {
-            let message = format!("pool {:?} has {} of {} bytes left", pool.name, space.available, space.total);
-            VolumeCondition { abnormal: true, message }
-        }
-        Ok(_) => VolumeCondition { abnormal: false, message: "the volume is well".into() },
-        Err(error) => {
-            VolumeCondition { abnormal: true, message: format!("pool {:?} cannot be measured: {error}", pool.name) }
-        }
-    }
 }

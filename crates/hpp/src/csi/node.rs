@@ -13,7 +13,7 @@ use rpc::csi::{self, NodeServiceCapability, VolumeUsage, volume_usage::Unit};
 use sys::{device, loop_device, mount};
 use tonic::{Request, Response, Status};
 
-use super::controller::condition;
+use super::condition::{condition, is_mounted};
 use super::{Driver, capability, failed, refused, unannounced};
 use crate::store::{Record, Volume};
 use crate::{pool, record};
@@ -317,11 +317,6 @@ fn path(field: &str, text: &str) -> Result<PathBuf, Status> {
 
 fn is_ephemeral(context: &HashMap<String, String>) -> bool {
     context.get(EPHEMERAL).is_some_and(|value| value == "true")
-}
-
-/// True when something is mounted at the path.
-pub(super) fn is_mounted(path: &Path) -> bool {
-    mount::points().is_ok_and(|points| points.iter().any(|point| point == path))
 }
 
 /// Removes what was bound to, which is empty; not being there is as good.

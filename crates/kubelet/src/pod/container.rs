@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::Path};
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, SecurityContext};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSecurityContext, PodSpec, SecurityContext};
 use rpc::cri;
 
 use crate::{
@@ -35,6 +35,11 @@ pub(crate) struct Resolved {
     pub(crate) devices: Vec<cri::Device>,
     pub(crate) annotations: HashMap<String, String>,
     pub(crate) resources: cri::LinuxContainerResources,
+}
+
+/// An ephemeral container has the fields of any other, and the name of the one it looks at.
+pub(crate) fn ephemeral(container: &EphemeralContainer) -> Option<Container> {
+    serde_json::from_value(serde_json::to_value(container).ok()?).ok()
 }
 
 /// The container's configuration. `root` is the kubelet's directory, where local seccomp profiles lie.

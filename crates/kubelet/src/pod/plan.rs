@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use crate::pod::{
+    container::ephemeral,
     observed::{Instance, Observed, State},
-    start::ephemeral,
 };
 
 const CRASH_BASE: Duration = Duration::from_secs(10);

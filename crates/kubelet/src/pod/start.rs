@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use rpc::cri;
 
 use crate::{
@@ -143,13 +143,8 @@ pub(crate) fn named<'a>(spec: &'a PodSpec, name: &str) -> Option<Cow<'a, Contain
     let lasting = spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name);
     lasting.map(Cow::Borrowed).or_else(|| {
         let passing = spec.ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
-        ephemeral(passing).map(Cow::Owned)
+        container::ephemeral(passing).map(Cow::Owned)
     })
-}
-
-/// An ephemeral container has the fields of any other, and the name of the one it looks at.
-pub(crate) fn ephemeral(container: &EphemeralContainer) -> Option<Container> {
-    serde_json::from_value(serde_json::to_value(container).ok()?).ok()
 }
 
 fn full_name(pod: &Pod) -> String {

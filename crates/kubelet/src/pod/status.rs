@@ -12,9 +12,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     pod::{
+        container::ephemeral,
         observed::{Instance, Observed, State},
         plan::{Facts, has_started, is_hooked, is_sidecar, is_terminal, restarts},
-        start::ephemeral,
     },
     resources::qos_class,
 };

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::{cli::Cli, fault::Outcome, words};
+use crate::{fault::Outcome, words};
 
 /// Generate the completion script of a shell.
 #[derive(Debug, clap::Args)]
@@ -16,9 +15,10 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> Outcome {
+/// Prints the script for `command`, which is all of virtctl.
+pub(crate) fn run(args: &Args, command: &mut clap::Command) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "virtctl", &mut script);
+    clap_complete::generate(args.shell, command, "virtctl", &mut script);
     words::say(String::from_utf8_lossy(&script).trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

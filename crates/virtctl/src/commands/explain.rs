@@ -4,6 +4,7 @@
 //! look (this file: reads the cluster) -> Picture -> verdict (pure) -> one paragraph
 //! ```
 
+mod cause;
 mod picture;
 mod pod;
 mod verdict;

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 
-use super::{picture::Picture, verdict::Verdict};
+use super::{cause::Verdict, picture::Picture};
 
 /// A volume's container is named after the volume.
 const VOLUME: &str = "volume";

@@ -1,43 +1,12 @@
 //! From what the cluster says to one paragraph. Pure; the first cause that fits is told, nearest to the user first.
 
-use std::fmt;
-
 use api::kubevirt::words::{condition, kubevirt_condition, kubevirt_phase, phase, run_strategy};
 
 use super::{
+    cause::Verdict,
     picture::Picture,
     pod::{self, said},
 };
-
-/// Why, and what to do next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
-    why: String,
-    remark: Option<String>,
-    next: String,
-}
-
-impl Verdict {
-    pub(super) fn new(why: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { why: why.into(), remark: None, next: next.into() }
-    }
-
-    /// A sentence between the cause and the command.
-    pub(super) fn remark(mut self, remark: impl Into<String>) -> Self {
-        self.remark = Some(remark.into());
-        self
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}. ", self.why)?;
-        if let Some(remark) = &self.remark {
-            write!(f, "{remark}. ")?;
-        }
-        write!(f, "Next: `{}`", self.next)
-    }
-}
 
 /// The paragraph.
 pub(super) fn explain(picture: &Picture) -> String {
