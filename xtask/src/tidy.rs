@@ -158,7 +158,10 @@ fn words(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
         let production = text.split("#[cfg(test)]").next().unwrap_or_default();
         let example =
             path.components().any(|p| matches!(p.as_os_str().to_str(), Some("tests" | "examples" | "benches")));
+        // A build script speaks to cargo by what it prints.
+        let script = path.file_name().is_some_and(|name| name == "build.rs");
         if !example
+            && !script
             && !of(&["ferrovirt", "virtctl", "container-disk", "bench"])
             && prints.iter().any(|p| production.contains(p))
         {
