@@ -154,13 +154,7 @@ impl Volatile<'_> {
                 "continue" if set(v) => Some("SOME"),
                 _ => None,
             };
-            let mut kept = stand_in.map_or_else(|| self.without(v, k), |s| json!(s));
-            // They are ordered by the second in which each was written, which a slow machine stretches.
-            if let (true, Some(entries)) = (k == "managedFields", kept.as_array_mut()) {
-                let writer = |entry: &Value| ["operation", "manager", "subresource"].map(|part| scalar(&entry[part]));
-                entries.sort_by_key(writer);
-            }
-            out.insert(k.clone(), kept);
+            out.insert(k.clone(), stand_in.map_or_else(|| self.without(v, k), |s| json!(s)));
         }
         if map.get("apiVersion").is_some_and(|v| v == "certificates.k8s.io/v1")
             && let Some(spec) = out.get_mut("spec").and_then(Value::as_object_mut)
