@@ -56,6 +56,16 @@ impl Set {
         }
     }
 
+    /// Keeps the members that are in `other` as well.
+    pub fn intersect(&mut self, other: &Self) {
+        self.owned &= other.owned;
+        self.children.retain(|element, mine| {
+            let Some(theirs) = other.children.get(element) else { return false };
+            mine.intersect(theirs);
+            !mine.is_empty()
+        });
+    }
+
     /// Whether a `fieldsV1` document shares a member with this set, without decoding it.
     pub fn meets(&self, document: &Value) -> bool {
         let Value::Object(map) = document else { return false };

@@ -5,6 +5,7 @@
 //! ```text
 //! merged, in the version of the last apply ── minus what it said ──> pruned
 //!   for each version somebody owns fields in: both in that version; pruned gets back what is owned there
+//!   in the version of the last apply: pruned gets back what the applier had not owned either
 //! pruned, in the version of this apply
 //! ```
 
@@ -98,7 +99,7 @@ async fn forget(draft: &mut Draft<'_>, versions: &impl Versions) -> Result<(), A
     if pruned == whole {
         return Ok(());
     }
-    let mut version = first;
+    let (before, mut version) = (whole.clone(), first);
     // The writer's own version comes last, where the result is wanted.
     let last_one = owned.remove_entry(own);
     for (next, Owned { schema, set }) in owned.into_iter().chain(last_one) {
@@ -112,7 +113,17 @@ async fn forget(draft: &mut Draft<'_>, versions: &impl Versions) -> Result<(), A
         remove(root, &mut pruned, &lost, &kept);
         version = next;
     }
-    if version != own {
+    // With a container went what nobody owns in it. Of that only what the applier itself had owned goes.
+    if version != first {
+        [pruned] = converted(versions, [pruned], first).await?;
+    }
+    let root = schema.as_deref().map_or(draft.root, Node::root);
+    let (kept, mut lost) = (collect(root, &pruned), collect(root, &before));
+    lost.subtract(&kept);
+    lost.intersect(&last.set);
+    pruned = before;
+    remove(root, &mut pruned, &lost, &kept);
+    if first != own {
         [pruned] = converted(versions, [pruned], own).await?;
     }
     draft.merged = pruned;

@@ -165,6 +165,17 @@ fn what_was_empty_before_is_empty_after() {
 }
 
 #[test]
+fn what_nobody_owns_outlives_the_container_that_an_applier_gives_up() {
+    let mut live = Live::default();
+    live.apply("a", "v2", false, json!({"items": [{"name": "p", "value": 0}], "note": "x"})).unwrap();
+    live.apply("b", "v1", false, json!({})).unwrap();
+    live.update("k", "v1", json!({"items": []}));
+    assert_eq!(live.owners(), ["b v1: .spec", "a v2: .spec.note"]);
+    live.apply("b", "v2", false, json!({})).unwrap();
+    assert_eq!(live.spec("v2"), json!({"items": [], "note": "x"}));
+}
+
+#[test]
 fn who_spoke_a_version_that_is_gone_owns_nothing() {
     let mut live = Live::default();
     live.apply("a", "v1", false, json!({"size": 1})).unwrap();
