@@ -10,14 +10,10 @@ use anyhow::{Context, Result};
 use syn::visit::{self, Visit};
 
 /// Circles that are still to be undone: where, and of how many modules at most. Shrinking is welcome, growing is refused.
-const STANDING: [(&str, usize); 15] = [
+const STANDING: [(&str, usize); 11] = [
     ("crates/cdi/src", 2),
     ("crates/cdi/src/operator", 3),
     ("crates/hpp/src/operator", 5),
-    ("crates/kube-apiserver/src", 15),
-    ("crates/kube-apiserver/src/registry", 2),
-    ("crates/kube-apiserver/src/rest", 2),
-    ("crates/kube-apiserver/src/table", 6),
     ("crates/kubelet/src", 13),
     ("crates/virt-api/src", 2),
     ("crates/virt-controller/src", 22),

@@ -67,6 +67,7 @@ impl Labels {
     }
 
     /// Whether nothing is asked.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

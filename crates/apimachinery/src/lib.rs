@@ -2,7 +2,7 @@
 //! selected, and the refusals. Everything here is a function of its arguments: no I/O, no store.
 //!
 //! ```text
-//! error, names, quantity, pointer -> schema -> cel -> rules (x-kubernetes-validations)
+//! error, names, quantity, pointer, tree -> schema -> cel -> rules (x-kubernetes-validations)
 //!            labels -> request          \----> patch (strategic merge, server-side apply, field managers)
 //! ```
 
@@ -16,3 +16,4 @@ pub mod quantity;
 pub mod request;
 pub mod rules;
 pub mod schema;
+pub mod tree;

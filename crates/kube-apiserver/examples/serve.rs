@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let _ = tokio::signal::ctrl_c().await;
         stop.cancel();
     });
-    tokio::spawn(kube_apiserver::aggregation::availability::run(server.clone(), shutdown.clone()));
+    tokio::spawn(kube_apiserver::availability::run(server.clone(), shutdown.clone()));
     server.serve(vec![listener], Arc::new(tls), shutdown).await;
     Ok(())
 }

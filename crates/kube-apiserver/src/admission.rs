@@ -15,12 +15,12 @@ use apimachinery::error::ApiError;
 use apimachinery::request::{RequestInfo, User};
 
 use crate::authz::Authorizer;
-use crate::authz::view::View;
-use crate::certificates::guard;
 use crate::registry::{Registry, Resource};
+use crate::view::View;
 
 pub(crate) mod amount;
 pub mod cel;
+pub(crate) mod certificates;
 pub(crate) mod configuration;
 mod expressions;
 pub mod limits;
@@ -180,7 +180,7 @@ impl Admission {
         service_account::mutate(&*self.view, attributes, self.accounts_required)?;
         limits::defaults(&*self.view, attributes);
         storage::mutate(&*self.view, attributes);
-        guard::note_requestor(attributes);
+        certificates::note_requestor(attributes);
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl Admission {
         plugins::priority_classes(&*self.view, attributes)?;
         node_restriction::check(&*self.view, &self.authorizer, attributes)?;
         service_account::validate(&*self.view, attributes)?;
-        guard::check(&self.authorizer, attributes)?;
+        certificates::check(&self.authorizer, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
         storage::check(&*self.view, attributes)?;
         limits::check(&*self.view, attributes)?;

@@ -16,14 +16,12 @@ use hyper_util::rt::TokioIo;
 use apimachinery::error::ApiError;
 use apimachinery::request::{RequestInfo, User};
 
-use crate::authz::view::View;
-use crate::bootstrap::pki::Pair;
+use crate::dial;
+use crate::pki::Pair;
 use crate::registry::{Aggregated, Registry};
+use crate::view::View;
 
-pub mod availability;
-pub mod dial;
 pub mod documents;
-mod fetch;
 pub mod specifications;
 
 /// What delegation needs; one for each server.

@@ -9,10 +9,9 @@ pub mod escalation;
 pub mod node;
 pub mod rbac;
 pub mod reviews;
-pub mod view;
 
+use crate::view::View;
 use rbac::Rbac;
-use view::View;
 
 /// Paths that anybody may read, also without credentials and before there are roles.
 const PUBLIC_PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];

@@ -7,13 +7,14 @@ use apimachinery::error::ApiError;
 use apimachinery::pointer::{items, text};
 
 use crate::ApiServer;
-use crate::registry::bootstrap::ensure;
+use crate::bootstrap::objects::ensure;
 
 mod definitions;
 mod local;
-pub mod pki;
+pub(crate) mod objects;
 mod reconcile;
-mod signing;
+
+pub use crate::pki;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 

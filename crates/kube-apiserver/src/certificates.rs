@@ -19,12 +19,10 @@ use crate::ApiServer;
 
 mod approval;
 mod condition;
-pub(crate) mod guard;
-mod request;
 mod signer;
 
+use crate::csr::Request;
 pub(crate) use condition::{keep_approval, keep_others};
-use request::Request;
 
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 

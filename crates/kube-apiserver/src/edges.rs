@@ -8,10 +8,10 @@ use crate::aggregation::Delegation;
 use crate::authn::Authenticator;
 use crate::authn::tokens::Tokens;
 use crate::authz::Authorizer;
-use crate::authz::view::View;
-use crate::bootstrap::pki::{Pki, PkiError};
+use crate::pki::{Pki, PkiError};
 use crate::serve::fairness::{Fairness, Limits};
 use crate::stream::Streams;
+use crate::view::View;
 
 /// See the module.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use apimachinery::pointer::text;
 
-use crate::aggregation::dial::{self, Backend};
-use crate::authz::view::View;
+use crate::dial::{self, Backend};
+use crate::view::View;
 
 /// Where a webhook listens.
 #[derive(Debug)]

@@ -2,15 +2,15 @@
 //!
 //! A built-in is a CRD whose schema is shipped, plus a small strategy; so everything below is driven by [`Resource`].
 
-pub(crate) mod bootstrap;
 pub mod builtin;
-pub(crate) mod defaults;
-pub(crate) mod strategy;
+mod webhook;
 
 use std::sync::Arc;
 
 use apimachinery::schema::Schema;
 use kube_store::Object;
+
+pub use webhook::ConversionWebhook;
 
 /// A printer column, `additionalPrinterColumns` of a CRD or the shipped column of a built-in.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +82,7 @@ pub struct Resource {
     /// Revision of that CustomResourceDefinition; 0 for built-ins.
     pub crd_revision: u64,
     /// Converts between the versions of the CRD, when their difference is more than a name.
-    pub conversion_webhook: Option<Arc<crate::crd::convert::Webhook>>,
+    pub conversion_webhook: Option<Arc<ConversionWebhook>>,
     /// What clients of this version are warned of; empty when it is not deprecated.
     pub deprecation: String,
     /// CRD `selectableFields` JSONPaths, or the field labels a built-in supports (`spec.nodeName`).

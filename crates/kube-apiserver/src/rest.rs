@@ -1,13 +1,12 @@
 //! The REST verbs, one implementation for every resource: dispatch by the parsed request, never by the raw path.
 
-mod accept;
 mod admit;
 mod answered;
 pub(crate) mod decode;
 mod delete;
-pub(crate) mod documents;
+mod documents;
 mod eviction;
-pub(crate) mod meta;
+mod meta;
 mod options;
 mod owners;
 mod page;
@@ -18,7 +17,7 @@ mod respond;
 mod selector;
 mod specification;
 mod subresource;
-pub(crate) mod watching;
+mod watching;
 mod write;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,11 +31,10 @@ use apimachinery::error::ApiError;
 use apimachinery::request::{RequestInfo, User};
 
 use crate::ApiServer;
+use crate::accept::{self, Accept};
 use crate::registry::Resource;
 use crate::serve::fairness::Turn;
 
-use accept::Accept;
-pub(crate) use meta::{now, stamp_new};
 use options::Query;
 
 /// Everything a verb needs to know of one request.
@@ -97,10 +95,12 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
         None => (parts, body),
     };
     if crate::stream::concerns(&info) {
-        return crate::stream::serve(&server, &user, &info, Request::from_parts(parts, body)).await;
+        let request = Request::from_parts(parts, body);
+        let edges = server.edges();
+        return crate::stream::serve(&edges.streams, &edges.admission, &server.registry(), &user, &info, request).await;
     }
     if !info.is_resource() {
-        return server.non_resource(&info, &parts).await;
+        return documents::serve(&server, &info, &parts);
     }
     let registry = server.registry();
     let Some(resource) = registry.find(&info.group, &info.version, &info.resource).cloned() else {

@@ -50,22 +50,3 @@ pub async fn serve_within(
     };
     kit::server::serve(listeners, Settings { tls: Followed(tls), bounds, extensions }, router, shutdown).await;
 }
-
-impl crate::ApiServer {
-    /// The router as the network sees it: fairness behind authentication, in front of everything else.
-    pub fn network_router(&self) -> axum::Router {
-        let edges = self.edges();
-        self.router()
-            .layer(axum::middleware::from_fn_with_state(edges.fairness.clone(), fairness::layer))
-            .layer(axum::middleware::from_fn_with_state(edges.authenticator.clone(), crate::authn::layer))
-    }
-
-    /// Serves the API on TLS listeners until `shutdown`.
-    pub async fn serve(&self, listeners: Vec<TcpListener>, tls: Arc<Tls>, shutdown: CancellationToken) {
-        let closing = async {
-            shutdown.cancelled().await;
-            self.close();
-        };
-        tokio::join!(closing, serve(listeners, tls, self.network_router(), shutdown.clone()));
-    }
-}

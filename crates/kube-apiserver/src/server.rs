@@ -1,51 +1,22 @@
-//! The server: store, registry and gates put together, and the ways in.
+//! The server: store, registry and gates put together.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use apimachinery::error::ApiError;
 use apimachinery::request::{RequestInfo, User};
-use kube_store::{Object, OpenError, Store};
+use kube_store::{Object, Store};
 
 use crate::authz::Authorizer;
-use crate::authz::view::View;
 use crate::config::Config;
+use crate::crd;
 use crate::edges::Edges;
+use crate::lines::Lines;
 use crate::metrics::Requests;
 use crate::registry::{Registry, Resource};
-use crate::rest::watching::lines::Lines;
-use crate::{crd, rest};
-
-/// Why a server could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The store.
-    #[error("cannot open the API server's store")]
-    Store {
-        /// Why.
-        #[source]
-        source: OpenError,
-    },
-    /// The keys.
-    #[error("cannot open the cluster's keys")]
-    Keys {
-        /// Why.
-        #[source]
-        source: crate::bootstrap::pki::PkiError,
-    },
-    /// The objects every cluster has.
-    #[error("cannot create the objects every cluster has")]
-    Bootstrap {
-        /// Why.
-        #[source]
-        source: ApiError,
-    },
-}
 
 /// See the module; cheap to clone.
 #[derive(Clone)]
@@ -78,15 +49,9 @@ impl std::fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    /// Opens the server: reads the store, builds the registry, creates what every cluster has.
-    pub async fn open(config: Config) -> Result<Self, Error> {
-        let store =
-            Store::open(config.data_dir.as_deref(), config.watch_history).map_err(|source| Error::Store { source })?;
-        let authorizer = Authorizer::new(store.clone());
-        let view: Arc<dyn View> = store.clone();
-        let edges = Edges::open(config.pki_dir.as_ref(), &view, &authorizer, config.data_dir.is_some())
-            .map_err(|source| Error::Keys { source })?;
-        let server = Self {
+    /// The state of a server whose store and keys are open. Nothing is served before the registry is made.
+    pub(crate) fn of(config: Config, store: Arc<Store>, authorizer: Authorizer, edges: Edges) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 config,
                 store,
@@ -101,46 +66,7 @@ impl ApiServer {
                 services: Arc::default(),
                 rebuilding: tokio::sync::Mutex::default(),
             }),
-        };
-        server.refresh_registry().await;
-        crate::registry::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
-        crate::bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
-        crd::resume_deletions(&server);
-        crate::certificates::resume(&server).await;
-        tokio::spawn(kube_store::expiry::run(Arc::downgrade(server.store())));
-        Ok(server)
-    }
-
-    /// A server that keeps nothing, for tests.
-    pub async fn in_memory() -> Result<Self, Error> {
-        Self::open(Config::default()).await
-    }
-
-    /// The whole API as a service. Requests must carry a [`User`] in their extensions, put there by an authentication
-    /// layer; one without is refused.
-    pub fn router(&self) -> axum::Router {
-        axum::Router::new().fallback(entry).with_state(self.clone())
-    }
-
-    /// A client in this process, as administrator.
-    pub fn client(&self) -> kube::Client {
-        self.client_as(User::admin())
-    }
-
-    /// The same for a component, whose name what it writes bears.
-    pub fn client_named(&self, component: &'static str) -> kube::Client {
-        let agent = http::HeaderValue::from_static(component);
-        let named = axum::middleware::map_request(move |mut request: Request| {
-            request.headers_mut().entry(http::header::USER_AGENT).or_insert_with(|| agent.clone());
-            std::future::ready(request)
-        });
-        kube::Client::new(self.router().layer(named).layer(axum::Extension(User::admin())), "default")
-    }
-
-    /// A client in this process, as `user`: authorization and admission apply.
-    pub fn client_as(&self, user: User) -> kube::Client {
-        let router = self.router().layer(axum::Extension(user));
-        kube::Client::new(router, "default")
+        }
     }
 
     /// Ends watches, so that connections can drain.
@@ -227,67 +153,4 @@ impl ApiServer {
     pub(crate) async fn to_storage(&self, resource: &Resource, object: Value) -> Result<Value, ApiError> {
         crd::convert::to_storage(&**self.store(), &self.registry(), resource, object).await
     }
-
-    /// Called after every write that left an object behind.
-    pub(crate) async fn written(&self, resource: &Resource, object: &Arc<Object>) {
-        if resource.group.is_empty()
-            && resource.plural == "namespaces"
-            && !object.terminating()
-            && let Err(error) = crate::registry::bootstrap::default_account(self, &object.key.name).await
-        {
-            tracing::warn!(%error, namespace = %object.key.name, "cannot create the default service account");
-        }
-        if resource.plural == "validatingadmissionpolicies" {
-            crate::admission::policy::typecheck::settle(self, object).await;
-        }
-        if resource.group == "certificates.k8s.io" {
-            crate::certificates::after_write(self, object).await;
-        }
-        if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
-            self.refresh_registry().await;
-            if resource.group == "apiextensions.k8s.io" {
-                crd::after_write(self, object).await;
-            }
-        }
-    }
-
-    /// Called after an object has gone.
-    pub(crate) async fn removed(&self, resource: &Resource, _object: &Arc<Object>) {
-        match resource.group.as_str() {
-            "apiextensions.k8s.io" => crd::after_removal(self).await,
-            "apiregistration.k8s.io" => self.refresh_registry().await,
-            _ => {}
-        }
-    }
-
-    /// `/healthz`, `/version`, discovery, OpenAPI.
-    pub(crate) async fn non_resource(&self, info: &RequestInfo, parts: &http::request::Parts) -> Response {
-        rest::documents::serve(self, info, parts)
-    }
-}
-
-async fn entry(State(server): State<ApiServer>, request: Request) -> Response {
-    rest::handle(server, request).await.into_response()
-}
-
-impl View for Store {
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.tree(&storage_key(group, resource), namespace, name)
-    }
-    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
-        let namespace = (!namespace.is_empty()).then_some(namespace);
-        let snapshot = Self::list(self, &storage_key(group, resource), namespace);
-        self.trees(&snapshot)
-    }
-    fn count(&self, group: &str, resource: &str, namespace: &str) -> usize {
-        let namespace = (!namespace.is_empty()).then_some(namespace);
-        Self::list(self, &storage_key(group, resource), namespace).objects.len()
-    }
-    fn revision(&self, group: &str, resource: &str) -> u64 {
-        self.changed_at(&storage_key(group, resource))
-    }
-}
-
-fn storage_key(group: &str, resource: &str) -> String {
-    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }

@@ -16,9 +16,10 @@ use axum::response::Response;
 use apimachinery::error::ApiError;
 use apimachinery::request::{RequestInfo, User};
 
-use crate::ApiServer;
-use crate::authz::view::View;
-use crate::bootstrap::pki::Pair;
+use crate::admission::{Admission, Attributes, Operation};
+use crate::pki::Pair;
+use crate::registry::Registry;
+use crate::view::View;
 
 mod forward;
 mod kubelet;
@@ -49,7 +50,7 @@ impl Streams {
     #[must_use]
     pub fn new(view: Arc<dyn View>, ca: &str, pair: &Pair) -> Self {
         let client = Some((pair.certificate.as_str(), pair.key.as_str()));
-        let tls = crate::aggregation::dial::tls_config(Some(ca.as_bytes()), client).map_err(|e| e.to_string());
+        let tls = crate::dial::tls_config(Some(ca.as_bytes()), client).map_err(|e| e.to_string());
         Self { view, tls }
     }
 }
@@ -69,21 +70,34 @@ pub fn concerns(info: &RequestInfo) -> bool {
 }
 
 /// Serves a stream request that is already authorised.
-pub async fn serve(server: &ApiServer, user: &User, info: &RequestInfo, request: Request) -> Response {
-    let outcome = Box::pin(route(server, user, info, request)).await;
+pub async fn serve(
+    streams: &Streams,
+    admission: &Admission,
+    registry: &Registry,
+    user: &User,
+    info: &RequestInfo,
+    request: Request,
+) -> Response {
+    let outcome = Box::pin(route(streams, admission, registry, user, info, request)).await;
     outcome.unwrap_or_else(axum::response::IntoResponse::into_response)
 }
 
-async fn route(server: &ApiServer, user: &User, info: &RequestInfo, request: Request) -> Result<Response, ApiError> {
-    let streams = &server.edges().streams;
+async fn route(
+    streams: &Streams,
+    admission: &Admission,
+    registry: &Registry,
+    user: &User,
+    info: &RequestInfo,
+    request: Request,
+) -> Result<Response, ApiError> {
     match (info.resource.as_str(), info.subresource.split('/').next().unwrap_or_default()) {
         ("pods", "log") => logs::serve(streams, info, request).await,
         ("pods", sub @ ("exec" | "attach")) => {
-            admit(server, user, info, sub).await?;
+            admit(admission, registry, user, info, sub).await?;
             remote::serve(streams, info, sub, request).await
         }
         ("pods", "portforward") => {
-            admit(server, user, info, "portforward").await?;
+            admit(admission, registry, user, info, "portforward").await?;
             forward::serve(streams, info, request).await
         }
         _ => proxy::serve(streams, info, request).await,
@@ -91,19 +105,24 @@ async fn route(server: &ApiServer, user: &User, info: &RequestInfo, request: Req
 }
 
 /// CONNECT is admitted like a write: webhooks and policies may forbid it.
-async fn admit(server: &ApiServer, user: &User, info: &RequestInfo, sub: &str) -> Result<(), ApiError> {
-    let registry = server.registry();
+async fn admit(
+    admission: &Admission,
+    registry: &Registry,
+    user: &User,
+    info: &RequestInfo,
+    sub: &str,
+) -> Result<(), ApiError> {
     let Some(resource) = registry.find("", "v1", "pods").cloned() else { return Ok(()) };
     let kind = match sub {
         "exec" => "PodExecOptions",
         "attach" => "PodAttachOptions",
         _ => "PodPortForwardOptions",
     };
-    let attributes = crate::admission::Attributes {
+    let attributes = Attributes {
         info: info.clone(),
         user: user.clone(),
         resource,
-        operation: crate::admission::Operation::Connect,
+        operation: Operation::Connect,
         namespace: info.namespace.clone(),
         name: info.name.clone(),
         object: Some(serde_json::json!({"apiVersion": "v1", "kind": kind})),
@@ -111,5 +130,5 @@ async fn admit(server: &ApiServer, user: &User, info: &RequestInfo, sub: &str) -
         options: serde_json::json!({}),
         dry_run: false,
     };
-    server.edges().admission.validate(&attributes, &registry).await.map(|_| ())
+    admission.validate(&attributes, registry).await.map(|_| ())
 }

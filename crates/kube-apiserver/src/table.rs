@@ -10,6 +10,7 @@ mod network;
 mod node;
 mod pod;
 mod storage;
+mod view;
 mod workload;
 
 use std::collections::HashMap;

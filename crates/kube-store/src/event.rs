@@ -25,6 +25,7 @@ impl Event {
 
     /// What a watch tells of whose selector matches the object `before` this event and `now`: an object that leaves the
     /// selector is deleted, in the last state that matched; one that enters is added.
+    #[inline]
     pub fn seen(&self, before: bool, now: bool) -> Option<(EventKind, &Arc<Object>)> {
         match (before, now, &self.previous) {
             (false, true, _) => Some((EventKind::Added, &self.object)),

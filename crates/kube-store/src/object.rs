@@ -80,6 +80,7 @@ impl Object {
     }
 
     /// The line that tells a watch of this object, if it is at hand.
+    #[inline]
     pub fn line(&self, kind: EventKind) -> Option<Bytes> {
         (kind == self.told && !self.line.is_empty()).then(|| self.line.clone())
     }
@@ -136,6 +137,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// What precedes the object in the line of a watch.
+    #[inline]
     pub fn line_head(self) -> &'static [u8] {
         match self {
             Self::Added => br#"{"type":"ADDED","object":"#,

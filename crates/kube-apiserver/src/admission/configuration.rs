@@ -11,7 +11,7 @@ use apimachinery::pointer::{items, text};
 
 use super::expressions::Scope;
 use crate::crd::check::{forbidden, invalid, required, unsupported};
-use crate::registry::strategy::rules::{self, Must, Rules};
+use crate::validation::rules::{self, Must, Rules};
 
 const CONDITIONS: Rules = &[
     ("matchConditions", &[Must::HoldAtMost(64), Must::Differ("name")]),

@@ -7,8 +7,8 @@ use apimachinery::pointer::{items, text};
 
 use super::amount::{Amounts, amounts, of_container, of_pod};
 use super::{Attributes, Operation};
-use crate::authz::view::View;
-use crate::registry::defaults::child;
+use crate::view::View;
+use apimachinery::tree::child;
 
 /// What was filled in, as upstream tells it.
 const NOTE: &str = "kubernetes.io/limit-ranger";

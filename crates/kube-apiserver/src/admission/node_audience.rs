@@ -11,7 +11,7 @@ use apimachinery::request::RequestInfo;
 use super::Attributes;
 use crate::authn::tokens::ISSUER;
 use crate::authz::Authorizer;
-use crate::authz::view::View;
+use crate::view::View;
 
 /// Allows a node more audiences than those of its pods; the audience is the resource of the rule.
 const VERB: &str = "request-serviceaccounts-token-audience";
@@ -115,7 +115,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::authz::view::Fixed;
+    use crate::view::Fixed;
 
     #[track_caller]
     fn check(volumes: &Value, audience: &str, expect: Result<bool, &str>) {

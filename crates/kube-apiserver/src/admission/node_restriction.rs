@@ -8,10 +8,10 @@ use apimachinery::error::ApiError;
 use apimachinery::pointer::{items, text};
 
 use super::{Attributes, Operation, node_audience};
+use crate::admission::certificates::common_name;
 use crate::authz::Authorizer;
 use crate::authz::node::{claim_names, config_map_names, node_of, secret_names};
-use crate::authz::view::View;
-use crate::certificates::guard::common_name;
+use crate::view::View;
 
 /// Labels under these prefixes are the administrator's, except the kubelet's own well-known ones.
 const PROTECTED: &str = "node-restriction.kubernetes.io/";

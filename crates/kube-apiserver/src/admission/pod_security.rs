@@ -7,7 +7,7 @@ use serde_json::Value;
 use apimachinery::error::ApiError;
 
 use super::{Attributes, Operation};
-use crate::authz::view::View;
+use crate::view::View;
 
 pub mod checks;
 mod namespace;

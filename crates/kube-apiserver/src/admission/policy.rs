@@ -17,9 +17,9 @@ use apimachinery::pointer::{items, strings, text};
 use super::cel::{Conditions, Expression, Scope, named};
 use super::{Attributes, rules};
 use crate::authz::Authorizer;
-use crate::authz::view::View;
 use crate::crd::convert::between;
 use crate::registry::Registry;
+use crate::view::View;
 
 mod parameters;
 pub(crate) mod typecheck;

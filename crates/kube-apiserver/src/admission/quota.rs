@@ -15,7 +15,7 @@ use kube_store::{Store, WriteError};
 
 use super::amount::{Amount, Amounts, add, amounts};
 use super::{Attributes, Operation};
-use crate::authz::view::View;
+use crate::view::View;
 
 pub(crate) mod scope;
 pub(crate) mod usage;

@@ -5,8 +5,8 @@ use serde_json::Value;
 use apimachinery::pointer::{items, strings, text};
 
 use super::Attributes;
-use crate::authz::view::View;
 use crate::registry::Registry;
+use crate::view::View;
 
 /// A selector document against labels.
 #[must_use]

@@ -6,7 +6,7 @@ use apimachinery::error::ApiError;
 use apimachinery::pointer::{items, text};
 
 use super::{Attributes, Operation};
-use crate::authz::view::View;
+use crate::view::View;
 
 /// Completes a new pod by its class.
 ///

@@ -6,7 +6,7 @@ use apimachinery::error::ApiError;
 use apimachinery::pointer::{items, text};
 
 use super::{Attributes, Operation};
-use crate::authz::view::View;
+use crate::view::View;
 
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const EXPIRY: i64 = 3607;

@@ -9,7 +9,7 @@ use apimachinery::pointer::text;
 use apimachinery::quantity::nanos;
 
 use super::{Attributes, Operation};
-use crate::authz::view::View;
+use crate::view::View;
 
 /// What marks the class of claims that name none; the second spelling is older and still used.
 const DEFAULT_CLASS: [&str; 2] = [

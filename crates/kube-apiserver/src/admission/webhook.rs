@@ -16,9 +16,9 @@ use apimachinery::pointer::{items, strings, text};
 use super::cel::{Conditions, Scope};
 use super::{Attributes, rules};
 use crate::authz::Authorizer;
-use crate::authz::view::View;
 use crate::hook::Client;
 use crate::registry::Registry;
+use crate::view::View;
 
 mod call;
 

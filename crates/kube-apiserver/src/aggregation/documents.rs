@@ -20,12 +20,12 @@ impl Documents {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(&(group.to_owned(), version.to_owned())).cloned()
     }
 
-    pub(super) fn keep(&self, group: &str, version: &str, document: Value) {
+    pub(crate) fn keep(&self, group: &str, version: &str, document: Value) {
         let key = (group.to_owned(), version.to_owned());
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(document));
     }
 
-    pub(super) fn retain(&self, served: impl Fn(&str, &str) -> bool) {
+    pub(crate) fn retain(&self, served: impl Fn(&str, &str) -> bool) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(|(group, version), _| served(group, version));
     }
 }

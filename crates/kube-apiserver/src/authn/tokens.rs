@@ -13,7 +13,7 @@ use apimachinery::pointer::{strings, text};
 use apimachinery::request::{RequestInfo, User};
 
 use super::jwt::{Signer, TokenError};
-use crate::authz::view::View;
+use crate::view::View;
 
 /// Issuer and default audience of the embedded cluster.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";

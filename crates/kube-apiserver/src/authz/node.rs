@@ -8,7 +8,7 @@ use serde_json::Value;
 use apimachinery::pointer::{items, text};
 use apimachinery::request::{RequestInfo, User};
 
-use super::view::View;
+use crate::view::View;
 
 /// The node rules.
 pub struct NodeAuthorizer {
@@ -218,7 +218,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::authz::view::Fixed;
+    use crate::view::Fixed;
 
     #[test]
     fn a_node_reaches_what_its_volumes_need() {

@@ -13,7 +13,7 @@ use apimachinery::pointer::{items, strings, text};
 use apimachinery::request::{RequestInfo, User};
 
 use self::own_node::OwnNode;
-use super::view::View;
+use crate::view::View;
 
 pub mod own_node;
 

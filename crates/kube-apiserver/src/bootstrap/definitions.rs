@@ -6,7 +6,7 @@ use serde_json::Value;
 use apimachinery::error::ApiError;
 
 use crate::ApiServer;
-use crate::registry::bootstrap::ensure;
+use crate::bootstrap::objects::ensure;
 
 const GROUP: &str = "apiextensions.k8s.io";
 

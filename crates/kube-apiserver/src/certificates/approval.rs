@@ -9,9 +9,9 @@ use serde_json::Value;
 use apimachinery::pointer::{strings, text};
 use apimachinery::request::{RequestInfo, User};
 
-use super::request::Request;
 use super::signer::{NODE, NODES, Signer};
 use crate::authz::Authorizer;
+use crate::csr::Request;
 
 /// Why the request is approved; None when somebody has to look at it.
 pub(super) fn of(

@@ -11,7 +11,7 @@ pub(super) fn is(csr: &Value, kind: &str) -> bool {
 
 /// Adds a condition.
 pub(super) fn set(csr: &mut Value, kind: &str, reason: &str, message: &str) {
-    let now = crate::rest::now();
+    let now = crate::stamp::now();
     let condition = json!({"type": kind, "status": "True", "reason": reason, "message": message,
         "lastUpdateTime": now, "lastTransitionTime": now});
     match csr.pointer_mut("/status/conditions") {
@@ -42,7 +42,7 @@ pub(crate) fn keep_others(old: &Value, new: &mut Value) {
 }
 
 fn stamp(old: &Value, new: &mut Value, mut conditions: Vec<Value>) {
-    let now = crate::rest::now();
+    let now = crate::stamp::now();
     let before = items(old, "/status/conditions");
     for condition in &mut conditions {
         let same = before.iter().find(|other| text(other, "/type") == text(condition, "/type"));

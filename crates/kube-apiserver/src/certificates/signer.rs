@@ -1,6 +1,6 @@
 //! The signers of the cluster's authority and what each of them signs. Pure.
 
-use super::request::Request;
+use crate::csr::Request;
 
 pub(super) const NODE: &str = "system:node:";
 pub(super) const NODES: &str = "system:nodes";

@@ -47,7 +47,7 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>, causes: &mut Vec<Cause>
     if text(&spec["scope"]).is_empty() {
         causes.push(required("spec.scope", ""));
     } else {
-        crate::registry::strategy::one_of("spec.scope", &spec["scope"], &["Cluster", "Namespaced"], causes);
+        crate::validation::one_of("spec.scope", &spec["scope"], &["Cluster", "Namespaced"], causes);
     }
     if spec["preserveUnknownFields"] == true {
         let why = "must be false; set x-kubernetes-preserve-unknown-fields to true in the schema instead";

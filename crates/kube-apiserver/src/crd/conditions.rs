@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::check::{Approval, approval_of};
 
 /// Sets a condition; the time of its last transition is kept while its status is.
-pub(super) fn set(crd: &mut Value, type_: &str, status: bool, reason: &str, message: &str, now: &str) {
+pub(crate) fn set(crd: &mut Value, type_: &str, status: bool, reason: &str, message: &str, now: &str) {
     let status = if status { "True" } else { "False" };
     let fresh = |since: &str| json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": since});
     if !crd["status"]["conditions"].is_array() {
@@ -28,7 +28,7 @@ fn remove(crd: &mut Value, type_: &str) {
 }
 
 /// Whether a condition is true.
-pub(super) fn is_true(crd: &Value, type_: &str) -> bool {
+pub(crate) fn is_true(crd: &Value, type_: &str) -> bool {
     let conditions = crd["status"]["conditions"].as_array();
     conditions.is_some_and(|list| list.iter().any(|c| c["type"] == type_ && c["status"] == "True"))
 }

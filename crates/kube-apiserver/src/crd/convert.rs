@@ -15,36 +15,13 @@ use serde_json::Value;
 use apimachinery::error::ApiError;
 use apimachinery::schema::{defaults, prune};
 
-use crate::authz::view::View;
-use crate::hook::Client;
-use crate::registry::{Registry, Resource};
+use crate::registry::{ConversionWebhook, Registry, Resource};
+use crate::view::View;
 
 /// How long a conversion webhook may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Objects of one review at most; a longer list is converted in several.
 const BATCH: usize = 500;
-
-/// The conversion webhook of a definition.
-#[derive(Debug)]
-pub struct Webhook {
-    client: Client,
-    /// The version of ConversionReview it takes, `v1` or `v1beta1`.
-    review_version: String,
-}
-
-impl Webhook {
-    /// The webhook of `spec.conversion`, None for another strategy.
-    #[must_use]
-    pub fn new(conversion: &Value) -> Option<Self> {
-        if conversion["strategy"] != "Webhook" {
-            return None;
-        }
-        let webhook = &conversion["webhook"];
-        let taken = webhook["conversionReviewVersions"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let known = taken.into_iter().find(|version| matches!(*version, "v1" | "v1beta1"));
-        Some(Self { client: Client::new(&webhook["clientConfig"]), review_version: known.unwrap_or("v1").to_owned() })
-    }
-}
 
 /// Stored objects in the version of `resource`, each with whether it was written before the definition's last change.
 pub(crate) async fn from_storage(
@@ -146,7 +123,12 @@ pub(crate) async fn convert(
     Ok(objects)
 }
 
-async fn call(view: &dyn View, webhook: &Webhook, originals: &[&Value], wanted: &str) -> Result<Vec<Value>, String> {
+async fn call(
+    view: &dyn View,
+    webhook: &ConversionWebhook,
+    originals: &[&Value],
+    wanted: &str,
+) -> Result<Vec<Value>, String> {
     let uid = uuid::Uuid::new_v4().to_string();
     let body = review::request(&uid, &webhook.review_version, originals, wanted).to_string();
     let answer = webhook.client.post(view, body, TIMEOUT).await.map_err(|why| format!(" failed: {why}"))?;

@@ -9,10 +9,9 @@ use apimachinery::rules::Rules;
 use apimachinery::schema::parse;
 use kube_store::Store;
 
-use super::convert::Webhook;
 use crate::openapi::descriptions::of_metadata;
 use crate::registry::builtin;
-use crate::registry::{Aggregated, Column, Registry, Resource, ScalePaths};
+use crate::registry::{Aggregated, Column, ConversionWebhook, Registry, Resource, ScalePaths};
 
 /// Everything served. Entries of definitions that did not change are taken over from `before`, because a large schema
 /// takes milliseconds to parse.
@@ -59,7 +58,7 @@ fn definition(crd: &Value, revision: u64) -> Vec<(bool, Resource)> {
     // Names asked for since are served once they are accepted.
     let accepted = &crd["status"]["acceptedNames"];
     let names = if text(&accepted["plural"]).is_empty() { &spec["names"] } else { accepted };
-    let webhook = Webhook::new(&spec["conversion"]).map(Arc::new);
+    let webhook = ConversionWebhook::new(&spec["conversion"]).map(Arc::new);
     let terminating = crd["metadata"]["deletionTimestamp"].is_string();
     let resource = |version: &Value| {
         let subresources = &version["subresources"];

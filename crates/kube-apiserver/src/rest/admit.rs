@@ -11,7 +11,7 @@ use apimachinery::schema::{self, prune};
 use super::Call;
 use crate::admission::quota::Turn;
 use crate::admission::{self, Attributes};
-use crate::registry::strategy;
+use crate::strategy;
 
 /// What is done to the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
     }
     if mutated.by_webhook || custom || write.operation == Operation::Create {
         schema::defaults::apply(&call.resource.schema, object);
-        strategy::defaults(&call.resource, object);
+        strategy::set_defaults(&call.resource, object);
     }
     Ok(())
 }

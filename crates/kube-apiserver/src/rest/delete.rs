@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use apimachinery::error::ApiError;
 use kube_store::{Object, WriteError};
 
-use super::accept::Shape;
 use super::admit::{self, Operation, Write};
 use super::options::ListOptions;
 use super::read::Filter;
 use super::{Call, MODIFIED, meta, respond};
-use crate::registry::strategy;
+use crate::accept::Shape;
+use crate::strategy;
 
 mod options;
 
@@ -103,11 +103,11 @@ async fn remove_once(
         }
         let converted = call.server.to_storage(&call.resource, new).await?;
         let updated = store.update(call.key(name), converted, stored.revision).await.map_err(raced)?;
-        call.server.written(&call.resource, &updated).await;
+        crate::after_write::written(&call.server, &call.resource, &updated).await;
         return Ok(Outcome::Waiting(respond::tree(call, &updated).await?));
     }
     let last = store.delete(call.key(name), stored.revision).await.map_err(raced)?;
-    call.server.removed(&call.resource, &last).await;
+    crate::after_write::removed(&call.server, &call.resource, &last).await;
     Ok(Outcome::Removed(respond::tree(call, &last).await?))
 }
 
@@ -136,12 +136,12 @@ fn begin(call: &Call, object: &mut Value, options: &Options) -> i64 {
         let left = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         if wanted < left {
             metadata["deletionGracePeriodSeconds"] = wanted.into();
-            metadata["deletionTimestamp"] = meta::after(wanted).into();
+            metadata["deletionTimestamp"] = crate::stamp::after(wanted).into();
             return wanted;
         }
         return left;
     }
-    metadata["deletionTimestamp"] = meta::after(wanted).into();
+    metadata["deletionTimestamp"] = crate::stamp::after(wanted).into();
     metadata["deletionGracePeriodSeconds"] = wanted.into();
     if let Some(generation) = metadata["generation"].as_i64() {
         metadata["generation"] = (generation + 1).into();

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use apimachinery::request::RequestInfo;
 use kube_store::archive;
 
-use super::accept::not_acceptable;
 use super::respond::json_bytes;
+use crate::accept::not_acceptable;
 use crate::registry::Aggregated;
 use crate::{ApiServer, discovery};
 

@@ -13,7 +13,7 @@ use super::admit::{self, Operation, Write};
 use super::delete::{self, Options};
 use super::write::{Edit, change};
 use super::{Call, decode, meta, not_allowed, read, respond};
-use crate::registry::strategy::selector_text;
+use crate::strategy::selector_text;
 
 const BUDGETS: &str = "poddisruptionbudgets.policy";
 
@@ -57,7 +57,7 @@ async fn mark(call: &Call) -> Result<(), ApiError> {
     let outcome = change(call, &edit, |current| {
         let mut new = current.clone();
         let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-            "message": "Eviction API: evicting", "lastTransitionTime": meta::now()});
+            "message": "Eviction API: evicting", "lastTransitionTime": crate::stamp::now()});
         if !new["status"]["conditions"].is_array() {
             new["status"]["conditions"] = json!([]);
         }
@@ -90,7 +90,7 @@ async fn spend(call: &Call, pod: &Value, dry_run: bool) -> Result<(), ApiError> 
         if dry_run {
             return Ok(());
         }
-        take_one(&mut budget, &call.info.name, &meta::now());
+        take_one(&mut budget, &call.info.name, &crate::stamp::now());
         match store.update(object.key.clone(), budget, object.revision).await {
             Err(WriteError::Changed | WriteError::Missing) => {}
             Err(error) => return Err(call.store_error(&object.key.name, &error)),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
-use apimachinery::error::{ApiError, Cause};
+use apimachinery::error::ApiError;
 use apimachinery::patch::{json, strategic};
 
 use super::write::{Edit, Produce, change_by, insert, shape, shape_sent};
@@ -46,23 +46,17 @@ impl Produce for Patching<'_> {
         let mut new = self.patch.apply(call, current, self.subresource).await?;
         meta::check_named(&new, &call.info.name)?;
         if let Some(why) = meta::other_kind(&call.resource, &new).filter(|_| call.resource.crd.is_none()) {
-            return Err(unreadable(&new, &why));
+            return Err(respond::unreadable(&new, &why));
         }
         meta::check_type(&call.resource, &new)?;
         meta::check_identity(&call.resource, &mut new, call.namespace(), &call.info.name)?;
         bounded(call, &new)?;
         let refused = shape(call, Some(current), &mut new, self.duplicates.clone())?;
         if !refused.is_empty() {
-            return Err(unreadable(&new, &format!("strict decoding error: {}", refused.join(", "))));
+            return Err(respond::unreadable(&new, &format!("strict decoding error: {}", refused.join(", "))));
         }
         Ok(new)
     }
-}
-
-/// The answer to a patch of which no object of the kind comes.
-pub(super) fn unreadable(patched: &Value, why: &str) -> ApiError {
-    let message = format!("Invalid value: {}: {why}", Value::from(patched.to_string()));
-    ApiError::invalid("", "", "", vec![Cause { reason: "FieldValueInvalid".into(), message, field: "patch".into() }])
 }
 
 /// Counts what is written to it.

@@ -10,11 +10,11 @@ use apimachinery::error::{ApiError, Cause};
 use apimachinery::labels::Labels;
 use kube_store::{Gone, Object, Snapshot};
 
-use super::accept::Shape;
 use super::options::ListOptions;
 use super::page::Token;
 use super::selector::{Fields, has_labels};
 use super::{Call, options, respond};
+use crate::accept::Shape;
 
 pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
     let current = call.server.store().revision();

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use apimachinery::error::ApiError;
+use apimachinery::error::{ApiError, Cause};
 use kube_store::{Object, to_json};
 
 use super::Call;
-use super::accept::{Meta, Shape, not_acceptable};
+use crate::accept::{Meta, Shape, not_acceptable};
 use crate::registry::Resource;
 
 /// A JSON body already serialized.
@@ -244,4 +244,10 @@ fn in_version(row: &mut Value, meta: Meta) {
     if row["object"]["kind"] == "PartialObjectMetadata" {
         row["object"]["apiVersion"] = meta.api_version().into();
     }
+}
+
+/// The answer to a patch of which no object of the kind comes.
+pub(super) fn unreadable(patched: &Value, why: &str) -> ApiError {
+    let message = format!("Invalid value: {}: {why}", Value::from(patched.to_string()));
+    ApiError::invalid("", "", "", vec![Cause { reason: "FieldValueInvalid".into(), message, field: "patch".into() }])
 }

@@ -74,7 +74,7 @@ fn scale_of(call: &Call, paths: &ScalePaths, object: &Value) -> Value {
     if let Some(selector) = (!paths.selector.is_empty()).then(|| at(object, &paths.selector)).flatten() {
         let text = match selector {
             Value::String(text) => text.clone(),
-            tree => crate::registry::strategy::selector_text(tree),
+            tree => crate::strategy::selector_text(tree),
         };
         status["selector"] = text.into();
     }
@@ -161,7 +161,7 @@ impl Produce for Scaling<'_> {
         let scale = patch.apply(call, &scale_of(call, paths, current), "scale").await?;
         let schema = apimachinery::schema::builtin::schema("autoscaling", "v1", "Scale");
         if let Some(why) = schema.and_then(|schema| apimachinery::schema::types::mismatch(&schema, &scale)) {
-            return Err(patching::unreadable(&scale, &why));
+            return Err(respond::unreadable(&scale, &why));
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         // What a custom resource may say there, its own rules say.
@@ -247,7 +247,7 @@ async fn bind(call: &Call, body: Body) -> Result<Response, ApiError> {
                 new["metadata"][part][key] = value.clone();
             }
         }
-        crate::registry::strategy::scheduled(&mut new, &meta::now());
+        crate::strategy::scheduled(&mut new, &crate::stamp::now());
         Ok(new)
     })
     .await?;

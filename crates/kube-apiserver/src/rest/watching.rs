@@ -1,9 +1,7 @@
 //! watch: a stream of JSON events, one a line.
 //!
 //! An event is serialized once, by the write it tells of: its line is handed to all watchers that see the stored version.
-//! Those who want something else of it share what is made for the first of them ([`lines`]).
-
-pub(crate) mod lines;
+//! Those who want something else of it share what is made for the first of them ([`crate::lines`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,12 +18,12 @@ use tokio::time::Instant;
 use apimachinery::error::ApiError;
 use kube_store::{Event, EventKind, LINE_TAIL, Object, Watch};
 
-use self::lines::Telling;
-use super::accept::{Meta, Shape};
 use super::options::ListOptions;
 use super::read::{Filter, expired, too_large};
 use super::{Call, respond};
 use crate::ApiServer;
+use crate::accept::{Meta, Shape};
+use crate::lines::Telling;
 use crate::registry::Resource;
 
 /// A bookmark tells an idle watcher how far it has got.

@@ -21,7 +21,8 @@ use super::admit::{self, Operation, Write};
 use super::decode;
 use super::respond::Written;
 use super::{Call, MODIFIED, meta, owners, respond};
-use crate::registry::{Resource, strategy};
+use crate::registry::Resource;
+use crate::strategy;
 
 /// Tries of a write that races with others before the client is told.
 const TRIES: usize = 20;
@@ -65,7 +66,7 @@ pub(super) fn shape(
     // What could not be read before may have come from an older release.
     let readable = before.is_some_and(|before| !custom || mismatch(&call.resource, before).is_none());
     if let Some(why) = mismatch(&call.resource, object).filter(|_| readable) {
-        return Err(super::patching::unreadable(object, &why));
+        return Err(respond::unreadable(object, &why));
     }
     if custom {
         if let Some(metadata) = object.get_mut("metadata") {
@@ -89,7 +90,7 @@ pub(super) fn shape(
     }
     // What a kind defaults beyond its schema is what it wishes for, never what is observed.
     if !status_alone {
-        strategy::defaults(&call.resource, object);
+        strategy::set_defaults(&call.resource, object);
     }
     for text in &mut duplicates {
         *text = format!("duplicate field {text:?}");
@@ -175,7 +176,7 @@ pub(super) async fn insert(call: &Call, mut object: Value) -> Result<Written, Ap
         return Box::pin(insert_once(call, object)).await;
     }
     for _ in 0..TRIES {
-        object["metadata"]["name"] = meta::generated(meta::text(&object, "generateName")).into();
+        object["metadata"]["name"] = crate::stamp::generated(meta::text(&object, "generateName")).into();
         match Box::pin(insert_once(call, object.clone())).await {
             Err(error) if error.reason == "AlreadyExists" => {}
             outcome => return outcome,
@@ -186,7 +187,7 @@ pub(super) async fn insert(call: &Call, mut object: Value) -> Result<Written, Ap
 
 async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError> {
     let resource = &call.resource;
-    meta::stamp_new(resource, &mut object, call.namespace());
+    crate::stamp::stamp_new(resource, &mut object, call.namespace());
     if let Some(map) = object.as_object_mut()
         && resource.status_subresource
         && !strategy::keeps_status(resource)
@@ -222,7 +223,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
         turn.settle(call.server.store()).await;
     }
     let stored = stored.map_err(|error| call.store_error(&name, &error))?;
-    call.server.written(resource, &stored).await;
+    crate::after_write::written(&call.server, resource, &stored).await;
     Ok(Written::Stored(stored))
 }
 
@@ -475,7 +476,7 @@ async fn change_once(
     merge_parts(call, edit, &old, &mut new);
     strategy::prepare_update(resource, &old, &mut new, edit.subresource);
     strategy::settle(&call.server, resource, &mut new);
-    meta::stamp_update(resource, &old, &mut new, edit.subresource != "status");
+    crate::stamp::stamp_update(resource, &old, &mut new, edit.subresource != "status");
     new["metadata"]["resourceVersion"] = stored.revision.to_string().into();
     check_finalizers(call, &old, &new)?;
     check(call, &new, Some(&old), edit.subresource)?;
@@ -516,10 +517,10 @@ async fn change_once(
     if gone {
         // A writer in between may only have added what deletion ignores; its write is then the last state.
         if let Ok(last) = store.delete(call.key(name), updated.revision).await {
-            call.server.removed(resource, &last).await;
+            crate::after_write::removed(&call.server, resource, &last).await;
         }
     } else {
-        call.server.written(resource, &updated).await;
+        crate::after_write::written(&call.server, resource, &updated).await;
     }
     Ok(Written::Stored(updated))
 }

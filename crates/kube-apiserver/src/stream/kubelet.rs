@@ -12,8 +12,8 @@ use apimachinery::pointer::{items, text};
 use apimachinery::request::RequestInfo;
 
 use super::Streams;
-use crate::aggregation::dial;
 use crate::authn::certificate::user_of;
+use crate::dial;
 
 /// What a node's name follows in its user name.
 const NODE: &str = "system:node:";

@@ -13,7 +13,8 @@ use apimachinery::pointer::{items, text};
 use apimachinery::request::RequestInfo;
 
 use super::Streams;
-use crate::aggregation::{dial, pass};
+use crate::aggregation::pass;
+use crate::dial;
 
 /// For a connection: an address that says nothing holds nobody up.
 const CONNECT: Duration = Duration::from_secs(10);

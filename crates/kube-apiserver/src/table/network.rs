@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::cells::{NONE, View, pairs, selector};
+use super::view::{NONE, View, pairs, selector};
 
 pub(super) fn row(plural: &str, view: View<'_>) -> Vec<Value> {
     let (name, age) = (view.name(), view.age());

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::cells::{NONE, View};
+use super::view::{NONE, View};
 
 const ROLE: &str = "node-role.kubernetes.io/";
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::cells::{NONE, View};
 use super::duration;
+use super::view::{NONE, View};
 
 pub(super) fn row(view: View<'_>) -> Vec<Value> {
     let sidecars = restartable(view);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::cells::View;
+use super::view::View;
 
 pub(super) fn row(plural: &str, view: View<'_>) -> Vec<Value> {
     let (name, age) = (view.name(), view.age());

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::cells::{NONE, View, pairs, selector};
 use super::duration;
+use super::view::{NONE, View, pairs, selector};
 
 pub(super) fn row(plural: &str, view: View<'_>) -> Vec<Value> {
     let (name, age) = (view.name(), view.age());

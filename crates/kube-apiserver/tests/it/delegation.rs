@@ -79,7 +79,7 @@ async fn requests_carry_the_identity_and_availability_is_reported() {
     let _guard = shutdown.clone().drop_guard();
     let client = served.server.client();
     delegated(&client, served.server.edges().pki.front_proxy_ca_pem(), shutdown.clone()).await;
-    tokio::spawn(kube_apiserver::aggregation::availability::run(served.server.clone(), shutdown.clone()));
+    tokio::spawn(kube_apiserver::availability::run(served.server.clone(), shutdown.clone()));
     let admin = served.with_certificate(&served.server.edges().pki.admin().unwrap()).await;
     let request = http::Request::get("/apis/demo.example.com/v1/namespaces/default/things/x")
         .header("x-remote-user", "somebody-else")
@@ -112,13 +112,11 @@ async fn upgrades_pass_byte_for_byte() {
     let pki = &served.server.edges().pki;
     delegated(&served.server.client(), pki.front_proxy_ca_pem(), shutdown).await;
     let admin = pki.admin().unwrap();
-    let config = kube_apiserver::aggregation::dial::tls_config(
-        Some(pki.ca_pem().as_bytes()),
-        Some((&admin.certificate, &admin.key)),
-    )
-    .unwrap();
+    let config =
+        kube_apiserver::dial::tls_config(Some(pki.ca_pem().as_bytes()), Some((&admin.certificate, &admin.key)))
+            .unwrap();
     let address = served.url.trim_start_matches("https://").parse().unwrap();
-    let mut stream = kube_apiserver::aggregation::dial::connect(address, "127.0.0.1", config).await.unwrap();
+    let mut stream = kube_apiserver::dial::connect(address, "127.0.0.1", config).await.unwrap();
     let head = "GET /apis/demo.example.com/v1/namespaces/default/things/x/console HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut got = Vec::new();

@@ -7,7 +7,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use kube::Client;
 use kube_apiserver::ApiServer;
-use kube_apiserver::aggregation::availability;
+use kube_apiserver::availability;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

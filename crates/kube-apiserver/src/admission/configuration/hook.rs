@@ -8,7 +8,7 @@ use apimachinery::pointer::items;
 use super::super::expressions::Scope;
 use crate::crd::check::conversion;
 use crate::crd::check::{invalid, required};
-use crate::registry::strategy::rules::{self, Must, Rules};
+use crate::validation::rules::{self, Must, Rules};
 
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 

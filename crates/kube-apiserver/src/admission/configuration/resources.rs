@@ -6,7 +6,7 @@ use apimachinery::error::Cause;
 use apimachinery::pointer::items;
 
 use crate::crd::check::invalid;
-use crate::registry::strategy::rules::{self, Must, Rules};
+use crate::validation::rules::{self, Must, Rules};
 
 const RULE: Rules = &[
     ("operations", &[Must::Be]),

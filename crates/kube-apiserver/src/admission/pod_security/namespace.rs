@@ -9,7 +9,7 @@ use apimachinery::pointer::text;
 
 use super::{Level, checks, level};
 use crate::admission::{Attributes, Operation};
-use crate::authz::view::View;
+use crate::view::View;
 
 /// More pods than this are not looked at for a warning.
 const LOOKED_AT: usize = 3000;
@@ -102,7 +102,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::authz::view::Fixed;
+    use crate::view::Fixed;
 
     #[test]
     fn labels_name_levels_and_versions() {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use apimachinery::pointer::text;
 
 use crate::admission::{Attributes, rules};
-use crate::authz::view::View;
 use crate::registry::Registry;
+use crate::view::View;
 
 /// The parameters a policy is evaluated with, once for each; `[None]` when it takes none.
 ///

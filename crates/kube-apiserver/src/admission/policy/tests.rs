@@ -6,8 +6,8 @@ use apimachinery::request::{RequestInfo, User};
 
 use super::*;
 use crate::admission::Operation;
-use crate::authz::view::Fixed;
 use crate::registry::Resource;
+use crate::view::Fixed;
 
 fn resource() -> Resource {
     Resource {

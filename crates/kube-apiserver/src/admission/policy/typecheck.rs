@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 use apimachinery::cel::Program;
 use apimachinery::cel::types::Type;
 use apimachinery::pointer::{items, text};
-use kube_store::Object;
+use kube_store::{Object, Store};
 
-use crate::ApiServer;
 use crate::admission::expressions::Scope;
 use crate::registry::{Registry, Resource};
 
@@ -17,15 +16,15 @@ use crate::registry::{Registry, Resource};
 const KINDS: usize = 10;
 
 /// Writes the status of a policy that was just stored, unless it says so already.
-pub(crate) async fn settle(server: &ApiServer, stored: &Arc<Object>) {
+pub(crate) async fn settle(store: &Store, registry: &Registry, stored: &Arc<Object>) {
     let mut policy = stored.value();
-    let status = status(&policy, &server.registry());
+    let status = status(&policy, registry);
     if policy["status"] == status {
         return;
     }
     policy["status"] = status;
     // Who changed it meanwhile has its status written too.
-    let _ = server.store().update(stored.key.clone(), policy, stored.revision).await;
+    let _ = store.update(stored.key.clone(), policy, stored.revision).await;
 }
 
 /// The status of a policy.

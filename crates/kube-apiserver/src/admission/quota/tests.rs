@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use apimachinery::request::{RequestInfo, User};
 
 use super::*;
-use crate::authz::view::Fixed;
 use crate::registry::Resource;
+use crate::view::Fixed;
 
 #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn pod(name: &str, resources: Value) -> Value {

@@ -1,7 +1,7 @@
 //! Tokens live and die with the objects they are bound to.
 
 use super::*;
-use crate::authz::view::Fixed;
+use crate::view::Fixed;
 
 fn tokens(view: Fixed, pkcs8: &[u8]) -> Tokens {
     Tokens::new(Signer::from_pkcs8(pkcs8).unwrap(), Arc::new(view))

@@ -15,7 +15,7 @@ use serde_json::Value;
 use apimachinery::pointer::text;
 use apimachinery::request::{RequestInfo, User};
 
-use crate::authz::view::View;
+use crate::view::View;
 
 const ANNOTATION: &str = "/metadata/annotations/rbac.ferrovirt.io~1own-node";
 /// The claim of a token that was made for a pod: the node the pod is on.
@@ -79,7 +79,7 @@ mod tests {
     use apimachinery::request::{RequestInfo, User};
 
     use crate::authz::rbac::{GROUP, Rbac, Rule, uncovered};
-    use crate::authz::view::Fixed;
+    use crate::view::Fixed;
 
     const BY: &str = "x.io/node,x.io/next";
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::authz::view::Fixed;
+use crate::view::Fixed;
 
 fn cluster() -> Arc<dyn View> {
     Arc::new(

@@ -3,6 +3,8 @@
 //! Guarantees: asking twice yields the same certificate unless names changed or thirty days of life are left; keys are
 //! written with mode 0600 and files appear whole or not at all.
 
+mod signing;
+
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -98,7 +100,7 @@ impl Pki {
     }
 
     /// The cluster's authority with its key.
-    pub(super) fn authority(&self) -> &Pair {
+    fn authority(&self) -> &Pair {
         &self.ca
     }
 

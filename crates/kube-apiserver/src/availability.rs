@@ -1,6 +1,9 @@
 //! Probing of extension API servers: the Available condition of each APIService, and its discovery document. Those that answer
 //! are asked for their OpenAPI documents too, beside the probes.
 
+mod fetch;
+mod specifications;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -9,11 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use apimachinery::pointer::{items, text};
 
-use super::fetch;
-use super::specifications::Fetching;
 use crate::ApiServer;
-use crate::authz::view::View;
 use crate::registry::Aggregated;
+use crate::view::View;
+use specifications::Fetching;
 
 const GROUP: &str = "apiregistration.k8s.io";
 const FAST: Duration = Duration::from_millis(500);
@@ -79,7 +81,7 @@ fn service_name(target: &Aggregated) -> String {
 }
 
 async fn probe(server: &ApiServer, target: &Aggregated) -> Result<Value, (&'static str, String)> {
-    use super::dial::DialError;
+    use crate::dial::DialError;
     let failing = |e: &dyn std::fmt::Display| ("FailedDiscoveryCheck", format!("failing or missing response: {e}"));
     let (namespace, name, _) = &target.service;
     let path = format!("/apis/{}/{}", target.group, target.version);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::field::{Causes, Field, ID, Rule, check};
 use super::Around;
-use crate::registry::defaults::{child, set};
+use apimachinery::tree::{child, set};
 
 const OF_POD: &[(&str, Rule)] = &[
     ("runAsUser", ID),

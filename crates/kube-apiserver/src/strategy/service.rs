@@ -11,7 +11,7 @@ pub(super) use validate::{ADDRESS, port_name_problems, special, validate, valida
 
 use apimachinery::error::{ApiError, Cause};
 
-use crate::registry::defaults::each;
+use apimachinery::tree::each;
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()

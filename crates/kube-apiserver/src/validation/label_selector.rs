@@ -10,7 +10,7 @@ use super::invalid;
 use crate::registry::Resource;
 
 /// Checks the selectors in the spec of an object, but for those of its pods' affinity and spread.
-pub(super) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
+pub(crate) fn validate(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) {
     let spec = &object["spec"];
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets")
@@ -38,7 +38,7 @@ fn each(list: &Value) -> impl Iterator<Item = (usize, &Value)> {
 }
 
 /// Checks one selector; there may be none.
-pub(super) fn check(at: &str, selector: &Value, causes: &mut Vec<Cause>) {
+pub(crate) fn check(at: &str, selector: &Value, causes: &mut Vec<Cause>) {
     let exact = format!("{at}.matchLabels");
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
         if let Some(why) = qualified_name_problem(key) {

@@ -13,8 +13,8 @@ use tokio::sync::OnceCell;
 use apimachinery::error::ApiError;
 use kube_store::EventKind;
 
+use crate::accept::Shape;
 use crate::registry::Resource;
-use crate::rest::accept::Shape;
 
 /// Lines that are kept at most, and their bytes.
 const LINES: usize = 4096;
@@ -22,19 +22,19 @@ const BYTES: usize = 8 << 20;
 
 /// What a line tells, and how.
 #[derive(Clone, Debug)]
-pub(super) struct Telling {
+pub(crate) struct Telling {
     /// The version it is told in, as the definition is now.
-    pub(super) resource: Arc<Resource>,
+    pub(crate) resource: Arc<Resource>,
     /// The change: no other has this revision.
-    pub(super) revision: u64,
-    pub(super) kind: EventKind,
-    pub(super) shape: Shape,
+    pub(crate) revision: u64,
+    pub(crate) kind: EventKind,
+    pub(crate) shape: Shape,
     /// What of its object a row carries.
-    pub(super) include: String,
+    pub(crate) include: String,
     /// Whether a Table begins with its columns.
-    pub(super) header: bool,
+    pub(crate) header: bool,
     /// The second, where the line depends on it.
-    pub(super) second: i64,
+    pub(crate) second: i64,
 }
 
 impl Telling {
@@ -77,7 +77,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     /// The line, from `make` unless a watcher had it made already.
-    pub(super) async fn line(
+    pub(crate) async fn line(
         &self,
         telling: Telling,
         make: impl AsyncFnOnce() -> Result<Bytes, ApiError>,
@@ -134,7 +134,7 @@ mod tests {
             resource: resource.clone(),
             revision,
             kind: EventKind::Added,
-            shape: Shape::Table(crate::rest::accept::Meta::V1),
+            shape: Shape::Table(crate::accept::Meta::V1),
             include: String::new(),
             header: false,
             second: 7,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{child, drop_fields, each, set};
-use crate::registry::strategy::{aggregated_requests, of_whole_pods};
+use crate::strategy::{aggregated_requests, of_whole_pods};
 
 /// Where the spec stands; a job's template has no default restart policy, a template gets no pod-only defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,12 +19,12 @@ use apimachinery::names::qualified_name_problem;
 use apimachinery::quantity::nanos;
 
 pub(super) use self::placement::toleration;
-pub(in super::super) use self::resources::{aggregated_requests, of_whole_pods};
+pub(crate) use self::resources::{aggregated_requests, of_whole_pods};
 pub(super) use self::resources::{amount, overhead, resource_name};
 pub(super) use self::update::update;
 pub(super) use self::volumes::claim;
 use super::field::{Causes, Field, LABEL, NOT_NEGATIVE, QUALIFIED_NAME, Rule, SUBDOMAIN, check, labels};
-use crate::registry::defaults::child;
+use apimachinery::tree::child;
 
 pub(super) fn prepare_create(pod: &mut Value) {
     let class = quality(&pod["spec"]);

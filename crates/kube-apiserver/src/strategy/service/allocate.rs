@@ -14,7 +14,7 @@ use super::{
     families, has_address, has_health_check, has_node_ports, is_headless, is_load_balancer, refuse, text, texts,
 };
 use crate::ApiServer;
-use crate::registry::defaults::each;
+use apimachinery::tree::each;
 
 /// The low part of a range is for those who ask for a certain address, or port: a sixteenth of it, within bounds.
 fn reserved(size: u128, least: u128, most: u128) -> u128 {

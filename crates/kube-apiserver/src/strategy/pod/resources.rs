@@ -209,12 +209,12 @@ pub(super) fn pod(spec: &Field<'_>, causes: &mut Causes) {
 }
 
 /// Whether a pod as a whole can ask for a resource.
-pub(in crate::registry) fn of_whole_pods(name: &str) -> bool {
+pub(crate) fn of_whole_pods(name: &str) -> bool {
     OF_PODS.contains(&name) || name.starts_with(HUGE_PAGES)
 }
 
 /// [`requests`] as quantities, binary where the containers say them so.
-pub(in crate::registry) fn aggregated_requests(spec: &Value) -> Vec<(String, String)> {
+pub(crate) fn aggregated_requests(spec: &Value) -> Vec<(String, String)> {
     let spec = Field::new("spec", spec);
     let binary = |name: &str| {
         let mut containers = spec.each("containers").chain(spec.each("initContainers"));

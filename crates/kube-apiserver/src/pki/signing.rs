@@ -2,7 +2,7 @@
 
 use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
-use super::pki::{Pki, PkiError};
+use super::{Pki, PkiError};
 
 /// A year, unless less was asked for.
 const LONGEST: i64 = 365 * 24 * 3600;

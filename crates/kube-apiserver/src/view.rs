@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
-use apimachinery::pointer::text;
 use serde_json::Value;
+
+use apimachinery::pointer::text;
+use kube_store::Store;
 
 /// Read access to stored objects, whatever their version.
 pub trait View: Send + Sync + 'static {
@@ -20,6 +22,28 @@ pub trait View: Send + Sync + 'static {
     }
     /// A number that changes whenever an object of the resource does; snapshots are rebuilt by it.
     fn revision(&self, group: &str, resource: &str) -> u64;
+}
+
+impl View for Store {
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.tree(&storage_key(group, resource), namespace, name)
+    }
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        let snapshot = Self::list(self, &storage_key(group, resource), namespace);
+        self.trees(&snapshot)
+    }
+    fn count(&self, group: &str, resource: &str, namespace: &str) -> usize {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        Self::list(self, &storage_key(group, resource), namespace).objects.len()
+    }
+    fn revision(&self, group: &str, resource: &str) -> u64 {
+        self.changed_at(&storage_key(group, resource))
+    }
+}
+
+fn storage_key(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
 
 /// A view over a list of documents, for tests and for tools that evaluate policies off-line.

@@ -3,7 +3,7 @@
 use rcgen::{CertificateSigningRequestParams, DnType, DnValue, SanType};
 
 /// A request whose signature proves that whoever made it has the key.
-pub(super) struct Request {
+pub(crate) struct Request {
     params: CertificateSigningRequestParams,
 }
 
@@ -19,11 +19,11 @@ fn plain(value: &DnValue) -> String {
 
 impl Request {
     /// Reads a request in PEM; None when it is none, or not signed by its own key.
-    pub(super) fn parse(pem: &str) -> Option<Self> {
+    pub(crate) fn parse(pem: &str) -> Option<Self> {
         CertificateSigningRequestParams::from_pem(pem).ok().map(|params| Self { params })
     }
 
-    pub(super) fn into_params(self) -> CertificateSigningRequestParams {
+    pub(crate) fn into_params(self) -> CertificateSigningRequestParams {
         self.params
     }
 
@@ -33,17 +33,17 @@ impl Request {
     }
 
     /// The user it is for.
-    pub(super) fn common_name(&self) -> String {
+    pub(crate) fn common_name(&self) -> String {
         self.named(&DnType::CommonName).into_iter().next().unwrap_or_default()
     }
 
     /// The user's groups.
-    pub(super) fn organizations(&self) -> Vec<String> {
+    pub(crate) fn organizations(&self) -> Vec<String> {
         self.named(&DnType::OrganizationName)
     }
 
     /// Names and addresses of a server.
-    pub(super) fn hosts(&self) -> Vec<String> {
+    pub(crate) fn hosts(&self) -> Vec<String> {
         let host = |name: &SanType| match name {
             SanType::DnsName(name) => Some(name.as_str().to_owned()),
             SanType::IpAddress(address) => Some(address.to_string()),
@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// Whether it is also for something that is no host.
-    pub(super) fn has_other_names(&self) -> bool {
+    pub(crate) fn has_other_names(&self) -> bool {
         self.params.params.subject_alt_names.len() > self.hosts().len()
     }
 }

@@ -6,6 +6,7 @@ mod classes;
 mod cluster;
 mod cron;
 mod data;
+mod defaults;
 mod disruption;
 mod endpoints;
 mod event;
@@ -13,14 +14,12 @@ mod field;
 mod immutable;
 mod ingress;
 mod job;
-mod label_selector;
 mod limit_range;
 mod network_policy;
 mod pod;
 mod quota;
 mod rbac;
 mod revision;
-pub(crate) mod rules;
 pub(crate) mod service;
 mod storage;
 mod volume;
@@ -29,21 +28,21 @@ mod workload;
 use serde_json::{Map, Value, json};
 
 use apimachinery::error::{ApiError, Cause};
-use apimachinery::schema::validate::cause;
+use apimachinery::tree::{child, set};
 
-use super::Resource;
-use super::defaults::{child, set};
 use crate::ApiServer;
+use crate::registry::Resource;
+use crate::validation::{invalid, label_selector, one_of, required, rules};
 
 /// Sets the defaults of a kind. Idempotent.
-pub(crate) fn defaults(resource: &Resource, object: &mut Value) {
+pub(crate) fn set_defaults(resource: &Resource, object: &mut Value) {
     if resource.crd.is_some() {
         return;
     }
     if resource.plural == "secrets" && resource.group.is_empty() {
         encode_strings(object);
     }
-    super::defaults::apply(resource, object);
+    defaults::apply(resource, object);
     if resource.plural == "nodes" && resource.group.is_empty() {
         cluster::settle_node(child(object, "spec"));
     }
@@ -181,7 +180,7 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
 /// Settles what depends on other objects: the names of definitions.
 pub(crate) fn settle(server: &ApiServer, resource: &Resource, object: &mut Value) {
     if resource.group == "apiextensions.k8s.io" && resource.plural == "customresourcedefinitions" {
-        crate::crd::settle_names(server, object);
+        crate::crd::settle_names(server.store(), object);
     }
 }
 
@@ -318,8 +317,8 @@ pub(crate) fn validate(
         ("autoscaling", _) if changed => autoscaling::validate(object, causes),
         ("" | "events.k8s.io", "events") if old.is_none() => event::validate(resource, object, causes),
         ("admissionregistration.k8s.io", plural) => crate::admission::configuration::validate(plural, object, causes),
-        ("certificates.k8s.io", _) if old.is_none() => crate::certificates::guard::validate(object, causes),
-        ("certificates.k8s.io", _) => crate::certificates::guard::validate_status(object, causes),
+        ("certificates.k8s.io", _) if old.is_none() => crate::admission::certificates::validate(object, causes),
+        ("certificates.k8s.io", _) => crate::admission::certificates::validate_status(object, causes),
         // What is stored in which version, a migration says in the status.
         ("apiextensions.k8s.io", _) if subresource != "status" => crate::crd::check::validate(object, old, causes),
         _ => {}
@@ -338,24 +337,7 @@ pub(crate) fn validate(
     }
 }
 
-pub(super) use pod::{aggregated_requests, of_whole_pods};
-
-pub(super) fn required(field: &str, causes: &mut Vec<Cause>) {
-    causes.push(cause("FieldValueRequired", field, "Required value".into()));
-}
-
-pub(super) fn invalid(field: &str, value: &Value, why: &str, causes: &mut Vec<Cause>) {
-    causes.push(cause("FieldValueInvalid", field, format!("Invalid value: {value}: {why}")));
-}
-
-pub(crate) fn one_of(field: &str, value: &Value, allowed: &[&str], causes: &mut Vec<Cause>) {
-    let Some(text) = value.as_str() else { return };
-    if !allowed.contains(&text) {
-        let listed: Vec<String> = allowed.iter().map(|word| format!("{word:?}")).collect();
-        let message = format!("Unsupported value: {value}: supported values: {}", listed.join(", "));
-        causes.push(cause("FieldValueNotSupported", field, message));
-    }
-}
+pub(crate) use pod::{aggregated_requests, of_whole_pods};
 
 /// Something taken for an object that is not stored yet; given back when dropped.
 #[derive(Debug)]

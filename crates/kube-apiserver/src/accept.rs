@@ -6,13 +6,13 @@ use apimachinery::error::ApiError;
 
 /// Version of `meta.k8s.io` in which Tables and metadata are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Meta {
+pub(crate) enum Meta {
     V1,
     V1Beta1,
 }
 
 impl Meta {
-    pub(super) fn api_version(self) -> &'static str {
+    pub(crate) fn api_version(self) -> &'static str {
         match self {
             Self::V1 => "meta.k8s.io/v1",
             Self::V1Beta1 => "meta.k8s.io/v1beta1",
@@ -22,7 +22,7 @@ impl Meta {
 
 /// Shape of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     #[default]
     Object,
     Table(Meta),
@@ -33,14 +33,14 @@ pub(super) enum Shape {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Accept {
-    pub(super) shape: Shape,
-    pub(super) yaml: bool,
+pub(crate) struct Accept {
+    pub(crate) shape: Shape,
+    pub(crate) yaml: bool,
 }
 
 impl Accept {
     /// Picks the acceptable media range that the client prefers; none at all is a 406.
-    pub(super) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
+    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
         let header = headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if header.trim().is_empty() {
             return Ok(Self::default());
@@ -55,7 +55,7 @@ impl Accept {
 }
 
 /// 406.
-pub(super) fn not_acceptable(message: impl Into<String>) -> ApiError {
+pub(crate) fn not_acceptable(message: impl Into<String>) -> ApiError {
     ApiError::new(406, "NotAcceptable", message)
 }
 

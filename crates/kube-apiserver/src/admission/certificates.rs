@@ -6,9 +6,9 @@ use apimachinery::error::{ApiError, Cause};
 use apimachinery::pointer::{strings, text};
 use apimachinery::request::RequestInfo;
 
-use super::request::Request;
-use crate::admission::{Attributes, Operation};
+use super::{Attributes, Operation};
 use crate::authz::Authorizer;
+use crate::csr::Request;
 
 const GROUP: &str = "certificates.k8s.io";
 

@@ -5,8 +5,8 @@ use http::StatusCode;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 
-use super::Delegation;
-use super::dial::DialError;
+use crate::aggregation::Delegation;
+use crate::dial::DialError;
 use crate::registry::Aggregated;
 
 /// What `target` answers to a GET of `path`, up to `largest` bytes. It may take for ever; that is for the caller to bound.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use apimachinery::error::ApiError;
 use kube_store::{Key, WriteError};
 
-use super::strategy;
 use crate::ApiServer;
+use crate::strategy;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -101,9 +101,9 @@ pub(crate) async fn ensure(
     if server.store().get(&resource.storage_key(), namespace, &name).is_some() {
         return Ok(());
     }
-    crate::rest::stamp_new(resource, &mut object, namespace);
+    crate::stamp::stamp_new(resource, &mut object, namespace);
     apimachinery::schema::defaults::apply(&resource.schema, &mut object);
-    strategy::defaults(resource, &mut object);
+    strategy::set_defaults(resource, &mut object);
     strategy::prepare_create(resource, &mut object);
     strategy::settle(server, resource, &mut object);
     let reservation = strategy::allocate(server, resource, None, &mut object).await?;

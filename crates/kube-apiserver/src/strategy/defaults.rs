@@ -4,51 +4,17 @@
 
 mod pod;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use apimachinery::tree::{child, each, set, set_missing};
 
 use super::Resource;
-
-/// Sets `key` unless it has a value; an empty string is none.
-pub(crate) fn set(object: &mut Value, key: &str, value: impl Into<Value>) {
-    let unset = match object.get(key) {
-        None | Some(Value::Null) => true,
-        Some(Value::String(text)) => text.is_empty(),
-        Some(_) => false,
-    };
-    if unset && object.is_object() {
-        object[key] = value.into();
-    }
-}
-
-/// The same where an empty string is a value, though a wrong one.
-pub(super) fn set_missing(object: &mut Value, key: &str, value: impl Into<Value>) {
-    if object.get(key).is_none_or(Value::is_null) && object.is_object() {
-        object[key] = value.into();
-    }
-}
 
 /// Takes away fields that say nothing here.
 fn drop_fields(object: &mut Value, fields: &[&str]) {
     if let Some(map) = object.as_object_mut() {
         map.retain(|field, _| !fields.contains(&field.as_str()));
     }
-}
-
-/// A child object, made if missing.
-pub(crate) fn child<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
-    if !object.is_object() {
-        *object = Value::Object(Map::new());
-    }
-    let child = &mut object[key];
-    if !child.is_object() {
-        *child = Value::Object(Map::new());
-    }
-    child
-}
-
-/// The items of a list field, none when it is missing.
-pub(super) fn each<'a>(object: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
-    object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 /// Sets the defaults of a kind.

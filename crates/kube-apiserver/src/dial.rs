@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use apimachinery::pointer::{items, text};
 
-use crate::authz::view::View;
+use crate::view::View;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// For a connection, while there are other endpoints to try.

@@ -11,7 +11,7 @@ use apimachinery::names::{label_problem, qualified_name_problem, subdomain_probl
 pub(super) use self::status::status;
 use super::field::{Causes, Field, NOT_NEGATIVE, Rule, check};
 use super::{pod, workload};
-use crate::registry::defaults::child;
+use apimachinery::tree::child;
 
 const UID: &str = "batch.kubernetes.io/controller-uid";
 const UID_KEYS: [&str; 2] = [UID, "controller-uid"];
