@@ -12,7 +12,7 @@ mod unchecked;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 pub use changing::{Changing, Configuration};
-pub use follow::{Asked, follow, follow_optional};
+pub use follow::{Asked, follow, follow_optional, obey};
 pub use policy::Policy;
 pub use unchecked::unchecked_client;
 

@@ -24,6 +24,7 @@ mod network;
 mod node;
 mod pace;
 mod server;
+mod settings;
 mod storage;
 mod vmi;
 
@@ -31,14 +32,10 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::kubevirt::tls::asked;
-use api::kubevirt::v1::KubeVirt;
 pub use error::Error;
 use kit::health::{self, Ready, Report};
 use kit::peer::Peers;
-use kit::store::Store;
 use kit::{metrics, shutdown, tls};
-use kube::{Api, runtime::watcher};
 use prometheus_client::registry::Registry;
 use sys::kvm::Verdict;
 use tokio::net::TcpListener;
@@ -134,11 +131,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let listener = listen(args.console_port).await?;
     let consoles = server::router(context.clone());
     let _consoles = kit::spawn("consoles", kit::server::serve_tls(listener, private.clone(), consoles, stop.clone()));
-    let all = Api::<KubeVirt>::all(client.clone());
-    let (seen_by_servers, seen_by_node) = (Store::default(), Store::default());
-    report.obeys(&seen_by_servers);
-    report.obeys(&seen_by_node);
-    let _obeying = tls::follow(all, watcher::Config::default(), seen_by_servers, vec![public, private], asked);
+    report.obeys(context.settings.objects());
+    let _settings = context.settings.start(&client, vec![public, private]);
 
     let listener = listen(args.migration_port).await?;
     let _streams = kit::spawn("streams", migration::target::serve(listener, context.clone(), stop.clone()));
@@ -149,7 +143,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     ready.set(true);
 
     let machine = node::Machine { capabilities, kvm, realtime: node::is_realtime() };
-    node::keep(&client, &args.node_name, &machine, seen_by_node, &context.recorder, &stop).await;
+    node::keep(&client, &args.node_name, &machine, &context.settings, &context.recorder, &stop).await;
     network::forget_now(&context.records, &context.pods);
     Ok(())
 }

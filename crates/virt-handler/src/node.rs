@@ -8,7 +8,6 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
-use api::kubevirt::v1::KubeVirt;
 use api::kubevirt::words::{annotation, label};
 use domain::NodeCapabilities;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
@@ -25,6 +24,8 @@ use tokio::time::Instant;
 
 use labels::Labels;
 pub(crate) use labels::Machine;
+
+use crate::settings::Watched;
 
 /// Half of what virt-controller waits before it gives a node up would do; this leaves room for several lost beats.
 const HEARTBEAT: Duration = Duration::from_secs(60);
@@ -61,35 +62,26 @@ pub(crate) fn is_realtime() -> bool {
     std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").is_ok_and(|text| text.trim() == "-1")
 }
 
-/// Labels the node and beats until `stop`. Labels follow the administrator's word about obsolete processors at once: it is
-/// kept in `kubevirts`.
+/// Labels the node and beats until `stop`. Labels follow the administrator's choice of obsolete processors in
+/// `settings` at once.
 pub(crate) async fn keep(
     client: &Client,
     node: &str,
     machine: &Machine,
-    kubevirts: Store<KubeVirt>,
+    settings: &Watched,
     recorder: &Recorder,
     stop: &CancellationToken,
 ) {
     let api: Api<Node> = Api::all(client.clone());
-    let changed = std::sync::Arc::new(Notify::new());
-    let wake = changed.clone();
-    let _watch = store::watch(
-        Api::<KubeVirt>::all(client.clone()),
-        Watch { trim: |kubevirt| kubevirt.status = None, ..Watch::default() },
-        kubevirts.clone(),
-        move |_| wake.notify_one(),
-    );
-    kubevirts.synced().await;
+    let mut changed = settings.subscribe().await;
     let lost = std::sync::Arc::new(Notify::new());
     let _own = watch_own(api.clone(), node, lost.clone());
     let mut said: Option<Labels> = None;
     let (mut due, mut beaten, mut patience) = (Instant::now(), Instant::now(), TAKEN_BACK);
     loop {
-        let configuration = kubevirts.list().into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
-        let wanted = machine.labels(&configuration.map(|all| all.obsolete_cpu_models).unwrap_or_default());
+        let wanted = machine.labels(&changed.borrow_and_update().obsolete_cpu_models);
         let new = said.as_ref() != Some(&wanted);
-        // Most changes of the KubeVirt object are none of the labels' business, and there may be many nodes.
+        // Most changes of the settings are none of the labels' business, and there may be many nodes.
         if new || Instant::now() >= due {
             if beaten.elapsed() >= HEARTBEAT {
                 patience = TAKEN_BACK;
@@ -113,7 +105,7 @@ pub(crate) async fn keep(
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = changed.notified() => {}
+            Ok(()) = changed.changed() => {}
             () = lost.notified() => {
                 due = due.min(beaten + patience);
                 patience = (patience * 2).min(HEARTBEAT);

@@ -9,6 +9,7 @@
 //! hands the same VMI to the launcher, which has it running. The guest notices nothing.
 
 mod execute;
+mod handover;
 mod memory_dump;
 mod plan;
 mod status;
@@ -35,6 +36,7 @@ use tokio::task::JoinSet;
 use crate::launcher::Pods;
 use crate::migration::{Arrivals, Road};
 use crate::network;
+use crate::settings::Watched;
 
 pub(crate) use execute::{Guest, connect, current, difference, plug, prepare_disks, wanted};
 
@@ -58,6 +60,8 @@ pub(crate) struct Inner {
     pub no_kvm: Option<String>,
     /// The model of this node's processors as libvirt names it; none when it could not tell.
     pub host_model: Option<String>,
+    /// What the administrator chose.
+    pub settings: Watched,
     /// VMIs of this node.
     pub vmis: Store<VirtualMachineInstance>,
     /// VMIs that are to come here from other nodes.
@@ -97,6 +101,7 @@ impl Inner {
             records,
             no_kvm,
             host_model,
+            settings: Watched::default(),
             vmis: Store::default(),
             arriving: Store::default(),
             arrivals: Arrivals::default(),

@@ -45,7 +45,8 @@ where
     served::watch(client, &ApiResource::erase::<K>(&()), api, how, copy, obey(servers, asked))
 }
 
-fn obey<K>(servers: Vec<Arc<Changing>>, asked: Asked<K>) -> impl FnMut(Change<'_, K>) + Send + 'static
+/// For a watch that others read, too: has `servers` offer what the object of the change asks for.
+pub fn obey<K>(servers: Vec<Arc<Changing>>, asked: Asked<K>) -> impl FnMut(Change<'_, K>) + Send + 'static
 where
     K: 'static,
 {

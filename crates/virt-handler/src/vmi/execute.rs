@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceStatus};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus};
 use api::kubevirt::words::{annotation, phase};
 use domain::{Environment, FailedDisk, GuestFacts, MigrationProgress};
 use jiff::{SignedDuration, Timestamp};
@@ -11,13 +11,14 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kit::queue::Next;
 use kit::store::Key;
 use kit::{Chain, Task, clock};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
 use rpc::launcher::{DomainState, Empty, SyncRequest};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::Context;
+use super::handover;
 use super::memory_dump;
 use super::plan::{self, Known, Step};
 use super::status::{self, Observed};
@@ -28,7 +29,8 @@ use crate::launcher::{self, CALL, Launcher, answer, timed};
 use crate::migration::{self, Moving};
 use crate::network::{self, Plugged};
 use crate::pace::Pace;
-use crate::storage::{self, Purpose, Tolerance};
+use crate::settings::Settings;
+use crate::storage::{self, Purpose};
 
 /// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
 /// outlives the process, and a pod that is just starting has none yet.
@@ -68,7 +70,8 @@ struct Held {
     spent: String,
     watching: Option<Task<()>>,
     plugged: Option<Arc<Plugged>>,
-    synced: Option<i64>,
+    /// What the launcher accepted of the VMI, see [`handover`].
+    handed_over: Option<Vec<u8>>,
     shutdown_sent: bool,
     refused: u32,
     gone: bool,
@@ -192,10 +195,16 @@ impl Guest {
         Known {
             connected: held.launcher.is_some(),
             plugged: held.plugged.is_some(),
-            synced: held.synced,
+            handed_over: held.handed_over.is_some(),
             shutdown_sent: held.shutdown_sent,
             domain: held.state.as_ref().is_some_and(|s| runs(&s.status)),
         }
+    }
+
+    /// What is known, the VMI being as it is now.
+    fn known_of(&self, vmi: &VirtualMachineInstance) -> Known {
+        let same = self.held().handed_over.as_ref().is_some_and(|known| *known == handover::acted_on(vmi));
+        Known { handed_over: same, ..self.known() }
     }
 
     pub(super) fn observed(&self) -> Observed {
@@ -241,7 +250,7 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
     if arrives {
         return migration::target::reconcile(context, key, &vmi, &guest).await;
     }
-    let plan = plan::plan(&vmi, guest.known(), clock::now());
+    let plan = plan::plan(&vmi, guest.known_of(&vmi), clock::now());
     let mut retry = false;
     for step in &plan.steps {
         if let Err(error) = execute(context, key, &vmi, &guest, *step).await {
@@ -402,7 +411,7 @@ pub(crate) async fn connect(
     };
     held.launcher = Some(launcher);
     held.watching = Some(watching);
-    held.synced = None;
+    held.handed_over = None;
     held.refused = 0;
     held.gone = false;
     held.gone_since = None;
@@ -427,7 +436,7 @@ async fn change_disks(context: &Context, vmi: &VirtualMachineInstance, guest: &G
     let launcher = current(guest, vmi)?;
     let mut outcome = Ok(plan.waits);
     if !plan.lend.is_empty() {
-        let purpose = Purpose::Start(Tolerance::of(&configuration(context).await?));
+        let purpose = Purpose::Start(context.settings.current()?.tolerance);
         for attached in &plan.lend {
             match hotplug::lend(&context.pods, &context.recorder, vmi, launcher.clone(), attached, purpose).await {
                 Ok(()) => guest.was_lent(&attached.volume),
@@ -453,20 +462,11 @@ async fn change_disks(context: &Context, vmi: &VirtualMachineInstance, guest: &G
     outcome.and(memory_dump::begin(vmi, launcher, &guest.observed().dump()).await.map(|()| plan.waits))
 }
 
-/// What the administrator chose.
-async fn configuration(context: &Context) -> Result<KubeVirtConfiguration, Error> {
-    let kubevirts: Api<KubeVirt> = Api::all(context.client.clone());
-    let found = kubevirts.list(&ListParams::default().limit(1)).await;
-    let read = |source| Error::Read { what: "the KubeVirt object", source };
-    let configuration = found.map_err(read)?.items.into_iter().next().and_then(|kubevirt| kubevirt.spec.configuration);
-    Ok(configuration.map(|configuration| *configuration).unwrap_or_default())
-}
-
 async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) -> Result<(), Error> {
     let mut client = current(guest, vmi)?.client;
-    let configuration = configuration(context).await?;
+    let settings = context.settings.current()?;
     if !guest.known().domain {
-        let purpose = Purpose::Start(Tolerance::of(&configuration));
+        let purpose = Purpose::Start(settings.tolerance);
         prepare_disks(context, vmi, current(guest, vmi)?, purpose).await?;
     }
     let environment = {
@@ -474,7 +474,7 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
         Environment {
             emulation: held.emulation.is_some(),
             interfaces: held.plugged.as_ref().map(|p| p.interfaces.clone()).unwrap_or_default(),
-            ..chosen(vmi, &configuration)
+            ..chosen(vmi, &settings)
         }
     };
     let encode = |value: serde_json::Result<String>| value.map_err(|e| tonic::Status::internal(e.to_string()));
@@ -484,7 +484,7 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
     };
     answer(SYNC, client.sync(timed(request, SYNC))).await?;
     let mut held = guest.held();
-    held.synced = Some(vmi.metadata.generation.unwrap_or(0));
+    held.handed_over = Some(handover::acted_on(vmi));
     held.trouble = None;
     Ok(())
 }
@@ -505,20 +505,12 @@ pub(crate) async fn prepare_disks(
 }
 
 /// What the administrator chose for every guest, as far as this one does not choose itself.
-fn chosen(vmi: &VirtualMachineInstance, configuration: &KubeVirtConfiguration) -> Environment {
-    let options = configuration.virtual_machine_options.clone().unwrap_or_default();
-    let smbios = configuration.smbios.clone().unwrap_or_default();
+fn chosen(vmi: &VirtualMachineInstance, settings: &Settings) -> Environment {
     let kept = vmi.annotations().get(annotation::FREE_PAGE_REPORTING_DISABLED).is_some_and(|value| value == "true");
     Environment {
-        free_page_reporting: options.disable_free_page_reporting.is_none() && !kept,
-        log_serial_console: options.disable_serial_console_log.is_none(),
-        smbios: domain::Smbios {
-            manufacturer: smbios.manufacturer.unwrap_or_default(),
-            product: smbios.product.unwrap_or_default(),
-            version: smbios.version.unwrap_or_default(),
-            sku: smbios.sku.unwrap_or_default(),
-            family: smbios.family.unwrap_or_default(),
-        },
+        free_page_reporting: settings.free_page_reporting && !kept,
+        log_serial_console: settings.serial_console_log,
+        smbios: settings.smbios.clone(),
         ..Default::default()
     }
 }
@@ -699,6 +691,7 @@ fn reference(vmi: &VirtualMachineInstance) -> ObjectReference {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::kubevirt::v1::KubeVirtConfiguration;
 
     #[test]
     fn the_administrator_chooses_for_every_guest() {
@@ -708,12 +701,12 @@ mod tests {
             "smbios": {"manufacturer": "Acme", "product": "Cloud"},
             "virtualMachineOptions": {"disableSerialConsoleLog": {}},
         });
-        let configuration = serde_json::from_value(configuration).unwrap();
+        let configuration = Settings::of(&serde_json::from_value(configuration).unwrap());
         let found = chosen(&vmi(json!({})), &configuration);
         assert_eq!((found.smbios.manufacturer.as_str(), found.smbios.product.as_str()), ("Acme", "Cloud"));
         assert_eq!((found.free_page_reporting, found.log_serial_console), (true, false));
         let kept = vmi(json!({"kubevirt.io/free-page-reporting-disabled": "true"}));
-        let found = chosen(&kept, &KubeVirtConfiguration::default());
+        let found = chosen(&kept, &Settings::of(&KubeVirtConfiguration::default()));
         assert_eq!((found.free_page_reporting, found.log_serial_console), (false, true));
     }
 

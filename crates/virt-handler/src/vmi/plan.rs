@@ -36,8 +36,8 @@ pub(crate) struct Known {
     pub connected: bool,
     /// The interfaces exist.
     pub plugged: bool,
-    /// Generation of the VMI that the launcher accepted.
-    pub synced: Option<i64>,
+    /// The launcher has accepted the VMI, and nothing that it acts on has changed since.
+    pub handed_over: bool,
     /// The power button was pressed.
     pub shutdown_sent: bool,
     /// The domain exists and has not ended.
@@ -90,7 +90,7 @@ pub(crate) fn plan(vmi: &VirtualMachineInstance, known: Known, now: Timestamp) -
     if !known.plugged {
         plan.steps.push(Step::Plug);
     }
-    if !known.connected || known.synced != Some(vmi.metadata.generation.unwrap_or(0)) {
+    if !known.connected || !known.handed_over {
         plan.steps.push(Step::Sync);
     }
     plan
@@ -124,12 +124,12 @@ mod tests {
     fn plans() {
         let fresh = Known::default();
         let connected = Known { connected: true, ..fresh };
-        let running = Known { connected: true, plugged: true, synced: Some(3), domain: true, ..fresh };
+        let running = Known { connected: true, plugged: true, handed_over: true, domain: true, ..fresh };
         let alive = vmi(None, None);
         check(&alive, fresh, &[Step::Connect, Step::Plug, Step::Sync], None);
-        check(&alive, Known { plugged: true, synced: Some(3), ..fresh }, &[Step::Connect, Step::Sync], None);
+        check(&alive, Known { plugged: true, handed_over: true, ..fresh }, &[Step::Connect, Step::Sync], None);
         check(&alive, running, &[], None);
-        check(&alive, Known { synced: Some(2), ..running }, &[Step::Sync], None);
+        check(&alive, Known { handed_over: false, ..running }, &[Step::Sync], None);
         check(&vmi(Some(5), None), running, &[Step::Shutdown], Some(26));
         check(&vmi(Some(5), None), Known { shutdown_sent: true, ..running }, &[], Some(26));
         check(&vmi(Some(31), None), running, &[Step::Kill], Some(2));

@@ -125,7 +125,7 @@ impl Cluster {
                 vmi.clone()
             }
             (&Method::GET, _) => {
-                json!({ "apiVersion": "kubevirt.io/v1", "kind": "KubeVirtList", "metadata": {}, "items": [] })
+                json!({ "apiVersion": "kubevirt.io/v1", "kind": "KubeVirtList", "metadata": { "resourceVersion": "1" }, "items": [] })
             }
             _ => serde_json::from_slice(&sent).unwrap(),
         };
@@ -194,7 +194,9 @@ impl Scene {
         };
         let records = dir.join("records");
         let inner = Inner::new("node1".into(), Pods::played(dir.clone()), records, None, None, road);
-        Self { dir, cluster, context: Context(Arc::new(inner)), held: Vec::new() }
+        let context = Context(Arc::new(inner));
+        let held = context.settings.start(&context.client, Vec::new());
+        Self { dir, cluster, context, held: vec![Box::new(held)] }
     }
 
     /// A VMI that was scheduled here, with its launcher.

@@ -215,6 +215,50 @@ async fn a_changed_vmi_is_handed_over_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_status_write_hands_nothing_over() {
+    let node = TestNode::start("status").await;
+    let launcher = node.guest("vm", 1).await;
+    launcher.tell(running());
+    node.until("vm", |vmi| vmi["status"]["phase"] == "Running").await;
+    pass(Duration::from_secs(2)).await;
+    let generation = async || node.vmi("vm").await["metadata"]["generation"].as_i64().unwrap();
+    let (before, first) = (launcher.calls("sync").len(), generation().await);
+    assert_eq!(before, 1);
+
+    // virt-handler's own, of what the launcher tells, and somebody else's.
+    launcher.tell(state("Paused", "PausedUser"));
+    node.until_condition("vm", "Paused", true).await;
+    launcher.tell(running());
+    node.until_condition("vm", "Paused", false).await;
+    node.patch("vm", json!({ "status": { "launcherContainerImageVersion": "new" } })).await;
+    node.patch("vm", json!({ "metadata": { "annotations": { "kubevirt.io/other": "new" } } })).await;
+    pass(Duration::from_secs(5)).await;
+    assert!(generation().await > first, "a write of the status raises the generation");
+    assert_eq!(launcher.calls("sync").len(), before);
+
+    // What the launcher acts on is in the status, too.
+    node.patch("vm", json!({ "status": { "changedBlockTracking": { "state": "Initializing" } } })).await;
+    until("the tracking of changes is handed over", || launcher.calls("sync").len() > before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kubevirt_object_is_listed_once_for_all_hand_overs() {
+    let node = TestNode::start("settings").await;
+    let launchers = [node.guest("one", 1).await, node.guest("two", 2).await];
+    for (name, launcher) in ["one", "two"].into_iter().zip(&launchers) {
+        launcher.tell(running());
+        node.until(name, |vmi| vmi["status"]["phase"] == "Running").await;
+        node.patch(name, json!({ "spec": { "terminationGracePeriodSeconds": 5 } })).await;
+        until("the VMI is handed over again", || launcher.calls("sync").len() > 1).await;
+    }
+    let requests = node.requests();
+    let of_kubevirts = |request: &&String| request.contains("/kubevirts?");
+    let lists: Vec<_> =
+        requests.iter().filter(of_kubevirts).filter(|request| !request.contains("watch=true")).collect();
+    assert_eq!(lists.len(), 1, "{requests:#?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_is_to_leave_is_asked_for_until_the_guest_lets_go() {
     let node = TestNode::start("unplug").await;
     let launcher = node.guest("vm", 1).await;

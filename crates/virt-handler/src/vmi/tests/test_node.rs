@@ -9,14 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
+use axum::http::Request;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::Task;
 use kit::peer::Peers;
 use kit::shutdown::CancellationToken;
 use kit::tls;
-use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::client::Body;
+use kube::{Api, Client};
 use kube_apiserver::ApiServer;
 use serde_json::{Value, json};
 use sys::peer::Process;
@@ -37,6 +39,7 @@ pub(super) struct TestNode {
     pub(super) vmis: Api<VirtualMachineInstance>,
     pub(super) context: Context,
     events: Api<Event>,
+    requests: Arc<Mutex<Vec<String>>>,
     dir: PathBuf,
     processes: Arc<Mutex<BTreeMap<String, u32>>>,
     _tasks: Vec<Task<()>>,
@@ -61,12 +64,13 @@ impl TestNode {
         }
         let dir = std::env::temp_dir().join(format!("node-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
+        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
         let road = Road {
             peers: Peers::new("virt-handler", tls::Material::new(), tls::Trust::new()),
             address: "192.0.2.1".into(),
             port: 8187,
             namespace: "kubevirt".into(),
-            client: client.clone(),
+            client: recording(client.clone(), requests.clone()),
         };
         let processes: Arc<Mutex<BTreeMap<String, u32>>> = Arc::default();
         let known = processes.clone();
@@ -74,16 +78,22 @@ impl TestNode {
         let inner = Inner::new("node1".into(), pods, dir.join("records"), None, None, road);
         let context = Context(Arc::new(inner));
         let mut tasks = start(&context, &CancellationToken::new());
-        tasks.push(awake);
+        tasks.extend([awake, context.settings.start(&context.client, Vec::new())]);
         Self {
             vmis: Api::namespaced(client.clone(), NAMESPACE),
             context,
             events: Api::namespaced(client, NAMESPACE),
+            requests,
             dir,
             processes,
             _tasks: tasks,
             _server: server,
         }
+    }
+
+    /// What virt-handler has asked of the API server so far: methods and paths.
+    pub(super) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 
     /// A launcher in a pod of its own.
@@ -159,6 +169,16 @@ impl Drop for TestNode {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// A client that writes down what is asked.
+fn recording(client: Client, requests: Arc<Mutex<Vec<String>>>) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        requests.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    Client::new(service, NAMESPACE)
 }
 
 /// What virt-controller hands over.
