@@ -6,6 +6,7 @@
 
 mod authority;
 pub mod certificates;
+mod context;
 mod deploy;
 pub mod install;
 pub mod manifests;
@@ -14,27 +15,31 @@ mod remove;
 pub mod status;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use api::cdi::v1beta1::CDI;
-pub use deploy::Context;
+pub use context::Context;
 pub(crate) use deploy::refused;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kit::apply::Applied;
 use kit::health::{self, Ready};
+use kit::operator::Requests;
 use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Task, certs, drift, events, lease, served, server, tls};
+use kit::{Task, certs, events, operator, served, server, tls};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use serde_json::{Value, json};
 
+use self::manifests::monitoring;
 use crate::{Error, security};
 
+/// The finalizer that holds the CDI object until everything is taken away.
+const FINALIZER: &str = "operator.cdi.kubevirt.io";
 /// Field manager of everything this operator applies, and its name in `app.kubernetes.io/managed-by`.
 pub const MANAGER: &str = "cdi-operator";
 
@@ -96,12 +101,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
     let remedy = "apply all of cdi-operator.yaml, which begins with it";
     let _defined = served::required(&client, &ApiResource::erase::<CDI>(&()), ready, remedy);
-    // Renewals do not wait behind whatever else is asked of the API server.
-    let apart = kit::client::connect("cdi-operator").await.map_err(Error::setup("reach the API server"))?;
-    let leader = lease::acquire(apart, &args.namespace, "cdi-operator-leader-election-helper", &args.identity, &stop);
-    let Ok(leader) = leader.await else { return Ok(()) };
-    let _running = operator.start(&stop);
-    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+    let lease = (args.namespace.as_str(), "cdi-operator-leader-election-helper");
+    let led = operator::lead(MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
+    if led.map_err(Error::setup("reach the API server"))? { Ok(()) } else { Err(Error::Deposed) }
 }
 
 /// The operator before it leads: its stores are filled, nothing is written.
@@ -115,15 +117,16 @@ pub struct Operator {
 impl Operator {
     /// Starts the watches.
     pub fn new(client: Client, release: Release, events: events::Recorder) -> Self {
+        let cdis = Store::default();
         let context = Arc::new(Context {
+            requests: Requests::new(&client, &cdis, FINALIZER, operator::Status::Object),
             client,
             release,
             events,
-            cdis: Store::default(),
+            cdis,
             deployments: Store::default(),
             priorities: Store::default(),
             applied: Applied::by(MANAGER),
-            schemas: AtomicBool::new(false),
         });
         let queue = Queue::default();
         let watches = watches(&context, &queue);
@@ -154,39 +157,6 @@ pub struct Running {
     _task: Task<()>,
 }
 
-/// What this operator applies and others may change.
-const OWNED: [drift::Kind; 15] = [
-    own("", "v1", "ServiceAccount"),
-    own("", "v1", "Service"),
-    own("", "v1", "Secret"),
-    own("", "v1", "ConfigMap"),
-    own("rbac.authorization.k8s.io", "v1", "Role"),
-    own("rbac.authorization.k8s.io", "v1", "RoleBinding"),
-    own("apps", "v1", "Deployment"),
-    own("networking.k8s.io", "v1", "NetworkPolicy"),
-    MONITORS[0],
-    MONITORS[1],
-    anywhere("rbac.authorization.k8s.io", "v1", "ClusterRole"),
-    anywhere("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
-    anywhere("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
-    anywhere("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration"),
-    anywhere("apiregistration.k8s.io", "v1", "APIService"),
-];
-
-/// Of Prometheus' operator, which a cluster may lack.
-const MONITORS: [drift::Kind; 2] = [
-    drift::Kind { optional: true, ..own("monitoring.coreos.com", "v1", "ServiceMonitor") },
-    drift::Kind { optional: true, ..own("monitoring.coreos.com", "v1", "PrometheusRule") },
-];
-
-const fn own(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
-    drift::Kind { group, version, kind, namespaced: true, optional: false }
-}
-
-const fn anywhere(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
-    drift::Kind { group, version, kind, namespaced: false, optional: false }
-}
-
 fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     let client = &context.client;
     let namespace = &context.release.namespace;
@@ -211,7 +181,7 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
         move |_| again(),
     );
     let again = wake.clone();
-    let config = watcher::Config::default().fields(&format!("metadata.name={}", deploy::PRIORITY));
+    let config = watcher::Config::default().fields(&format!("metadata.name={}", context::PRIORITY));
     let priorities = store::watch(
         Api::<PriorityClass>::all(client.clone()),
         Watch { config, ..Watch::default() },
@@ -219,19 +189,23 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
         move |_| again(),
     );
     let mut known = Vec::new();
-    for kind in MONITORS {
-        let (again, kind) = (wake.clone(), GroupVersionKind::gvk(kind.group, kind.version, kind.kind));
+    for kind in monitoring::KINDS {
+        let (group, version) = monitoring::VERSION.split_once('/').unwrap_or_default();
+        let (again, kind) = (wake.clone(), GroupVersionKind::gvk(group, version, kind));
         known.push(served::follow(client, &ApiResource::from_gvk(&kind), move |_| again()));
     }
-    let applied = context.applied.clone();
-    let mut tasks = drift::watch(client, &OWNED, namespace, &selector, move |address, now| {
-        if applied.touched(address, now) {
-            wake();
-        }
-    });
+    let mut tasks = operator::repair(client, &every_kind(namespace), &selector, &context.applied, wake);
     tasks.extend([cdis, deployments, priorities]);
     tasks.extend(known);
     tasks
+}
+
+/// An object at least of every kind that is ever applied in `namespace`, for what watches them.
+fn every_kind(namespace: &str) -> Vec<Value> {
+    let mut all = manifests::every(namespace);
+    let metadata = json!({ "name": certificates::APISERVER_BUNDLE, "namespace": namespace });
+    all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
+    all
 }
 
 fn trim_deployment(deployment: &mut Deployment) {

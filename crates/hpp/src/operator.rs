@@ -5,7 +5,6 @@
 //! HostPathProvisioner -> pools (check) -> manifests (render) -> server-side apply -> readiness -> status
 //! ```
 
-mod beside;
 mod claims;
 mod constraints;
 pub mod install;
@@ -14,6 +13,8 @@ mod monitoring;
 pub mod object;
 mod pools;
 mod registered;
+mod settings;
+mod sidecar;
 mod status;
 
 use std::fmt::Debug;
@@ -26,11 +27,11 @@ use k8s_openapi::api::storage::v1::CSINode;
 use kit::apply::{self, Applied};
 use kit::events::Recorder;
 use kit::health::Ready;
+use kit::operator::Requests;
 use kit::queue::{Next, Queue};
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Chain, Task, lease, served};
-use kube::api::{Patch, PatchParams};
+use kit::{Chain, Task, operator, served};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
@@ -39,11 +40,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-pub use self::beside::Controllers;
-use self::manifests::Settings;
 pub(crate) use self::monitoring::ON_ROOT;
 use self::object::{HostPathProvisioner, PathConfig, Spec, StoragePool};
 use self::pools::Refusal;
+pub use self::settings::Controllers;
+use self::settings::{DRIVER, LEGACY, Settings};
 use crate::{Error, metrics};
 
 const MANAGER: &str = "hostpath-provisioner-operator";
@@ -54,7 +55,7 @@ const OPTIONAL: [(&str, &str, &str); 4] = [
     ("security.openshift.io", "SecurityContextConstraints", "securitycontextconstraints"),
     ("snapshot.storage.k8s.io", "VolumeSnapshotClass", "volumesnapshotclasses"),
 ];
-/// The index word of nodes whose kubelet knows the driver.
+/// The index key of nodes whose kubelet knows the driver.
 const REGISTERED: &str = "registered";
 /// Keeps the object until what was deployed for it is gone.
 const FINALIZER: &str = "finalizer.delete.hostpath-provisioner";
@@ -104,12 +105,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
             Some(metrics::serve(MANAGER, port, fact.registry(), ready, &stop).await?)
         }
     };
-    // Renewals do not wait behind whatever else is asked of the API server.
-    let apart = kit::client::connect(MANAGER).await.map_err(|error| Error::Cluster(Box::new(error)))?;
-    let leader = lease::acquire(apart, &args.namespace, MANAGER, &args.identity, &stop).await;
-    let Ok(leader) = leader else { return Ok(()) };
-    let _running = Operator::start(client, &args.namespace, args.image, args.controllers, &stop);
-    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+    let lease = (args.namespace.as_str(), MANAGER);
+    let start = || Operator::start(client, &args.namespace, args.image, args.controllers, &stop);
+    let led = operator::lead(MANAGER, lease, &args.identity, &stop, start).await;
+    if led.map_err(|error| Error::Cluster(Box::new(error)))? { Ok(()) } else { Err(Error::Deposed) }
 }
 
 /// The operator at work; dropping it stops it.
@@ -120,6 +119,8 @@ pub struct Operator {
 struct Context {
     client: Client,
     settings: Settings,
+    /// The object that counts.
+    requests: Requests<HostPathProvisioner>,
     objects: Store<HostPathProvisioner>,
     drivers: Store<DaemonSet>,
     /// The driver's pods, for the nodes they are on.
@@ -141,10 +142,12 @@ impl Operator {
         controllers: Controllers,
         stop: &CancellationToken,
     ) -> Self {
+        let objects = Store::default();
         let context = Arc::new(Context {
+            requests: Requests::new(&client, &objects, FINALIZER, operator::Status::Object),
             client: client.clone(),
             settings: Settings { namespace: namespace.to_owned(), image, controllers, ..Settings::default() },
-            objects: Store::default(),
+            objects,
             drivers: Store::default(),
             pods: Store::default(),
             nodes: Store::default(),
@@ -154,9 +157,10 @@ impl Operator {
             recorder: Recorder::new(client.clone(), MANAGER, ""),
         });
         let queue: Queue<Key> = Queue::default();
-        let wake = queue.clone();
         let objects = Api::<HostPathProvisioner>::all(client.clone());
-        let all = context.objects.clone();
+        let all = (queue.clone(), context.objects.clone());
+        let wake = move || all.0.add_all(all.1.keys());
+        let (others, own) = (wake.clone(), queue.clone());
         let resource = ApiResource::erase::<HostPathProvisioner>(&());
         let mut tasks = vec![served::watch(
             &client,
@@ -165,34 +169,35 @@ impl Operator {
             Watch::default(),
             context.objects.clone(),
             move |change| {
-                wake.add(change.key.clone());
+                own.add(change.key.clone());
+                // When the one that counts goes, another may take its place.
                 if change.new.is_none() {
-                    all.keys().into_iter().for_each(|key| wake.add(key));
+                    others();
                 }
             },
         )];
-        let ours = || watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
+        let selector = format!("app.kubernetes.io/managed-by={MANAGER}");
+        let rendered = manifests::every_kind(&context.settings);
+        tasks.extend(operator::repair(&client, &rendered, &selector, &context.applied, wake.clone()));
+        let ours = || watcher::Config::default().labels(&selector);
         let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
         let how = Watch { config: ours(), trim: |set: &mut DaemonSet| set.spec = None, ..Watch::default() };
-        tasks.push(follow(sets, how, context.drivers.clone(), "apps/v1", &queue, &context));
+        tasks.push(follow(sets, how, &context.drivers, &wake));
         let mounters = Api::<Deployment>::namespaced(client.clone(), namespace);
         let how = Watch { config: ours(), trim: |mounter: &mut Deployment| mounter.spec = None, ..Watch::default() };
-        tasks.push(follow(mounters, how, context.mounters.clone(), "apps/v1", &queue, &context));
+        tasks.push(follow(mounters, how, &context.mounters, &wake));
         let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), namespace);
         let how = Watch { config: ours(), ..Watch::default() };
-        tasks.push(follow(claims, how, context.claims.clone(), "v1", &queue, &context));
+        tasks.push(follow(claims, how, &context.claims, &wake));
         let pods = Api::<Pod>::namespaced(client, namespace);
-        let config = watcher::Config::default().labels(&format!("k8s-app={}", manifests::DRIVER));
+        let config = watcher::Config::default().labels(&format!("k8s-app={DRIVER}"));
         let how = Watch { config, trim: trim_pod, ..Watch::default() };
-        tasks.push(follow(pods, how, context.pods.clone(), "v1", &queue, &context));
-        tasks.push(registrations(&queue, &context));
+        tasks.push(follow(pods, how, &context.pods, &wake));
+        tasks.push(registrations(&context, wake.clone()));
         for (group, kind, plural) in OPTIONAL {
             let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
-            let (queue, context) = (queue.clone(), context.clone());
-            tasks.push(served::follow(&context.client.clone(), &resource, move |_| {
-                context.applied.forget();
-                context.objects.keys().into_iter().for_each(|key| queue.add(key));
-            }));
+            let wake = wake.clone();
+            tasks.push(served::follow(&context.client, &resource, move |_| wake()));
         }
         let stopping = stop.clone();
         tasks.push(kit::spawn("operator", async move {
@@ -211,30 +216,17 @@ impl Operator {
     }
 }
 
-/// Watches a kind that is deployed: whatever happens to it, it is looked whether all is as it is to be.
-fn follow<K>(
-    api: Api<K>,
-    how: Watch<K>,
-    store: Store<K>,
-    version: &'static str,
-    queue: &Queue<Key>,
-    context: &Arc<Context>,
-) -> Task<()>
+/// Keeps `store`, and calls `wake` whatever happens to an object in it.
+fn follow<K>(api: Api<K>, how: Watch<K>, store: &Store<K>, wake: &(impl Fn() + Clone + Send + 'static)) -> Task<()>
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
 {
-    let (queue, context) = (queue.clone(), context.clone());
-    store::watch(api, how, store, move |change| {
-        let manifest = json!({"apiVersion": version, "kind": K::kind(&()), "metadata": {
-            "name": change.key.name, "namespace": change.key.namespace}});
-        context.applied.touched(&apply::address(&manifest), change.new.map(kube::Resource::meta));
-        context.objects.keys().into_iter().for_each(|key| queue.add(key));
-    })
+    let wake = wake.clone();
+    store::watch(api, how, store.clone(), move |_| wake())
 }
 
 /// Watches which kubelets know the driver; of the rest that they say nothing is kept, and nothing follows from it.
-fn registrations(queue: &Queue<Key>, context: &Arc<Context>) -> Task<()> {
-    let (queue, objects) = (queue.clone(), context.objects.clone());
+fn registrations(context: &Context, wake: impl Fn() + Send + 'static) -> Task<()> {
     let how = Watch {
         trim: |node: &mut CSINode| node.spec.drivers.retain(|driver| driver.name == crate::csi::NAME),
         index: |node: &CSINode| registered::has_driver(node).then(|| REGISTERED.to_owned()).into_iter().collect(),
@@ -242,7 +234,7 @@ fn registrations(queue: &Queue<Key>, context: &Arc<Context>) -> Task<()> {
     };
     store::watch(Api::all(context.client.clone()), how, context.nodes.clone(), move |change| {
         if change.was != change.is {
-            objects.keys().into_iter().for_each(|key| queue.add(key));
+            wake();
         }
     })
 }
@@ -272,23 +264,16 @@ async fn reconcile(context: Arc<Context>, key: Key) -> Next {
 }
 
 async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next, Error> {
-    if !object.finalizers().iter().any(|name| name == FINALIZER) {
-        let finalizers: Vec<&str> = object.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
-        patch(
-            context,
-            object,
-            &json!({"metadata": {"finalizers": finalizers, "resourceVersion": object.resource_version()}}),
-        )
-        .await?;
-        context.recorder.normal(&object.object_ref(&()), "DeployStarted", "Started Deployment");
-    }
     let shared = object.shared();
     let settings = settings(context).await?;
-    let pools = the_one(context, object)
+    let pools = the_active(context, object)
         .and_then(|()| pools::of(&object.spec))
         .and_then(|pools| pools::check_shared(&pools, &shared).map(|()| pools));
     let mut failure = None;
     if let Ok(pools) = &pools {
+        if context.requests.hold(object).await.map_err(refused)? {
+            context.recorder.normal(&object.object_ref(&()), "DeployStarted", "Started Deployment");
+        }
         let mut manifests = manifests::render(&object.spec, pools, &shared, &settings);
         let mounted = claims::render(&object.spec, pools, &nodes(context), &settings);
         prune(context, pools, &mounted).await?;
@@ -297,8 +282,8 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
         failure = applied.err().map(|error| Chain(&error).to_string());
     }
     let find = |name: &str| context.drivers.get(&Key::new(context.settings.namespace.as_str(), name));
-    let mut workloads = vec![find(manifests::DRIVER)];
-    let legacy = find(manifests::LEGACY);
+    let mut workloads = vec![find(DRIVER)];
+    let legacy = find(LEGACY);
     match (&object.spec.path_config, legacy) {
         (Some(_), legacy) => workloads.push(legacy),
         // It was asked for before.
@@ -322,7 +307,7 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
     };
     let status = status::status(object.status.as_ref(), &seen, now);
     if object.status.as_ref() != Some(&status) {
-        patch(context, object, &json!({ "status": status })).await?;
+        context.requests.write_status(object, &status).await.map_err(refused)?;
         if status.is("Available") && !object.is("Available") {
             context.recorder.normal(&object.object_ref(&()), "ProvisionerHealthy", "Provisioner Healthy");
         }
@@ -342,28 +327,22 @@ fn ignored(spec: &Spec) -> Vec<String> {
 
 /// How things are deployed, given what kinds the cluster knows.
 async fn settings(context: &Context) -> Result<Settings, Error> {
-    let monitored = knows(context, "monitoring.coreos.com/v1", &["ServiceMonitor", "PrometheusRule"]).await?;
-    let constrained = knows(context, "security.openshift.io/v1", &["SecurityContextConstraints"]).await?;
-    let captured = knows(context, "snapshot.storage.k8s.io/v1", &["VolumeSnapshotClass"]).await?;
+    let serves = async |version: &str, kinds: &[&str]| operator::serves(&context.client, version, kinds).await;
+    let monitored = serves("monitoring.coreos.com/v1", &["ServiceMonitor", "PrometheusRule"]).await.map_err(refused)?;
+    let constrained = serves("security.openshift.io/v1", &["SecurityContextConstraints"]).await.map_err(refused)?;
+    let captured = serves("snapshot.storage.k8s.io/v1", &["VolumeSnapshotClass"]).await.map_err(refused)?;
     Ok(Settings { monitored, constrained, captured, ..context.settings.clone() })
 }
 
-async fn knows(context: &Context, version: &str, kinds: &[&str]) -> Result<bool, Error> {
-    match context.client.list_api_group_resources(version).await {
-        Ok(known) => Ok(kinds.iter().all(|kind| known.resources.iter().any(|resource| resource.kind == *kind))),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
-        Err(error) => Err(Error::Cluster(Box::new(error))),
-    }
+fn refused(error: kube::Error) -> Error {
+    Error::Cluster(Box::new(error))
 }
 
-/// There is one driver, so one object says how it is: the oldest.
-fn the_one(context: &Context, object: &HostPathProvisioner) -> Result<(), Refusal> {
-    let age = |object: &HostPathProvisioner| (object.metadata.creation_timestamp.clone(), object.name_any());
-    let others = context.objects.list();
-    let mut others = others.iter().filter(|other| other.metadata.deletion_timestamp.is_none());
-    match others.find(|other| age(other) < age(object)) {
-        Some(first) => Err(pools::another(&first.name_any())),
-        None => Ok(()),
+/// There is one driver, so one object says how it is.
+fn the_active(context: &Context, object: &HostPathProvisioner) -> Result<(), Refusal> {
+    match context.requests.active() {
+        Some(active) if active.uid() != object.uid() => Err(pools::another(&active.name_any())),
+        _ => Ok(()),
     }
 }
 
@@ -379,7 +358,7 @@ fn nodes(context: &Context) -> Vec<String> {
 /// Takes away mounts that are not wanted any more. The claims stay, with the volumes that are in them.
 async fn prune(context: &Context, pools: &[StoragePool], wanted: &[serde_json::Value]) -> Result<(), Error> {
     let wanted: Vec<&str> = wanted.iter().filter_map(|manifest| manifest["metadata"]["name"].as_str()).collect();
-    let driver = context.drivers.get(&Key::new(context.settings.namespace.as_str(), manifests::DRIVER));
+    let driver = context.drivers.get(&Key::new(context.settings.namespace.as_str(), DRIVER));
     let everywhere = driver.and_then(|set| set.status).map(|status| status.desired_number_scheduled);
     // Where the driver is just being replaced it will be again.
     let settled = everywhere.is_some_and(|count| usize::try_from(count) == Ok(nodes(context).len()));
@@ -398,20 +377,18 @@ async fn remove_legacy(context: &Context) -> Result<(), Error> {
 }
 
 async fn delete(context: &Context, manifests: &[serde_json::Value]) -> Result<(), Error> {
-    for manifest in manifests {
-        let deleted = apply::delete(&context.client, &apply::address(manifest)).await;
-        deleted.map_err(|error| Error::Cluster(Box::new(error)))?;
-    }
+    let addresses: Vec<String> = manifests.iter().map(apply::address).collect();
+    // What is deleted is not put back by what was sent before.
     context.applied.forget();
-    Ok(())
+    operator::delete(&context.client, &addresses).await.map_err(|error| Error::Cluster(Box::new(error)))
 }
 
 /// Removes what was deployed. Volumes stay where they are: whoever deploys again has them again.
 async fn remove(context: &Context, object: &HostPathProvisioner) -> Result<Next, Error> {
-    if !object.finalizers().iter().any(|name| name == FINALIZER) {
+    if !context.requests.is_held(object) {
         return Ok(Next::Wait);
     }
-    // Another object may ask for the same; the last one takes it along.
+    // Another object asks for the same, and takes over what is there.
     let others = context
         .objects
         .list()
@@ -424,17 +401,6 @@ async fn remove(context: &Context, object: &HostPathProvisioner) -> Result<Next,
             delete(context, &[claims::reference(mounter)]).await?;
         }
     }
-    let finalizers: Vec<&String> = object.finalizers().iter().filter(|name| *name != FINALIZER).collect();
-    patch(context, object, &json!({"metadata": {"finalizers": finalizers}})).await?;
+    context.requests.release(object).await.map_err(refused)?;
     Ok(Next::Wait)
-}
-
-/// Patches the object; one that is gone needs nothing.
-async fn patch(context: &Context, object: &HostPathProvisioner, change: &serde_json::Value) -> Result<(), Error> {
-    let api: Api<HostPathProvisioner> = Api::all(context.client.clone());
-    match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(change)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::Cluster(Box::new(error))),
-    }
 }

@@ -1,82 +1,52 @@
 //! Sending manifests to the API server: server-side apply, many at once, each only when it changed.
 
-use std::{
-    collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+mod applied;
 
-use futures::{StreamExt, TryStreamExt, stream};
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+pub use applied::Applied;
+use futures::{StreamExt, stream};
 use http::{Method, Request, header};
 use kube::{Client, core::ObjectMeta};
 use serde::Deserialize;
 use serde_json::Value;
 
 const AT_ONCE: usize = 16;
+/// Definitions are large, and each costs the API server a schema.
+const DEFINITIONS_AT_ONCE: usize = 4;
+/// How often a manifest is sent while somebody else writes the object all the time.
+const TRIES: u32 = 5;
 
-/// The API server refused.
+/// Why an object is not as it should be.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {address}")]
-pub struct Error {
-    verb: &'static str,
-    address: String,
-    #[source]
-    source: Box<kube::Error>,
+pub enum Error {
+    /// The API server refused.
+    #[error("cannot {verb} {address}")]
+    Refused {
+        /// What was asked.
+        verb: &'static str,
+        /// The object's path below the API server.
+        address: String,
+        /// The answer.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// Somebody else writes it as often as we do.
+    #[error("cannot apply {address}: somebody else changes it again and again")]
+    Contested {
+        /// The object's path below the API server.
+        address: String,
+    },
 }
 
-fn failed(verb: &'static str, address: &str) -> impl FnOnce(kube::Error) -> Error {
+pub(crate) fn failed(verb: &'static str, address: &str) -> impl FnOnce(kube::Error) -> Error {
     let address = address.to_owned();
-    move |source| Error { verb, address, source: Box::new(source) }
-}
-
-/// What a field manager applied last, by address; cheap to clone. An unchanged manifest is not sent again until the object
-/// is [`Applied::touched`] by somebody else, or [`Applied::forget`].
-#[derive(Clone, Debug)]
-pub struct Applied {
-    manager: &'static str,
-    sent: Arc<Mutex<HashMap<String, Sent>>>,
-}
-
-#[derive(Debug)]
-struct Sent {
-    hash: u64,
-    version: Option<String>,
-    generation: Option<i64>,
-}
-
-impl Applied {
-    /// Nothing yet, by `manager`.
-    pub fn by(manager: &'static str) -> Self {
-        Applied { manager, sent: Arc::default() }
-    }
-
-    /// Sends everything again next time, so that what others changed is put right.
-    pub fn forget(&self) {
-        self.lock().clear();
-    }
-
-    /// Takes in that the object at `address` is `now` so, or gone. True when that is not how it was left: it is sent again
-    /// next time. A kind that counts generations may have its status written by anybody.
-    pub fn touched(&self, address: &str, now: Option<&ObjectMeta>) -> bool {
-        let mut sent = self.lock();
-        let Some(left) = sent.get(address) else { return false };
-        let same = now.is_some_and(|now| match (left.generation, now.generation) {
-            (Some(left), Some(now)) => left == now,
-            _ => left.version == now.resource_version,
-        });
-        if !same {
-            sent.remove(address);
-        }
-        !same
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Sent>> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    move |source| Error::Refused { verb, address, source: Box::new(source) }
 }
 
 /// Plural of the kinds that operators apply.
-fn plural(kind: &str) -> String {
+pub(crate) fn plural(kind: &str) -> String {
     let lower = kind.to_ascii_lowercase();
     match lower.strip_suffix('y') {
         Some(stem) => format!("{stem}ies"),
@@ -87,11 +57,15 @@ fn plural(kind: &str) -> String {
     }
 }
 
+/// Where the API server serves a version of a group.
+pub(crate) fn root(api_version: &str) -> String {
+    if api_version.contains('/') { format!("/apis/{api_version}") } else { format!("/api/{api_version}") }
+}
+
 /// The address of an object: its path below the API server.
 pub fn address(manifest: &Value) -> String {
     let text = |pointer: &str| manifest.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let version = text("/apiVersion");
-    let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+    let root = root(text("/apiVersion"));
     let kind = plural(text("/kind"));
     let name = text("/metadata/name");
     match text("/metadata/namespace") {
@@ -105,45 +79,71 @@ pub fn address(manifest: &Value) -> String {
 /// # Errors
 /// When the API server refuses one.
 pub async fn all(client: &Client, applied: &Applied, manifests: &[Value]) -> Result<(), Error> {
-    let mut wanted = Vec::new();
-    for manifest in manifests {
-        let body = manifest.to_string();
-        let mut hasher = DefaultHasher::new();
-        body.hash(&mut hasher);
-        let (address, hash) = (address(manifest), hasher.finish());
-        if applied.lock().get(&address).is_none_or(|sent| sent.hash != hash) {
-            wanted.push((address, hash, manifest.clone()));
-        }
-    }
-    let manager = applied.manager;
-    let results: Vec<Result<(), Error>> = stream::iter(wanted)
-        .map(|(address, hash, manifest)| async move {
-            let mut now = one(client, manager, &address, WHOLE, manifest.to_string().into_bytes()).await?;
-            if let Some(change) = surplus(&manifest, &now.object) {
-                now = replace(client, manager, &address, &change).await?;
-            }
-            let now = now.metadata;
-            let sent = Sent { hash, version: now.resource_version, generation: now.generation };
-            applied.lock().insert(address, sent);
-            Ok(())
-        })
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
-    results.into_iter().collect()
+    let documents =
+        manifests.iter().map(|manifest| (address(manifest), Cow::Owned(manifest.to_string()), Some(manifest)));
+    send(client, applied, documents.collect(), AT_ONCE).await
 }
 
-/// Applies YAML documents as they are, each named by its CRD.
+/// Applies the definitions of kinds, YAML documents that are sent as they are, each named by its CRD; fails with the first
+/// failure after trying all.
 ///
 /// # Errors
 /// When the API server refuses one.
-pub async fn crds(client: &Client, manager: &str, documents: &[(&'static str, &'static str)]) -> Result<(), Error> {
-    let mut requests = Vec::new();
-    for (name, yaml) in documents {
-        let address = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
-        requests.push(async move { one(client, manager, &address, PARTIAL, yaml.as_bytes().to_vec()).await.map(drop) });
+pub async fn crds(client: &Client, applied: &Applied, documents: &[(&str, &str)]) -> Result<(), Error> {
+    let documents = documents.iter().map(|(name, yaml)| (crd(name), Cow::Borrowed(*yaml), None));
+    send(client, applied, documents.collect(), DEFINITIONS_AT_ONCE).await
+}
+
+/// The address of a definition.
+pub fn crd(name: &str) -> String {
+    format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+}
+
+/// Sends what was not sent so yet: address, body, and the manifest whose lists are the whole of them.
+async fn send(
+    client: &Client,
+    applied: &Applied,
+    documents: Vec<(String, Cow<'_, str>, Option<&Value>)>,
+    at_once: usize,
+) -> Result<(), Error> {
+    let hashed = documents.into_iter().map(|(address, body, manifest)| {
+        let mut hasher = DefaultHasher::new();
+        body.hash(&mut hasher);
+        (address, hasher.finish(), body, manifest)
+    });
+    let wanted = hashed.filter(|(address, hash, ..)| !applied.is_sent(address, *hash));
+    // Made before the stream: a closure in it would have to take borrows of any life.
+    let requests: Vec<_> = wanted
+        .map(|(address, hash, body, manifest)| async move {
+            for _ in 0..TRIES {
+                let writing = applied.write(&address);
+                let answer = write(client, applied.manager, &address, body.as_bytes(), manifest).await?;
+                if writing.answered(hash, &answer) {
+                    return Ok(());
+                }
+            }
+            Err(Error::Contested { address })
+        })
+        .collect();
+    let results: Vec<Result<(), Error>> = stream::iter(requests).buffer_unordered(at_once).collect().await;
+    results.into_iter().collect()
+}
+
+async fn write(
+    client: &Client,
+    manager: &str,
+    address: &str,
+    body: &[u8],
+    manifest: Option<&Value>,
+) -> Result<ObjectMeta, Error> {
+    let Some(manifest) = manifest else {
+        return Ok(one(client, manager, address, PARTIAL, body.to_vec()).await?.metadata);
+    };
+    let now = one(client, manager, address, WHOLE, body.to_vec()).await?;
+    match surplus(manifest, &now.object) {
+        Some(change) => Ok(replace(client, manager, address, &change).await?.metadata),
+        None => Ok(now.metadata),
     }
-    stream::iter(requests).buffer_unordered(4).try_collect::<Vec<()>>().await.map(drop)
 }
 
 const WHOLE: &str = "application/json";
@@ -229,28 +229,6 @@ mod tests {
             "apiVersion": version, "kind": kind, "metadata": { "name": "x", "namespace": namespace },
         });
         assert_eq!(address(&manifest), expect);
-    }
-
-    #[test]
-    fn what_others_change_is_sent_again() {
-        let applied = Applied::by("m");
-        let meta = |version: &str, generation: Option<i64>| ObjectMeta {
-            resource_version: Some(version.to_owned()),
-            generation,
-            ..ObjectMeta::default()
-        };
-        let sent = |generation| Sent { hash: 1, version: Some("5".to_owned()), generation };
-        let check = |generation, now: Option<ObjectMeta>, expect: bool| {
-            applied.lock().insert("/a".to_owned(), sent(generation));
-            assert_eq!(applied.touched("/a", now.as_ref()), expect, "{now:?}");
-            assert_eq!(applied.lock().contains_key("/a"), !expect);
-        };
-        check(None, Some(meta("5", None)), false);
-        check(None, Some(meta("6", None)), true);
-        check(Some(2), Some(meta("6", Some(2))), false);
-        check(Some(2), Some(meta("6", Some(3))), true);
-        check(Some(2), None, true);
-        assert!(!applied.touched("/other", None));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod health;
 pub mod keyring;
 pub mod lease;
 pub mod metrics;
+pub mod operator;
 pub mod peer;
 pub mod queue;
 pub mod refusal;
@@ -30,6 +31,7 @@ pub mod store;
 mod task;
 pub mod text;
 pub mod tls;
+pub mod workload;
 
 pub use chain::Chain;
 pub use task::{Task, spawn};

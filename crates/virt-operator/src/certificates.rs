@@ -7,6 +7,9 @@ use api::kubevirt::v1::KubeVirtSpec;
 use kit::certs::Leaf;
 use kit::keyring::{Keyring, Lifetimes, service_names};
 
+use serde_json::{Value, json};
+
+use crate::MANAGER;
 use crate::manifests::workloads;
 
 const HOUR: u64 = 3600;
@@ -14,6 +17,11 @@ const HOUR: u64 = 3600;
 pub const AUTHORITY: &str = "kubevirt-ca";
 /// Secret of the operator's own leaf.
 pub const OWN: &str = "kubevirt-operator-certs";
+
+/// Labels of what holds certificates.
+pub fn labels() -> Value {
+    json!({ "app.kubernetes.io/managed-by": MANAGER, "kubevirt.io": "" })
+}
 
 /// As the KubeVirt object says; a week and a day by default, renewed when a fifth is left. No leaf outlives its authority.
 pub fn lifetimes(spec: &KubeVirtSpec) -> Lifetimes {

@@ -1,79 +1,31 @@
 //! Brings the cluster to what the KubeVirt object says: certificates and CRDs first, the rest at once, then readiness.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::time::Duration;
 
-use api::kubevirt::{
-    v1::{KubeVirt, KubeVirtStatus},
-    words::finalizer,
-};
-use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment},
-    core::v1::Node,
-};
+use api::kubevirt::v1::KubeVirt;
+use k8s_openapi::api::core::v1::Node;
 use kit::{
-    Chain,
-    apply::{self, Applied},
-    clock,
+    Chain, clock,
+    operator::{self, Phases},
     queue::Next,
-    store::{Key, Store},
-    tls::Material,
+    store::Key,
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
-};
+use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::time::Instant;
 
 use crate::{
-    MANAGER, certificates, customize,
+    certificates,
+    context::Context,
+    customize,
     error::Error,
     manifests::{self, Input, Placement, crds},
     remove, rollout,
     status::{self, Seen, Version},
 };
 
-/// What the operator was started with.
-#[derive(Clone, Debug)]
-pub struct Images {
-    /// Image of the components.
-    pub component: String,
-    /// Image of launcher pods.
-    pub launcher: String,
-    /// Version of the product.
-    pub version: String,
-}
-
-/// Shared by the workers.
-pub struct Context {
-    /// The API server.
-    pub client: Client,
-    /// The images to deploy.
-    pub images: Images,
-    /// KubeVirt objects.
-    pub kubevirts: Store<KubeVirt>,
-    /// Our Deployments.
-    pub deployments: Store<Deployment>,
-    /// Our DaemonSet.
-    pub daemon_sets: Store<DaemonSet>,
-    /// The operator's own certificate.
-    pub material: Arc<Material>,
-    /// What was applied last.
-    pub applied: Applied,
-    /// This operator has applied its CRDs.
-    pub schemas: AtomicBool,
-    /// When everything was last applied, whether it was known to be changed or not.
-    pub looked: Mutex<Instant>,
-}
-
-/// How often that is.
+/// How often what nobody tells of is looked at: how many nodes there are.
 const LOOK: Duration = Duration::from_secs(600);
 
 /// Brings one KubeVirt object a step further.
@@ -93,26 +45,18 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if kubevirt.metadata.deletion_timestamp.is_some() {
         return remove::sync(context, &kubevirt).await;
     }
-    if !active(context, &kubevirt) {
-        write(context, &kubevirt, status::duplicate(&kubevirt, now)).await?;
+    if !context.requests.is_active(&kubevirt) {
+        context.write(&kubevirt, status::duplicate(&kubevirt, now)).await?;
         return Ok(Next::Wait);
     }
-    let hold = async {
-        if kubevirt.finalizers().iter().any(|name| name == finalizer::KUBEVIRT) {
-            return Ok(());
-        }
-        let mut finalizers = kubevirt.finalizers().to_vec();
-        finalizers.push(finalizer::KUBEVIRT.to_owned());
-        patch_finalizers(context, &kubevirt, &finalizers).await
-    };
-    hold.await?;
+    context.requests.hold(&kubevirt).await.map_err(Error::api("patch", "kubevirt", &key.name))?;
     let version = version(context, &kubevirt);
     let progress = Seen { created: false, ..seen(context, key) };
     // Whoever waits for an update to be over must see that it has begun.
     let status = kubevirt.status.as_ref();
     let begins = status.is_none_or(|status| status.target_deployment_id.as_ref() != Some(&version.deployment_id));
     if begins || status.is_some_and(|status| status.phase.is_none()) {
-        write(context, &kubevirt, status::status(&kubevirt, &progress, &version, now)).await?;
+        context.write(&kubevirt, status::status(&kubevirt, &progress, &version, now)).await?;
     }
     let applied = install(context, &kubevirt, &version).await;
     let mut seen = seen(context, key);
@@ -122,24 +66,17 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             *next
         }
         Err(error) => {
-            seen.failure = Some(format!("An error occurred during deployment: {}", Chain(error)));
+            seen.failure = Some(operator::failure(error));
             Next::Retry
         }
     };
     // Readiness may have moved while the manifests were sent.
     let current = context.kubevirts.get(key).unwrap_or(kubevirt);
-    write(context, &current, status::status(&current, &seen, &version, now)).await?;
+    context.write(&current, status::status(&current, &seen, &version, now)).await?;
     if let Err(error) = applied {
         tracing::warn!(kubevirt = %key, error = %Chain(&error), "not everything could be applied");
     }
     Ok(next)
-}
-
-/// The oldest KubeVirt object is the one that counts.
-fn active(context: &Context, kubevirt: &KubeVirt) -> bool {
-    let order = |kv: &KubeVirt| (kv.metadata.creation_timestamp.as_ref().map(|t| t.0), kv.namespace(), kv.name_any());
-    let own = order(kubevirt);
-    !context.kubevirts.list().iter().any(|other| order(other) < own)
 }
 
 fn seen(context: &Context, key: &Key) -> Seen {
@@ -153,13 +90,6 @@ fn seen(context: &Context, key: &Key) -> Seen {
 }
 
 async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> Result<Next, Error> {
-    {
-        let mut looked = context.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked.elapsed() >= LOOK {
-            context.applied.forget();
-            *looked = Instant::now();
-        }
-    }
     let namespace = kubevirt.namespace().unwrap_or_default();
     let ring = certificates::keyring(&namespace, certificates::lifetimes(&kubevirt.spec));
     let held = ring.read(&context.client, &namespace).await.map_err(Error::api("read", "certificates", &namespace))?;
@@ -181,9 +111,8 @@ async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> R
     }
     let (first, rest): (Vec<Value>, Vec<Value>) =
         all.into_iter().partition(|m| !matches!(m["kind"].as_str(), Some("Deployment" | "DaemonSet")));
-    let labels = json!({ "app.kubernetes.io/managed-by": MANAGER, "kubevirt.io": "" });
-    let mut early = ring.manifests(&renewed, &namespace, &labels);
-    early.extend(exports.manifests(&signing, &namespace, &labels));
+    let mut early = ring.manifests(&renewed, &namespace, &certificates::labels());
+    early.extend(exports.manifests(&signing, &namespace, &certificates::labels()));
     // No machine is ever written that the webhooks have not seen: they are there before the kind is. What they note is believed.
     let goes_first = |kind: &str| {
         matches!(kind, "ServiceAccount" | "PriorityClass" | "ClusterRole" | "Role")
@@ -192,34 +121,11 @@ async fn install(context: &Context, kubevirt: &KubeVirt, version: &Version) -> R
     let (foundation, others): (Vec<Value>, Vec<Value>) =
         first.into_iter().partition(|m| m["kind"].as_str().is_some_and(goes_first));
     early.extend(foundation);
-    apply::all(&context.client, &context.applied, &early).await?;
-    let schemas = async {
-        // Once by each operator, because its version may differ; and again when somebody deleted one.
-        if context.schemas.load(Ordering::Acquire) && installed(&context.client).await {
-            return Ok::<(), apply::Error>(());
-        }
-        apply::crds(&context.client, MANAGER, crds::ALL).await?;
-        context.schemas.store(true, Ordering::Release);
-        Ok(())
-    };
     let mut late = rollout::now(rest, &seen(context, &Key::of(kubevirt)), &version.deployment_id);
     late.extend(others);
-    let (schemas, workloads) = tokio::join!(schemas, apply::all(&context.client, &context.applied, &late));
-    schemas?;
-    workloads?;
+    let phases = Phases { first: &early, definitions: crds::ALL, rest: &late };
+    operator::install(&context.client, &context.applied, phases).await?;
     Ok(Next::After(renewed.again.min(signing.again).min(LOOK)))
-}
-
-/// True when every CRD is there.
-async fn installed(client: &Client) -> bool {
-    let api: Api<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> =
-        Api::all(client.clone());
-    let Ok(list) = api.list_metadata(&ListParams::default().labels("operator.kubevirt.io")).await else { return false };
-    crds::ALL.iter().all(|(name, _)| {
-        list.items
-            .iter()
-            .any(|found| found.metadata.name.as_deref() == Some(*name) && found.metadata.deletion_timestamp.is_none())
-    })
 }
 
 async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bundle: String) -> Result<Input, Error> {
@@ -239,8 +145,8 @@ async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bun
     };
     Ok(Input {
         namespace: kubevirt.namespace().unwrap_or_default(),
-        component_image: image(&context.images.component, spec.image_registry.as_deref(), spec.image_tag.as_deref()),
-        launcher_image: image(&context.images.launcher, spec.image_registry.as_deref(), spec.image_tag.as_deref()),
+        component_image: image(&context.release.component, spec.image_registry.as_deref(), spec.image_tag.as_deref()),
+        launcher_image: image(&context.release.launcher, spec.image_registry.as_deref(), spec.image_tag.as_deref()),
         pull_policy: spec.image_pull_policy.clone().filter(|p| !p.is_empty()).unwrap_or("IfNotPresent".into()),
         pull_secrets: spec.image_pull_secrets.clone(),
         replicas,
@@ -249,7 +155,7 @@ async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bun
         migration_network: migration_network(kubevirt).map(str::to_owned),
         ca_bundle,
         deployment_id: version.deployment_id.clone(),
-        version: context.images.version.clone(),
+        version: context.release.version.clone(),
     })
 }
 
@@ -285,11 +191,11 @@ fn image(image: &str, registry: Option<&str>, tag: Option<&str>) -> String {
 
 fn version(context: &Context, kubevirt: &KubeVirt) -> Version {
     let spec = &kubevirt.spec;
-    let component = image(&context.images.component, spec.image_registry.as_deref(), spec.image_tag.as_deref());
+    let component = image(&context.release.component, spec.image_registry.as_deref(), spec.image_tag.as_deref());
     let registry = component.rsplit_once('/').map(|(registry, _)| registry.to_owned()).unwrap_or_default();
-    let launcher = image(&context.images.launcher, spec.image_registry.as_deref(), spec.image_tag.as_deref());
+    let launcher = image(&context.release.launcher, spec.image_registry.as_deref(), spec.image_tag.as_deref());
     let mut config =
-        vec![json!(component), json!(launcher), json!(spec.image_pull_policy), json!(context.images.version)];
+        vec![json!(component), json!(launcher), json!(spec.image_pull_policy), json!(context.release.version)];
     config.extend(migration_network(kubevirt).map(|network| json!(network)));
     let config = json!(config).to_string();
     let deployment_id = Sha256::digest(config.as_bytes()).iter().take(20).map(|byte| format!("{byte:02x}")).collect();
@@ -298,42 +204,7 @@ fn version(context: &Context, kubevirt: &KubeVirt) -> Version {
         "aarch64" => "arm64",
         other => other,
     };
-    Version { version: context.images.version.clone(), registry, deployment_id, architecture: architecture.to_owned() }
-}
-
-/// Writes `wanted` if it differs.
-pub(crate) async fn write(context: &Context, kubevirt: &KubeVirt, wanted: KubeVirtStatus) -> Result<(), Error> {
-    let old = kubevirt.status.as_deref().cloned().unwrap_or_default();
-    if old == wanted {
-        return Ok(());
-    }
-    let (namespace, name) = (kubevirt.namespace().unwrap_or_default(), kubevirt.name_any());
-    let api: Api<KubeVirt> = Api::namespaced(context.client.clone(), &namespace);
-    let patch = Patch::Merge(json!({ "status": wanted }));
-    match api.patch_status(&name, &PatchParams::default(), &patch).await {
-        Ok(mut written) => {
-            written.metadata.managed_fields = None;
-            context.kubevirts.put(&written, Vec::new());
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::api("patch", "kubevirt", &name)(error)),
-    }
-}
-
-pub(crate) async fn patch_finalizers(
-    context: &Context,
-    kubevirt: &KubeVirt,
-    finalizers: &[String],
-) -> Result<(), Error> {
-    let (namespace, name) = (kubevirt.namespace().unwrap_or_default(), kubevirt.name_any());
-    let api: Api<KubeVirt> = Api::namespaced(context.client.clone(), &namespace);
-    let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
-    match api.patch(&name, &PatchParams::default(), &patch).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::api("patch", "kubevirt", &name)(error)),
-    }
+    Version { version: context.release.version.clone(), registry, deployment_id, architecture: architecture.to_owned() }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! ```
 
 pub mod certificates;
+mod context;
 pub mod customize;
 pub mod deploy;
 pub mod error;
@@ -17,19 +18,20 @@ pub mod status;
 mod traces;
 pub mod webhook;
 
-use std::sync::{Arc, Mutex, atomic::AtomicBool};
+use std::sync::Arc;
 
 use api::kubevirt::tls::asked;
 use api::kubevirt::v1::KubeVirt;
-use deploy::{Context, Images};
+use api::kubevirt::words::finalizer;
+pub use context::{Context, Release};
 pub use error::Error;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kit::{
     Task,
     apply::Applied,
-    drift,
     health::{self, Ready, Report},
-    lease, metrics,
+    metrics,
+    operator::{self, Requests},
     queue::Queue,
     served, server,
     shutdown::{self, CancellationToken},
@@ -38,7 +40,8 @@ use kit::{
 };
 use kube::{Api, Client, Resource, ResourceExt, discovery::ApiResource, runtime::watcher};
 use prometheus_client::registry::Registry;
-use tokio::{net::TcpListener, time::Instant};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 /// Field manager of everything this operator applies.
 pub const MANAGER: &str = "virt-operator";
@@ -82,13 +85,14 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let pair = temporary.issue(&leaf, now, day).map_err(Error::Certificates)?;
     material.set(&pair).map_err(Error::setup("use the first certificate"))?;
 
-    let images = Images {
+    let release = Release {
+        namespace: args.namespace.clone(),
         component: args.component_image.clone(),
         launcher: args.launcher_image.clone(),
         version: install::version(),
     };
     let ready = Ready::default();
-    let operator = Operator::new(client.clone(), images, material.clone());
+    let operator = Operator::new(client.clone(), release, material.clone());
     let listen = async |port: u16| {
         let bound = TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port)).await;
         bound.map_err(Error::setup("listen"))
@@ -102,12 +106,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let _obeying = tls::follow_optional(&client, all, watcher::Config::default(), copy, vec![config.clone()], asked);
     let _servers = serve(&operator, listeners, &config, ready.clone(), report, &stop);
     let _defined = defined(&client, ready);
-    // Renewals do not wait behind whatever else is asked of the API server.
-    let apart = kit::client::connect("virt-operator").await.map_err(Error::setup("reach the API server"))?;
-    let leader = lease::acquire(apart, &args.namespace, "virt-operator", &args.identity, &stop).await;
-    let Ok(leader) = leader else { return Ok(()) };
-    let _running = operator.start(&stop);
-    if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+    let lease = (args.namespace.as_str(), MANAGER);
+    let led = operator::lead(MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
+    if led.map_err(Error::setup("reach the API server"))? { Ok(()) } else { Err(Error::Deposed) }
 }
 
 /// Serves health, metrics and webhooks on the first listener, and webhooks alone on the second.
@@ -143,17 +144,17 @@ pub struct Operator {
 
 impl Operator {
     /// Starts the watches.
-    pub fn new(client: Client, images: Images, material: Arc<tls::Material>) -> Self {
+    pub fn new(client: Client, release: Release, material: Arc<tls::Material>) -> Self {
+        let kubevirts = Store::default();
         let context = Arc::new(Context {
+            requests: Requests::new(&client, &kubevirts, finalizer::KUBEVIRT, operator::Status::Subresource),
             client,
-            images,
-            kubevirts: Store::default(),
+            release,
+            kubevirts,
             deployments: Store::default(),
             daemon_sets: Store::default(),
             material,
             applied: Applied::by(MANAGER),
-            schemas: AtomicBool::new(false),
-            looked: Mutex::new(Instant::now()),
         });
         let queue = Queue::default();
         let watches = watches(&context, &queue);
@@ -191,75 +192,60 @@ pub struct Running {
 
 fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     let client = &context.client;
-    let wake = queue.clone();
+    let all = (queue.clone(), context.kubevirts.clone());
+    let wake = move || all.0.add_all(all.1.keys());
+    let (queue, others) = (queue.clone(), wake.clone());
     let kubevirts = served::watch(
         client,
         &ApiResource::erase::<KubeVirt>(&()),
         Api::<KubeVirt>::all(client.clone()),
         Watch::default(),
         context.kubevirts.clone(),
-        move |change| wake.add(change.key.clone()),
+        move |change| {
+            queue.add(change.key.clone());
+            // When the one that counts goes, another may take its place.
+            if change.new.is_none() {
+                others();
+            }
+        },
     );
-    let ours = || watcher::Config::default().labels("app.kubernetes.io/managed-by=virt-operator");
-    let wake = (queue.clone(), context.kubevirts.clone());
+    let ours = || watcher::Config::default().labels(SELECTOR);
+    let again = wake.clone();
     let deployments = store::watch(
         Api::<Deployment>::all(client.clone()),
         Watch { config: ours(), trim: trim_deployment, ..Watch::default() },
         context.deployments.clone(),
-        move |change| owner(&wake, change.key),
+        move |_| again(),
     );
-    let wake = (queue.clone(), context.kubevirts.clone());
+    let again = wake.clone();
     let daemon_sets = store::watch(
         Api::<DaemonSet>::all(client.clone()),
         Watch { config: ours(), trim: |set| set.spec = None, ..Watch::default() },
         context.daemon_sets.clone(),
-        move |change| owner(&wake, change.key),
+        move |_| again(),
     );
-    let (applied, queue, all) = (context.applied.clone(), queue.clone(), context.kubevirts.clone());
-    let selector = "app.kubernetes.io/managed-by=virt-operator";
-    let mut tasks = drift::watch(client, &OWNED, "", selector, move |address, now| {
-        if applied.touched(address, now) {
-            all.keys().into_iter().for_each(|key| queue.add(key));
-        }
-    });
+    // Without its webhooks nothing judges what is written. Who has to take one out of the way scales the operator to zero before.
+    let rendered = every_kind(&context.release.namespace);
+    let mut tasks = operator::repair(client, &rendered, SELECTOR, &context.applied, wake);
     tasks.extend([kubevirts, deployments, daemon_sets]);
     tasks
 }
 
-/// What this operator applies and others may change, and what it puts back at once: without its webhooks nothing judges what
-/// is written. Certificates and their bundles are looked at whenever it works, and what is not here when it looks at everything
-/// again. Who has to take a webhook out of the way scales the operator to zero before.
-const OWNED: [drift::Kind; 14] = [
-    owned("", "v1", "ServiceAccount"),
-    owned("", "v1", "Service"),
-    owned("apps", "v1", "Deployment"),
-    owned("apps", "v1", "DaemonSet"),
-    owned("scheduling.k8s.io", "v1", "PriorityClass"),
-    owned("rbac.authorization.k8s.io", "v1", "Role"),
-    owned("rbac.authorization.k8s.io", "v1", "RoleBinding"),
-    owned("rbac.authorization.k8s.io", "v1", "ClusterRole"),
-    owned("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
-    owned("apiregistration.k8s.io", "v1", "APIService"),
-    owned("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration"),
-    owned("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
-    owned("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy"),
-    owned("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
-];
-
-const fn owned(group: &'static str, version: &'static str, kind: &'static str) -> drift::Kind {
-    drift::Kind { group, version, kind, namespaced: false, optional: false }
+/// An object at least of every kind that is ever applied in `namespace`, for what watches them.
+fn every_kind(namespace: &str) -> Vec<Value> {
+    let mut all =
+        manifests::render(&manifests::Input { namespace: namespace.to_owned(), ..manifests::Input::default() });
+    let metadata = json!({ "name": certificates::AUTHORITY, "namespace": namespace });
+    all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
+    all
 }
+
+/// What everything that this operator applies is found by.
+const SELECTOR: &str = "app.kubernetes.io/managed-by=virt-operator";
 
 fn trim_deployment(deployment: &mut Deployment) {
     if let Some(spec) = &mut deployment.spec {
         spec.template = Default::default();
-    }
-}
-
-/// Wakes the KubeVirt objects of the namespace something changed in.
-fn owner((queue, kubevirts): &(Queue<Key>, Store<KubeVirt>), changed: &Key) {
-    for key in kubevirts.keys().into_iter().filter(|key| key.namespace == changed.namespace) {
-        queue.add(key);
     }
 }
 

@@ -10,6 +10,7 @@ pub mod workloads;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::LocalObjectReference;
+use kit::operator;
 use serde_json::{Value, json};
 
 /// What the manifests are made from.
@@ -70,18 +71,9 @@ pub fn render(input: &Input) -> Vec<Value> {
     out.extend(policies::render(input));
     out.extend(kinds::render());
     for manifest in &mut out {
-        merge_labels(manifest, labels(input));
+        operator::label(manifest, &labels(input));
     }
     out
-}
-
-fn merge_labels(manifest: &mut Value, labels: Value) {
-    let own = manifest.pointer("/metadata/labels").cloned();
-    let mut merged = labels;
-    if let (Some(Value::Object(own)), Value::Object(all)) = (own, &mut merged) {
-        all.extend(own);
-    }
-    manifest["metadata"]["labels"] = merged;
 }
 
 #[cfg(test)]

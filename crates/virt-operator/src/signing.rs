@@ -19,7 +19,7 @@ use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use crate::certificates;
-use crate::deploy::Context;
+use crate::context::Context;
 use crate::error::Error;
 
 /// Where the API server writes the node of a token.

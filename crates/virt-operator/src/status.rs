@@ -10,6 +10,7 @@ use k8s_openapi::{
     api::apps::v1::{DaemonSet, Deployment},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
+use kit::operator;
 
 /// What was seen of the components.
 #[derive(Clone, Debug, Default)]
@@ -43,28 +44,15 @@ pub fn waiting(seen: &Seen, deployment_id: &str) -> Vec<String> {
     for name in crate::manifests::workloads::DEPLOYMENTS {
         let found = seen.deployments.iter().find(|d| d.metadata.name.as_deref() == Some(name));
         let ready = found.is_some_and(|deployment| {
-            if !is_of(&deployment.metadata, deployment_id) {
-                return false;
-            }
-            let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-            let status = deployment.status.clone().unwrap_or_default();
-            status.observed_generation >= deployment.metadata.generation
-                && status.updated_replicas.unwrap_or(0) >= wanted
-                && status.available_replicas.unwrap_or(0) >= wanted
+            is_of(&deployment.metadata, deployment_id) && operator::is_rolled_out(deployment)
         });
         if !ready {
             out.push(name.to_owned());
         }
     }
     let set = seen.daemon_set.as_ref().filter(|set| is_of(&set.metadata, deployment_id));
-    let ready = set.is_some_and(|set| {
-        let status = set.status.clone().unwrap_or_default();
-        status.observed_generation >= set.metadata.generation
-            && status.desired_number_scheduled > 0
-            && status.updated_number_scheduled.unwrap_or(0) >= status.desired_number_scheduled
-            && status.number_available.unwrap_or(0) >= status.desired_number_scheduled
-    });
-    if !ready {
+    let (ready, wanted) = set.map(operator::rolled_out_on).unwrap_or_default();
+    if wanted == 0 || ready < wanted {
         out.push(crate::manifests::workloads::DAEMON_SET.to_owned());
     }
     out
@@ -104,6 +92,8 @@ pub fn status(kubevirt: &KubeVirt, seen: &Seen, version: &Version, now: Timestam
         status.observed_kube_virt_version = Some(version.version.clone());
         status.observed_deployment_id = Some(version.deployment_id.clone());
     }
+    // Of when another one was deployed.
+    conditions::remove(&mut status.conditions, condition::SYNCHRONIZED);
     let mut set = |kind: &str, value: bool, reason: &str, message: &str| {
         say(&mut status.conditions, kind, value, reason, message, now);
     };

@@ -10,7 +10,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Map, Value, json};
 
-use crate::deploy::Context;
+use crate::context::Context;
 use crate::error::Error;
 
 /// How long a pod that should have ended is waited for. On a node that is lost it never does, and writes nothing.

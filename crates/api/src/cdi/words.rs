@@ -13,6 +13,9 @@ pub const DEFAULT_NAMESPACE: &str = "cdi";
 /// Name of the only [`CDIConfig`](super::v1beta1::CDIConfig).
 pub const CONFIG: &str = "config";
 
+/// The `logVerbosity` from which components log what helps to find a defect.
+pub const VERBOSE: i32 = 3;
+
 /// Label keys, and the values that have one.
 pub mod label {
     pub const APP: &str = "app";

@@ -3,7 +3,7 @@
 use api::{
     cdi::{
         v1beta1::{CDIConfig, FilesystemOverhead, ImportProxy},
-        words::{annotation, gate},
+        words::{VERBOSE, annotation, gate},
     },
     quantity::Amount,
 };
@@ -20,8 +20,6 @@ use crate::security;
 
 /// The share of a file system that is not a disk's, unless configured.
 pub const DEFAULT_OVERHEAD: &str = "0.06";
-/// Go's levels: what is of interest to who looks for a fault begins here.
-pub const VERBOSE: i32 = 3;
 const MEBIBYTE: u64 = 1 << 20;
 
 /// The configuration as the controllers use it.

@@ -2,11 +2,10 @@
 
 use api::cdi::v1beta1::{CDI, CDIConfig, CDIConfigSpec};
 use api::cdi::words::{self, annotation};
-use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::deploy::Context;
+use super::context::Context;
 use crate::Error;
 
 /// Has the CDI object decide from now on.
@@ -23,13 +22,8 @@ pub(super) async fn take(context: &Context, cdi: &CDI) -> Result<(), Error> {
     {
         patch["spec"] = json!({ "config": said });
     }
-    let api: Api<CDI> = Api::all(context.client.clone());
-    let name = cdi.name_any();
-    let done = api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-    let mut done = done.map_err(Error::api("patch", "CDI", &name))?;
-    done.metadata.managed_fields = None;
-    context.cdis.put(&done, Vec::new());
-    Ok(())
+    let done = context.requests.merge(cdi, &patch).await;
+    done.map(drop).map_err(Error::api("patch", "CDI", &cdi.name_any()))
 }
 
 /// What a CDIConfig says that was there before; its kind may not be.

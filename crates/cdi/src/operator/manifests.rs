@@ -7,9 +7,11 @@ pub mod network;
 pub mod rbac;
 pub mod workloads;
 
-use k8s_openapi::api::core::v1::{Affinity, LocalObjectReference, Toleration};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Affinity, LocalObjectReference, Toleration};
+use kit::operator;
+use serde_json::{Value, json};
 
 use super::MANAGER;
 
@@ -75,14 +77,15 @@ pub fn render(input: &Input) -> Vec<Value> {
     }
     out.extend(admission::render(input));
     for manifest in &mut out {
-        let mut merged = labels(&input.version);
-        let own = manifest.pointer("/metadata/labels").cloned();
-        if let (Some(Value::Object(own)), Value::Object(all)) = (own, &mut merged) {
-            all.extend(own);
-        }
-        manifest["metadata"]["labels"] = merged;
+        operator::label(manifest, &labels(&input.version));
     }
     out
+}
+
+/// All that can be rendered for `namespace`, whatever the object asks for and the cluster knows.
+pub fn every(namespace: &str) -> Vec<Value> {
+    let input = Input { namespace: namespace.to_owned(), monitoring: true, render_claims: true, ..Input::default() };
+    render(&input)
 }
 
 #[cfg(test)]

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use api::cdi::v1beta1::CDI;
-use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kit::apply;
-use kit::clock;
 use kit::queue::Next;
+use kit::{apply, clock, operator};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use super::deploy::{Context, FINALIZER, patch_finalizers, write};
-use super::manifests::{self, Input, crds};
+use super::context::Context;
+use super::manifests::{self, crds};
 use super::{certificates, status};
 use crate::{Error, token};
 
@@ -25,40 +22,29 @@ const WORKERS: &str = "cdi.kubevirt.io in (importer, cdi-upload-server, cdi-clon
 /// # Errors
 /// When the API server refuses.
 pub(crate) async fn sync(context: &Context, cdi: &CDI) -> Result<Next, Error> {
-    if !cdi.finalizers().iter().any(|name| name == FINALIZER) {
+    if !context.requests.is_held(cdi) {
         return Ok(Next::Wait);
     }
     let now = clock::seconds(clock::now());
-    write(context, cdi, status::deleting(cdi, false, now)).await?;
-    let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
-    let list = api.list_metadata(&ListParams::default()).await.map_err(Error::api("list", "CRDs", ""))?;
-    let ours = |name: &str| crds::ALL.iter().any(|(known, _)| *known == name);
-    let left: Vec<_> = list.items.iter().filter(|crd| ours(&crd.name_any())).collect();
-    if !left.is_empty() {
-        // Nobody may be asked about what is going away, or a webhook that is gone already refuses its end.
-        for address in hooks(&context.release.namespace) {
-            apply::delete(&context.client, &address).await?;
-        }
-        for crd in left.iter().filter(|crd| crd.metadata.deletion_timestamp.is_none()) {
-            let address = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}", crd.name_any());
-            apply::delete(&context.client, &address).await?;
-        }
+    context.write(cdi, status::deleting(cdi, false, now)).await?;
+    // What is deleted is not put back, whoever deletes it.
+    context.applied.forget();
+    // Nobody may be asked about what is going away, or a webhook that is gone already refuses its end.
+    operator::delete(&context.client, &hooks(&context.release.namespace)).await?;
+    let definitions: Vec<&str> = crds::ALL.iter().map(|(name, _)| *name).collect();
+    if !operator::definitions_are_gone(&context.client, &definitions).await? {
         // Their objects are being finished by the controller; there is nothing to watch that is cheaper than a look.
         return Ok(Next::After(Duration::from_millis(500)));
     }
     workers(context).await?;
     everything_else(context, cdi).await?;
-    context.applied.forget();
-    context.schemas.store(false, std::sync::atomic::Ordering::Release);
-    write(context, cdi, status::deleting(cdi, true, now)).await?;
-    let kept: Vec<String> = cdi.finalizers().iter().filter(|name| *name != FINALIZER).cloned().collect();
-    patch_finalizers(context, cdi, &kept).await?;
+    context.write(cdi, status::deleting(cdi, true, now)).await?;
+    context.requests.release(cdi).await.map_err(Error::api("patch", "CDI", &cdi.name_any()))?;
     Ok(Next::Wait)
 }
 
 fn addresses(namespace: &str) -> Vec<String> {
-    let input = Input { namespace: namespace.to_owned(), monitoring: true, render_claims: true, ..Input::default() };
-    manifests::render(&input).iter().map(apply::address).collect()
+    manifests::every(namespace).iter().map(apply::address).collect()
 }
 
 fn hooks(namespace: &str) -> Vec<String> {
@@ -92,10 +78,5 @@ async fn everything_else(context: &Context, cdi: &CDI) -> Result<(), Error> {
     }
     all.extend(own.into_iter().map(|(kind, name)| format!("/api/v1/namespaces/{namespace}/{kind}/{name}")));
     all.push(format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/cdi-controller"));
-    let results: Vec<Result<(), apply::Error>> = stream::iter(all)
-        .map(|address| async move { apply::delete(&context.client, &address).await })
-        .buffered(8)
-        .collect()
-        .await;
-    Ok(results.into_iter().collect::<Result<(), _>>()?)
+    Ok(operator::delete(&context.client, &all).await?)
 }

@@ -4,6 +4,7 @@ use api::cdi::v1beta1::{CDI, CDICondition, CDIStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::operator;
 
 /// Annotation of a Deployment that names the configuration it was made from.
 pub const CONFIGURATION: &str = "operator.cdi.kubevirt.io/configuration";
@@ -36,11 +37,7 @@ pub fn waiting(seen: &Seen, wanted: &[&str], configuration: &str) -> Vec<String>
         found.is_some_and(|deployment| {
             let annotations = deployment.metadata.annotations.as_ref();
             let ours = annotations.and_then(|all| all.get(CONFIGURATION)).is_some_and(|id| id == configuration);
-            let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-            let status = deployment.status.clone().unwrap_or_default();
-            ours && status.observed_generation >= deployment.metadata.generation
-                && status.updated_replicas.unwrap_or(0) >= replicas
-                && status.available_replicas.unwrap_or(0) >= replicas
+            ours && operator::is_rolled_out(deployment)
         })
     };
     wanted.iter().filter(|name| !ready(name)).map(|name| (*name).to_owned()).collect()

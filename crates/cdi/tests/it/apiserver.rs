@@ -35,7 +35,7 @@ impl Setup {
         let client = server.client();
         let installed: Vec<Value> = serde_saphyr::from_multiple(&install::operator().unwrap()).unwrap();
         apply(&client, &installed).await;
-        kit::apply::crds(&client, "test", crds::ALL).await.unwrap();
+        kit::apply::crds(&client, &Applied::by("test"), crds::ALL).await.unwrap();
         let (now, hour) = (clock::now(), Duration::from_secs(3600));
         let authority = Authority::generate("front-proxy-ca", now, hour).unwrap();
         let leaf = Leaf { name: "front-proxy-client".into(), role: "front".into(), ..Default::default() };

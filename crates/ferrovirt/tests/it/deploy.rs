@@ -126,7 +126,8 @@ async fn whatever_is_deployed_finds_what_it_names() {
     let component = images::Image::Component.name();
     let kubevirt = applied(&client, "kubevirt-operator.yaml").await;
     applied(&client, "kubevirt-cr.yaml").await;
-    let builds = virt_operator::deploy::Images {
+    let builds = virt_operator::Release {
+        namespace: "kubevirt".into(),
         component: component.clone(),
         launcher: images::Image::Launcher.name(),
         version: images::VERSION.into(),

@@ -79,7 +79,8 @@ async fn an_idle_component_does_not_ask_for_kinds_that_the_cluster_lacks() {
     define_ours(&client).await;
     let stop = CancellationToken::new();
     let _controllers = virt_controller::start(client.clone(), "kubevirt", "launcher", &stop);
-    let builds = virt_operator::deploy::Images {
+    let builds = virt_operator::Release {
+        namespace: "kubevirt".into(),
         component: "component".into(),
         launcher: "launcher".into(),
         version: images::VERSION.into(),

@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaimSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::manifests::{ACCOUNT, Settings, labels};
 use super::object::{Spec, StoragePool};
 use super::pools::short;
+use super::settings::{ACCOUNT, Settings, labels};
 
 /// The app of the pods that mount.
 pub(crate) const APP: &str = "hostpath-provisioner-pool";

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::manifests::{ACCOUNT, DRIVER, LEGACY, LEGACY_ACCOUNT, Settings, labels};
+use super::settings::{ACCOUNT, DRIVER, LEGACY, LEGACY_ACCOUNT, Settings, labels};
 
 /// What the accounts' pods may be.
 pub(crate) fn render(settings: &Settings, legacy: bool) -> Vec<Value> {

@@ -3,9 +3,11 @@
 
 use serde_json::{Value, json};
 
-use super::beside::{self, Controllers};
 use super::monitoring::{self, PORT, SCRAPED};
 use super::object::SHARED;
+pub use super::settings::CLASS;
+use super::settings::{Controllers, labels};
+use super::sidecar;
 use super::{MANAGER, manifests, pools};
 use crate::{csi, legacy};
 
@@ -13,8 +15,7 @@ use crate::{csi, legacy};
 pub const IMAGE: &str = concat!("ferrovirt.local/component:v", env!("CARGO_PKG_VERSION"));
 /// Default namespace.
 pub const NAMESPACE: &str = "hostpath-provisioner";
-/// The classes of volumes and of snapshots, and the pool behind them.
-pub const CLASS: &str = "hostpath-csi";
+/// The pool behind the classes of volumes and of snapshots.
 const POOL: &str = "local";
 /// The class of volumes that are on all nodes, and the pool behind it: a directory that all nodes of one machine share.
 const SHARED_CLASS: &str = "hostpath-shared";
@@ -155,7 +156,7 @@ fn rights() -> Vec<Value> {
     ];
     // Who gives rights away must have them.
     rules.extend(manifests::legacy_rules());
-    rules.extend(beside::rules());
+    rules.extend(sidecar::rules());
     rules.push(rule("snapshot.storage.k8s.io", &["volumesnapshotclasses"], APPLY));
     let own = [
         rule("", &["serviceaccounts", "persistentvolumeclaims", "services"], APPLY),
@@ -168,13 +169,13 @@ fn rights() -> Vec<Value> {
     let role = |kind: &str, rules: &[Value]| {
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
-            "metadata": { "name": MANAGER, "labels": manifests::labels(MANAGER) }, "rules": rules,
+            "metadata": { "name": MANAGER, "labels": labels(MANAGER) }, "rules": rules,
         })
     };
     let binding = |kind: &str, role: &str| {
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
-            "metadata": { "name": MANAGER, "labels": manifests::labels(MANAGER) },
+            "metadata": { "name": MANAGER, "labels": labels(MANAGER) },
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": MANAGER },
             "subjects": [{ "kind": "ServiceAccount", "name": MANAGER, "namespace": NAMESPACE }],
         })
@@ -186,7 +187,7 @@ fn rights() -> Vec<Value> {
     vec![
         json!({
             "apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": { "name": MANAGER, "namespace": NAMESPACE, "labels": manifests::labels(MANAGER) },
+            "metadata": { "name": MANAGER, "namespace": NAMESPACE, "labels": labels(MANAGER) },
         }),
         role("ClusterRole", &rules),
         binding("ClusterRoleBinding", "ClusterRole"),
@@ -198,16 +199,16 @@ fn rights() -> Vec<Value> {
 fn deployment(controllers: Controllers) -> Value {
     let called_by = if controllers == Controllers::Driver { "driver" } else { "cluster" };
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
-    let mut labels = manifests::labels(MANAGER);
-    labels[SCRAPED] = json!("true");
+    let mut scraped = labels(MANAGER);
+    scraped[SCRAPED] = json!("true");
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": { "name": MANAGER, "namespace": NAMESPACE, "labels": manifests::labels(MANAGER) },
+        "metadata": { "name": MANAGER, "namespace": NAMESPACE, "labels": labels(MANAGER) },
         "spec": {
             "replicas": 1,
             "selector": { "matchLabels": { "k8s-app": MANAGER } },
             "template": {
-                "metadata": { "labels": labels },
+                "metadata": { "labels": scraped },
                 "spec": {
                     "serviceAccountName": MANAGER,
                     "nodeSelector": { "kubernetes.io/os": "linux" },

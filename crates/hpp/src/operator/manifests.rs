@@ -2,55 +2,32 @@
 
 use serde_json::{Value, json};
 
-use super::beside::{self, Controllers};
 use super::monitoring::{self, PORT, SCRAPED};
 use super::object::{PathConfig, Spec, StoragePool};
 use super::pools::short;
-use super::{constraints, install};
+use super::settings::{ACCOUNT, CLASS, Controllers, DRIVER, LEGACY, LEGACY_ACCOUNT, Settings, labels};
+use super::{claims, constraints, sidecar};
 use crate::csi;
 
-/// The DaemonSet of the CSI driver.
-pub(crate) const DRIVER: &str = "hostpath-provisioner-csi";
-/// The account its pods have. The driver asks the cluster for nothing; what calls it beside it does.
-pub(crate) const ACCOUNT: &str = "hostpath-provisioner-admin-csi";
 /// Where the driver's socket lies on a node.
 const PLUGIN: &str = "/var/lib/kubelet/plugins/csi-hostpath";
 
-/// The DaemonSet of the legacy provisioner.
-pub(crate) const LEGACY: &str = "hostpath-provisioner";
-/// The account of the legacy provisioner, which makes volumes.
-pub(crate) const LEGACY_ACCOUNT: &str = "hostpath-provisioner-admin";
-
-/// How things are deployed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
-    /// The namespace.
-    pub(crate) namespace: String,
-    /// The image of every program.
-    pub(crate) image: String,
-    /// Who calls the driver.
-    pub(crate) controllers: Controllers,
-    /// The cluster knows the kinds of Prometheus' operator.
-    pub(crate) monitored: bool,
-    /// The cluster knows SecurityContextConstraints.
-    pub(crate) constrained: bool,
-    /// The cluster knows snapshots of volumes.
-    pub(crate) captured: bool,
-}
-
-/// Labels by which what is deployed is found again.
-pub(crate) fn labels(app: &str) -> Value {
-    json!({
-        "k8s-app": app, "app.kubernetes.io/component": "storage",
-        "app.kubernetes.io/managed-by": "hostpath-provisioner-operator",
-    })
+/// An object at least of every kind that is ever applied, for what watches them.
+pub(crate) fn every_kind(settings: &Settings) -> Vec<Value> {
+    let settings = Settings { monitored: true, constrained: true, captured: true, ..settings.clone() };
+    let spec = Spec { path_config: Some(PathConfig::default()), ..Spec::default() };
+    let pool = StoragePool { pvc_template: Some(Default::default()), ..StoragePool::default() };
+    let mut all = render(&spec, &[], &[], &settings);
+    all.extend(sidecar::rights(&settings));
+    all.extend(claims::render(&spec, &[pool], &[String::new()], &settings));
+    all
 }
 
 /// All manifests.
 pub(crate) fn render(spec: &Spec, pools: &[StoragePool], shared: &[&str], settings: &Settings) -> Vec<Value> {
     let mut all = vec![account(ACCOUNT, DRIVER, false, settings)];
     if settings.controllers == Controllers::Driver {
-        all.extend(beside::rights(settings));
+        all.extend(sidecar::rights(settings));
     }
     if settings.monitored {
         all.extend(monitoring::render(settings));
@@ -145,7 +122,7 @@ fn snapshot_class() -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
         "metadata": {
-            "name": install::CLASS, "labels": labels(DRIVER),
+            "name": CLASS, "labels": labels(DRIVER),
             "annotations": { "snapshot.storage.kubernetes.io/is-default-class": "true" },
         },
         "driver": csi::NAME, "deletionPolicy": "Delete",
@@ -215,8 +192,8 @@ fn daemon_set(spec: &Spec, pools: &[StoragePool], shared: &[&str], settings: &Se
     });
     let mut containers = vec![container];
     if settings.controllers == Controllers::Driver {
-        containers.push(beside::container(policy, settings));
-        volumes.push(beside::token());
+        containers.push(sidecar::container(policy, settings));
+        volumes.push(sidecar::token());
     }
     let mut pod = json!({
         "serviceAccountName": ACCOUNT, "automountServiceAccountToken": false,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::MANAGER;
-use super::manifests::{Settings, labels};
+use super::settings::{Settings, labels};
 
 /// The port of metrics, by name and number.
 pub(crate) const PORT: (&str, u16) = ("metrics", 8443);

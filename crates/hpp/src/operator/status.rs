@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::operator;
 use kube::ResourceExt;
 
 use super::claims;
@@ -31,20 +32,9 @@ pub(crate) struct Seen<'a> {
     pub(crate) version: &'a str,
 }
 
-/// On how many nodes it runs in its present make, and on how many it is to run.
-fn count(workload: Option<&DaemonSet>) -> (i32, i32) {
-    let Some(set) = workload else { return (0, 0) };
-    let Some(status) = &set.status else { return (0, 0) };
-    if status.observed_generation < set.metadata.generation {
-        return (0, status.desired_number_scheduled);
-    }
-    let updated = status.updated_number_scheduled.unwrap_or(0);
-    (updated.min(status.number_available.unwrap_or(0)), status.desired_number_scheduled)
-}
-
 /// The status that follows; `before` is what it says so far.
 pub(crate) fn status(before: Option<&Status>, seen: &Seen<'_>, now: Timestamp) -> Status {
-    let counts = seen.workloads.iter().map(|workload| count(workload.as_ref()));
+    let counts = seen.workloads.iter().map(|set| set.as_ref().map(operator::rolled_out_on).unwrap_or_default());
     // The slowest counts.
     let (ready, wanted) = counts.min_by_key(|(ready, wanted)| ready - wanted).unwrap_or_default();
     let there = !seen.workloads.is_empty()

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::{Event, Level, Metadata, Subscriber, field, span};
 use virt_operator::{Operator, install};
 
-use crate::{NAMESPACE, account, images, wait};
+use crate::{NAMESPACE, account, release, wait};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -81,7 +81,7 @@ async fn without_its_own_kind_the_operator_is_not_ready_and_says_so() {
         .partition(|manifest| manifest["kind"] == "CustomResourceDefinition");
     apply::all(&client, &Applied::by("test"), &rest).await.unwrap();
     let stop = CancellationToken::new();
-    let _running = Operator::new(account(&server), images(), Material::new()).start(&stop);
+    let _running = Operator::new(account(&server), release(), Material::new()).start(&stop);
     let _defined = virt_operator::defined(&account(&server), ready.clone());
     let probe = Client::new(health::router(ready.clone()), "default");
 

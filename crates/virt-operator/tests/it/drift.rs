@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use virt_operator::Operator;
 
-use crate::{account, cluster, images, ready, wait};
+use crate::{account, cluster, ready, release, wait};
 
 /// Far less than the time after which everything is applied again.
 const AT_ONCE: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ async fn webhooks_that_others_delete_or_change_are_put_back_at_once() {
     let client = server.client();
     let kubevirts = cluster(&client).await;
     let stop = CancellationToken::new();
-    let _running = Operator::new(account(&server), images(), Material::new()).start(&stop);
+    let _running = Operator::new(account(&server), release(), Material::new()).start(&stop);
     ready(&client).await;
     wait(&kubevirts, "kubevirt", "deployed", |found: Option<&KubeVirt>| {
         let phase = found.and_then(|found| found.status.as_ref()?.phase.as_deref());

@@ -37,7 +37,7 @@ use kube::{
 use kube_apiserver::{ApiServer, request::User};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use virt_operator::{Operator, deploy::Images, install, manifests::crds};
+use virt_operator::{Operator, Release, install, manifests::crds};
 
 const NAMESPACE: &str = "kubevirt";
 
@@ -143,8 +143,13 @@ fn account(server: &ApiServer) -> Client {
     })
 }
 
-fn images() -> Images {
-    Images { component: "r/component:v1".into(), launcher: "r/launcher:v1".into(), version: "v1".into() }
+fn release() -> Release {
+    Release {
+        namespace: NAMESPACE.into(),
+        component: "r/component:v1".into(),
+        launcher: "r/launcher:v1".into(),
+        version: "v1".into(),
+    }
 }
 
 /// When the first object of `name` was written.
@@ -172,7 +177,7 @@ async fn the_webhooks_are_there_before_there_can_be_a_machine() {
     let kinds = tokio::spawn(written::<CustomResourceDefinition>(client.clone(), "virtualmachines.kubevirt.io"));
     cluster(&client).await;
     let stop = CancellationToken::new();
-    let _running = Operator::new(account(&server), images(), Material::new()).start(&stop);
+    let _running = Operator::new(account(&server), release(), Material::new()).start(&stop);
     ready(&client).await;
     let (webhooks, judges, kinds) = (webhooks.await.unwrap(), judges.await.unwrap(), kinds.await.unwrap());
     assert!(webhooks < kinds && judges < kinds, "{webhooks} {judges} {kinds}");
@@ -197,7 +202,7 @@ async fn the_product_is_deployed_and_removed() {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let stop = CancellationToken::new();
     let material = Material::new();
-    let _running = Operator::new(account(&server), images(), material.clone()).start(&stop);
+    let _running = Operator::new(account(&server), release(), material.clone()).start(&stop);
     ready(&client).await;
     let found = wait(&kubevirts, "kubevirt", "deployed", |kv: Option<&KubeVirt>| {
         let status = kv.and_then(|kv| kv.status.as_ref());

@@ -14,7 +14,7 @@ use kube_apiserver::ApiServer;
 use serde_json::json;
 use virt_operator::Operator;
 
-use crate::{NAMESPACE, account, cluster, deployment_ready, handler_ready, images, ready, wait};
+use crate::{NAMESPACE, account, cluster, deployment_ready, handler_ready, ready, release, wait};
 
 fn image(template: Option<&PodTemplateSpec>) -> Option<&str> {
     template?.spec.as_ref()?.containers.first()?.image.as_deref()
@@ -64,7 +64,7 @@ async fn an_update_and_the_way_back() {
     let client = server.client();
     let kubevirts = cluster(&client).await;
     let stop = CancellationToken::new();
-    let _running = Operator::new(account(&server), images(), Material::new()).start(&stop);
+    let _running = Operator::new(account(&server), release(), Material::new()).start(&stop);
     ready(&client).await;
     let first = status(&kubevirts, "deployed", done).await;
 

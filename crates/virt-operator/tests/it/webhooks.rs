@@ -15,7 +15,7 @@ use virt_operator::{
     manifests::{self, Input, admission::OPERATOR_SERVICE},
 };
 
-use crate::images;
+use crate::release;
 
 #[derive(clap::Parser)]
 struct Line {
@@ -71,7 +71,7 @@ async fn webhooks_answer_on_both_ports_and_all_else_on_one() {
     let authority = Authority::generate("test", now, hour).unwrap();
     let leaf = Leaf { name: "virt-operator".into(), ..Default::default() };
     material.set(&authority.issue(&leaf, now, hour).unwrap()).unwrap();
-    let operator = Operator::new(server.client(), images(), material.clone());
+    let operator = Operator::new(server.client(), release(), material.clone());
     let listen = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listeners = [listen().await, listen().await];
     let [all, webhooks] = listeners.each_ref().map(|listener| client(listener.local_addr().unwrap().port()));

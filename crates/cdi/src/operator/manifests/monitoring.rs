@@ -5,6 +5,11 @@ use serde_json::{Value, json};
 
 use super::Input;
 
+/// The version of the kinds of Prometheus' operator.
+pub const VERSION: &str = "monitoring.coreos.com/v1";
+/// Those of them that are made.
+pub const KINDS: [&str; 2] = ["ServiceMonitor", "PrometheusRule"];
+
 const NAME: &str = "cdi-monitoring";
 /// Where Prometheus runs whose account reads what is to be scraped.
 const PROMETHEUS: [&str; 2] = ["monitoring", "openshift-monitoring"];

@@ -1,21 +1,11 @@
-//! Who makes, grows and captures volumes for claims: the control plane, or a container beside the driver. Pure.
+//! The driver's sidecar, which makes, grows and captures volumes for claims where the control plane does not. Pure.
 
 use serde_json::{Value, json};
 
-use super::manifests::{ACCOUNT, DRIVER, Settings, labels};
+use super::settings::{ACCOUNT, DRIVER, Settings, labels};
 
 /// The volume with the container's token, which the driver itself does not get.
 const TOKEN: &str = "token";
-
-/// Who calls the driver's controller service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Controllers {
-    /// A container beside the driver, as on any Kubernetes.
-    #[default]
-    Driver,
-    /// The control plane, which looks after drivers that bring nobody.
-    Cluster,
-}
 
 /// What the container does with the cluster's objects. Who gives this away must have it.
 pub(crate) fn rules() -> Vec<Value> {

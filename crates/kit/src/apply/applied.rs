@@ -1,0 +1,216 @@
+//! What a field manager applied last, and what became of it since.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::core::ObjectMeta;
+
+/// What a field manager applied last, by address; cheap to clone. An unchanged manifest is not sent again until the object
+/// is [`Applied::touched`] by somebody else, [`Applied::missing`], or [`Applied::forget`] was called.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    pub(super) manager: &'static str,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sent: HashMap<String, Sent>,
+    /// What a watch has shown of objects while they were being written.
+    writing: HashMap<String, Shown>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    hash: u64,
+    left: Left,
+}
+
+/// How an object was when it was written or shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Left {
+    version: Option<String>,
+    generation: Option<i64>,
+}
+
+impl Left {
+    fn of(metadata: &ObjectMeta) -> Self {
+        Left { version: metadata.resource_version.clone(), generation: metadata.generation }
+    }
+
+    /// A kind that counts generations may have its status written by anybody.
+    fn is(&self, now: &Left) -> bool {
+        match (self.generation, now.generation) {
+            (Some(left), Some(now)) => left == now,
+            _ => self.version == now.version,
+        }
+    }
+}
+
+/// The last that a watch has shown of an object.
+#[derive(Debug, Default)]
+enum Shown {
+    #[default]
+    Nothing,
+    Gone,
+    There(Left),
+}
+
+impl Applied {
+    /// Nothing yet, by `manager`.
+    pub fn by(manager: &'static str) -> Self {
+        Applied { manager, state: Arc::default() }
+    }
+
+    /// Sends everything again next time.
+    pub fn forget(&self) {
+        self.lock().sent.clear();
+    }
+
+    /// Takes in that the object at `address` is `now` so, or gone. True when that is not how it was left: it is sent again
+    /// next time. While it is being written this is judged when the answer is there.
+    pub fn touched(&self, address: &str, now: Option<&ObjectMeta>) -> bool {
+        let mut state = self.lock();
+        let now = now.map(Left::of);
+        if let Some(shown) = state.writing.get_mut(address) {
+            *shown = now.map_or(Shown::Gone, Shown::There);
+            return false;
+        }
+        let Some(sent) = state.sent.get(address) else { return false };
+        let same = now.is_some_and(|now| sent.left.is(&now));
+        if !same {
+            state.sent.remove(address);
+        }
+        !same
+    }
+
+    /// Takes in that of the addresses of which `concerned` is true there are only those in `listed`. True when one is missing
+    /// that was applied: it is sent again next time.
+    pub fn missing(&self, concerned: impl Fn(&str) -> bool, listed: &BTreeSet<String>) -> bool {
+        let mut state = self.lock();
+        let before = state.sent.len();
+        state.sent.retain(|address, _| !concerned(address) || listed.contains(address));
+        state.sent.len() < before
+    }
+
+    /// The addresses of what was applied, in order.
+    pub fn addresses(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.lock().sent.keys().cloned().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Whether what is at `address` was last sent with this `hash`.
+    pub(super) fn is_sent(&self, address: &str, hash: u64) -> bool {
+        self.lock().sent.get(address).is_some_and(|sent| sent.hash == hash)
+    }
+
+    /// Begins to write what lies at `address`.
+    pub(super) fn write(&self, address: &str) -> Writing<'_> {
+        self.lock().writing.insert(address.to_owned(), Shown::Nothing);
+        Writing { applied: self, address: address.to_owned() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A write that is under way; dropped without an answer, nothing is known of the object.
+pub(super) struct Writing<'a> {
+    applied: &'a Applied,
+    address: String,
+}
+
+impl Writing<'_> {
+    /// Records the API server's answer. False when a watch has shown something else meanwhile: somebody may have written after
+    /// us, so it is sent once more.
+    pub(super) fn answered(self, hash: u64, answer: &ObjectMeta) -> bool {
+        let mut state = self.applied.lock();
+        let left = Left::of(answer);
+        let same = match state.writing.get(&self.address) {
+            Some(Shown::There(shown)) => left.is(shown),
+            Some(Shown::Gone) => false,
+            Some(Shown::Nothing) | None => true,
+        };
+        match same {
+            true => drop(state.sent.insert(self.address.clone(), Sent { hash, left })),
+            false => drop(state.sent.remove(&self.address)),
+        }
+        same
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.applied.lock().writing.remove(&self.address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(version: &str, generation: Option<i64>) -> ObjectMeta {
+        ObjectMeta { resource_version: Some(version.to_owned()), generation, ..ObjectMeta::default() }
+    }
+
+    /// Written as version 5, then seen as `now`.
+    #[track_caller]
+    fn check(generation: Option<i64>, now: Option<ObjectMeta>, expect: bool) {
+        let applied = Applied::by("m");
+        assert!(applied.write("/a").answered(1, &meta("5", generation)));
+        assert_eq!(applied.touched("/a", now.as_ref()), expect, "{now:?}");
+        assert_eq!(applied.is_sent("/a", 1), !expect);
+        assert!(!applied.touched("/other", None));
+    }
+
+    #[test]
+    fn what_others_change_is_sent_again() {
+        check(None, Some(meta("5", None)), false);
+        check(None, Some(meta("6", None)), true);
+        check(Some(2), Some(meta("6", Some(2))), false);
+        check(Some(2), Some(meta("6", Some(3))), true);
+        check(Some(2), None, true);
+    }
+
+    /// Shown as `seen` while it is written, and answered as version 5.
+    #[track_caller]
+    fn check_while_writing(seen: Option<ObjectMeta>, expect: bool) {
+        let applied = Applied::by("m");
+        assert!(applied.write("/a").answered(1, &meta("4", None)));
+        let writing = applied.write("/a");
+        assert!(!applied.touched("/a", seen.as_ref()), "judged when the answer is there");
+        assert_eq!(writing.answered(2, &meta("5", None)), expect, "{seen:?}");
+        assert_eq!(applied.is_sent("/a", 2), expect);
+        // The next change is judged as ever.
+        assert_eq!(applied.touched("/a", Some(&meta("7", None))), expect);
+    }
+
+    #[test]
+    fn what_others_change_while_it_is_written_is_sent_again() {
+        check_while_writing(Some(meta("5", None)), true);
+        check_while_writing(Some(meta("6", None)), false);
+        check_while_writing(None, false);
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_nothing_behind() {
+        let applied = Applied::by("m");
+        assert!(applied.write("/a").answered(1, &meta("5", None)));
+        drop(applied.write("/a"));
+        assert!(applied.touched("/a", None));
+    }
+
+    #[test]
+    fn what_a_list_lacks_is_sent_again() {
+        let applied = Applied::by("m");
+        for address in ["/a/1", "/a/2", "/b/1"] {
+            assert!(applied.write(address).answered(1, &meta("5", None)));
+        }
+        let listed = BTreeSet::from(["/a/1".to_owned()]);
+        assert!(applied.missing(|address| address.starts_with("/a/"), &listed));
+        assert_eq!(applied.addresses(), ["/a/1", "/b/1"]);
+        assert!(!applied.missing(|address| address.starts_with("/a/"), &listed));
+    }
+}
