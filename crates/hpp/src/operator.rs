@@ -266,7 +266,9 @@ async fn reconcile(context: Arc<Context>, key: Key) -> Next {
 async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next, Error> {
     let shared = object.shared();
     let settings = settings(context).await?;
-    let pools = the_active(context, object)
+    let active = is_active(context, object);
+    let pools = active
+        .clone()
         .and_then(|()| pools::of(&object.spec))
         .and_then(|pools| pools::check_shared(&pools, &shared).map(|()| pools));
     let mut failure = None;
@@ -296,6 +298,7 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
     let known: Vec<String> = context.nodes.keys_by_word(REGISTERED).into_iter().map(|key| key.name).collect();
     let registered = registered::look(&context.pods.list(), &known, now);
     let seen = status::Seen {
+        active: active.is_ok(),
         registered: &registered,
         pools: pools.as_deref(),
         workloads: &workloads,
@@ -339,7 +342,7 @@ fn refused(error: kube::Error) -> Error {
 }
 
 /// There is one driver, so one object says how it is.
-fn the_active(context: &Context, object: &HostPathProvisioner) -> Result<(), Refusal> {
+fn is_active(context: &Context, object: &HostPathProvisioner) -> Result<(), Refusal> {
     match context.requests.active() {
         Some(active) if active.uid() != object.uid() => Err(pools::another(&active.name_any())),
         _ => Ok(()),

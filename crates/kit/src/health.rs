@@ -1,4 +1,4 @@
-//! `/healthz` and `/readyz`.
+//! `/healthz`, `/livez` and `/readyz`.
 
 mod report;
 
@@ -26,12 +26,13 @@ impl Ready {
     }
 }
 
-/// `/healthz` always answers 200 while the process serves; `/readyz` answers 200 once `ready` is set, 503 before.
+/// `/healthz` and `/livez` always answer 200 while the process serves; `/readyz` answers 200 once `ready` is set, 503 before.
 pub fn router(ready: Ready) -> Router {
     Router::new().route("/healthz", get(|| async { "ok" })).merge(readiness(ready))
 }
 
-/// The same with a `/healthz` that says what `report` does.
+/// The same with a `/healthz` that says what `report` does. Who asks whether the process lives is told so by `/livez`, whatever
+/// becomes of the API server: to restart every component in an outage helps nobody.
 pub fn reporting(ready: Ready, report: Report) -> Router {
     let answer = move || {
         let report = report.clone();
@@ -41,7 +42,7 @@ pub fn reporting(ready: Ready, report: Report) -> Router {
 }
 
 fn readiness(ready: Ready) -> Router {
-    Router::new().route(
+    Router::new().route("/livez", get(|| async { "ok" })).route(
         "/readyz",
         get(move || {
             let ready = ready.get();

@@ -221,7 +221,7 @@ fn deployment() -> Value {
                         ],
                         "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
                         "readinessProbe": probe("/readyz", 0, 5),
-                        "livenessProbe": probe("/healthz", 15, 30),
+                        "livenessProbe": probe("/livez", 15, 30),
                         "securityContext": {
                             "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
                             "readOnlyRootFilesystem": true,

@@ -1,8 +1,10 @@
 //! The program's command line: mistakes are named, with what to do next.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod cluster;
 mod deploy;
 mod idle;
+mod operators;
 
 use std::path::Path;
 use std::process::{Command, Output};

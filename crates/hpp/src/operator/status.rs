@@ -14,6 +14,8 @@ use super::registered::Registered;
 
 /// What was found.
 pub(crate) struct Seen<'a> {
+    /// What runs was deployed for this object, and not for another.
+    pub(crate) active: bool,
     /// What is asked for, or why that cannot be had.
     pub(crate) pools: Result<&'a [StoragePool], &'a Refusal>,
     /// The driver, and the legacy provisioner where it is asked for.
@@ -43,7 +45,7 @@ pub(crate) fn status(before: Option<&Status>, seen: &Seen<'_>, now: Timestamp) -
     // A driver that is restarted is registered again in a moment: what was available stays so meanwhile.
     let nowhere = seen.registered.nodes == 0 && !seen.registered.lacking.is_empty();
     let unknown = nowhere && (complaint.is_some() || !before.is_some_and(|before| before.is("Available")));
-    let whole = there && wanted > 0 && ready >= wanted && !unknown;
+    let whole = seen.active && there && wanted > 0 && ready >= wanted && !unknown;
     let wrong = match (seen.pools, &seen.failure, complaint) {
         (Err(refusal), ..) => Some(("InvalidSpec", refusal.to_string())),
         (_, Some(failure), _) => Some(("DeploymentFailed", failure.clone())),
@@ -179,6 +181,7 @@ mod tests {
         let workloads = [driver];
         let failure = failure.map(str::to_owned);
         let seen = Seen {
+            active: true,
             pools: Ok(&pools),
             workloads: &workloads,
             claims: &[],
@@ -259,6 +262,7 @@ mod tests {
         let pools = [StoragePool { name: "p".into(), ..StoragePool::default() }];
         let workloads = [Some(set(1, 1, 1, 1))];
         let seen = Seen {
+            active: true,
             pools: Ok(&pools),
             workloads: &workloads,
             claims: &[],

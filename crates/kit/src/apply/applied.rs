@@ -1,6 +1,7 @@
 //! What a field manager applied last, and what became of it since.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::core::ObjectMeta;
@@ -30,20 +31,24 @@ struct Sent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
     version: Option<String>,
-    generation: Option<i64>,
+    /// Of labels and annotations, and of who owns which fields but those of the status, which anybody may write. Generations do
+    /// not tell: some kinds have none, and of some it never moves.
+    owners: u64,
 }
 
 impl Left {
     fn of(metadata: &ObjectMeta) -> Self {
-        Left { version: metadata.resource_version.clone(), generation: metadata.generation }
+        let mut hasher = DefaultHasher::new();
+        (&metadata.labels, &metadata.annotations).hash(&mut hasher);
+        let entries = metadata.managed_fields.iter().flatten();
+        for entry in entries.filter(|entry| entry.subresource.as_deref() != Some("status")) {
+            serde_json::to_string(entry).unwrap_or_default().hash(&mut hasher);
+        }
+        Left { version: metadata.resource_version.clone(), owners: hasher.finish() }
     }
 
-    /// A kind that counts generations may have its status written by anybody.
     fn is(&self, now: &Left) -> bool {
-        match (self.generation, now.generation) {
-            (Some(left), Some(now)) => left == now,
-            _ => self.version == now.version,
-        }
+        self.version == now.version || self.owners == now.owners
     }
 }
 
@@ -149,17 +154,29 @@ impl Drop for Writing<'_> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+
     use super::*;
 
-    fn meta(version: &str, generation: Option<i64>) -> ObjectMeta {
-        ObjectMeta { resource_version: Some(version.to_owned()), generation, ..ObjectMeta::default() }
+    /// Written by us, and by others in the subresources.
+    fn meta(version: &str, others: &[&str]) -> ObjectMeta {
+        let entry = |subresource: &str| ManagedFieldsEntry {
+            manager: Some("m".to_owned()),
+            subresource: (!subresource.is_empty()).then(|| subresource.to_owned()),
+            ..ManagedFieldsEntry::default()
+        };
+        ObjectMeta {
+            resource_version: Some(version.to_owned()),
+            managed_fields: Some([""].iter().chain(others).map(|subresource| entry(subresource)).collect()),
+            ..ObjectMeta::default()
+        }
     }
 
     /// Written as version 5, then seen as `now`.
     #[track_caller]
-    fn check(generation: Option<i64>, now: Option<ObjectMeta>, expect: bool) {
+    fn check(now: Option<ObjectMeta>, expect: bool) {
         let applied = Applied::by("m");
-        assert!(applied.write("/a").answered(1, &meta("5", generation)));
+        assert!(applied.write("/a").answered(1, &meta("5", &[])));
         assert_eq!(applied.touched("/a", now.as_ref()), expect, "{now:?}");
         assert_eq!(applied.is_sent("/a", 1), !expect);
         assert!(!applied.touched("/other", None));
@@ -167,37 +184,39 @@ mod tests {
 
     #[test]
     fn what_others_change_is_sent_again() {
-        check(None, Some(meta("5", None)), false);
-        check(None, Some(meta("6", None)), true);
-        check(Some(2), Some(meta("6", Some(2))), false);
-        check(Some(2), Some(meta("6", Some(3))), true);
-        check(Some(2), None, true);
+        check(Some(meta("5", &[])), false);
+        check(Some(meta("6", &["status"])), false);
+        check(Some(meta("6", &["scale"])), true);
+        check(Some(meta("6", &[""])), true);
+        check(None, true);
+        let labelled = ObjectMeta { labels: Some([("a".to_owned(), "b".to_owned())].into()), ..meta("6", &[]) };
+        check(Some(labelled), true);
     }
 
     /// Shown as `seen` while it is written, and answered as version 5.
     #[track_caller]
     fn check_while_writing(seen: Option<ObjectMeta>, expect: bool) {
         let applied = Applied::by("m");
-        assert!(applied.write("/a").answered(1, &meta("4", None)));
+        assert!(applied.write("/a").answered(1, &meta("4", &[])));
         let writing = applied.write("/a");
         assert!(!applied.touched("/a", seen.as_ref()), "judged when the answer is there");
-        assert_eq!(writing.answered(2, &meta("5", None)), expect, "{seen:?}");
+        assert_eq!(writing.answered(2, &meta("5", &[])), expect, "{seen:?}");
         assert_eq!(applied.is_sent("/a", 2), expect);
         // The next change is judged as ever.
-        assert_eq!(applied.touched("/a", Some(&meta("7", None))), expect);
+        assert_eq!(applied.touched("/a", Some(&meta("7", &[""]))), expect);
     }
 
     #[test]
     fn what_others_change_while_it_is_written_is_sent_again() {
-        check_while_writing(Some(meta("5", None)), true);
-        check_while_writing(Some(meta("6", None)), false);
+        check_while_writing(Some(meta("5", &[])), true);
+        check_while_writing(Some(meta("6", &[""])), false);
         check_while_writing(None, false);
     }
 
     #[test]
     fn a_write_that_fails_leaves_nothing_behind() {
         let applied = Applied::by("m");
-        assert!(applied.write("/a").answered(1, &meta("5", None)));
+        assert!(applied.write("/a").answered(1, &meta("5", &[])));
         drop(applied.write("/a"));
         assert!(applied.touched("/a", None));
     }
@@ -206,7 +225,7 @@ mod tests {
     fn what_a_list_lacks_is_sent_again() {
         let applied = Applied::by("m");
         for address in ["/a/1", "/a/2", "/b/1"] {
-            assert!(applied.write(address).answered(1, &meta("5", None)));
+            assert!(applied.write(address).answered(1, &meta("5", &[])));
         }
         let listed = BTreeSet::from(["/a/1".to_owned()]);
         assert!(applied.missing(|address| address.starts_with("/a/"), &listed));

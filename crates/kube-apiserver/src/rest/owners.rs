@@ -56,6 +56,26 @@ pub(super) async fn record(call: &Call, old: Option<&Value>, new: Value, subreso
     managed::update(&call.resource.schema, old, new, &writer, &elsewhere)
 }
 
+/// Takes the times of `old` where nothing else differs: who applies again what an API server has left out or filled in, such as
+/// a field with its default, writes nothing.
+pub(super) fn keep_times(old: &Value, new: &mut Value) {
+    let held = &old["metadata"]["managedFields"];
+    let told = new["metadata"]["managedFields"].clone();
+    let (Some(before), Some(now)) = (held.as_array(), told.as_array()) else { return };
+    let but_time = |entry: &Value| {
+        let mut entry = entry.clone();
+        entry["time"] = Value::Null;
+        entry
+    };
+    if before.len() != now.len() || before.iter().zip(now).any(|(one, other)| but_time(one) != but_time(other)) {
+        return;
+    }
+    new["metadata"]["managedFields"] = held.clone();
+    if new != old {
+        new["metadata"]["managedFields"] = told;
+    }
+}
+
 /// The object after the apply; `live` is None when it does not exist yet.
 pub(super) async fn merge(
     call: &Call,
@@ -121,4 +141,27 @@ fn written(call: &Call, wanted: &Value, subresource: &str) -> Value {
         _ => {}
     }
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An object with a value, whose one owner wrote at a time.
+    fn object(value: u8, manager: &str, time: &str) -> Value {
+        json!({ "value": value, "metadata": { "name": "a", "managedFields": [{ "manager": manager, "time": time }] } })
+    }
+
+    #[track_caller]
+    fn check(mut new: Value, expect: &str) {
+        keep_times(&object(1, "m", "before"), &mut new);
+        assert_eq!(new["metadata"]["managedFields"][0]["time"], expect);
+    }
+
+    #[test]
+    fn a_time_alone_is_no_change() {
+        check(object(1, "m", "now"), "before");
+        check(object(2, "m", "now"), "now");
+        check(object(1, "n", "now"), "now");
+    }
 }

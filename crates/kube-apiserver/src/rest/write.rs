@@ -485,6 +485,7 @@ async fn change_once(
         new["metadata"]["managedFields"] = managed;
     }
     new = owners::record(call, Some(&old), new, edit.subresource).await;
+    owners::keep_times(&old, &mut new);
     let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
     if call.dry_run() {
         return Ok(Written::Tree(new));

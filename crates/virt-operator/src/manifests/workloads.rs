@@ -171,7 +171,7 @@ fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) 
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
             "readinessProbe": probe("/readyz", 0, 2, 3),
-            "livenessProbe": probe("/healthz", 15, 30, 4),
+            "livenessProbe": probe("/livez", 15, 30, 4),
             "securityContext": {
                 "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
                 "readOnlyRootFilesystem": true,
@@ -286,7 +286,7 @@ fn daemon_set(input: &Input) -> Value {
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
             "readinessProbe": probe("/readyz", 0, 2, 5),
-            "livenessProbe": probe("/healthz", 15, 30, 4),
+            "livenessProbe": probe("/livez", 15, 30, 4),
             "securityContext": { "privileged": true },
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": volume_mounts,
