@@ -120,7 +120,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let public = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let listener = listen(args.port).await?;
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(migration::metrics::Figures(context.clone())));
+    registry.register_collector(Box::new(vmi::migration_metrics::Figures(context.clone())));
     let report = Report::new(client.clone());
     let health = health::reporting(ready.clone(), report.clone()).merge(metrics::router(registry));
     let _health = kit::spawn("health", kit::server::serve_tls(listener, public.clone(), health, stop.clone()));
@@ -135,7 +135,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let _settings = context.settings.start(&client, vec![public, private]);
 
     let listener = listen(args.migration_port).await?;
-    let _streams = kit::spawn("streams", migration::target::serve(listener, context.clone(), stop.clone()));
+    let _streams = kit::spawn("streams", vmi::incoming::serve(listener, context.clone(), stop.clone()));
 
     let _plugins = device_plugin::start(device_plugin::kinds(kvm), &args.device_plugins_dir, &stop);
     let _vmis = vmi::start(&context, &stop);

@@ -8,10 +8,16 @@
 //! What a [`Guest`] holds can be rebuilt: after a restart this process connects again, plugs what is plugged already and
 //! hands the same VMI to the launcher, which has it running. The guest notices nothing.
 
+mod difference;
 mod execute;
+mod guest;
 mod handover;
+pub(crate) mod incoming;
 mod memory_dump;
+pub(crate) mod migration_metrics;
+mod outgoing;
 mod plan;
+mod pod;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -38,7 +44,7 @@ use crate::migration::{Arrivals, Road};
 use crate::network;
 use crate::settings::Watched;
 
-pub(crate) use execute::{Guest, connect, current, difference, plug, prepare_disks, wanted};
+use guest::Guest;
 
 /// What every part of this process shares; cheap to clone.
 #[derive(Clone)]

@@ -16,7 +16,7 @@ use crate::storage::USER;
 const UNPRIVILEGED: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 
 /// Prepares the pod of `launcher` on this `node`.
-pub(super) fn allow(launcher: &Launcher, node: &str) -> Result<(), Error> {
+pub(crate) fn allow(launcher: &Launcher, node: &str) -> Result<(), Error> {
     let root = launcher.root()?;
     let given = sys::device::give(&root, USERFAULTFD.trim_start_matches("/dev/"), USER);
     let everybody = std::fs::read_to_string(UNPRIVILEGED).unwrap_or_default();

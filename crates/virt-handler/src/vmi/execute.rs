@@ -1,232 +1,40 @@
 //! Carrying a plan out, and writing the status that follows.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus};
 use api::kubevirt::words::{annotation, phase};
-use domain::{Environment, FailedDisk, GuestFacts, MigrationProgress};
-use jiff::{SignedDuration, Timestamp};
+use domain::Environment;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kit::queue::Next;
 use kit::store::Key;
-use kit::{Chain, Task, clock};
+use kit::{Chain, clock};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
-use rpc::launcher::{DomainState, Empty, SyncRequest};
-use serde_json::{Map, Value, json};
-use tokio::time::Instant;
+use rpc::launcher::{Empty, SyncRequest};
+use serde_json::json;
 
 use super::Context;
+use super::difference::difference;
+use super::guest::Guest;
 use super::handover;
 use super::memory_dump;
-use super::plan::{self, Known, Step};
+use super::plan::{self, Step};
+use super::pod::{connect, current, plug, prepare_disks};
 use super::status::{self, Observed};
+use super::{incoming, outgoing};
 use crate::Error;
-use crate::device_plugin;
 use crate::hotplug;
-use crate::launcher::{self, CALL, Launcher, answer, timed};
-use crate::migration::{self, Moving};
-use crate::network::{self, Plugged};
-use crate::pace::Pace;
+use crate::launcher::{CALL, answer, timed};
+use crate::migration;
 use crate::settings::Settings;
-use crate::storage::{self, Purpose};
+use crate::storage::Purpose;
 
-/// How long a launcher that listens no more may be asked for before it counts as gone: a socket in the pod's directory
-/// outlives the process, and a pod that is just starting has none yet.
-const PATIENCE: u32 = 8;
-/// How long a launcher that has begun to end may take: QEMU gives its memory back first.
-const ENDING: SignedDuration = SignedDuration::from_secs(10);
-/// How long the target of a migration has to tell that the domain is there, once the launcher here has gone.
-const WORD_OF_TARGET: SignedDuration = SignedDuration::from_secs(15);
-/// How long something that passes by itself may last before the user is told.
-const PASSING: SignedDuration = SignedDuration::from_secs(20);
 /// Between two looks at a guest that is to let go of a disk.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// States that a launcher tells, each as much as it is long, see [`cost`].
-const STATES: Pace = Pace::new(200, 50);
-/// Characters of a launcher's reason why a guest does not start.
-const LONGEST_SENTENCE: usize = 4096;
-/// Writes of a VMI's status for what its launcher told.
-const WRITES: Pace = Pace::new(50, 5);
 /// Defining and starting a domain.
 const SYNC: Duration = Duration::from_secs(120);
-
-/// A VMI that was taken over.
-pub(crate) struct Guest {
-    /// Its UID: another machine may take its name.
-    uid: String,
-    held: Mutex<Held>,
-    moving: Mutex<Moving>,
-    writes: Mutex<Pace>,
-}
-
-#[derive(Default)]
-struct Held {
-    launcher: Option<Launcher>,
-    /// The pod of this launcher, or of the last.
-    pod: String,
-    /// A pod that is of no use any more, although its launcher may still answer.
-    spent: String,
-    watching: Option<Task<()>>,
-    plugged: Option<Arc<Plugged>>,
-    /// What the launcher accepted of the VMI, see [`handover`].
-    handed_over: Option<Vec<u8>>,
-    shutdown_sent: bool,
-    refused: u32,
-    gone: bool,
-    gone_since: Option<Timestamp>,
-    emulation: Option<String>,
-    state: Option<DomainState>,
-    /// Volumes that the launcher was lent while it ran.
-    lent: hotplug::Lent,
-    /// Claims that are larger than their disks, as they were when the launcher was told of them.
-    larger: hotplug::Larger,
-    trouble: Option<String>,
-    /// Since when something is waited for that passes by itself.
-    passing: Option<Timestamp>,
-    told: Told,
-}
-
-impl Held {
-    /// Whether what was met at `now` has to be told: what passes by itself, only when it does not.
-    fn is_news(&mut self, error: &Error, now: Timestamp) -> bool {
-        let passes = matches!(error, Error::NotThereYet(_) | Error::NoLauncher { .. } | Error::Crowded { .. });
-        !passes || now.duration_since(*self.passing.get_or_insert(now)) >= PASSING
-    }
-
-    /// A launcher in another pod than the one before, whose migration failed, say: what is known of that one, and what was
-    /// plugged into it, is nothing to this one.
-    fn meets(&mut self, pod: &str) {
-        if self.pod != pod {
-            (self.plugged, self.state) = (None, None);
-            self.lent.clear();
-            self.larger.clear();
-            pod.clone_into(&mut self.pod);
-        }
-    }
-}
-
-/// Events already sent, so that each is sent once.
-#[derive(Default)]
-struct Told {
-    started: bool,
-    trouble: String,
-    stays: String,
-    failed: Vec<FailedDisk>,
-}
-
-impl Guest {
-    pub(crate) fn of(uid: &str) -> Self {
-        let writes = Mutex::new(WRITES);
-        Self { uid: uid.to_owned(), held: Mutex::default(), moving: Mutex::default(), writes }
-    }
-
-    /// Counts so many writes of its status, and says how long to wait before the next.
-    fn writes(&self, count: f64) -> Duration {
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner).spend(count, Instant::now())
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The launcher, while it is connected.
-    pub(crate) fn launcher(&self) -> Option<Launcher> {
-        self.held().launcher.clone()
-    }
-
-    /// Remembers that the launcher has the disk of `volume` from an attachment pod.
-    pub(crate) fn was_lent(&self, volume: &str) {
-        self.held().lent.insert(volume.to_owned());
-    }
-
-    /// Has done with its pod: the next launcher is another's.
-    pub(crate) fn part(&self) {
-        let mut held = self.held();
-        let spent = std::mem::take(&mut held.pod);
-        if !spent.is_empty() {
-            *held = Held { spent, ..Held::default() };
-        }
-    }
-
-    /// What it has of a migration.
-    pub(crate) fn moving(&self) -> MutexGuard<'_, Moving> {
-        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the pod's network hear where the guest is now.
-    pub(crate) fn announce(&self) {
-        let held = self.held();
-        if let (Some(launcher), Some(plugged)) = (held.launcher.clone(), held.plugged.clone()) {
-            kit::spawn("announce", async move {
-                if let Err(error) = network::announce(&plugged, &launcher).await {
-                    tracing::warn!(error = %Chain(&error), "the guest was not announced");
-                }
-            })
-            .detach();
-        }
-    }
-
-    /// What is to be written of a migration's progress.
-    fn news(&self, vmi: &VirtualMachineInstance) -> Option<String> {
-        let (_, progress, _) = self.migration();
-        self.moving().news(vmi, progress.as_ref()?)
-    }
-
-    /// For the target of a migration: connected, plugged, and the domain is here.
-    pub(crate) fn readiness(&self) -> (bool, bool, bool) {
-        let known = self.known();
-        (known.connected, known.plugged, known.connected && known.domain)
-    }
-
-    /// For the source of a migration: whether the launcher has told anything, what it told last of a migration, and whether
-    /// it has been gone for long.
-    pub(crate) fn migration(&self) -> (bool, Option<MigrationProgress>, bool) {
-        let held = self.held();
-        let text = held.state.as_ref().map(|state| state.migration.as_str()).filter(|text| !text.is_empty());
-        let progress = text.and_then(|text| serde_json::from_str(text).ok());
-        let gone = held.gone_since.is_some_and(|since| clock::now().duration_since(since) >= WORD_OF_TARGET);
-        (held.state.is_some(), progress, gone)
-    }
-
-    fn known(&self) -> Known {
-        let held = self.held();
-        Known {
-            connected: held.launcher.is_some(),
-            plugged: held.plugged.is_some(),
-            handed_over: held.handed_over.is_some(),
-            shutdown_sent: held.shutdown_sent,
-            domain: held.state.as_ref().is_some_and(|s| runs(&s.status)),
-        }
-    }
-
-    /// What is known, the VMI being as it is now.
-    fn known_of(&self, vmi: &VirtualMachineInstance) -> Known {
-        let same = self.held().handed_over.as_ref().is_some_and(|known| *known == handover::acted_on(vmi));
-        Known { handed_over: same, ..self.known() }
-    }
-
-    pub(super) fn observed(&self) -> Observed {
-        let held = self.held();
-        let facts = held.state.as_ref().map(|s| s.guest.as_str()).filter(|text| !text.is_empty());
-        Observed {
-            facts: facts.map(GuestFacts::told).unwrap_or_default(),
-            domain: held.state.clone(),
-            launcher_gone: held.gone,
-            addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),
-            trouble: held.trouble.clone(),
-            emulation: held.emulation.clone(),
-            lent: held.lent.clone(),
-            on_its_way: false,
-            host_model: None,
-        }
-    }
-}
-
-fn runs(status: &str) -> bool {
-    matches!(status, "Running" | "Paused" | "Blocked" | "PMSuspended" | "Shutdown")
-}
 
 /// Brings one VMI forward.
 pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
@@ -248,7 +56,7 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
         };
     }
     if arrives {
-        return migration::target::reconcile(context, key, &vmi, &guest).await;
+        return incoming::reconcile(context, key, &vmi, &guest).await;
     }
     let plan = plan::plan(&vmi, guest.known_of(&vmi), clock::now());
     let mut retry = false;
@@ -272,7 +80,7 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
             }
         }
     }
-    if let Err(error) = migration::source::step(context, &vmi, &guest).await {
+    if let Err(error) = outgoing::step(context, &vmi, &guest).await {
         tracing::info!(vmi = %key, uid, error = %Chain(&error), "a step of the migration failed and will be tried again");
         retry = true;
     }
@@ -332,90 +140,6 @@ async fn execute(
             Ok(())
         }
     }
-}
-
-/// Makes the interfaces of the pod.
-pub(crate) async fn plug(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
-    let launcher = current(guest, vmi)?;
-    let plugged = network::plug(vmi, &launcher, &context.records).await?;
-    guest.held().plugged = Some(Arc::new(plugged));
-    Ok(())
-}
-
-/// The connected launcher.
-pub(crate) fn current(guest: &Guest, vmi: &VirtualMachineInstance) -> Result<Launcher, Error> {
-    guest.launcher().ok_or_else(|| Error::NoLauncher {
-        pod: vmi.name_any(),
-        source: Box::new(std::io::Error::from(std::io::ErrorKind::NotConnected)),
-    })
-}
-
-/// Finds the launcher and follows what it tells.
-pub(crate) async fn connect(
-    context: &Context,
-    key: &Key,
-    vmi: &VirtualMachineInstance,
-    guest: &Arc<Guest>,
-) -> Result<(), Error> {
-    let spent = guest.held().spent.clone();
-    let launcher = match find(context, vmi, &spent).await {
-        Ok(launcher) => launcher,
-        Err(error) => {
-            let mut held = guest.held();
-            held.refused += 1;
-            // A launcher that was seen and is dead is gone at once; one never seen gets the benefit of a slow start.
-            let running = vmi.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase::RUNNING);
-            held.gone |= running && held.refused >= PATIENCE;
-            if held.gone {
-                held.gone_since.get_or_insert_with(clock::now);
-            }
-            return if held.gone { Ok(()) } else { Err(error) };
-        }
-    };
-    if let Err(error) = device_plugin::hand_over(&launcher) {
-        tracing::warn!(vmi = %key, pod = launcher.pod, error = %Chain(&error), "the launcher has not all of its devices");
-    }
-    let mut stream = answer(CALL, launcher.for_states().watch(Empty {})).await?;
-    guest.held().meets(&launcher.pod);
-    let kvm = launcher.root().is_ok_and(|root| root.reference("dev/kvm").is_ok());
-    let (watched, queue, process, key) = (Arc::downgrade(guest), context.queue.clone(), launcher.clone(), key.clone());
-    let watching = kit::spawn("domain", async move {
-        let mut pace = STATES;
-        while let Ok(Some(state)) = stream.message().await {
-            // The launcher skips what it could not tell in time: the newest state is what counts.
-            tokio::time::sleep(pace.spend(cost(&state), Instant::now())).await;
-            let Some(guest) = watched.upgrade() else { return };
-            guest.held().state = Some(bounded(state));
-            queue.add(key.clone());
-        }
-        // Its connections end before it does. Whoever judges in between takes a dead launcher for one that is slow.
-        let last = clock::now() + ENDING;
-        while process.is_ending() && clock::now() < last {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        let Some(guest) = watched.upgrade() else { return };
-        let mut held = guest.held();
-        held.launcher = None;
-        held.gone = !process.is_alive();
-        if held.gone {
-            held.gone_since = Some(clock::now());
-        }
-        drop(held);
-        queue.add(key);
-    });
-    let mut held = guest.held();
-    held.emulation = match (&context.no_kvm, kvm) {
-        (Some(why), _) => Some(why.clone()),
-        (None, false) => Some("the pod was not given /dev/kvm".to_owned()),
-        (None, true) => None,
-    };
-    held.launcher = Some(launcher);
-    held.watching = Some(watching);
-    held.handed_over = None;
-    held.refused = 0;
-    held.gone = false;
-    held.gone_since = None;
-    Ok(())
 }
 
 /// Lends the launcher the disks that are to come, has it compare what the guest has with what it is to have, and takes back
@@ -489,21 +213,6 @@ async fn sync(context: &Context, guest: &Guest, vmi: &VirtualMachineInstance) ->
     Ok(())
 }
 
-/// Disks on claims, before the launcher opens them. A volume that hangs holds up nothing but its own guest.
-pub(crate) async fn prepare_disks(
-    context: &Context,
-    vmi: &VirtualMachineInstance,
-    launcher: Launcher,
-    purpose: Purpose,
-) -> Result<(), Error> {
-    let about = vmi.clone();
-    let prepared = tokio::task::spawn_blocking(move || storage::prepare(&about, &launcher, purpose)).await;
-    for warning in prepared.map_err(|error| Error::Disk(error.to_string()))?? {
-        context.recorder.warning(&reference(vmi), "ToleratedSmallPV", warning);
-    }
-    Ok(())
-}
-
 /// What the administrator chose for every guest, as far as this one does not choose itself.
 fn chosen(vmi: &VirtualMachineInstance, settings: &Settings) -> Environment {
     let kept = vmi.annotations().get(annotation::FREE_PAGE_REPORTING_DISABLED).is_some_and(|value| value == "true");
@@ -513,35 +222,6 @@ fn chosen(vmi: &VirtualMachineInstance, settings: &Settings) -> Environment {
         smbios: settings.smbios.clone(),
         ..Default::default()
     }
-}
-
-/// What is shown to people is no longer than a condition may say.
-fn bounded(mut state: DomainState) -> DomainState {
-    if let Some((end, _)) = state.sync_error.char_indices().nth(LONGEST_SENTENCE) {
-        state.sync_error.truncate(end);
-    }
-    state
-}
-
-/// What a state costs of [`STATES`]: a common one has few KiB, and the largest are few a second.
-fn cost(state: &DomainState) -> f64 {
-    let long =
-        [&state.guest, &state.domain_xml, &state.sync_error, &state.migration, &state.backup, &state.memory_dump];
-    let bytes: usize = long.into_iter().map(String::len).sum();
-    1.0 + bytes as f64 / 32768.0
-}
-
-/// The launcher that answers, among the VMI's pods on this node: one that a migration left may linger beside it.
-async fn find(context: &Context, vmi: &VirtualMachineInstance, spent: &str) -> Result<Launcher, Error> {
-    let pods = vmi.status.as_ref().map(|status| status.active_pods.clone()).unwrap_or_default();
-    let mut failed = Error::NotThereYet(format!("none of its pods is known to be on node {}", context.node));
-    for (pod, _) in pods.into_iter().filter(|(pod, node)| *node == context.node && pod != spent) {
-        match launcher::connect(&context.pods, &pod).await {
-            Ok(launcher) => return Ok(launcher),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
 }
 
 fn trouble(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest, step: Step, error: &Error) {
@@ -570,7 +250,7 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
     let now = clock::seconds(clock::now());
     let mut moved = None;
     if let Some(state) = migration::plan::state(vmi).filter(|state| migration::plan::is_source(state, &context.node)) {
-        let after = migration::status::source(state, &migration::source::known(guest, state), now);
+        let after = migration::status::source(state, &outgoing::known(guest, state), now);
         let failed = migration::plan::ended(&after) && !migration::plan::succeeded(&after);
         seen.on_its_way = migration::plan::is_leaving(vmi, &context.node) && !failed;
         moved = Some(after);
@@ -612,25 +292,6 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
         }
     }
     Ok(())
-}
-
-/// The status of a VMI as this node sees its guest now.
-pub(crate) fn wanted(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> VirtualMachineInstanceStatus {
-    let seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
-    status::status(vmi, &seen, clock::seconds(clock::now()))
-}
-
-/// Fields that changed, with null for those that went away.
-pub(crate) fn difference(before: &Value, after: &Value) -> Map<String, Value> {
-    let empty = Map::new();
-    let (before, after) = (before.as_object().unwrap_or(&empty), after.as_object().unwrap_or(&empty));
-    let mut out: Map<String, Value> = after
-        .iter()
-        .filter(|(key, value)| before.get(*key) != Some(value))
-        .map(|(k, v)| (k.clone(), v.clone()))
-        .collect();
-    out.extend(before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Value::Null)));
-    out
 }
 
 fn announce(
@@ -692,6 +353,7 @@ fn reference(vmi: &VirtualMachineInstance) -> ObjectReference {
 mod tests {
     use super::*;
     use api::kubevirt::v1::KubeVirtConfiguration;
+    use serde_json::Value;
 
     #[test]
     fn the_administrator_chooses_for_every_guest() {
@@ -708,58 +370,5 @@ mod tests {
         let kept = vmi(json!({"kubevirt.io/free-page-reporting-disabled": "true"}));
         let found = chosen(&kept, &Settings::of(&KubeVirtConfiguration::default()));
         assert_eq!((found.free_page_reporting, found.log_serial_console), (false, true));
-    }
-
-    #[test]
-    fn nothing_of_one_pod_is_taken_for_anothers() {
-        let known = || Held {
-            pod: "first".into(),
-            plugged: Some(Arc::default()),
-            state: Some(DomainState::default()),
-            ..Held::default()
-        };
-        for (pod, expect) in [("first", true), ("second", false)] {
-            let mut held = known();
-            held.meets(pod);
-            assert_eq!((held.plugged.is_some(), held.state.is_some(), held.pod.as_str()), (expect, expect, pod));
-        }
-    }
-
-    #[test]
-    fn what_passes_by_itself_is_told_when_it_does_not() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let (passes, lasts) = (Error::NotThereYet("no pod".to_owned()), Error::Disk("no disk".to_owned()));
-        let mut held = Held::default();
-        assert!(held.is_news(&lasts, at(0)));
-        for (second, expect) in [(5, false), (24, false), (25, true), (90, true)] {
-            assert_eq!(held.is_news(&passes, at(second)), expect, "{second}");
-        }
-        held.passing = None;
-        assert!(!held.is_news(&passes, at(91)), "it has passed meanwhile");
-        // A pod that is just starting has no launcher yet; one that has none for long is something to know.
-        let mut held = Held::default();
-        let absent = Error::no_launcher("p")(std::io::Error::from(std::io::ErrorKind::NotFound));
-        assert_eq!([0, 19, 20].map(|second| held.is_news(&absent, at(second))), [false, false, true]);
-    }
-
-    #[test]
-    fn a_pod_is_parted_from_once() {
-        let guest = Guest::of("u");
-        guest.part();
-        assert_eq!(guest.held().spent, "", "there was none");
-        guest.held().meets("first");
-        guest.held().plugged = Some(Arc::default());
-        guest.part();
-        guest.part();
-        let held = guest.held();
-        assert_eq!((held.spent.as_str(), held.pod.as_str(), held.plugged.is_some()), ("first", "", false));
-    }
-
-    #[test]
-    fn only_what_changed_is_written() {
-        let before = json!({"phase": "Scheduled", "nodeName": "n", "reason": "x"});
-        let after = json!({"phase": "Running", "nodeName": "n", "machine": {"type": "q35"}});
-        let expect = json!({"phase": "Running", "machine": {"type": "q35"}, "reason": null});
-        assert_eq!(Value::Object(difference(&before, &after)), expect);
     }
 }

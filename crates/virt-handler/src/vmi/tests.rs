@@ -28,9 +28,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{Context, Inner, work};
+use super::{Context, Inner, incoming, work};
 use crate::launcher::Pods;
-use crate::migration::{Road, channel, target};
+use crate::migration::{Road, channel};
 
 const STALLED: usize = 50;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -318,7 +318,7 @@ async fn a_launcher_that_floods_is_read_at_its_rate() {
 async fn migrations(scene: &Scene) -> (kit::Task<()>, std::net::SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serving = target::serve(listener, scene.context.clone(), CancellationToken::new());
+    let serving = incoming::serve(listener, scene.context.clone(), CancellationToken::new());
     (kit::spawn("migrations", serving), address)
 }
 

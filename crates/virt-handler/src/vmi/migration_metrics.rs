@@ -8,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::vmi::Context;
+use super::Context;
 
 /// A gauge of a migration.
 type Gauge = (&'static str, &'static str, fn(&MigrationProgress) -> u64);

@@ -1,26 +1,27 @@
 //! The source's part: the launcher is told to migrate, and its connections are carried to the other node.
 
 use std::io::Write as _;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
 use domain::MigrationChannel;
-use kit::{Chain, Task};
+use kit::Chain;
 use kube::{Resource as _, ResourceExt as _};
 use rpc::launcher::{Empty, MigrateRequest};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::channel::{self, Hello};
-use super::options::options;
-use super::plan::{self, Leaving, SourceStep};
-use super::{Road, uid};
+use super::Context;
+use super::guest::Guest;
 use crate::Error;
 use crate::launcher::{self, CALL, Launcher, answer, timed};
-use crate::vmi::{Context, Guest};
+use crate::migration::channel::{self, Hello};
+use crate::migration::options::options;
+use crate::migration::plan::{self, Leaving, SourceStep};
+use crate::migration::{Road, Sending, uid};
 
 /// Bytes of the line that names a connection's channel.
 const LONGEST_NAME: usize = 64;
@@ -28,29 +29,6 @@ const LONGEST_NAME: usize = 64;
 const AGENT: &str = "channels-sock";
 /// Connections that wait to be carried.
 const WAITING: usize = 8;
-
-/// Connections of one migration, carried for as long as this is held.
-pub(crate) struct Sending {
-    /// The migration.
-    pub(crate) uid: String,
-    from: StdUnixStream,
-    trouble: Arc<Mutex<Option<String>>>,
-    _carrying: Task<()>,
-}
-
-impl Sending {
-    /// What first went wrong on the way.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        // Ends the thread that reads from it. It may be closed already.
-        let _ = self.from.shutdown(Shutdown::Both);
-    }
-}
 
 /// Where the streams of a migration go.
 struct Way {
@@ -164,7 +142,7 @@ async fn send(
     let way = Way { lost: Some(from.try_clone().map_err(Error::no_launcher(&launcher.pod))?), ..way };
     let connections = receive(&from).map_err(Error::no_launcher(&launcher.pod))?;
     let carrying = kit::spawn("migration", carry(context.road.clone(), way, connections));
-    let sending = Sending { uid: options.uid.clone(), from, trouble, _carrying: carrying };
+    let sending = Sending::new(options.uid.clone(), from, trouble, carrying);
     let text = serde_json::to_string(&options).map_err(|error| tonic::Status::internal(error.to_string()))?;
     answer(CALL, launcher.client.clone().migrate(timed(MigrateRequest { options: text }, CALL))).await?;
     Ok(sending)

@@ -1,8 +1,7 @@
 //! The target's part: the pod is made ready, the streams of the source are taken to it, and the VMI taken over.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
@@ -23,17 +22,19 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-use super::address;
-use super::channel::{self, Hello, Stream};
-use super::options::options;
-use super::plan::{self, Coming, TargetStep};
-use super::status::{self, Ready};
-use super::{Road, post_copy, uid};
+use super::difference::difference;
+use super::guest::Guest;
+use super::status::Observed;
+use super::{Context, pod};
 use crate::Error;
 use crate::hotplug;
 use crate::launcher::{self, CALL, answer, timed};
+use crate::migration::channel::{self, Hello, Stream};
+use crate::migration::options::options;
+use crate::migration::plan::{self, Coming, TargetStep};
+use crate::migration::status::{self, Ready};
+use crate::migration::{Arrival, Arrivals, Road, Welcome, address, lock, post_copy, uid};
 use crate::storage::Purpose;
-use crate::vmi::{self, Context, Guest};
 
 /// The volume of libvirt's own socket.
 const LIBVIRT: &str = "libvirt-runtime";
@@ -47,38 +48,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Streams in all; of those that have not said which migration they are of; and of one node.
 const STREAMS: Bounds =
     Bounds { total: 256, strangers: 64, per_user: 96, patience: Duration::from_secs(10), idle: Duration::MAX };
-
-/// Migrations that are expected, by their UID.
-pub(crate) type Arrivals = Arc<Mutex<HashMap<String, Arrival>>>;
-
-/// A migration that is expected.
-#[derive(Clone, Debug)]
-pub(crate) struct Arrival {
-    vmi: Key,
-    uid: String,
-    from: String,
-    pod: String,
-    plain: bool,
-    over: CancellationToken,
-}
-
-/// An entry in [`Arrivals`] for as long as this is held; with it end the streams.
-pub(crate) struct Welcome {
-    pub(crate) uid: String,
-    arrivals: Arrivals,
-}
-
-impl Drop for Welcome {
-    fn drop(&mut self) {
-        if let Some(arrival) = lock(&self.arrivals).remove(&self.uid) {
-            arrival.over.cancel();
-        }
-    }
-}
-
-fn lock(arrivals: &Arrivals) -> MutexGuard<'_, HashMap<String, Arrival>> {
-    arrivals.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Brings a VMI forward that is to come here.
 pub(crate) async fn reconcile(context: &Context, key: &Key, vmi: &VirtualMachineInstance, guest: &Arc<Guest>) -> Next {
@@ -136,17 +105,17 @@ async fn execute(
         TargetStep::Connect => {
             // A launcher that is new has been told nothing yet.
             guest.moving().expected.clear();
-            vmi::connect(context, key, vmi, guest).await
+            pod::connect(context, key, vmi, guest).await
         }
-        TargetStep::Plug => vmi::plug(context, vmi, guest).await,
+        TargetStep::Plug => pod::plug(context, vmi, guest).await,
         TargetStep::Expect => {
-            let launcher = vmi::current(guest, vmi)?;
+            let launcher = pod::current(guest, vmi)?;
             let possible = match options(vmi, state).post_copy {
                 true => post_copy::allow(&launcher, &context.node),
                 false => Ok(()),
             };
             let prepared = match possible {
-                Ok(()) => vmi::prepare_disks(context, vmi, launcher.clone(), Purpose::Arrival).await,
+                Ok(()) => pod::prepare_disks(context, vmi, launcher.clone(), Purpose::Arrival).await,
                 refused => refused,
             };
             match prepared {
@@ -172,7 +141,7 @@ async fn execute(
                 vmi: key.clone(),
                 uid: vmi.uid().unwrap_or_default(),
                 from: state.source_node.clone().unwrap_or_default(),
-                pod: vmi::current(guest, vmi)?.pod,
+                pod: pod::current(guest, vmi)?.pod,
                 plain: plan::is_plain(state),
                 over: CancellationToken::new(),
             };
@@ -186,7 +155,7 @@ async fn execute(
         }
         TargetStep::TurnAway => {
             guest.moving().welcome = None;
-            let launcher = vmi::current(guest, vmi)?;
+            let launcher = pod::current(guest, vmi)?;
             answer(CALL, launcher.client.clone().kill(timed(Empty {}, CALL))).await?;
             uid(state).clone_into(&mut guest.moving().turned_away);
             Ok(())
@@ -218,13 +187,14 @@ async fn write(
     if here {
         wanted.node_name = Some(context.node.clone());
         let mine = VirtualMachineInstance { status: Some(Box::new(wanted)), ..vmi.clone() };
-        wanted = vmi::wanted(context, &mine, guest);
+        let seen = Observed { host_model: context.host_model.clone(), ..guest.observed() };
+        wanted = super::status::status(&mine, &seen, now);
         metadata["labels"] = json!({ label::NODE_NAME: context.node });
     }
     if wanted == before {
         return Ok(());
     }
-    let changes = vmi::difference(&json!(before), &json!(wanted));
+    let changes = difference(&json!(before), &json!(wanted));
     let patch = json!({ "metadata": metadata, "status": changes });
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &key.namespace);
     match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
