@@ -8,7 +8,8 @@
 //!      +================== one TLS stream each ==============> [channel] --> sockets of libvirt, QEMU
 //!   started, progress, ended (status)                        has arrived, taken over (status)
 //! ```
-//! This is what both sides need; what is done about a VMI is in `vmi`, which has the guests. [`plan`] and [`status`] are pure. Nothing of the guest's memory is looked at on the way; only who sends it.
+//! This is what both sides need; what is done about a VMI is in `vmi`, which has the guests. [`plan`] and [`status`] are pure.
+//! Nothing of the guest's memory is looked at on the way; only who sends it.
 
 pub(crate) mod address;
 pub(crate) mod channel;

@@ -10,6 +10,7 @@ use kit::{
     operator::{self, Phases},
     queue::Next,
     store::Key,
+    workload::Placement,
 };
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ use crate::{
     context::Context,
     customize,
     error::Error,
-    manifests::{self, Input, Placement, crds},
+    manifests::{self, Input, crds},
     remove, rollout,
     status::{self, Seen, Version},
 };

@@ -7,10 +7,9 @@ pub mod policies;
 pub mod rbac;
 pub mod workloads;
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::LocalObjectReference;
 use kit::operator;
+use kit::workload::Placement;
 use serde_json::{Value, json};
 
 /// What the manifests are made from.
@@ -40,17 +39,6 @@ pub struct Input {
     pub version: String,
     /// Names the configuration: workloads carry it, so that what is seen of them is known to be of this one.
     pub deployment_id: String,
-}
-
-/// Node selector, affinity and tolerations.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Placement {
-    /// Labels the node must have.
-    pub node_selector: BTreeMap<String, String>,
-    /// Affinity.
-    pub affinity: Value,
-    /// Tolerations.
-    pub tolerations: Value,
 }
 
 /// Labels of everything this operator owns.

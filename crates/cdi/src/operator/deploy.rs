@@ -12,13 +12,14 @@ use kit::customize::{self, Patch as Customization, Refusal};
 use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::store::Key;
+use kit::workload::Placement;
 use kit::{Chain, clock};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::context::{Context, PRIORITY};
-use super::manifests::{self, Input, Placement, crds, monitoring, workloads};
+use super::manifests::{self, Input, crds, monitoring, workloads};
 use super::status::{self, Seen, phase};
 use super::{Release, authority, certificates, remove};
 use crate::{Error, token};
@@ -192,8 +193,8 @@ fn input(context: &Context, cdi: &CDI, configuration: &str, ca_bundle: String) -
         replicas: replicas.map(|replicas| replicas.unwrap_or(1)),
         infra: Placement {
             node_selector: infra.node_selector,
-            affinity: infra.affinity,
-            tolerations: infra.tolerations,
+            affinity: json!(infra.affinity),
+            tolerations: json!(infra.tolerations),
         },
         log: if config.log_verbosity.is_some_and(|level| level >= VERBOSE) {
             "debug".to_owned()

@@ -7,10 +7,9 @@ pub mod network;
 pub mod rbac;
 pub mod workloads;
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{Affinity, LocalObjectReference, Toleration};
+use k8s_openapi::api::core::v1::LocalObjectReference;
 use kit::operator;
+use kit::workload::Placement;
 use serde_json::{Value, json};
 
 use super::MANAGER;
@@ -44,17 +43,6 @@ pub struct Input {
     pub monitoring: bool,
     /// Whether plain claims are rendered with the profile of their storage class.
     pub render_claims: bool,
-}
-
-/// Node selector, affinity and tolerations.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Placement {
-    /// Labels the node must have.
-    pub node_selector: BTreeMap<String, String>,
-    /// Affinity.
-    pub affinity: Option<Affinity>,
-    /// Tolerations.
-    pub tolerations: Vec<Toleration>,
 }
 
 /// Labels of everything this operator owns.

@@ -1,5 +1,7 @@
 //! What is deployed for a HostPathProvisioner. Pure.
 
+use kit::operator::manifests as roles;
+use kit::workload::{self, field, variable};
 use serde_json::{Value, json};
 
 use super::monitoring::{self, PORT, SCRAPED};
@@ -71,10 +73,10 @@ pub(crate) fn legacy(spec: &Spec, config: &PathConfig, settings: &Settings) -> V
         "imagePullPolicy": spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
         "command": ["hostpath-provisioner"],
         "env": [
-            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } },
-            { "name": "PV_DIR", "value": path },
-            { "name": "USE_NAMING_PREFIX", "value": config.use_naming_prefix.to_string() },
-            { "name": "MALLOC_ARENA_MAX", "value": "1" },
+            field("NODE_NAME", "spec.nodeName"),
+            variable("PV_DIR", path),
+            variable("USE_NAMING_PREFIX", &config.use_naming_prefix.to_string()),
+            workload::one_arena(),
         ],
         "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
         "securityContext": { "privileged": true, "readOnlyRootFilesystem": true },
@@ -89,15 +91,8 @@ pub(crate) fn legacy(spec: &Spec, config: &PathConfig, settings: &Settings) -> V
     let metadata = json!({ "name": LEGACY_ACCOUNT, "labels": labels(LEGACY) });
     vec![
         account(LEGACY_ACCOUNT, LEGACY, true, settings),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata,
-            "rules": legacy_rules(),
-        }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata,
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": LEGACY_ACCOUNT },
-            "subjects": [{ "kind": "ServiceAccount", "name": LEGACY_ACCOUNT, "namespace": settings.namespace }],
-        }),
+        roles::role(&metadata, &legacy_rules()),
+        roles::binding(&metadata, LEGACY_ACCOUNT, (&settings.namespace, LEGACY_ACCOUNT)),
         set(LEGACY, &pod, settings),
     ]
 }
@@ -182,8 +177,8 @@ fn daemon_set(spec: &Spec, pools: &[StoragePool], shared: &[&str], settings: &Se
             "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 3, "failureThreshold": 6,
         },
         "env": [
-            { "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } },
-            { "name": "MALLOC_ARENA_MAX", "value": "1" },
+            field("NODE_NAME", "spec.nodeName"),
+            workload::one_arena(),
         ],
         "resources": { "requests": { "cpu": "10m", "memory": "10Mi" } },
         "securityContext": { "privileged": true, "readOnlyRootFilesystem": true },
@@ -218,15 +213,8 @@ fn place_pod(pod: &mut Value, spec: &Spec) {
 }
 
 fn set(name: &str, pod: &Value, settings: &Settings) -> Value {
-    json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": { "name": name, "namespace": settings.namespace, "labels": labels(name) },
-        "spec": {
-            "selector": { "matchLabels": { "k8s-app": name } },
-            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
-            "template": { "metadata": { "labels": labels(name) }, "spec": pod },
-        },
-    })
+    let metadata = json!({ "name": name, "namespace": settings.namespace, "labels": labels(name) });
+    workload::daemon_set(&metadata, &json!({ "k8s-app": name }), &labels(name), pod)
 }
 
 #[cfg(test)]

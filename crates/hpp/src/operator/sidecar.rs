@@ -1,5 +1,7 @@
 //! The driver's sidecar, which makes, grows and captures volumes for claims where the control plane does not. Pure.
 
+use kit::operator::manifests::{binding, role, rule};
+use kit::workload::{self, field};
 use serde_json::{Value, json};
 
 use super::settings::{ACCOUNT, DRIVER, Settings, labels};
@@ -9,7 +11,6 @@ const TOKEN: &str = "token";
 
 /// What the container does with the cluster's objects. Who gives this away must have it.
 pub(crate) fn rules() -> Vec<Value> {
-    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
     let see = &["get", "list", "watch"];
     let mut rules = vec![
         rule("", &["persistentvolumes"], &["get", "list", "watch", "create", "patch", "delete"]),
@@ -30,21 +31,11 @@ pub(crate) fn rules() -> Vec<Value> {
 /// The container's rights.
 pub(crate) fn rights(settings: &Settings) -> [Value; 2] {
     let metadata = json!({ "name": ACCOUNT, "labels": labels(DRIVER) });
-    [
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules(),
-        }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": metadata,
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT },
-            "subjects": [{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": settings.namespace }],
-        }),
-    ]
+    [role(&metadata, &rules()), binding(&metadata, ACCOUNT, (&settings.namespace, ACCOUNT))]
 }
 
 /// The container.
 pub(crate) fn container(policy: &str, settings: &Settings) -> Value {
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } });
     json!({
         "name": "csi-controller",
         "image": settings.image,
@@ -53,7 +44,7 @@ pub(crate) fn container(policy: &str, settings: &Settings) -> Value {
         "args": ["--csi-address=/csi/csi.sock"],
         "env": [
             field("NODE_NAME", "spec.nodeName"), field("POD_NAMESPACE", "metadata.namespace"),
-            { "name": "MALLOC_ARENA_MAX", "value": "1" },
+            workload::one_arena(),
         ],
         "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
         // The socket is root's. Where SELinux is, only this type reaches it.

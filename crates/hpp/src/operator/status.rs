@@ -243,6 +243,7 @@ mod tests {
         assert_eq!(ignored, expect);
         let workloads = [Some(set(1, 1, 1, 1))];
         let seen = Seen {
+            active: true,
             pools: Ok(&[]),
             workloads: &workloads,
             claims: &[],

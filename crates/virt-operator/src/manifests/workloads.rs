@@ -2,9 +2,10 @@
 
 use api::export::words::{AUTHORITY as EXPORT_CA, PROXY};
 use api::kubevirt::words::label;
+use kit::workload::{self, field, variable};
 use serde_json::{Value, json};
 
-use super::{Input, Placement, admission};
+use super::{Input, admission};
 
 /// Priority class of all components.
 pub const PRIORITY_CLASS: &str = "kubevirt-cluster-critical";
@@ -79,10 +80,8 @@ fn budget(input: &Input, name: &str) -> Value {
 }
 
 fn service(input: &Input, name: &str, component: &str, ports: &Value) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": input.namespace },
-        "spec": { "selector": { "kubevirt.io": component }, "ports": ports, "type": "ClusterIP" },
-    })
+    let metadata = json!({ "name": name, "namespace": input.namespace });
+    workload::service(&metadata, &json!({ "kubevirt.io": component }), ports)
 }
 
 fn metrics_service(input: &Input) -> Value {
@@ -99,43 +98,20 @@ fn metrics_service(input: &Input) -> Value {
     })
 }
 
-fn field(name: &str, path: &str) -> Value {
-    json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
-}
-
 fn environment(extra: &[(&str, &str)]) -> Vec<Value> {
     let mut out = vec![
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
         field("POD_IP", "status.podIP"),
         field("NODE_NAME", "spec.nodeName"),
-        // Small processes that mostly wait: more allocation arenas would only hold memory.
-        json!({ "name": "MALLOC_ARENA_MAX", "value": "1" }),
+        workload::one_arena(),
     ];
-    out.extend(extra.iter().map(|(name, value)| json!({ "name": name, "value": value })));
+    out.extend(extra.iter().map(|(name, value)| variable(name, value)));
     out
 }
 
-fn place(pod: &mut Value, placement: &Placement) {
-    if !placement.node_selector.is_empty() {
-        for (key, value) in &placement.node_selector {
-            pod["nodeSelector"][key] = json!(value);
-        }
-    }
-    if !placement.affinity.is_null() {
-        pod["affinity"] = placement.affinity.clone();
-    }
-    if let (Some(all), Some(more)) = (pod["tolerations"].as_array_mut(), placement.tolerations.as_array()) {
-        all.extend(more.iter().cloned());
-    }
-}
-
-/// Liveness waits for `delay`: a component that is just starting is not to be suspected of having died.
-fn probe(path: &str, delay: i64, period: i64, failures: i64) -> Value {
-    json!({
-        "httpGet": { "path": path, "port": PORT, "scheme": "HTTPS" },
-        "initialDelaySeconds": delay, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5,
-    })
+fn probe(path: &str, times: [i64; 3]) -> Value {
+    workload::probe(path, &json!(PORT), times)
 }
 
 fn template_labels(component: &str) -> Value {
@@ -157,7 +133,7 @@ fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) 
         "priorityClassName": PRIORITY_CLASS,
         "nodeSelector": { "kubernetes.io/os": "linux" },
         "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
-        "securityContext": { "runAsNonRoot": true, "runAsUser": 1001, "seccompProfile": { "type": "RuntimeDefault" } },
+        "securityContext": workload::unprivileged_pod(),
         "imagePullSecrets": input.pull_secrets,
         "terminationGracePeriodSeconds": 10,
         "containers": [{
@@ -170,12 +146,9 @@ fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) 
                 { "name": "metrics", "containerPort": PORT, "protocol": "TCP" },
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
-            "readinessProbe": probe("/readyz", 0, 2, 3),
-            "livenessProbe": probe("/livez", 15, 30, 4),
-            "securityContext": {
-                "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] },
-                "readOnlyRootFilesystem": true,
-            },
+            "readinessProbe": probe("/readyz", [0, 2, 3]),
+            "livenessProbe": probe("/livez", [15, 30, 4]),
+            "securityContext": workload::unprivileged_container(),
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [
                 { "name": "certificates", "mountPath": certificates, "readOnly": true },
@@ -187,25 +160,12 @@ fn deployment(input: &Input, name: &str, account: &str, extra: &[(&str, &str)]) 
             { "name": "ca", "configMap": { "name": CA_BUNDLE } },
         ],
     });
+    let selector = json!({ "kubevirt.io": name });
     if input.replicas > 1 {
-        pod["affinity"] = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
-            "weight": 1,
-            "podAffinityTerm": {
-                "topologyKey": "kubernetes.io/hostname",
-                "labelSelector": { "matchLabels": { "kubevirt.io": name } },
-            },
-        }] } });
+        pod["affinity"] = workload::spread(&selector);
     }
-    place(&mut pod, &input.infra);
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": metadata(input, name),
-        "spec": {
-            "replicas": input.replicas,
-            "selector": { "matchLabels": { "kubevirt.io": name } },
-            "template": { "metadata": { "labels": template_labels(name) }, "spec": pod },
-        },
-    })
+    input.infra.place(&mut pod);
+    workload::deployment(&metadata(input, name), input.replicas, &selector, &template_labels(name), &pod)
 }
 
 /// It believes the authority of export servers, and no other.
@@ -285,28 +245,22 @@ fn daemon_set(input: &Input) -> Value {
                 { "name": "migration", "containerPort": MIGRATION_PORT, "protocol": "TCP" },
             ],
             "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
-            "readinessProbe": probe("/readyz", 0, 2, 5),
-            "livenessProbe": probe("/livez", 15, 30, 4),
+            "readinessProbe": probe("/readyz", [0, 2, 5]),
+            "livenessProbe": probe("/livez", [15, 30, 4]),
             "securityContext": { "privileged": true },
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": volume_mounts,
         }],
         "volumes": volumes,
     });
-    place(&mut pod, &input.workloads);
-    let mut metadata_of_pods = json!({ "labels": template_labels(name) });
+    input.workloads.place(&mut pod);
+    let selector = json!({ "kubevirt.io": name });
+    let mut set = workload::daemon_set(&metadata(input, name), &selector, &template_labels(name), &pod);
     if let Some(network) = &input.migration_network {
-        metadata_of_pods["annotations"] = json!({ (NETWORKS): format!("{network}@{MIGRATION_INTERFACE}") });
+        set["spec"]["template"]["metadata"]["annotations"] =
+            json!({ (NETWORKS): format!("{network}@{MIGRATION_INTERFACE}") });
     }
-    json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": metadata(input, name),
-        "spec": {
-            "selector": { "matchLabels": { "kubevirt.io": name } },
-            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
-            "template": { "metadata": metadata_of_pods, "spec": pod },
-        },
-    })
+    set
 }
 
 #[cfg(test)]

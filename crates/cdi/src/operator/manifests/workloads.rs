@@ -1,6 +1,7 @@
 //! cdi-deployment, cdi-apiserver and cdi-uploadproxy: Services, Deployments and what they mount.
 
 use api::cdi::words::label;
+use kit::workload::{self, field, variable};
 use serde_json::{Value, json};
 
 use super::{Input, admission, rbac};
@@ -53,14 +54,6 @@ fn component(name: &'static str, account: &'static str) -> Component {
         mounts: Vec::new(),
         ready: "/readyz",
     }
-}
-
-fn variable(name: &str, value: &str) -> Value {
-    json!({ "name": name, "value": value })
-}
-
-fn field(name: &str, path: &str) -> Value {
-    json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
 }
 
 fn controller(input: &Input) -> Component {
@@ -117,45 +110,25 @@ fn uploadproxy() -> Component {
 }
 
 fn service(input: &Input, name: &str, component: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": name, "namespace": input.namespace, "labels": { "cdi.kubevirt.io": component } },
-        "spec": {
-            "selector": { "cdi.kubevirt.io": component }, "type": "ClusterIP",
-            "ports": [{ "port": 443, "targetPort": PORT, "protocol": "TCP" }],
-        },
-    })
+    let metadata = json!({ "name": name, "namespace": input.namespace, "labels": { "cdi.kubevirt.io": component } });
+    let ports = json!([{ "port": 443, "targetPort": PORT, "protocol": "TCP" }]);
+    workload::service(&metadata, &json!({ "cdi.kubevirt.io": component }), &ports)
 }
 
 fn metrics_service(input: &Input) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {
-            "name": "cdi-prometheus-metrics", "namespace": input.namespace,
-            "labels": { "prometheus.cdi.kubevirt.io": "true" },
-        },
-        "spec": {
-            "selector": { "prometheus.cdi.kubevirt.io": "true" }, "type": "ClusterIP",
-            "ports": [{ "name": "metrics", "port": PORT, "targetPort": "metrics", "protocol": "TCP" }],
-        },
-    })
+    let labels = json!({ "prometheus.cdi.kubevirt.io": "true" });
+    let metadata = json!({ "name": "cdi-prometheus-metrics", "namespace": input.namespace, "labels": labels });
+    let ports = json!([{ "name": "metrics", "port": PORT, "targetPort": "metrics", "protocol": "TCP" }]);
+    workload::service(&metadata, &labels, &ports)
 }
 
-/// Liveness waits: a component that is just starting is not to be suspected of having died.
 fn probe(path: &str, delay: i64, period: i64) -> Value {
-    json!({
-        "httpGet": { "path": path, "port": PORT, "scheme": "HTTPS" },
-        "initialDelaySeconds": delay, "periodSeconds": period, "failureThreshold": 3, "timeoutSeconds": 5,
-    })
+    workload::probe(path, &json!(PORT), [delay, period, 3])
 }
 
 fn deployment(input: &Input, component: Component, replicas: i32) -> Value {
-    let mut env = vec![
-        field("POD_NAME", "metadata.name"),
-        field("POD_NAMESPACE", "metadata.namespace"),
-        // Small processes that mostly wait: more allocation arenas would only hold memory.
-        variable("MALLOC_ARENA_MAX", "1"),
-    ];
+    let mut env =
+        vec![field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace"), workload::one_arena()];
     if !input.log.is_empty() {
         env.push(variable("FERROVIRT_LOG", &input.log));
     }
@@ -178,9 +151,7 @@ fn deployment(input: &Input, component: Component, replicas: i32) -> Value {
         "nodeSelector": { "kubernetes.io/os": "linux" },
         "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
         "imagePullSecrets": input.pull_secrets,
-        "securityContext": {
-            "runAsNonRoot": true, "runAsUser": 1001, "seccompProfile": { "type": "RuntimeDefault" },
-        },
+        "securityContext": workload::unprivileged_pod(),
         "containers": [{
             "name": component.command,
             "image": input.image,
@@ -191,9 +162,7 @@ fn deployment(input: &Input, component: Component, replicas: i32) -> Value {
             "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
             "readinessProbe": probe(component.ready, 0, 2),
             "livenessProbe": probe("/healthz", 15, 30),
-            "securityContext": {
-                "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": true,
-            },
+            "securityContext": workload::unprivileged_container(),
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": mounts,
         }],
@@ -203,42 +172,18 @@ fn deployment(input: &Input, component: Component, replicas: i32) -> Value {
         pod["priorityClassName"] = json!(class);
     }
     if replicas > 1 {
-        pod["affinity"] = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
-            "weight": 1,
-            "podAffinityTerm": {
-                "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": component.labels },
-            },
-        }] } });
+        pod["affinity"] = workload::spread(&component.labels);
     }
-    place(&mut pod, input);
+    input.infra.place(&mut pod);
     // The selector cannot change: what only policies of the network look at is the pods' alone.
     let mut labels = component.labels.clone();
     labels[label::CLUSTER_SERVICES] = json!("true");
     if component.name == CONTROLLER {
         labels[label::COMPONENT] = json!(CONTROLLER);
     }
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {
-            "name": component.name, "namespace": input.namespace, "labels": component.labels,
-            "annotations": { (CONFIGURATION): input.configuration },
-        },
-        "spec": {
-            "replicas": replicas,
-            "selector": { "matchLabels": component.labels },
-            "template": { "metadata": { "labels": labels }, "spec": pod },
-        },
-    })
-}
-
-fn place(pod: &mut Value, input: &Input) {
-    for (key, value) in &input.infra.node_selector {
-        pod["nodeSelector"][key] = json!(value);
-    }
-    if let Some(affinity) = &input.infra.affinity {
-        pod["affinity"] = json!(affinity);
-    }
-    if let Some(all) = pod["tolerations"].as_array_mut() {
-        all.extend(input.infra.tolerations.iter().map(|toleration| json!(toleration)));
-    }
+    let metadata = json!({
+        "name": component.name, "namespace": input.namespace, "labels": component.labels,
+        "annotations": { (CONFIGURATION): input.configuration },
+    });
+    workload::deployment(&metadata, replicas, &component.labels, &labels, &pod)
 }
