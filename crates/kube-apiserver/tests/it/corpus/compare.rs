@@ -64,6 +64,9 @@ pub(super) fn differences(entry: &Entry, mine: &Map<String, Value>, body: Option
         }
     }
     if entry.checks("stored") && code(&real) < 300 {
+        for of in [&mut mine, &mut real] {
+            of.get_mut("stored").into_iter().for_each(owners_in_order);
+        }
         let mut parts = Vec::new();
         differ(mine.get("stored").unwrap_or(&Value::Null), real.get("stored").unwrap_or(&Value::Null), "", &mut parts);
         if !parts.is_empty() {
@@ -85,6 +88,23 @@ fn without(mut value: Value, keys: &[&str]) -> Value {
         metadata.retain(|key, _| !keys.contains(&key.as_str()));
     }
     value
+}
+
+/// Owners stand in the order of their times, which have seconds: of what was written in one second here, some was written in
+/// another one there.
+fn owners_in_order(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::Array(owners) if key == "managedFields" => owners.sort_by_key(ToString::to_string),
+                    value => owners_in_order(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(owners_in_order),
+        _ => {}
+    }
 }
 
 fn causes(of: &Map<String, Value>) -> BTreeSet<String> {
