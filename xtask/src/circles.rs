@@ -10,9 +10,8 @@ use anyhow::{Context, Result};
 use syn::visit::{self, Visit};
 
 /// Circles that are still to be undone: where, and of how many modules at most. Shrinking is welcome, growing is refused.
-const STANDING: [(&str, usize); 6] = [
+const STANDING: [(&str, usize); 5] = [
     ("crates/kubelet/src", 13),
-    ("crates/virt-api/src", 2),
     ("crates/virt-controller/src", 22),
     ("crates/virt-controller/src/migration", 4),
     ("crates/virt-controller/src/vmi", 2),

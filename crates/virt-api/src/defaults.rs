@@ -1,7 +1,5 @@
 //! What a machine is when nobody says: the mutating webhooks. Pure over JSON, so that nothing a user wrote is lost.
 
-pub(crate) mod written;
-
 use api::kubevirt::{
     v1::{KubeVirtConfiguration, VirtualMachineInstanceSpec},
     words::{annotation, finalizer, phase},
@@ -9,8 +7,8 @@ use api::kubevirt::{
 use kit::admission::{Request, Verdict};
 use serde_json::{Map, Value, json};
 
-use crate::hyperv;
 use crate::validate::Rules;
+use crate::{hyperv, written};
 
 /// What the administrator's configuration says about defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]

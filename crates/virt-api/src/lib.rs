@@ -19,6 +19,7 @@ mod restore;
 mod status;
 mod subresource;
 pub mod validate;
+mod written;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -27,8 +27,7 @@ use api::kubevirt::{
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
 
-use crate::defaults::written;
-use crate::hyperv;
+use crate::{hyperv, written};
 
 /// What the administrator's configuration allows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use api::kubevirt::v1::{Interface, MultusNetwork, VirtualMachineInstanceSpec};
 use kit::admission::Cause;
 
 use super::{Rules, duplicate, invalid, names, required};
-use crate::defaults::written;
+use crate::written;
 
 const MODELS: [&str; 6] = ["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139"];
 
