@@ -11,7 +11,7 @@ use axum::body::Body;
 use futures::future::try_join_all;
 use http::Request;
 use http_body_util::BodyExt;
-use kube_apiserver::bootstrap::pki::kubeconfig;
+use kube_apiserver::pki::kubeconfig;
 use kube_apiserver::request::User;
 use kube_apiserver::serve::tls::Tls;
 use kube_apiserver::{ApiServer, Config};

@@ -161,16 +161,11 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     let client = &context.client;
     let namespace = &context.release.namespace;
     let all = (queue.clone(), context.cdis.clone());
-    let wake = move || all.1.keys().into_iter().for_each(|key| all.0.add(key));
-    let (queue, others) = (queue.clone(), wake.clone());
+    let wake = move || all.0.add_all(all.1.keys());
+    // Which one counts depends on all of them.
+    let again = wake.clone();
     let (api, resource) = (Api::<CDI>::all(client.clone()), ApiResource::erase::<CDI>(&()));
-    let cdis = served::watch(client, &resource, api, Watch::default(), context.cdis.clone(), move |change| {
-        queue.add(change.key.clone());
-        // When the one that counts goes, another may take its place.
-        if change.new.is_none() {
-            others();
-        }
-    });
+    let cdis = served::watch(client, &resource, api, Watch::default(), context.cdis.clone(), move |_| again());
     let selector = format!("app.kubernetes.io/managed-by={MANAGER}");
     let ours = watcher::Config::default().labels(&selector);
     let again = wake.clone();

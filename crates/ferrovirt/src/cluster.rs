@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube_apiserver::bootstrap::pki::{Pki, kubeconfig};
+use kube_apiserver::pki::{Pki, kubeconfig};
 use kubelet::node;
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ fn write_secret(path: &PathBuf, text: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use kube_apiserver::bootstrap::pki::Pair;
+    use kube_apiserver::pki::Pair;
 
     use super::*;
 

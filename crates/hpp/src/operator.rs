@@ -160,22 +160,13 @@ impl Operator {
         let objects = Api::<HostPathProvisioner>::all(client.clone());
         let all = (queue.clone(), context.objects.clone());
         let wake = move || all.0.add_all(all.1.keys());
-        let (others, own) = (wake.clone(), queue.clone());
+        // Which one counts depends on all of them.
+        let again = wake.clone();
         let resource = ApiResource::erase::<HostPathProvisioner>(&());
-        let mut tasks = vec![served::watch(
-            &client,
-            &resource,
-            objects,
-            Watch::default(),
-            context.objects.clone(),
-            move |change| {
-                own.add(change.key.clone());
-                // When the one that counts goes, another may take its place.
-                if change.new.is_none() {
-                    others();
-                }
-            },
-        )];
+        let mut tasks =
+            vec![served::watch(&client, &resource, objects, Watch::default(), context.objects.clone(), move |_| {
+                again()
+            })];
         let selector = format!("app.kubernetes.io/managed-by={MANAGER}");
         let rendered = manifests::every_kind(&context.settings);
         tasks.extend(operator::repair(&client, &rendered, &selector, &context.applied, wake.clone()));

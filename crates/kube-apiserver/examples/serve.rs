@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kube_apiserver::bootstrap::pki::kubeconfig;
+use kube_apiserver::pki::kubeconfig;
 use kube_apiserver::serve::tls::Tls;
 use kube_apiserver::{ApiServer, Config};
 

@@ -14,8 +14,6 @@ mod local;
 pub(crate) mod objects;
 mod reconcile;
 
-pub use crate::pki;
-
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Creates what is missing. Of what is there, roles and bindings get back what they lack; the rest stays as it was left.

@@ -97,7 +97,9 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     if crate::stream::concerns(&info) {
         let request = Request::from_parts(parts, body);
         let edges = server.edges();
-        return crate::stream::serve(&edges.streams, &edges.admission, &server.registry(), &user, &info, request).await;
+        let registry = server.registry();
+        let served = crate::stream::serve(&edges.streams, &edges.admission, &registry, &user, &info, request);
+        return Box::pin(served).await.unwrap_or_else(IntoResponse::into_response);
     }
     if !info.is_resource() {
         return documents::serve(&server, &info, &parts);

@@ -70,19 +70,10 @@ pub fn concerns(info: &RequestInfo) -> bool {
 }
 
 /// Serves a stream request that is already authorised.
+///
+/// # Errors
+/// A refusal, by admission or of what is asked for.
 pub async fn serve(
-    streams: &Streams,
-    admission: &Admission,
-    registry: &Registry,
-    user: &User,
-    info: &RequestInfo,
-    request: Request,
-) -> Response {
-    let outcome = Box::pin(route(streams, admission, registry, user, info, request)).await;
-    outcome.unwrap_or_else(axum::response::IntoResponse::into_response)
-}
-
-async fn route(
     streams: &Streams,
     admission: &Admission,
     registry: &Registry,

@@ -194,20 +194,15 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     let client = &context.client;
     let all = (queue.clone(), context.kubevirts.clone());
     let wake = move || all.0.add_all(all.1.keys());
-    let (queue, others) = (queue.clone(), wake.clone());
+    // Which one counts depends on all of them.
+    let again = wake.clone();
     let kubevirts = served::watch(
         client,
         &ApiResource::erase::<KubeVirt>(&()),
         Api::<KubeVirt>::all(client.clone()),
         Watch::default(),
         context.kubevirts.clone(),
-        move |change| {
-            queue.add(change.key.clone());
-            // When the one that counts goes, another may take its place.
-            if change.new.is_none() {
-                others();
-            }
-        },
+        move |_| again(),
     );
     let ours = || watcher::Config::default().labels(SELECTOR);
     let again = wake.clone();

@@ -1,8 +1,8 @@
 //! What users apply: the operator itself, and the CDI object. Generated from the code, so that the operator's rights are
 //! always those it needs.
 
-use kit::operator::manifests::{APPLY, Documents, account, bind, binding, role, rule};
-use kit::workload::{self, field, variable};
+use kit::operator::manifests::{APPLY, Documents, Program, account, bind, binding, pod, role, rule};
+use kit::workload;
 use serde_json::{Value, json};
 
 use super::MANAGER;
@@ -113,38 +113,22 @@ fn rights() -> Vec<Value> {
 }
 
 fn deployment() -> Value {
-    let probe = |path: &str, times: [i64; 3]| workload::probe(path, &json!(8443), times);
-    let pod = json!({
-        "serviceAccountName": MANAGER,
-        "nodeSelector": { "kubernetes.io/os": "linux" },
-        "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
-        "securityContext": workload::unprivileged_pod(),
-        "containers": [{
-            "name": MANAGER,
-            "image": COMPONENT_IMAGE,
-            "imagePullPolicy": "IfNotPresent",
-            "command": [MANAGER],
-            "env": [
-                variable("COMPONENT_IMAGE", COMPONENT_IMAGE),
-                workload::one_arena(),
-                field("POD_NAME", "metadata.name"),
-                field("POD_NAMESPACE", "metadata.namespace"),
-            ],
-            "ports": [{ "name": "metrics", "containerPort": 8443, "protocol": "TCP" }],
-            "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
-            "readinessProbe": probe("/readyz", [0, 5, 3]),
-            "livenessProbe": probe("/livez", [15, 30, 3]),
-            "securityContext": workload::unprivileged_container(),
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-        }],
-    });
+    let program = Program {
+        name: MANAGER,
+        account: MANAGER,
+        image: COMPONENT_IMAGE,
+        args: &[],
+        env: &[("COMPONENT_IMAGE", COMPONENT_IMAGE)],
+        ports: &[("metrics", 8443)],
+        memory: "24Mi",
+    };
     let metadata = json!({ "name": MANAGER, "namespace": NAMESPACE, "labels": labels() });
     let labels = json!({
         "name": MANAGER, "operator.cdi.kubevirt.io": "", "cdi.kubevirt.io": MANAGER,
         "prometheus.cdi.kubevirt.io": "true", "np.kubevirt.io/allow-access-cluster-services": "true",
     });
     let selector = json!({ "name": MANAGER, "operator.cdi.kubevirt.io": "" });
-    workload::deployment(&metadata, 1, &selector, &labels, &pod)
+    workload::deployment(&metadata, 1, &selector, &labels, &pod(&program))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What users apply: the operator itself, and what asks it for volumes. Generated from the code, so that the operator's
 //! rights are always those it needs.
 
-use kit::operator::manifests::{APPLY, Documents, account, binding, role, rule};
-use kit::workload::{self, field, variable};
+use kit::operator::manifests::{APPLY, Documents, Program, account, binding, pod, role, rule};
+use kit::workload;
 use serde_json::{Value, json};
 
 use super::monitoring::{self, PORT, SCRAPED};
@@ -166,37 +166,19 @@ fn rights() -> Vec<Value> {
 
 fn deployment(controllers: Controllers) -> Value {
     let called_by = if controllers == Controllers::Driver { "driver" } else { "cluster" };
-    let probe = |path: &str, times: [i64; 3]| workload::probe(path, &json!(PORT.0), times);
-    let pod = json!({
-        "serviceAccountName": MANAGER,
-        "nodeSelector": { "kubernetes.io/os": "linux" },
-        "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
-        "securityContext": workload::unprivileged_pod(),
-        "containers": [{
-            "name": MANAGER,
-            "image": IMAGE,
-            "imagePullPolicy": "IfNotPresent",
-            "command": [MANAGER],
-            "args": [format!("--metrics-port={}", PORT.1)],
-            "ports": [{ "name": PORT.0, "containerPort": PORT.1, "protocol": "TCP" }],
-            "readinessProbe": probe("/readyz", [0, 5, 3]),
-            "livenessProbe": probe("/livez", [15, 30, 3]),
-            "env": [
-                variable("PROVISIONER_IMAGE", IMAGE),
-                variable("CSI_CONTROLLERS", called_by),
-                workload::one_arena(),
-                field("POD_NAME", "metadata.name"),
-                field("POD_NAMESPACE", "metadata.namespace"),
-            ],
-            "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": workload::unprivileged_container(),
-        }],
-    });
+    let program = Program {
+        name: MANAGER,
+        account: MANAGER,
+        image: IMAGE,
+        args: &[format!("--metrics-port={}", PORT.1)],
+        env: &[("PROVISIONER_IMAGE", IMAGE), ("CSI_CONTROLLERS", called_by)],
+        ports: &[PORT],
+        memory: "16Mi",
+    };
     let metadata = json!({ "name": MANAGER, "namespace": NAMESPACE, "labels": labels(MANAGER) });
     let mut scraped = labels(MANAGER);
     scraped[SCRAPED] = json!("true");
-    workload::deployment(&metadata, 1, &json!({ "k8s-app": MANAGER }), &scraped, &pod)
+    workload::deployment(&metadata, 1, &json!({ "k8s-app": MANAGER }), &scraped, &pod(&program))
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::workload;
+
 /// What an operator does with the kinds that it applies, repairs and takes away.
 pub const APPLY: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 
@@ -37,6 +39,61 @@ pub fn binding(metadata: &Value, role: &str, (namespace, account): (&str, &str))
 /// A service account.
 pub fn account(metadata: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata })
+}
+
+/// What the pod of an operator is.
+#[derive(Clone, Debug)]
+pub struct Program<'a> {
+    /// Its name, which is the command as well.
+    pub name: &'a str,
+    /// The account that it runs under.
+    pub account: &'a str,
+    /// The image.
+    pub image: &'a str,
+    /// Arguments of the command.
+    pub args: &'a [String],
+    /// Environment, beside the pod's name and namespace.
+    pub env: &'a [(&'a str, &'a str)],
+    /// Its ports; the first is asked for health.
+    pub ports: &'a [(&'a str, u16)],
+    /// Memory it asks for.
+    pub memory: &'a str,
+}
+
+/// The spec of an operator's pod: it needs no rights on its node.
+pub fn pod(program: &Program<'_>) -> Value {
+    let port = json!(program.ports.first().map(|(name, _)| name));
+    let ports = program.ports.iter();
+    let ports = ports.map(|(name, port)| json!({ "name": name, "containerPort": port, "protocol": "TCP" }));
+    let mut env: Vec<Value> = program.env.iter().map(|(name, value)| workload::variable(name, value)).collect();
+    env.extend([
+        workload::one_arena(),
+        workload::field("POD_NAME", "metadata.name"),
+        workload::field("POD_NAMESPACE", "metadata.namespace"),
+    ]);
+    let mut container = json!({
+        "name": program.name,
+        "image": program.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [program.name],
+        "env": env,
+        "ports": ports.collect::<Vec<_>>(),
+        "resources": { "requests": { "cpu": "10m", "memory": program.memory } },
+        "readinessProbe": workload::probe("/readyz", &port, [0, 5, 3]),
+        "livenessProbe": workload::probe("/livez", &port, [15, 30, 3]),
+        "securityContext": workload::unprivileged_container(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    });
+    if !program.args.is_empty() {
+        container["args"] = json!(program.args);
+    }
+    json!({
+        "serviceAccountName": program.account,
+        "nodeSelector": { "kubernetes.io/os": "linux" },
+        "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
+        "securityContext": workload::unprivileged_pod(),
+        "containers": [container],
+    })
 }
 
 /// YAML documents in their order, under a header.

@@ -38,13 +38,15 @@ where
         Requests { client: client.clone(), store: store.clone(), finalizer, status }
     }
 
-    /// The one that counts: the one that is held, which may be on its way out, else the oldest.
+    /// The one that counts: the one that is held, which may be on its way out, else the oldest. One that was deleted and is not
+    /// held any more may be there for long, by a finalizer of somebody else's, and does not count.
     pub fn active(&self) -> Option<K> {
         let order = |object: &K| {
             let created = object.meta().creation_timestamp.as_ref().map(|time| time.0);
             (!self.is_held(object), created, object.namespace(), object.name_any())
         };
-        self.store.list().into_iter().min_by_key(order)
+        let counts = |object: &K| self.is_held(object) || object.meta().deletion_timestamp.is_none();
+        self.store.list().into_iter().filter(counts).min_by_key(order)
     }
 
     /// True when `object` counts.

@@ -60,20 +60,23 @@ pub(super) async fn record(call: &Call, old: Option<&Value>, new: Value, subreso
 /// a field with its default, writes nothing.
 pub(super) fn keep_times(old: &Value, new: &mut Value) {
     let held = &old["metadata"]["managedFields"];
-    let told = new["metadata"]["managedFields"].clone();
-    let (Some(before), Some(now)) = (held.as_array(), told.as_array()) else { return };
-    let but_time = |entry: &Value| {
-        let mut entry = entry.clone();
-        entry["time"] = Value::Null;
-        entry
+    let same = match (held.as_array(), new["metadata"]["managedFields"].as_array()) {
+        (Some(before), Some(now)) => before.len() == now.len() && before.iter().zip(now).all(|(a, b)| but_time(a, b)),
+        _ => false,
     };
-    if before.len() != now.len() || before.iter().zip(now).any(|(one, other)| but_time(one) != but_time(other)) {
+    if !same {
         return;
     }
-    new["metadata"]["managedFields"] = held.clone();
+    let told = std::mem::replace(&mut new["metadata"]["managedFields"], held.clone());
     if new != old {
         new["metadata"]["managedFields"] = told;
     }
+}
+
+/// Whether two owners differ in their times at most.
+fn but_time(one: &Value, other: &Value) -> bool {
+    let (Some(one), Some(other)) = (one.as_object(), other.as_object()) else { return one == other };
+    one.len() == other.len() && one.iter().all(|(key, value)| key == "time" || other.get(key) == Some(value))
 }
 
 /// The object after the apply; `live` is None when it does not exist yet.

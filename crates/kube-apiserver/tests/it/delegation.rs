@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::TokioIo;
 use kube::Client;
-use kube_apiserver::bootstrap::pki::Pki;
+use kube_apiserver::pki::Pki;
 use kube_apiserver::serve::{serve, tls::Tls};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

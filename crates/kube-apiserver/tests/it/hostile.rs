@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Error};
-use kube_apiserver::bootstrap::pki::Pair;
+use kube_apiserver::pki::Pair;
 use kube_apiserver::serve::Bounds;
 use kube_apiserver::serve::fairness::{self, Fairness, Limits};
 use rustls::pki_types::pem::PemObject;

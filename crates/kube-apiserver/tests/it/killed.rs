@@ -14,7 +14,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
-use kube_apiserver::bootstrap::pki::kubeconfig;
+use kube_apiserver::pki::kubeconfig;
 use kube_apiserver::serve::tls::Tls;
 use kube_apiserver::{ApiServer, Config};
 use rand::rngs::StdRng;

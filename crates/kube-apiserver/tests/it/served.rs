@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Error};
 use kube_apiserver::ApiServer;
-use kube_apiserver::bootstrap::pki::{Pair, kubeconfig};
+use kube_apiserver::pki::{Pair, kubeconfig};
 use kube_apiserver::serve::Bounds;
 use kube_apiserver::serve::serve_within;
 use kube_apiserver::serve::tls::Tls;

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use super::{PRODUCTS, SOON, Scene, call, damage, get};
 use crate::cluster::{text, until};
 
+/// How many looks in a row show nothing new of what is at rest.
+const LOOKS: u32 = 5;
+
 /// One object of each kind.
 async fn one_of_each(scene: &Scene) -> Vec<(String, Value)> {
     let mut each: BTreeMap<String, (String, Value)> = BTreeMap::new();
@@ -50,6 +53,19 @@ async fn every_kind_that_others_delete_or_edit_is_put_back() {
     }
 }
 
+/// What is the same in several looks in a row.
+async fn at_rest<T: PartialEq>(look: &impl AsyncFn() -> T) -> T {
+    let mut last = (look().await, 0);
+    until("nothing is written", async || {
+        let now = look().await;
+        let same = if now == last.0 { last.1 + 1 } else { 0 };
+        last = (now, same);
+        (same == LOOKS).then_some(())
+    })
+    .await;
+    last.0
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_starts_again_writes_nothing() {
     for product in PRODUCTS {
@@ -61,20 +77,14 @@ async fn an_operator_that_starts_again_writes_nothing() {
             all.into_iter().map(|(address, object)| (address, version(object))).collect()
         };
         // The status may still follow what was applied last.
-        let before = until("the object rests", async || {
-            let before = versions().await;
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-            (before == versions().await).then_some(before)
-        })
-        .await;
+        let before = at_rest(&versions).await;
         drop(running);
         let (client, sent) = super::crash::counted(&scene);
         let _again = (product.start)(client, "v1");
         // It looks at everything once, all definitions among it.
         let all = before.len() - 1;
         until("everything is sent again", async || (sent.lock().unwrap().len() >= all).then_some(())).await;
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        let after = versions().await;
+        let after = at_rest(&versions).await;
         let changed: Vec<_> = before.iter().filter(|(address, version)| after.get(*address) != Some(version)).collect();
         assert!(changed.is_empty(), "{}: {changed:#?}", product.manager);
     }

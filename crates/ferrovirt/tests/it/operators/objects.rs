@@ -50,7 +50,7 @@ async fn finalizers_of_others_outlive_those_of_the_operator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_object_waits_until_the_first_is_gone() {
+async fn a_second_object_waits_until_the_first_is_taken_away() {
     for product in PRODUCTS {
         let (scene, _running) = Scene::deployed(product).await;
         let mut second = scene.object();
@@ -70,13 +70,16 @@ async fn a_second_object_waits_until_the_first_is_gone() {
         assert_eq!(items(&waits, "/metadata/finalizers").count(), 0, "nothing was deployed for it");
         assert!(!says(&get(&scene.client, &scene.address()).await.unwrap(), "Degraded", "True"));
 
+        // Somebody's finalizer keeps the first one long after everything that was deployed for it is gone.
+        change(&scene, |all| all.push(json!("example.com/keep"))).await;
         call(&scene.client, Method::DELETE, &scene.address(), &Value::Null).await.unwrap();
-        scene.gone().await;
         until("the second counts", async || {
             let found = get(&scene.client, &address).await?;
             let counts = says(&found, "Available", "True") && !says(&found, "Degraded", "True");
             (counts && !says(&found, "Synchronized", "False")).then_some(())
         })
         .await;
+        change(&scene, Vec::clear).await;
+        scene.gone().await;
     }
 }
