@@ -59,7 +59,7 @@ fn a_daemon_set_runs_on_each_node_and_rolls() -> Result<()> {
 }
 
 fn a_stateful_set_counts() -> Result<()> {
-    let space = Namespace::new("stateful")?;
+    let space = Namespace::new("stateful-set")?;
     apply(
         &space,
         &[

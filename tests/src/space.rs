@@ -1,9 +1,11 @@
 //! A namespace of the cluster and the two programs a user works with.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,8 +20,10 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes the namespace.
+    /// Makes the namespace. Refused while another test of this process has one of that name: the first that ends
+    /// would delete the other's objects.
     pub fn new(name: &str) -> Result<Self> {
+        ensure!(names().insert(format!("e2e-{name}")), "two tests have namespace e2e-{name} at the same time");
         let namespace = Self::existing(&format!("e2e-{name}"));
         let _ = namespace.kubectl(&["delete", "namespace", &namespace.name, "--ignore-not-found", "--timeout=120s"]);
         namespace.kubectl(&["create", "namespace", &namespace.name])?;
@@ -183,7 +187,14 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let _ = self.kubectl(&["delete", "namespace", &self.name, "--timeout=120s"]);
+        names().remove(&self.name);
     }
+}
+
+/// The names of the namespaces that tests of this process have now.
+fn names() -> MutexGuard<'static, BTreeSet<String>> {
+    static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn success(program: &str, words: &[&str], output: &Output) -> Result<String> {
