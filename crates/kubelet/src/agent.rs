@@ -1,11 +1,6 @@
 //! The agent itself: pods, their server, and the Node object, over one containerd.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Service;
@@ -18,60 +13,18 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    config::Config,
     context::Context,
-    csi::{self, Csi},
+    csi,
     devices::Devices,
+    drivers::{self, Csi},
     error::{Error, Result},
-    images::Images,
-    networks,
-    pod::sandbox::parse_resolv_conf,
-    pods, registration,
+    image_pulls::Images,
+    inventory::Inventory,
+    networks, pods, registration,
     runtime::Runtime,
-    volumes::inventory::Inventory,
+    sandbox::parse_resolv_conf,
 };
-
-/// What a kubelet is told about its node.
-#[derive(Clone)]
-pub struct Config {
-    /// The Node object's name.
-    pub node_name: String,
-    /// The node's own addresses, the main one first.
-    pub node_ips: Vec<IpAddr>,
-    /// Volumes and device plugin sockets live below it: `/var/lib/kubelet`.
-    pub root: PathBuf,
-    /// Container logs live below it: `/var/log/pods`.
-    pub log_dir: PathBuf,
-    /// containerd's socket: `/run/containerd/containerd.sock`.
-    pub containerd: PathBuf,
-    /// Addresses of the cluster's DNS; empty: pods use the node's resolver.
-    pub cluster_dns: Vec<IpAddr>,
-    /// `cluster.local`.
-    pub cluster_domain: String,
-    /// The node's pod address ranges, written to the Node object.
-    pub pod_cidrs: Vec<String>,
-    /// Labels of the Node object beyond the well-known ones.
-    pub labels: BTreeMap<String, String>,
-    /// How many pods the scheduler may place here.
-    pub max_pods: u32,
-    /// Holds containers back until the network policies about their pod are in force; none enforces none.
-    pub guard: Option<crate::netpol::Guard>,
-    /// Connects bridges of pods' secondary networks with those of other nodes; none leaves each node to itself.
-    pub uplinks: Option<networks::uplink::Uplinks>,
-    /// Cancelled when the machine is about to be switched off: containers are stopped with their grace, and not started
-    /// again in this life.
-    pub power_off: CancellationToken,
-    /// Where to serve logs, exec and port-forward, and with which TLS configuration (client certificates required).
-    pub server: Option<Server>,
-}
-
-/// The kubelet's listener.
-#[derive(Clone)]
-pub struct Server {
-    /// `0.0.0.0:10250`.
-    pub address: SocketAddr,
-    /// Must demand and verify client certificates.
-    pub tls: Arc<rustls::ServerConfig>,
-}
 
 /// Runs the kubelet until `shutdown`. Containers go on running; the next `run` takes them over. It ends as well when the
 /// power is to go and everything has stopped.
@@ -105,7 +58,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         client,
         config,
     });
-    context.csi.in_use.restore(csi::places::Places::new(&context.config.root));
+    context.csi.in_use.restore(drivers::places::Places::new(&context.config.root));
     let plugins = devices.serve(shutdown.clone());
     let storage = csi::registry::run(context.clone(), shutdown.clone());
     let node = registration::run(context.clone(), shutdown.clone());

@@ -15,8 +15,8 @@ use crate::{
     context::Context,
     disk_space::Space,
     error::{Error, Result},
+    known::Known,
     logs::rotation,
-    pods::Known,
     runtime::label,
 };
 

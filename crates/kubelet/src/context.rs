@@ -9,13 +9,8 @@ use rpc::cri;
 use sys::cgroup::Hierarchy;
 
 use crate::{
-    Config,
-    csi::Csi,
-    devices::Devices,
-    images::Images,
-    pod::{fields::NodeAmounts, sandbox::Surroundings},
-    runtime::Runtime,
-    volumes::inventory::Inventory,
+    config::Config, devices::Devices, drivers::Csi, fields::NodeAmounts, image_pulls::Images, inventory::Inventory,
+    runtime::Runtime, sandbox::Surroundings,
 };
 
 /// Shared by reference; nothing in it changes but through its own synchronisation.

@@ -1,9 +1,6 @@
 //! Images: there before a container starts, by its pull policy and the pod's pull secrets.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::PoisonError};
 
 use base64::Engine;
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Secret};
@@ -14,8 +11,8 @@ use serde::Deserialize;
 use crate::{
     context::Context,
     error::{Error, Result},
-    pod::{sandbox::pod_labels, status::Waiting},
     runtime::Runtime,
+    sandbox::pod_labels,
 };
 
 /// What a container needs to know of its image.
@@ -26,10 +23,11 @@ pub(crate) struct ImageInfo {
     pub(crate) user: String,
 }
 
-/// One pull of an image at a time; cheap to clone.
-#[derive(Clone, Default)]
-pub(crate) struct Images {
-    pulling: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
+/// Why a container waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 /// Makes sure that the image of `container` is on the node.

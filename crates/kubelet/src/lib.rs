@@ -10,30 +10,45 @@
 //! annotations) or in the API, so that a restart touches no container.
 
 mod agent;
+mod claim;
 pub mod cni;
 mod collection;
+mod config;
 mod context;
 mod csi;
 mod devices;
 mod disk_space;
 pub mod dns;
+mod drivers;
 mod error;
+mod fields;
+mod file_group;
 mod followed;
+mod image_pulls;
 mod images;
+mod inventory;
+mod known;
+mod labels;
 mod logs;
+mod mounted;
+mod netns;
 pub mod netpol;
 pub mod networks;
 pub mod node;
+mod owner;
 mod pod;
 mod pods;
 pub mod proxy;
 mod registration;
 mod resources;
 mod runtime;
+mod sandbox;
 mod server;
 pub mod service_view;
 pub mod simulated;
+pub mod uplink;
 mod volumes;
 
-pub use agent::{Config, Server, run};
+pub use agent::run;
+pub use config::{Config, Server};
 pub use error::{Error, Result};

@@ -20,6 +20,7 @@ use crate::{
     context::Context,
     csi,
     error::{Error, Result},
+    known::Known,
     pod::{
         steps,
         worker::{self, Happened, Wish},
@@ -27,9 +28,6 @@ use crate::{
     runtime::label,
     volumes,
 };
-
-/// The pods the API wants here, for the server and for collection: published by the dispatcher only.
-pub(crate) type Known = watch::Receiver<Arc<BTreeMap<String, Arc<Pod>>>>;
 
 struct Handle {
     wish: watch::Sender<Wish>,

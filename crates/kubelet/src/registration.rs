@@ -11,10 +11,7 @@ use k8s_openapi::{
             NodeStatus, NodeSystemInfo,
         },
     },
-    apimachinery::pkg::{
-        api::resource::Quantity,
-        apis::meta::v1::{OwnerReference, Time},
-    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 use kube::{
     Api,
@@ -30,7 +27,8 @@ use crate::{
     devices::Devices,
     disk_space::Space,
     error::{Error, Result},
-    pod::fields::NodeAmounts,
+    fields::NodeAmounts,
+    owner::owner,
 };
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -384,24 +382,6 @@ async fn images(context: &Context) -> Option<Vec<ContainerImage>> {
         size_bytes: i64::try_from(image.size).ok(),
     });
     Some(list.collect())
-}
-
-/// What goes with the Node object names it as its owner.
-pub(crate) async fn owner(context: &Context) -> Result<OwnerReference> {
-    let api: Api<Node> = Api::all(context.client.clone());
-    let node = api.get(&context.config.node_name).await.map_err(Error::api("get node"))?;
-    Ok(owned_by(&context.config.node_name, node.metadata.uid))
-}
-
-/// The Node of that name as an owner.
-pub(crate) fn owned_by(node: &str, uid: Option<String>) -> OwnerReference {
-    OwnerReference {
-        api_version: "v1".into(),
-        kind: "Node".into(),
-        name: node.to_owned(),
-        uid: uid.unwrap_or_default(),
-        ..Default::default()
-    }
 }
 
 async fn keep_lease(context: &Context) {

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     context::Context,
     error::{Error, Result},
-    pods::Known,
+    known::Known,
 };
 
 /// What handlers share.

@@ -28,7 +28,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
-pub use node::{LABEL, MOST, SIMULATED};
+pub use crate::labels::{LABEL, SIMULATED};
+pub use node::MOST;
 
 /// Requests in flight; the API server lets one user have so many.
 const WORKERS: usize = 48;

@@ -2,32 +2,29 @@
 //!
 //! Setting up is idempotent: it is also how contents are refreshed.
 
-mod affinity;
-pub(crate) mod claim;
 pub(crate) mod contents;
 pub(crate) mod files;
-pub(crate) mod group;
 pub(crate) mod host_path;
-pub(crate) mod inventory;
 pub(crate) mod local;
 pub(crate) mod sub_path;
 
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::unix::fs::{PermissionsExt, chown},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
-use claim::Claim;
-use inventory::InPod;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, Volume};
 use rustix::mount::MountFlags;
 
 use crate::{
+    claim::{self, Claim},
     context::Context,
     csi,
+    drivers::request,
     error::{Error, Result},
+    inventory::InPod,
 };
 
 /// Where each volume lies on the node.
@@ -93,7 +90,7 @@ async fn set_up_one(
         return Ok(place);
     }
     if let Some(source) = &volume.csi {
-        let wanted = csi::request::inline(pod, &volume.name, source);
+        let wanted = request::inline(pod, &volume.name, source);
         let place = published(context, pod, &wanted).await?;
         context.volumes.put(uid, &volume.name, InPod { claim: None, path: place.path.clone(), csi: Some(wanted) });
         return Ok(place);
@@ -125,8 +122,8 @@ async fn set_up_one(
 }
 
 /// What a claim is bound to, for the pod.
-async fn claimed(context: &Context, pod: &Pod, claim: &Claim) -> Result<(Place, Option<csi::request::Volume>)> {
-    if let Some(wanted) = csi::request::persistent(&claim.volume, claim.read_only) {
+async fn claimed(context: &Context, pod: &Pod, claim: &Claim) -> Result<(Place, Option<request::Volume>)> {
+    if let Some(wanted) = request::persistent(&claim.volume, claim.read_only) {
         let place = published(context, pod, &wanted).await?;
         // Grown while no pod used it: before the containers see it, as upstream.
         csi::expansion::on_mount(context, pod, claim, &wanted).await?;
@@ -145,7 +142,7 @@ async fn claimed(context: &Context, pod: &Pod, claim: &Claim) -> Result<(Place, 
     }
 }
 
-async fn published(context: &Context, pod: &Pod, wanted: &csi::request::Volume) -> Result<Place> {
+async fn published(context: &Context, pod: &Pod, wanted: &request::Volume) -> Result<Place> {
     let published = csi::volume::publish(context, pod, wanted).await?;
     Ok(Place { path: published.path, republish: published.republish })
 }
@@ -175,15 +172,8 @@ fn memory(path: &Path, limit: Option<i64>) -> Result<()> {
         .map_err(|error| Error::File { what: "mount tmpfs at", path: path.into(), source: io::Error::other(error) })
 }
 
-/// True when something is mounted at `path`, also a part of the same file system.
-pub(crate) fn is_mounted(path: &Path) -> bool {
-    // Not to know is not to be sure: whoever asks does the idempotent thing again, or removes nothing.
-    sys::mount::points().is_ok_and(|points| points.iter().any(|point| point == path))
-}
-
 /// True when another file system begins at `path`.
 fn is_mount_point(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     let device = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| meta.dev());
     path.parent().is_some_and(|parent| device(parent) != device(path))
 }

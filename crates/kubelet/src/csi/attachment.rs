@@ -5,9 +5,9 @@ use std::{collections::HashMap, time::Duration};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, runtime::wait::await_condition};
 
-use super::request::Volume;
 use crate::{
     context::Context,
+    drivers::request::Volume,
     error::{Error, Result},
 };
 

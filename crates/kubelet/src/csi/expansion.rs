@@ -21,14 +21,21 @@ use kube::{
 use rpc::csi::{CapacityRange, NodeExpandVolumeRequest};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use tonic::Code;
 
-use super::{driver, places::Places, request, request::Volume, secrets, volume};
+use super::{secrets, volume};
 use crate::{
+    claim::Claim,
     context::{Context, about},
+    drivers::{
+        driver,
+        places::Places,
+        request::{self, Volume},
+    },
     error::{Error, Result},
-    pods::Known,
+    inventory::ClaimName,
+    known::Known,
     resources,
-    volumes::{claim::Claim, inventory::ClaimName},
 };
 
 const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(120) };
@@ -183,7 +190,6 @@ async fn grow(
 
 /// Not to be tried again as it is.
 fn is_infeasible(error: &Error) -> bool {
-    use tonic::Code;
     let codes = [Code::InvalidArgument, Code::OutOfRange, Code::NotFound];
     matches!(error, Error::Driver(status) if codes.contains(&status.0.code()))
 }

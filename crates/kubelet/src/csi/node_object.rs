@@ -13,11 +13,11 @@ use kube::{
 };
 use serde_json::json;
 
-use super::Driver;
 use crate::{
     context::Context,
+    drivers::Driver,
     error::{Error, Result},
-    registration,
+    owner,
 };
 
 /// Driver to node id, as JSON.
@@ -107,7 +107,7 @@ async fn change(context: &Context, edit: impl Fn(&mut Vec<CSINodeDriver>)) -> Re
                 edit(&mut drivers);
                 let metadata = ObjectMeta {
                     name: Some(name.clone()),
-                    owner_references: Some(vec![registration::owner(context).await?]),
+                    owner_references: Some(vec![owner::owner(context).await?]),
                     ..Default::default()
                 };
                 api.create(&PostParams::default(), &CSINode { metadata, spec: CSINodeSpec { drivers } }).await

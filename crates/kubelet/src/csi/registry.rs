@@ -25,9 +25,10 @@ use rpc::registration::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use super::{Driver, driver, node_object};
+use super::node_object;
 use crate::{
     context::Context,
+    drivers::{Driver, driver},
     error::{Error, Result},
 };
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use super::request::SecretName;
 use crate::{
     context::Context,
+    drivers::request::SecretName,
     error::{Error, Result},
 };
 

@@ -4,11 +4,12 @@ use std::{path::Path, time::Duration};
 
 use rpc::csi::{NodeGetVolumeStatsRequest, volume_usage::Unit};
 
-use super::{driver, places::Places, volume};
+use super::volume;
 use crate::{
     context::Context,
+    drivers::{driver, places::Places},
     error::{Error, Result},
-    volumes::inventory::InPod,
+    inventory::InPod,
 };
 
 /// Who asks for figures does not wait for a driver that hangs.

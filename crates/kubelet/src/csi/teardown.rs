@@ -6,16 +6,16 @@ use std::path::Path;
 
 use rpc::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 
-use super::{
-    driver,
-    places::{self, Places, Record},
-    request::Life,
-    unique_name,
-};
 use crate::{
     context::Context,
+    drivers::{
+        driver,
+        places::{self, Places, Record},
+        request::Life,
+        unique_name,
+    },
     error::{Error, Result},
-    volumes::is_mounted,
+    mounted::is_mounted,
 };
 
 /// Gives back every CSI volume of the pod.

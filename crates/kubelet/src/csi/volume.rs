@@ -12,16 +12,18 @@ use k8s_openapi::api::{core::v1::Pod, storage::v1::CSIDriver};
 use kube::Api;
 use rpc::csi::{NodePublishVolumeRequest, NodeStageVolumeRequest, VolumeCapability};
 
-use super::{
-    Driver, Staged, attachment, driver,
-    places::{self, Places, Record},
-    request::{self, Life, Policy, Volume},
-    secrets, tokens, unique_name,
-};
+use super::{attachment, secrets, tokens};
 use crate::{
     context::Context,
+    drivers::{
+        Driver, Staged, driver,
+        places::{self, Places, Record},
+        request::{self, Life, Policy, Volume},
+        unique_name,
+    },
     error::{Error, Result},
-    volumes::{group, is_mounted},
+    file_group,
+    mounted::is_mounted,
 };
 
 /// A volume that the pod's containers can have.
@@ -235,7 +237,7 @@ impl Work<'_> {
         }
         let security = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
         let when = security.and_then(|context| context.fs_group_change_policy.as_deref());
-        group::give(path.to_path_buf(), group, when == Some("OnRootMismatch")).await
+        file_group::give(path.to_path_buf(), group, when == Some("OnRootMismatch")).await
     }
 }
 

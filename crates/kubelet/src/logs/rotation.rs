@@ -7,7 +7,7 @@ use rpc::cri::{self, ContainerState};
 use crate::{
     context::Context,
     error::{Error, Result},
-    pods::Known,
+    known::Known,
     runtime::label,
 };
 
@@ -21,8 +21,8 @@ pub(crate) async fn rotate(context: &Context, known: &Known) -> Result<()> {
         let uid = container.labels.get(label::POD_UID).cloned().unwrap_or_default();
         let (Some(pod), ContainerState::ContainerRunning) = (pods.get(&uid), container.state()) else { continue };
         let Some(metadata) = &container.metadata else { continue };
-        let dir = crate::pod::sandbox::log_directory(pod, &context.config.log_dir);
-        let log = Path::new(&dir).join(crate::pod::container::log_path(&metadata.name, metadata.attempt));
+        let dir = crate::sandbox::log_directory(pod, &context.config.log_dir);
+        let log = Path::new(&dir).join(crate::sandbox::log_path(&metadata.name, metadata.attempt));
         if fs::metadata(&log).is_ok_and(|meta| meta.len() > LIMIT) {
             shift(&log)?;
             let request = cri::ReopenContainerLogRequest { container_id: container.id };

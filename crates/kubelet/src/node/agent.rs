@@ -1,17 +1,20 @@
 //! The node's agent: kubelet, service proxy and DNS, in one process beside containerd.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
-use std::sync::Arc;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Error, Result, containerd, file};
-use crate::networks::uplink::{self, Uplinks};
-use crate::{dns, netpol, proxy, service_view};
+use crate::{
+    dns, netpol, proxy, service_view,
+    uplink::{self, Uplinks},
+};
 
 /// Port of the kubelet's server.
 pub const PORT: u16 = 10250;
@@ -64,12 +67,12 @@ async fn wait_for_containerd() {
     }
 }
 
-fn kubelet(config: &Config, guard: netpol::Guard, uplinks: Option<Uplinks>) -> Result<crate::Config> {
+fn kubelet(config: &Config, guard: netpol::Guard, uplinks: Option<Uplinks>) -> Result<crate::config::Config> {
     let any: IpAddr = match config.addresses.iter().any(|address| address.addr().is_ipv6()) {
         true => Ipv6Addr::UNSPECIFIED.into(),
         false => Ipv4Addr::UNSPECIFIED.into(),
     };
-    Ok(crate::Config {
+    Ok(crate::config::Config {
         node_name: config.name.clone(),
         node_ips: config.addresses.iter().map(ipnet::IpNet::addr).collect(),
         root: "/var/lib/kubelet".into(),
@@ -83,7 +86,10 @@ fn kubelet(config: &Config, guard: netpol::Guard, uplinks: Option<Uplinks>) -> R
         guard: Some(guard),
         uplinks,
         power_off: power_button()?,
-        server: Some(crate::Server { address: SocketAddr::new(any, PORT), tls: Arc::new(tls(Path::new(SECRETS))?) }),
+        server: Some(crate::config::Server {
+            address: SocketAddr::new(any, PORT),
+            tls: Arc::new(tls(Path::new(SECRETS))?),
+        }),
     })
 }
 

@@ -5,10 +5,7 @@ use std::{collections::HashMap, path::Path};
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSecurityContext, PodSpec, SecurityContext};
 use rpc::cri;
 
-use crate::{
-    pod::{env::expand, sandbox},
-    runtime::label,
-};
+use crate::{pod::env::expand, runtime::label, sandbox};
 
 const MASKED: &[&str] = &[
     "/proc/asound",
@@ -60,7 +57,7 @@ pub(crate) fn config(pod: &Pod, container: &Container, resolved: Resolved, root:
         devices: resolved.devices,
         labels,
         annotations: resolved.annotations,
-        log_path: log_path(&container.name, resolved.attempt),
+        log_path: sandbox::log_path(&container.name, resolved.attempt),
         stdin: container.stdin == Some(true),
         stdin_once: container.stdin_once == Some(true),
         tty: container.tty == Some(true),
@@ -70,11 +67,6 @@ pub(crate) fn config(pod: &Pod, container: &Container, resolved: Resolved, root:
         }),
         envs: resolved.env.into_iter().map(|(key, value)| cri::KeyValue { key, value }).collect(),
     }
-}
-
-/// The container's log below the pod's log directory.
-pub(crate) fn log_path(name: &str, attempt: u32) -> String {
-    format!("{name}/{attempt}.log")
 }
 
 fn security(spec: &PodSpec, container: &Container, root: &Path) -> cri::LinuxContainerSecurityContext {

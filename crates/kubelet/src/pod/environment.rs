@@ -6,11 +6,9 @@ use kube::Api;
 use crate::{
     context::Context,
     error::Error,
-    pod::{
-        env::{self, Inputs, Sources},
-        fields,
-        status::Waiting,
-    },
+    fields,
+    images::Waiting,
+    pod::env::{self, Inputs, Sources},
 };
 
 /// The container's environment, or why it cannot be made.

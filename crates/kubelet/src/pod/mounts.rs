@@ -3,6 +3,7 @@
 use std::{
     fmt::Write,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +13,8 @@ use rpc::cri;
 use crate::{
     context::Context,
     error::{Error, Result},
-    pod::{env::expand, fields::hostname},
+    fields::hostname,
+    pod::env::expand,
     volumes::{Mounted, sub_path},
 };
 
@@ -49,7 +51,6 @@ pub(crate) fn make(
 
 /// The container's user, whoever that is, writes its last words there.
 fn open_to_all(path: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(Error::file("open to all", path))
 }
 

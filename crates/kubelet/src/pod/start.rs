@@ -8,10 +8,11 @@ use rpc::cri;
 use crate::{
     context::{Context, about_container},
     error::Error,
-    images::ImageInfo,
-    pod::{container, environment, hooks, mounts, sandbox, status::Waiting},
+    images::{ImageInfo, Waiting},
+    pod::{container, environment, hooks, mounts},
     resources,
     runtime::label,
+    sandbox,
     volumes::Mounted,
 };
 

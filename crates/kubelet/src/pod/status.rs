@@ -1,5 +1,7 @@
 //! Pure: the pod's status from its spec, what is observed, and what the worker knows.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
@@ -8,9 +10,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
+    images::Waiting,
     pod::{
         container::ephemeral,
         observed::{Instance, Observed, State},
@@ -22,13 +24,6 @@ use crate::{
 /// The reason of a pod that took more of the node than it may.
 pub(crate) const EVICTED: &str = "Evicted";
 const DISRUPTION: &str = "DisruptionTarget";
-
-/// Why a container waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    pub(crate) reason: String,
-    pub(crate) message: String,
-}
 
 /// What the status is made of.
 pub(crate) struct Inputs<'a> {
@@ -239,7 +234,7 @@ fn container_status(
 
 /// The sentence users search for.
 pub(crate) fn crash_message(name: &str, delay: Duration, pod: &Pod) -> String {
-    let (pod_name, namespace, uid) = crate::pod::sandbox::names(pod);
+    let (pod_name, namespace, uid) = crate::sandbox::names(pod);
     let delay = match delay.as_secs() {
         secs if secs < 60 => format!("{secs}s"),
         secs => format!("{}m{}s", secs / 60, secs % 60),

@@ -16,16 +16,15 @@ use crate::{
     context::{Context, about, about_container},
     csi,
     error::{Error, Result},
-    images::{self, ImageInfo},
+    images::{self, ImageInfo, Waiting},
     networks,
     pod::{
         hooks,
         local_storage::{self, Usage},
-        sandbox,
         start::{self, Start, named},
-        status::{Published, Waiting},
+        status::Published,
     },
-    resources,
+    resources, sandbox,
     volumes::{self, Mounted},
 };
 

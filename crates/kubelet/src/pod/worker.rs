@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::{
     context::{Context, about, about_container},
-    images::ImageInfo,
+    images::{ImageInfo, Waiting},
     networks,
     pod::{
         admission, local_storage,
@@ -25,7 +25,7 @@ use crate::{
         plan::{self, Facts, Plan, Probed, Step, Stopping},
         probes::{self, Verdict},
         start::{Start, named},
-        status::{self, Published, Waiting},
+        status::{self, Published},
         steps::{self, Outcome},
         termination,
     },
@@ -244,14 +244,14 @@ impl Worker {
     }
 
     fn hear_last_words(&mut self) {
-        let logs = PathBuf::from(crate::pod::sandbox::log_directory(&self.pod, &self.context.config.log_dir));
+        let logs = PathBuf::from(crate::sandbox::log_directory(&self.pod, &self.context.config.log_dir));
         for instance in &self.observed.containers {
             let Some(exit) = instance.exit().filter(|_| !self.messages.contains_key(&instance.id)) else { continue };
             let container = named(self.spec(), &instance.name);
             let policy = container.as_ref().and_then(|c| c.termination_message_policy.as_deref());
             let fallback = policy == Some("FallbackToLogsOnError") && exit.code != 0;
             let own = instance.termination_log.as_ref().map(PathBuf::from).unwrap_or_default();
-            let log = logs.join(crate::pod::container::log_path(&instance.name, instance.attempt));
+            let log = logs.join(crate::sandbox::log_path(&instance.name, instance.attempt));
             self.messages.insert(instance.id.clone(), termination::message(&own, &log, fallback));
         }
     }

@@ -24,8 +24,8 @@ use super::{
 use crate::{
     error::{Error, Result},
     logs::read::{self, Query},
-    pod::{container::log_path, sandbox},
     runtime::Runtime,
+    sandbox::{self, log_path},
 };
 
 struct Attached {

@@ -23,7 +23,7 @@ use tokio::{
 use super::{Site, refuse};
 use crate::{
     error::{Error, Result},
-    pod::netns,
+    netns,
     runtime::Runtime,
 };
 

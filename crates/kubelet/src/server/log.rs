@@ -14,7 +14,8 @@ use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use super::{Site, refuse};
 use crate::{
     logs::read::{self, Query},
-    pod::{sandbox, start::named},
+    pod::start::named,
+    sandbox,
 };
 
 pub(super) async fn serve(

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::{Site, refuse};
 use crate::{
     csi::stats::{Usage, measure},
+    inventory::ClaimName,
     runtime::label,
-    volumes::inventory::ClaimName,
 };
 
 /// Volumes asked about at the same time.

@@ -1,25 +1,24 @@
 //! The Node objects and leases of simulated nodes.
 
-use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::{net::Ipv4Addr, sync::Arc};
 
 use futures::StreamExt;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kit::queue::Next;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, ResourceExt};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+    runtime::{WatchStreamExt, watcher},
+};
 use serde_json::{Value, json};
 
 use super::{Agents, BEAT};
-use crate::error::{Error, Result};
-use crate::registration;
+use crate::{
+    error::{Error, Result},
+    labels::{LABEL, SIMULATED},
+    owner,
+};
 
-/// The label by which simulated nodes are known, with the value [`SIMULATED`].
-pub const LABEL: &str = "node.kubernetes.io/instance-type";
-/// See [`LABEL`].
-pub const SIMULATED: &str = "simulated";
 /// How many there can be: each has a range of its own.
 pub const MOST: u16 = 5000;
 
@@ -119,7 +118,7 @@ impl Agents {
             }
             other => {
                 let node = other.map_err(Error::api("create node"))?;
-                let owner = registration::owned_by(name, node.metadata.uid);
+                let owner = owner::owned_by(name, node.metadata.uid);
                 let patch = json!({"metadata": {"ownerReferences": [owner]}});
                 let patched = self.leases().patch_metadata(name, &PatchParams::default(), &Patch::Merge(patch)).await;
                 patched.map(drop).map_err(Error::api("own lease"))

@@ -15,7 +15,7 @@ use kube::{Api, api::PostParams};
 use crate::{
     context::Context,
     error::{Error, Result},
-    pod::fields,
+    fields,
     volumes::files::{self, Entry, Payload},
 };
 

@@ -13,11 +13,12 @@ use std::{
 
 use k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolumeSpec, Pod};
 
-use super::{group, is_mounted};
 use crate::{
     context::Context,
     csi::volume::fs_group,
     error::{Error, Result},
+    file_group,
+    mounted::is_mounted,
 };
 
 /// What a disk without a file system gets.
@@ -52,7 +53,7 @@ pub(crate) async fn place(
     let security = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
     if let Some(id) = fs_group(pod).and_then(|group| u32::try_from(group).ok()) {
         let when = security.and_then(|context| context.fs_group_change_policy.as_deref());
-        group::give(root.clone(), id, when == Some("OnRootMismatch")).await?;
+        file_group::give(root.clone(), id, when == Some("OnRootMismatch")).await?;
     }
     Ok(root)
 }

@@ -6,10 +6,11 @@ use std::{
     path::Path,
 };
 
+use cri::security_profile::ProfileType;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, SeccompProfile};
 use rpc::cri;
 
-use crate::{pod::fields::hostname, resources::cgroup_parent, runtime::label};
+use crate::{fields::hostname, resources::cgroup_parent, runtime::label};
 
 /// What the node adds to a pod's own wishes.
 #[derive(Clone, Debug)]
@@ -80,6 +81,11 @@ pub(crate) fn log_directory(pod: &Pod, logs: &Path) -> String {
     logs.join(format!("{namespace}_{name}_{uid}")).display().to_string()
 }
 
+/// The container's log below the pod's log directory.
+pub(crate) fn log_path(name: &str, attempt: u32) -> String {
+    format!("{name}/{attempt}.log")
+}
+
 /// The namespaces a pod's containers run in.
 pub(crate) fn namespaces(spec: &PodSpec) -> cri::NamespaceOption {
     let node_if =
@@ -124,7 +130,6 @@ pub(crate) fn groups(spec: &PodSpec) -> Vec<i64> {
 
 /// A seccomp profile; none means unconfined, as the API defines.
 pub(crate) fn seccomp(profile: Option<&SeccompProfile>, root: &Path) -> cri::SecurityProfile {
-    use cri::security_profile::ProfileType;
     let (kind, path) = match profile.map(|profile| (profile.type_.as_str(), &profile.localhost_profile)) {
         Some(("RuntimeDefault", _)) => (ProfileType::RuntimeDefault, String::new()),
         Some(("Localhost", Some(path))) => {

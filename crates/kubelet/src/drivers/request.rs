@@ -12,8 +12,10 @@ use rpc::csi::{
     volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
 };
 
-use super::{driver::Abilities, places};
-use crate::error::{Error, Result};
+use crate::{
+    drivers::{driver::Abilities, places},
+    error::{Error, Result},
+};
 
 /// Who made the volume and how long it lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

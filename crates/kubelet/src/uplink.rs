@@ -3,16 +3,18 @@
 //! Each such bridge has a VXLAN port of its own, in a segment that is told by the bridge's name alone, so that nodes need not
 //! agree on anything. Nodes come and go with their Node objects.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::time::Duration;
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::runtime::{reflector, watcher};
-use net::link::{Error, Netlink};
-use net::vxlan::End;
+use kube::{
+    Api,
+    runtime::{reflector, watcher},
+};
+use net::{
+    link::{Error, Netlink},
+    vxlan::End,
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
@@ -96,7 +98,7 @@ fn address(node: &Node, own: &str, local: IpAddr) -> Option<IpAddr> {
     let labels = node.metadata.labels.as_ref();
     let kind = labels.and_then(|labels| labels.get("node.kubernetes.io/instance-type"));
     // Simulated nodes run nothing.
-    if node.metadata.name.as_deref() == Some(own) || kind.is_some_and(|kind| kind == crate::simulated::SIMULATED) {
+    if node.metadata.name.as_deref() == Some(own) || kind.is_some_and(|kind| kind == crate::labels::SIMULATED) {
         return None;
     }
     let addresses = node.status.as_ref()?.addresses.as_ref()?;

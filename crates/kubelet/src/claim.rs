@@ -1,10 +1,11 @@
 //! From a pod's volume to the claim behind it and the PersistentVolume the claim is bound to, with the checks that nobody
 //! gets another's data.
 
+mod affinity;
+
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, Volume};
 use kube::Api;
 
-use super::affinity;
 use crate::{
     context::Context,
     error::{Error, Result},

@@ -4,8 +4,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use tokio::sync::watch;
 
-use super::{places::Places, unique_name};
-use crate::error::{Error, Result};
+use crate::{
+    drivers::{places::Places, unique_name},
+    error::{Error, Result},
+};
 
 /// How long a volume may wait for the node's status to name it.
 const PATIENCE: Duration = Duration::from_secs(10);

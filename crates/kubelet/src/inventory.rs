@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use tokio::sync::watch;
 
-use crate::csi::request;
+use crate::drivers::request;
 
 /// A claim by namespace and name.
 pub(crate) type ClaimName = (String, String);
