@@ -3,8 +3,10 @@
 mod generated;
 mod wire;
 
+pub mod openshift;
 pub mod quantity;
 pub mod unserved;
+pub mod volume_snapshot;
 
 /// Group `kubevirt.io`.
 pub mod kubevirt {

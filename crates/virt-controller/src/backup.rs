@@ -13,11 +13,13 @@
 pub mod plan;
 pub mod tracker;
 
-use api::backup::v1alpha1::{
-    BackupCheckpoint, BackupOptions, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
+use api::{
+    backup::v1alpha1::{
+        BackupCheckpoint, BackupOptions, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
+    },
+    export::v1::VirtualMachineExport,
+    kubevirt::v1::{UtilityVolume, VirtualMachineInstance},
 };
-use api::export::v1::VirtualMachineExport;
-use api::kubevirt::v1::{UtilityVolume, VirtualMachineInstance};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
@@ -28,8 +30,9 @@ use plan::{Outcome, Step, View, pull};
 use serde_json::{Value, json};
 
 use crate::{
-    context::{Context, reference, vmi_words},
+    context::{Context, reference},
     error::{self, Error},
+    facts::index::{self, vmi_words},
     patch, write,
 };
 
@@ -65,7 +68,7 @@ pub(crate) fn words(backup: &VirtualMachineBackup) -> Vec<String> {
     } else {
         machine_word(&namespace, &source.name)
     };
-    let claim = backup.spec.pvc_name.as_deref().map(|claim| crate::context::claim_word(&namespace, claim));
+    let claim = backup.spec.pvc_name.as_deref().map(|claim| index::claim_word(&namespace, claim));
     std::iter::once(own).chain(claim).collect()
 }
 

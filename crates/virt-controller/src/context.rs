@@ -11,17 +11,16 @@ use api::{
     clone::v1beta1::VirtualMachineClone,
     export::v1::VirtualMachineExport,
     kubevirt::{
-        v1::{
-            KubeVirt, KubeVirtStatus, VMIMConfigurationOptions, VirtualMachine, VirtualMachineInstance,
-            VirtualMachineInstanceMigration,
-        },
-        words::{device, label},
+        v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
+        words::device,
     },
     migrations::v1alpha1::MigrationPolicy,
+    openshift::Route,
     snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot},
+    volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass},
 };
 use k8s_openapi::api::{
-    core::v1::{Container, Node, NodeSpec, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec},
+    core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
     networking::v1::Ingress,
     policy::v1::PodDisruptionBudget,
     storage::v1::StorageClass,
@@ -34,23 +33,24 @@ use kit::{
 use kube::{Client, Resource, ResourceExt};
 
 use crate::{
-    export::Route,
-    migration::{
-        configuration,
-        metrics::{Ages, ages},
-        plan,
-    },
-    node::{loss::Lost, pulse::Pulse},
-    settings::Settings,
-    snapshot::kinds::{VolumeSnapshot, VolumeSnapshotClass},
-    start::Images,
-    vm::data_volumes,
-    vmi::{
+    ages::{Ages, ages},
+    facts::{
         claims::{self, Claims},
-        state as vmi_state,
+        nodes::Lost,
+        persistent_state,
     },
-    workload_update::LastBatch,
+    renewals::Renewals,
+    settings::Settings,
 };
+
+/// The images that pods are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Images<'a> {
+    /// Of guests.
+    pub launcher: &'a str,
+    /// Of exports.
+    pub exporter: &'a str,
+}
 
 /// Shared by every worker; cheap to clone.
 #[derive(Clone)]
@@ -118,8 +118,6 @@ pub struct Inner {
     pub policies: Store<MigrationPolicy>,
     /// How long migrations took to enter their phases.
     pub migration_ages: Ages,
-    /// Held while it is decided whether a migration starts.
-    pub starting: tokio::sync::Mutex<()>,
     /// Budgets of launcher pods.
     pub budgets: Store<PodDisruptionBudget>,
     /// Names of VMs to look at.
@@ -150,10 +148,8 @@ pub struct Inner {
     pub evacuation_queue: Queue<Key>,
     /// Names of KubeVirt objects whose guests to look at.
     pub update_queue: Queue<Key>,
-    /// When guests were last ended for a new launcher.
-    pub last_batch: LastBatch,
     /// Whose leases are renewed.
-    pub(crate) pulse: Mutex<Pulse>,
+    pub(crate) renewals: Mutex<Renewals>,
     /// Nodes that do not answer.
     pub(crate) lost: Mutex<BTreeMap<String, Lost>>,
 }
@@ -200,7 +196,6 @@ impl Inner {
             migrations: Store::default(),
             policies: Store::default(),
             migration_ages: ages(),
-            starting: tokio::sync::Mutex::default(),
             budgets: Store::default(),
             vm_queue: Queue::default(),
             vmi_queue: Queue::default(),
@@ -216,8 +211,7 @@ impl Inner {
             budget_queue: Queue::default(),
             evacuation_queue: Queue::default(),
             update_queue: Queue::default(),
-            last_batch: LastBatch::default(),
-            pulse: Mutex::default(),
+            renewals: Mutex::default(),
             lost: Mutex::default(),
         }
     }
@@ -227,23 +221,9 @@ impl Inner {
         Settings::of(self.kubevirts.list().first(), &self.launcher_image)
     }
 
-    /// Has every migration that waits for its turn look again.
-    pub(crate) fn wake_waiting(&self) {
-        for migration in self.migrations.by_word(UNFINISHED) {
-            if !plan::is_running(&migration) {
-                self.migration_queue.add(Key::of(&migration));
-            }
-        }
-    }
-
-    /// What holds for migrations that no policy is about.
-    pub fn migration_configuration(&self) -> VMIMConfigurationOptions {
-        configuration::of_cluster(self.kubevirts.list().first())
-    }
-
     /// Whose leases are renewed.
-    pub(crate) fn pulse(&self) -> MutexGuard<'_, Pulse> {
-        self.pulse.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn renewals(&self) -> MutexGuard<'_, Renewals> {
+        self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lost_nodes(&self) -> MutexGuard<'_, BTreeMap<String, Lost>> {
@@ -272,8 +252,8 @@ impl Inner {
             let claim = self.claims.get(&Key::new(namespace.as_str(), used.claim))?;
             Some((used.claim.to_owned(), claim))
         });
-        let kept = vmi_state::is_kept_by(vmi);
-        let state = kept.then(|| vmi_state::find(&self.claims, &namespace, &vmi.name_any()));
+        let kept = persistent_state::is_kept_by(vmi);
+        let state = kept.then(|| persistent_state::find(&self.claims, &namespace, &vmi.name_any()));
         found.chain(state.flatten().map(|claim| (claim.name_any(), claim))).collect()
     }
 
@@ -296,159 +276,6 @@ impl std::fmt::Debug for Context {
 fn offers_kvm(node: &Node) -> bool {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     allocatable.and_then(|all| all.get(device::KVM)).is_some_and(|amount| amount.0 != "0")
-}
-
-/// The word under which a pod is found by its VMI.
-pub(crate) fn owner_word(uid: &str) -> String {
-    format!("vmi:{uid}")
-}
-
-/// The word under which a VMI is found by its node.
-pub(crate) fn node_word(node: &str) -> String {
-    format!("node:{node}")
-}
-
-/// The word under which a pod is found by the migration it was made for, and that migration by its UID.
-pub(crate) fn job_word(uid: &str) -> String {
-    format!("job:{uid}")
-}
-
-/// The word of every migration that is not over.
-pub(crate) const UNFINISHED: &str = "unfinished";
-
-/// The word under which a migration is found by its VMI.
-pub(crate) fn migration_word(vmi: &Key) -> String {
-    format!("moves:{vmi}")
-}
-
-/// The VMI that `migration` moves.
-pub(crate) fn moved(migration: &VirtualMachineInstanceMigration) -> Key {
-    Key::new(migration.namespace().unwrap_or_default(), migration.spec.vmi_name.clone().unwrap_or_default())
-}
-
-/// The word under which VMIs are found by a claim of theirs.
-pub(crate) fn claim_word(namespace: &str, claim: &str) -> String {
-    format!("claim:{namespace}/{claim}")
-}
-
-/// The word under which VMs are found by a data volume of theirs.
-pub(crate) fn data_word(namespace: &str, data: &str) -> String {
-    format!("data:{namespace}/{data}")
-}
-
-/// Index words of a VM: its data volumes, and the claims its disks lie on.
-pub(crate) fn vm_words(vm: &VirtualMachine) -> Vec<String> {
-    let namespace = vm.namespace().unwrap_or_default();
-    let data = data_volumes::names(vm).map(|name| data_word(&namespace, name));
-    let volumes = vm.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
-    let claims = volumes.filter_map(claims::of_volume).map(|used| claim_word(&namespace, used.claim));
-    data.chain(claims).collect()
-}
-
-/// The word under which a claim's stand-ins are found.
-pub(crate) fn stand_in_word(namespace: &str, claim: &str) -> String {
-    format!("stand-in:{namespace}/{claim}")
-}
-
-/// The word under which the volume is found that is put back under a claim's name.
-pub(crate) fn put_back_word(namespace: &str, claim: &str) -> String {
-    format!("put-back:{namespace}/{claim}")
-}
-
-/// Index words of a disruption budget: the VMI that owns it, if one does.
-pub(crate) fn budget_words(budget: &PodDisruptionBudget) -> Vec<String> {
-    let ours = budget.owner_references().iter().find(|owner| owner.kind == "VirtualMachineInstance");
-    ours.map(|owner| vec![owner_word(&owner.uid)]).unwrap_or_default()
-}
-
-/// Index words of a launcher pod.
-pub(crate) fn pod_words(pod: &Pod) -> Vec<String> {
-    let labels = pod.labels();
-    let owner = labels.get(label::CREATED_BY).map(|uid| owner_word(uid));
-    owner.into_iter().chain(labels.get(label::MIGRATION_JOB).map(|uid| job_word(uid))).collect()
-}
-
-/// Index words of a migration: its UID, its guest, and whether it is over.
-pub(crate) fn migration_words(migration: &VirtualMachineInstanceMigration) -> Vec<String> {
-    let mut words = vec![job_word(&migration.uid().unwrap_or_default()), migration_word(&moved(migration))];
-    if !plan::is_final(migration) {
-        words.push(UNFINISHED.to_owned());
-    }
-    words
-}
-
-/// Index words of a VMI: its UID, its node, and its claims.
-pub(crate) fn vmi_words(vmi: &VirtualMachineInstance) -> Vec<String> {
-    let mut words = vec![owner_word(&vmi.uid().unwrap_or_default())];
-    if let Some(node) = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).filter(|n| !n.is_empty()) {
-        words.push(node_word(node));
-    }
-    let namespace = vmi.namespace().unwrap_or_default();
-    words.extend(claims::all(vmi).map(|used| claim_word(&namespace, used.claim)));
-    words
-}
-
-/// Drops from a launcher pod everything these controllers never read; most of a pod is its spec.
-pub(crate) fn trim_pod(pod: &mut Pod) {
-    if let Some(spec) = pod.spec.take() {
-        let launcher = spec.containers.into_iter().find(|container| container.name == "compute");
-        let launcher = launcher.map(|c| Container { name: c.name, image: c.image, ..Default::default() });
-        // A guest that was moved here goes on with the processor it was started with: only its pods remember which.
-        let selector = spec
-            .node_selector
-            .map(|all| all.into_iter().filter(|(key, _)| key.contains(".node.kubevirt.io/")).collect());
-        pod.spec = Some(PodSpec {
-            node_name: spec.node_name,
-            termination_grace_period_seconds: spec.termination_grace_period_seconds,
-            containers: launcher.into_iter().collect(),
-            node_selector: selector.filter(|left: &BTreeMap<_, _>| !left.is_empty()),
-            volumes: spec
-                .volumes
-                .map(|all| all.into_iter().filter(|volume| volume.persistent_volume_claim.is_some()).collect())
-                .filter(|claimed: &Vec<_>| !claimed.is_empty()),
-            ..Default::default()
-        });
-    }
-    pod.metadata.annotations = None;
-    if let Some(labels) = &mut pod.metadata.labels {
-        labels.retain(|key, _| key == label::CREATED_BY || key == label::MIGRATION_JOB);
-    }
-    pod.metadata.generate_name = None;
-}
-
-/// Drops from a disruption budget all but what its owner is and how many pods it keeps.
-pub(crate) fn trim_budget(budget: &mut PodDisruptionBudget) {
-    budget.status = None;
-    budget.metadata.annotations = None;
-}
-
-/// Drops from the KubeVirt object's status all but whether it is deployed and how many guests are outdated.
-pub(crate) fn trim_kubevirt(kubevirt: &mut KubeVirt) {
-    kubevirt.status = kubevirt.status.take().map(|status| {
-        Box::new(KubeVirtStatus {
-            phase: status.phase,
-            observed_deployment_id: status.observed_deployment_id,
-            target_deployment_id: status.target_deployment_id,
-            outdated_virtual_machine_instance_workloads: status.outdated_virtual_machine_instance_workloads,
-            ..Default::default()
-        })
-    });
-}
-
-/// Drops from a node everything but its labels, its taints, its heartbeat, its readiness and what it offers.
-pub(crate) fn trim_node(node: &mut Node) {
-    node.spec = node
-        .spec
-        .take()
-        .and_then(|spec| spec.taints)
-        .map(|taints| NodeSpec { taints: Some(taints), ..Default::default() });
-    if let Some(status) = node.status.take() {
-        node.status = Some(k8s_openapi::api::core::v1::NodeStatus {
-            allocatable: status.allocatable.map(|all| all.into_iter().filter(|(k, _)| k == device::KVM).collect()),
-            conditions: status.conditions.map(|all| all.into_iter().filter(|c| c.type_ == "Ready").collect()),
-            ..Default::default()
-        });
-    }
 }
 
 /// A reference to `object` for events.

@@ -13,8 +13,9 @@ use kube::{
 use plan::Step;
 
 use crate::{
-    context::{Context, budget_words, migration_word, owner_word, reference},
+    context::{Context, reference},
     error::Error,
+    facts::index::{budget_words, migration_word, owner_word},
 };
 
 /// Brings the budget of one VMI in line.

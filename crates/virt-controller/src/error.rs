@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// A pod could not be rendered.
     #[error("the VMI cannot be run")]
-    Render(#[source] crate::vmi::pod::RenderError),
+    Render(#[source] RenderError),
     /// What a guest keeps beside its disks has no place.
     #[error("{0}")]
     NoStateStorage(String),
@@ -106,3 +106,8 @@ pub(crate) fn settled(kind: &'static str, key: &Key, outcome: Result<Next, Error
         }
     }
 }
+
+/// A pod could not be rendered from what it is for.
+#[derive(Debug, thiserror::Error)]
+#[error("the launcher pod cannot be rendered")]
+pub struct RenderError(#[source] pub(crate) serde_json::Error);

@@ -16,8 +16,12 @@ use plan::{Plan, Seen};
 use serde_json::json;
 
 use crate::{
-    context::{Context, migration_words, node_word, owner_word, reference},
+    context::{Context, reference},
     error::Error,
+    facts::{
+        index::{migration_words, node_word, owner_word},
+        launcher,
+    },
 };
 
 /// Looks at one node.
@@ -41,7 +45,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let settings = context.settings();
     let pods_of = |vmi: &VirtualMachineInstance| {
         let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
-        pods.iter().filter(|pod| !crate::vmi::plan::ended(pod) && !is_left_behind(context, pod)).count()
+        pods.iter().filter(|pod| !launcher::ended(pod) && !is_left_behind(context, pod)).count()
     };
     let seen = Seen { node: &node, vmis: &vmis, migrations: &migrations, pods_of: &pods_of, settings: &settings };
     let Plan { start, stuck, arrived, again } = plan::plan(&seen, clock::now());

@@ -24,35 +24,39 @@ pub mod names;
 mod outside;
 pub mod pod;
 pub mod pulled;
-pub mod route;
 pub mod source;
 pub mod status;
 pub mod template;
 
 use std::time::Duration;
 
-use api::export::v1::{VirtualMachineExport, VirtualMachineExportStatus};
-use api::export::words::TOKEN_KEY;
+use api::export::{
+    v1::{VirtualMachineExport, VirtualMachineExportStatus},
+    words::TOKEN_KEY,
+};
 use jiff::Timestamp;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Pod, Secret, Service},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
 use kit::{clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
-pub(crate) use outside::watch as watch_outside;
-pub use route::Route;
 use source::Source;
 
 use crate::{
-    context::{Context, claim_word, reference},
+    context::{Context, reference},
     error::{self, Error},
+    facts::index::claim_word,
     limits, patch,
     snapshot::source_key,
     write,
 };
+
+pub(crate) use outside::watch as watch_outside;
 
 /// Between two looks at a source that is not free yet: nobody tells when the last pod lets go of a claim.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);

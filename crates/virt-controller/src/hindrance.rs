@@ -7,7 +7,7 @@ use prometheus_client::{
     metrics::{MetricType, gauge::ConstGauge},
 };
 
-use crate::{context::Context, vmi::plan::is_final};
+use crate::{context::Context, facts::instance::is_final};
 
 /// Whether the guest is to be moved when its node is emptied, and cannot be.
 fn is_non_evictable(vmi: &VirtualMachineInstance, cluster: &str) -> bool {

@@ -17,12 +17,15 @@ use kube::{
 use plan::{Holder, Wanted};
 
 use crate::{
-    context::{Context, owner_word, reference},
+    context::{Context, reference},
     error::Error,
+    facts::{
+        claims::{self, Claims},
+        index::owner_word,
+        instance,
+    },
     limits,
     settings::Settings,
-    vmi::claims::{self, Claims},
-    vmi::plan as vmi_plan,
 };
 
 /// Whether `vmi` has, or had, volumes that come and go.
@@ -42,7 +45,7 @@ pub(crate) fn holders(context: &Context, vmi: &VirtualMachineInstance, launcher:
 
 /// What is to be on the node of `vmi`: volumes whose claims can be mounted, or wait for a pod to be bound. Pure.
 pub fn wanted(vmi: &VirtualMachineInstance, claims: &Claims) -> Vec<Wanted> {
-    if vmi_plan::is_final(vmi) || vmi.metadata.deletion_timestamp.is_some() {
+    if instance::is_final(vmi) || vmi.metadata.deletion_timestamp.is_some() {
         return Vec::new();
     }
     let known = claims::hotplugged(vmi).filter_map(|used| Some((used.clone(), claims.get(used.claim)?)));
@@ -102,7 +105,7 @@ pub(crate) async fn attach(
     let mut holders = holders(context, vmi, launcher);
     let placed = launcher.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
     let wanted = if placed { wanted(vmi, claims) } else { Vec::new() };
-    let used = if vmi_plan::is_final(vmi) { BTreeSet::new() } else { status::used(vmi) };
+    let used = if instance::is_final(vmi) { BTreeSet::new() } else { status::used(vmi) };
     let plan = plan::plan(&wanted, &used, &holders);
     for name in plan.delete {
         delete(context, vmi, &name).await?;

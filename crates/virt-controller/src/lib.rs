@@ -8,6 +8,7 @@
 //! One replica leads; the others wait for its Lease. Every write is idempotent: names are chosen by UID, status patches
 //! carry the version they were computed from.
 
+mod ages;
 pub mod backup;
 pub mod clone;
 mod context;
@@ -15,12 +16,16 @@ pub mod disruption;
 pub mod error;
 pub mod evacuation;
 pub mod export;
+pub mod facts;
 mod hindrance;
 pub mod hotplug;
 pub mod limits;
 pub mod migration;
+mod migration_cleanup;
 pub mod node;
 pub mod patch;
+pub mod renewals;
+pub mod resources;
 pub mod restore;
 pub mod settings;
 pub mod snapshot;
@@ -37,7 +42,7 @@ mod write;
 use std::path::PathBuf;
 
 use api::kubevirt::{tls::asked, v1::KubeVirt};
-pub use context::{Context, Inner};
+pub use context::{Context, Images, Inner};
 pub use error::Error;
 use kit::{
     Task,
@@ -50,7 +55,7 @@ use kit::{
 use kube::{Api, Client, ResourceExt, runtime::watcher};
 use migration::metrics::Figures;
 use prometheus_client::registry::Registry;
-pub use start::{Images, Running, start, start_with};
+pub use start::{Running, start, start_with};
 
 /// Command line of virt-controller.
 #[derive(Clone, Debug, clap::Args)]

@@ -12,51 +12,52 @@ pub mod plan;
 pub mod policy;
 pub mod queue;
 mod same_images;
-mod settle;
-pub mod state;
 pub mod status;
 mod steps;
 pub mod target_pod;
 pub mod waiting;
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, sync::Arc};
 
-use api::kubevirt::{
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::label,
-};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::api::core::v1::Pod;
 use kit::{clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use plan::{Plan, Remark, Step, View};
 use queue::{Turn, Waiting};
-use steps::Subject;
 
+use crate::migration_cleanup::Subject;
 use crate::{
-    context::{Context, UNFINISHED, job_word, migration_word, migration_words, moved, owner_word, reference},
+    context::{Context, reference},
     error::{self, Error},
-    patch, stand_in,
-    vmi::{self, active},
-    volumes_update::request,
-    write,
+    facts::{
+        index::{UNFINISHED, migration_word, migration_words, owner_word},
+        launcher, migration_state,
+        migrations::{self, moved},
+        stand_ins, volumes_change,
+    },
+    patch, stand_in, vmi, write,
 };
+
+/// Held while it is decided whether a migration starts.
+pub type Starting = tokio::sync::Mutex<()>;
 
 /// Finished migrations that are kept for each guest.
 const KEPT: usize = 5;
 
 /// Brings one migration a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
-    error::settled("migration", &key, Box::pin(sync(&context, &key)).await)
+pub async fn reconcile(context: Context, starting: Arc<Starting>, key: Key) -> Next {
+    error::settled("migration", &key, Box::pin(sync(&context, &starting, &key)).await)
 }
 
-async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
+async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next, Error> {
     let Some(migration) = context.migrations.get(key) else { return Ok(Next::Wait) };
-    let waits = matches!(plan::phase_of(&migration), "" | "Pending");
+    let waits = matches!(migrations::phase_of(&migration), "" | "Pending");
     // Held until the target pod is in the store, where the next one to ask counts it.
-    let starting = if waits { Some(context.starting.lock().await) } else { None };
+    let starting = if waits { Some(starting.lock().await) } else { None };
     let guest_key = moved(&migration);
     let guest = context.vmis.get(&guest_key);
     let pods = guest.as_ref().map(|guest| pods_of(context, guest)).unwrap_or_default();
@@ -70,7 +71,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     };
     let turn = if waits { turn(context, key) } else { Turn::Now };
     let back_off = if waits { queue::back_off(&migration, &siblings, now) } else { None };
-    let has_pod = pods.iter().any(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
+    let has_pod = pods.iter().any(|pod| launcher::job(pod) == migration.metadata.uid.as_deref());
     let starts = waits && !has_pod && turn == Turn::Now && back_off.is_none();
     let immovable = match guest.as_ref().filter(|guest| starts && plan::movable(guest, &pods)) {
         Some(guest) => stand_in::obstacle::find(context, guest).await?,
@@ -87,16 +88,16 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         rival: siblings.iter().any(|other| is_rival(&migration, other)),
         turn,
         immovable,
-        patience: configuration::utility_volumes_timeout(&context.migration_configuration()),
+        patience: configuration::utility_volumes_timeout(&configuration::current(context)),
         back_off,
         now,
     };
     let plan = plan::plan(&view);
-    if plan::is_final(&migration) || plan.steps.contains(&Step::Release) {
+    if migrations::is_final(&migration) || plan.steps.contains(&Step::Release) {
         vmi::state::settle(context, &migration, guest.as_ref()).await?;
     }
     let subject = Subject { migration: &migration, guest: guest.clone(), pods: &pods };
-    let done = steps::execute(context, subject, &plan.steps).await;
+    let done = Box::pin(steps::execute(context, subject, &plan.steps)).await;
     drop(starting);
     if plan.steps.iter().any(|step| matches!(step, Step::Adopt | Step::Release | Step::Delete)) {
         return done.map(|_| Next::Wait);
@@ -107,10 +108,19 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     write_status(context, &migration, guest.as_ref(), &plan, over_quota.as_deref()).await?;
     remark(context, &migration, guest.as_ref(), &plan);
     done?;
-    if plan::is_final(&migration) {
+    if migrations::is_final(&migration) {
         collect(context, &siblings).await?;
     }
     Ok(plan.again.map_or(Next::Wait, Next::After))
+}
+
+/// Has every migration that waits for its turn look again.
+pub(crate) fn wake_waiting(context: &Context) {
+    for migration in context.migrations.by_word(UNFINISHED) {
+        if !migrations::is_running(&migration) {
+            context.migration_queue.add(Key::of(&migration));
+        }
+    }
 }
 
 /// The launcher pods of `guest`.
@@ -121,25 +131,25 @@ fn pods_of(context: &Context, guest: &VirtualMachineInstance) -> Vec<Pod> {
 /// The target pod of `migration` has other claims than the guest is to have there.
 fn is_outdated(context: &Context, migration: &Migration, guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
     let uid = migration.metadata.uid.as_deref().unwrap_or_default();
-    let Some(target) = pods.iter().find(|pod| plan::job(pod) == Some(uid)) else { return false };
-    if state::ours(guest, uid).is_some() || plan::is_final(migration) {
+    let Some(target) = pods.iter().find(|pod| launcher::job(pod) == Some(uid)) else { return false };
+    if migration_state::ours(guest, uid).is_some() || migrations::is_final(migration) {
         return false;
     }
     let known = stand_in::prepare::claims(context, guest, uid);
-    !request::fits(&stand_in::claim::there(guest, &known, uid), target)
+    !volumes_change::fits(&stand_ins::there(guest, &known, uid), target)
 }
 
 /// True when `other` was there before `migration` and is not over: a guest is moved by one at a time.
 fn is_rival(migration: &Migration, other: &Migration) -> bool {
     let age = |migration: &Migration| {
-        (!plan::is_running(migration), migration.creation_timestamp().map(|at| at.0), migration.uid())
+        (!migrations::is_running(migration), migration.creation_timestamp().map(|at| at.0), migration.uid())
     };
-    !plan::is_final(other) && other.uid() != migration.uid() && age(other) < age(migration)
+    !migrations::is_final(other) && other.uid() != migration.uid() && age(other) < age(migration)
 }
 
 /// Whether it is the turn of the migration under `key`.
 fn turn(context: &Context, key: &Key) -> Turn {
-    let limits = configuration::limits(&context.migration_configuration());
+    let limits = configuration::limits(&configuration::current(context));
     let (mut waiting, mut running) = (Vec::new(), Vec::new());
     let now = clock::now();
     for migration in context.migrations.by_word(UNFINISHED) {
@@ -147,8 +157,8 @@ fn turn(context: &Context, key: &Key) -> Turn {
         let Some(guest) = context.vmis.get(&guest_key) else { continue };
         let pods = pods_of(context, &guest);
         let source = source_node(&migration, &guest);
-        let started = pods.iter().any(|pod| plan::job(pod) == migration.metadata.uid.as_deref());
-        if plan::is_running(&migration) || started {
+        let started = pods.iter().any(|pod| launcher::job(pod) == migration.metadata.uid.as_deref());
+        if migrations::is_running(&migration) || started {
             running.push(source);
             continue;
         }
@@ -165,7 +175,7 @@ fn turn(context: &Context, key: &Key) -> Turn {
 
 /// The node that `migration` leaves.
 fn source_node(migration: &Migration, guest: &VirtualMachineInstance) -> String {
-    let handed_over = state::ours(guest, migration.metadata.uid.as_deref().unwrap_or_default());
+    let handed_over = migration_state::ours(guest, migration.metadata.uid.as_deref().unwrap_or_default());
     let node = handed_over.and_then(|state| state.source_node.clone());
     node.or_else(|| guest.status.as_ref()?.node_name.clone()).unwrap_or_default()
 }
@@ -173,8 +183,8 @@ fn source_node(migration: &Migration, guest: &VirtualMachineInstance) -> String 
 /// The node that `migration` goes to, once that is known.
 fn target_node(migration: &Migration, guest: Option<&VirtualMachineInstance>, pods: &[Pod]) -> Option<String> {
     let uid = migration.metadata.uid.as_deref().unwrap_or_default();
-    let handed_over = guest.and_then(|guest| state::ours(guest, uid)?.target_node.clone());
-    let bound = || pods.iter().find(|pod| plan::job(pod) == Some(uid))?.spec.as_ref()?.node_name.clone();
+    let handed_over = guest.and_then(|guest| migration_state::ours(guest, uid)?.target_node.clone());
+    let bound = || pods.iter().find(|pod| launcher::job(pod) == Some(uid))?.spec.as_ref()?.node_name.clone();
     handed_over.or_else(bound)
 }
 
@@ -227,7 +237,7 @@ fn remark(context: &Context, migration: &Migration, guest: Option<&VirtualMachin
 async fn collect(context: &Context, siblings: &[Migration]) -> Result<(), Error> {
     let mut over: Vec<&Migration> = siblings
         .iter()
-        .filter(|migration| plan::is_final(migration) && migration.metadata.deletion_timestamp.is_none())
+        .filter(|migration| migrations::is_final(migration) && migration.metadata.deletion_timestamp.is_none())
         .collect();
     over.sort_by_key(|migration| Reverse((migration.creation_timestamp().map(|at| at.0), migration.name_any())));
     for old in over.into_iter().skip(KEPT) {
@@ -245,28 +255,4 @@ async fn delete(context: &Context, migration: &Migration) -> Result<(), Error> {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(Error::api("delete", "virtualmachineinstancemigration", &namespace, &name)(error)),
     }
-}
-
-/// Clears up after migrations of `guest` whose objects went without having been let go: somebody took their finalizer.
-pub(crate) async fn sweep(context: &Context, guest: &VirtualMachineInstance, pods: &[Pod]) -> Result<(), Error> {
-    let active = active::active(guest, pods).and_then(|pod| pod.uid());
-    let mut jobs: Vec<&str> = pods.iter().filter(|pod| pod.uid() != active).filter_map(plan::job).collect();
-    let called = guest.labels().contains_key(label::MIGRATION_TARGET_NODE);
-    let unsettled = state::of(guest).filter(|state| called || !state::over(state));
-    jobs.extend(unsettled.and_then(|state| state.migration_uid.as_deref()));
-    jobs.retain(|uid| context.migrations.keys_by_word(&job_word(uid)).is_empty());
-    if jobs.is_empty() {
-        return Ok(());
-    }
-    // The store may lag behind the pods; this is rare enough to ask.
-    let namespace = guest.namespace().unwrap_or_default();
-    let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
-    let list = api.list_metadata(&ListParams::default()).await;
-    let alive = list.map_err(Error::api("list", "virtualmachineinstancemigrations", &namespace, ""))?.items;
-    for uid in jobs.into_iter().filter(|uid| alive.iter().all(|one| one.metadata.uid.as_deref() != Some(uid))) {
-        let settled = settle::settle(uid, guest, pods);
-        let subject = Subject { migration: &Migration::default(), guest: Some(guest.clone()), pods };
-        steps::execute(context, subject, &settled.steps).await?;
-    }
-    Ok(())
 }

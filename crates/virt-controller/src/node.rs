@@ -1,7 +1,7 @@
 //! Nodes that do not answer: no new guests, and the guests that were there are given up as far as their disks allow.
 //!
 //! ```text
-//!  leases --> pulse (who is heard) --+
+//!  leases --> renewals (who is heard) --+
 //!                                    +--> lost? --> context.lost --> the machines on the node (vmi::lost)
 //!  nodes: Ready, taints -------------+
 //!         heartbeat of virt-handler ----> schedulable?
@@ -9,10 +9,7 @@
 //! A node whose virt-handler alone is silent takes no new guests; its guests run on, and those whose pods have gone as well
 //! have ended.
 
-pub mod fence;
-pub mod loss;
 pub mod plan;
-pub mod pulse;
 
 use api::kubevirt::words::label;
 use k8s_openapi::api::core::v1::Node;
@@ -21,14 +18,18 @@ use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
-use loss::{Lost, NODE_UNRESPONSIVE};
-use pulse::Sound;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    context::{Context, migration_word, node_word, owner_word, pod_words, reference},
+    context::{Context, reference},
     error::Error,
+    facts::{
+        index::{migration_word, node_word, owner_word, pod_words},
+        instance,
+        nodes::{Lost, NODE_UNRESPONSIVE},
+    },
+    renewals::{self, Sound},
     vmi,
 };
 
@@ -50,8 +51,8 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     };
     let now = Instant::now();
     let (sound, renews) = {
-        let pulse = context.pulse();
-        (pulse.sound(&key.name, now), pulse.renews(&key.name, now))
+        let renewals = context.renewals();
+        (renewals.sound(&key.name, now), renewals.renews(&key.name, now))
     };
     // All nodes are looked at only where one is suspected.
     let lost = plan::lost(&node, sound, renews).filter(|lost| lost.word || has_company(context, &key.name, now));
@@ -79,7 +80,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let again = match sound {
         Sound::Heard(left) => left,
         Sound::Unknown(wait) => wait,
-        Sound::Silent => pulse::GAP,
+        Sound::Silent => renewals::GAP,
     };
     Ok(Next::After(verdict.again.map_or(again, |other| other.min(again))))
 }
@@ -87,9 +88,9 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 /// Another node is well, and heard.
 fn has_company(context: &Context, name: &str, now: Instant) -> bool {
     let others = context.nodes.list();
-    let pulse = context.pulse();
+    let renewals = context.renewals();
     let well =
-        |node: &Node| plan::ready(node) == "True" && matches!(pulse.sound(&node.name_any(), now), Sound::Heard(_));
+        |node: &Node| plan::ready(node) == "True" && matches!(renewals.sound(&node.name_any(), now), Sound::Heard(_));
     others.iter().any(|node| node.name_any() != name && well(node))
 }
 
@@ -119,7 +120,7 @@ async fn abandoned(context: &Context, node: &str) -> Result<(), Error> {
     for vmi in context.vmis.by_word(&node_word(node)) {
         let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
         let ended = pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
-        if ended && !vmi::plan::is_final(&vmi) {
+        if ended && !instance::is_final(&vmi) {
             vmi::lost::give_up(context, &vmi, node).await?;
         }
     }

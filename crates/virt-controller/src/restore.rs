@@ -10,9 +10,13 @@ mod volumes;
 
 use std::time::Duration;
 
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
-use api::kubevirt::words::run_strategy;
-use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot};
+use api::{
+    kubevirt::{
+        v1::{VirtualMachine, VirtualMachineInstance},
+        words::run_strategy,
+    },
+    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
@@ -24,11 +28,16 @@ use serde_json::{Value, json};
 use volumes::Made;
 
 use crate::{
-    context::{Context, claim_word, reference, vm_words},
+    context::{Context, reference},
     error::{self, Error},
+    facts::{
+        data_volumes,
+        index::{claim_word, vm_words},
+        machine,
+    },
     patch,
     snapshot::{self, plan::say, source_key},
-    vm::{data_volumes, plan as running},
+    vm::plan as running,
     write,
 };
 
@@ -347,7 +356,7 @@ async fn take(
 async fn stop(context: &Context, vm: &VirtualMachine) -> Result<(), Error> {
     let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
-    let stopped = match running::strategy(vm) {
+    let stopped = match machine::strategy(vm) {
         run_strategy::HALTED => return Ok(()),
         run_strategy::ALWAYS => {
             let spec = if vm.spec.running.is_some() {

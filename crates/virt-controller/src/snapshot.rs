@@ -7,7 +7,6 @@
 
 mod content;
 mod index;
-pub mod kinds;
 pub(crate) mod metrics;
 pub mod plan;
 mod source;
@@ -15,19 +14,16 @@ mod volumes;
 
 use std::time::Duration;
 
-pub(crate) use content::find as find_content;
-pub use content::name as content_name;
-pub(crate) use index::{of_content, snapshot_keys, source_key, volume_snapshot_keys};
-pub(crate) use volumes::state_volume;
-
-use api::kubevirt::v1::VirtualMachine;
-use api::snapshot::v1beta1::{
-    Error as Trouble, SnapshotVolumesLists, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
-    VirtualMachineSnapshotStatus,
+use api::volume_snapshot::VolumeSnapshot;
+use api::{
+    kubevirt::v1::VirtualMachine,
+    snapshot::v1beta1::{
+        Error as Trouble, SnapshotVolumesLists, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
+        VirtualMachineSnapshotStatus,
+    },
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kinds::VolumeSnapshot;
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -38,10 +34,15 @@ use plan::{Outcome, Source};
 use crate::{
     context::Context,
     error::{self, Error},
-    patch,
-    vm::snapshots::claim_of,
-    write,
+    facts::claims::claim_of,
+    patch, write,
 };
+
+pub use content::name as content_name;
+
+pub(crate) use content::find as find_content;
+pub(crate) use index::{of_content, snapshot_keys, source_key, volume_snapshot_keys};
+pub(crate) use volumes::state_volume;
 
 /// What keeps a snapshot until its content has been seen to.
 pub const FINALIZER: &str = "snapshot.kubevirt.io/vmsnapshot-protection";
@@ -182,13 +183,15 @@ async fn advance(
     }
     let progress = of_volumes(context, &content);
     let was_cut = content.status.as_ref().is_some_and(|status| status.creation_time.is_some());
-    if progress.cut && !was_cut && !content.spec.volume_backups.is_empty() {
-        if let Some(why) = source::thaw(context, snapshot).await {
-            // They were not held until the last volume was cut; the agent says so once.
-            status.error = Some(trouble(status, why, now));
-            guest.indicate(status);
-            return Ok((Outcome::Runs, Next::After(RELUCTANT)));
-        }
+    if progress.cut
+        && !was_cut
+        && !content.spec.volume_backups.is_empty()
+        && let Some(why) = source::thaw(context, snapshot).await
+    {
+        // They were not held until the last volume was cut; the agent says so once.
+        status.error = Some(trouble(status, why, now));
+        guest.indicate(status);
+        return Ok((Outcome::Runs, Next::After(RELUCTANT)));
     }
     look(context, snapshot, &content, status, now).await?;
     if status.creation_time.is_none() {

@@ -5,7 +5,6 @@
 //! (`ferrovirt.io/moved-to`), a stand-in says for whom it stands in (`ferrovirt.io/stands-in-for`) and belongs to that
 //! claim: who deletes the claim deletes the disk. What is done when is in [`plan`].
 
-pub mod claim;
 pub(crate) mod obstacle;
 pub mod plan;
 pub(crate) mod prepare;
@@ -22,15 +21,15 @@ use kube::ResourceExt;
 use plan::View;
 
 use crate::{
-    context::{Context, UNFINISHED, claim_word, owner_word, put_back_word, stand_in_word},
+    context::Context,
     error::{self, Error},
-    vmi::claims::{self, Claims},
+    facts::{
+        claims::{self, Claims},
+        index::{UNFINISHED, claim_word, owner_word, put_back_word, stand_in_word},
+        stand_ins,
+    },
 };
 
-/// On a stand-in: the claim whose disk it has.
-pub const STANDS_IN_FOR: &str = "ferrovirt.io/stands-in-for";
-/// On a claim: the stand-in that has its disk.
-pub const MOVED_TO: &str = "ferrovirt.io/moved-to";
 /// On a volume that is put back under its claim's name: a label, and an annotation with what is remembered.
 pub const PUT_BACK: &str = "ferrovirt.io/put-back";
 
@@ -86,9 +85,9 @@ impl Found {
 /// The guest was moved, and not all of its claims say yet where their disks are: without the guest nobody would know.
 pub(crate) fn is_owed(context: &Context, vmi: &VirtualMachineInstance) -> bool {
     let namespace = vmi.namespace().unwrap_or_default();
-    claim::arrived(vmi).any(|(_, name)| {
+    stand_ins::arrived(vmi).any(|(_, name)| {
         let Some(stand_in) = context.claims.get(&Key::new(namespace.as_str(), name)) else { return false };
-        let root = Key::new(namespace.as_str(), claim::root(&stand_in));
+        let root = Key::new(namespace.as_str(), stand_ins::root(&stand_in));
         matches!(plan::plan(&Found::of(context, &root).view()), plan::Step::Point { .. })
     })
 }
@@ -98,7 +97,7 @@ pub(crate) fn away(context: &Context, vmi: &VirtualMachineInstance, known: &Clai
     let namespace = vmi.namespace().unwrap_or_default();
     claims::of(vmi).find_map(|used| {
         let name = used.claim;
-        let moved_to = known.get(name).and_then(claim::moved_to);
+        let moved_to = known.get(name).and_then(stand_ins::moved_to);
         if let Some(stand_in) = moved_to
             && !context.claims.contains(&Key::new(namespace.as_str(), stand_in))
             && context.put_backs.keys_by_word(&put_back_word(&namespace, name)).is_empty()

@@ -5,6 +5,7 @@ use kit::{Task, shutdown::CancellationToken};
 use kube::Client;
 use std::sync::Arc;
 
+use crate::Images;
 use crate::{
     Context, Inner, backup, clone, disruption, evacuation, export, migration, node, restore, snapshot, stand_in, vm,
     vmi, watches, workload_update,
@@ -18,15 +19,6 @@ pub struct Running {
     /// What they share, for tests and metrics.
     pub context: Context,
     _tasks: Vec<Task<()>>,
-}
-
-/// The images that pods are made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Images<'a> {
-    /// Of guests.
-    pub launcher: &'a str,
-    /// Of exports.
-    pub exporter: &'a str,
 }
 
 /// Starts every controller, with one image for all pods.
@@ -61,12 +53,15 @@ async fn machines(context: Context, stop: CancellationToken) {
     context.budgets.synced().await;
     let (a, b, c) = (context.clone(), context.clone(), context.clone());
     let (d, e, f) = (context.clone(), context.clone(), context.clone());
+    let batches = Arc::<workload_update::LastBatch>::default();
     let mut workers = context.vm_queue.run(WORKERS, &stop, move |key| vm::reconcile(a.clone(), key));
     workers.extend(context.vmi_queue.run(WORKERS, &stop, move |key| vmi::reconcile(b.clone(), key)));
     workers.extend(context.node_queue.run(1, &stop, move |key| node::reconcile(c.clone(), key)));
     workers.extend(context.budget_queue.run(2, &stop, move |key| disruption::reconcile(d.clone(), key)));
     workers.extend(context.evacuation_queue.run(1, &stop, move |key| evacuation::reconcile(e.clone(), key)));
-    workers.extend(context.update_queue.run(1, &stop, move |key| workload_update::reconcile(f.clone(), key)));
+    workers.extend(
+        context.update_queue.run(1, &stop, move |key| workload_update::reconcile(f.clone(), Arc::clone(&batches), key)),
+    );
     end(workers).await;
 }
 
@@ -79,7 +74,8 @@ async fn migrations(context: Context, stop: CancellationToken) {
     context.migrations.synced().await;
     context.policies.synced().await;
     let queue = context.migration_queue.clone();
-    end(queue.run(WORKERS, &stop, move |key| migration::reconcile(context.clone(), key))).await;
+    let starting = Arc::<migration::Starting>::default();
+    end(queue.run(WORKERS, &stop, move |key| migration::reconcile(context.clone(), Arc::clone(&starting), key))).await;
 }
 
 /// Snapshots and restores wait for kinds of their own: without those, guests start all the same.

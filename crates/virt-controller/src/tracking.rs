@@ -130,7 +130,6 @@ mod tests {
     #[test]
     fn either_selector_selects() {
         #[track_caller]
-        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(selectors: Value, expect: bool) {
             let labels = |key: &str| Labels::from([(key.to_owned(), "yes".to_owned())]);
             let selectors = serde_json::from_value(selectors).unwrap();

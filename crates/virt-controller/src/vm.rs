@@ -1,6 +1,5 @@
 //! VirtualMachine -> VirtualMachineInstance: starts, stops and restarts it as the run strategy and the requests say.
 
-pub mod data_volumes;
 pub mod hotplug;
 pub mod instance;
 pub mod memory_dump;
@@ -21,14 +20,20 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use plan::Step;
+use plan::{Step, View};
 use serde_json::json;
 use status::Facts;
 
 use crate::{
-    context::{Context, reference, vm_words, vmi_words},
+    context::{Context, reference},
     error::{self, Error},
-    patch, stand_in,
+    facts::{
+        data_volumes,
+        index::{vm_words, vmi_words},
+        instance::is_final,
+        stand_ins,
+    },
+    patch,
     tracking::Wanted,
     volumes_update::{self, plan::Update},
     write,
@@ -49,46 +54,31 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let mut vmi = found.clone().filter(|vmi| owned_by(vmi, &uid));
     let mut facts = Facts::default();
     let now = clock::now();
-    let mut plan = plan::plan(&vm, vmi.as_ref(), now);
     let mut error = None;
-    if found.is_some() && vmi.is_none() {
-        let name = &key.name;
-        facts.failure = Some((
-            "FailedCreate",
-            format!("VirtualMachineInstance {name} exists and belongs to something else: delete it, or rename this VM"),
-        ));
-        plan.steps.retain(|step| matches!(step, Step::Hold | Step::Release));
-    }
-    if let Some(why) = plan::unserved(&vm).filter(|_| plan.steps.iter().any(|s| matches!(s, Step::Start { .. }))) {
-        context.recorder.warning(&reference(&vm), "FailedCreate", why.clone());
-        facts.failure = Some(("FailedCreate", why));
-        plan.steps.retain(|step| !matches!(step, Step::Start { .. }));
-    }
     let mut data = data_volumes::DataVolumes::new();
     if vm.metadata.deletion_timestamp.is_none() {
         data = provision::known(context, &vm);
-        if let Err(failed) = provision::provision(context, &vm, &mut data).await {
-            facts.failure = Some(("FailedCreate", Chain(&failed).to_string()));
-            error = Some(failed);
-        }
+        error = provision::provision(context, &vm, &mut data).await.err();
         let has_claim = |name: &str| context.claims.contains(&Key::new(key.namespace.as_str(), name));
         facts.data = data_volumes::readiness(&vm, &data, has_claim);
-        let restoring = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
-        if restoring || !facts.data.is_ready() || volumes_update::keeps_from_starting(&vm, vmi.as_ref()) {
-            plan.steps.retain(|step| !matches!(step, Step::Start { .. }));
-        }
     }
+    let restoring = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
+    let has_disks = !restoring && facts.data.is_ready() && !volumes_update::keeps_from_starting(&vm, vmi.as_ref());
+    let is_name_taken = found.is_some() && vmi.is_none();
+    let plan = plan::plan(View { vm: &vm, vmi: vmi.as_ref(), is_name_taken, has_disks, now });
+    if let Some(why) = plan.trouble.as_ref().filter(|_| !is_name_taken) {
+        context.recorder.warning(&reference(&vm), "FailedCreate", why.clone());
+    }
+    let trouble = error.as_ref().map(|failed| Chain(failed).to_string()).or_else(|| plan.trouble.clone());
+    facts.failure = trouble.map(|why| ("FailedCreate", why));
     facts.tracking = tracking(context, &vm).await?;
-    for step in plan.steps.clone() {
-        match execute(context, &vm, vmi.as_ref(), &step, facts.tracking).await {
+    for step in &plan.steps {
+        match execute(context, &vm, vmi.as_ref(), step, facts.tracking).await {
             Ok(Outcome::Released) => return Ok(Next::Wait),
-            Ok(Outcome::Started(created)) => {
-                vmi = Some(*created);
-                plan = plan::Plan { steps: vec![], ..plan::plan(&vm, vmi.as_ref(), now) };
-            }
+            Ok(Outcome::Started(created)) => vmi = Some(*created),
             Ok(Outcome::Done) => {}
             Err(failed) => {
-                if let Some(reason) = reason_of(&step) {
+                if let Some(reason) = reason_of(step) {
                     facts.failure = Some((reason, Chain(&failed).to_string()));
                     context.recorder.warning(&reference(&vm), reason, Chain(&failed).to_string());
                 }
@@ -123,10 +113,11 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         }
     }
     facts.snapshots = snapshots::known(context, &vm);
+    let mut refused = None;
     if let Update::Refuse(why) = &facts.volumes {
         facts.failure.get_or_insert_with(|| ("VolumesUpdateError", why.clone()));
         // Nobody tells this machine of claims.
-        plan.again = Some(plan.again.map_or(LOOK_AGAIN, |again| again.min(LOOK_AGAIN)));
+        refused = Some(LOOK_AGAIN);
     }
     facts.restart_required = match &facts.volumes {
         Update::Restart(why) => Some(why.clone()),
@@ -142,7 +133,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     write_status(context, &vm, wanted).await?;
     match error {
         Some(error) => Err(error),
-        None => Ok(plan.again.map_or(Next::Wait, Next::After)),
+        None => Ok(plan.again.into_iter().chain(refused).min().map_or(Next::Wait, Next::After)),
     }
 }
 
@@ -334,11 +325,11 @@ async fn restart_required(context: &Context, vm: &VirtualMachine, vmi: Option<&V
 
 /// Brings volumes of the template that come and go to the instance that is there.
 async fn plug(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Result<(), Error> {
-    let ends = vmi.metadata.deletion_timestamp.is_some() || crate::vmi::plan::is_final(vmi);
+    let ends = vmi.metadata.deletion_timestamp.is_some() || is_final(vmi);
     let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
     let root = |claim: &str| {
         let held = context.claims.get(&Key::new(namespace.as_str(), claim));
-        held.map_or_else(|| claim.to_owned(), |claim| stand_in::claim::root(&claim))
+        held.map_or_else(|| claim.to_owned(), |claim| stand_ins::root(&claim))
     };
     let Some(devices) = hotplug::devices(vm, vmi, root).filter(|_| !ends) else { return Ok(()) };
     let patch = json!({

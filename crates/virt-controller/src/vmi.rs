@@ -1,17 +1,12 @@
 //! VirtualMachineInstance -> launcher pod, up to the hand-over to virt-handler; and the way back when it is deleted.
 
-pub mod active;
 mod brief;
-pub mod claims;
 pub mod data_volumes;
-pub(crate) mod lost;
+pub mod lost;
 pub mod plan;
 pub mod pod;
-pub mod resources;
 pub mod state;
 pub mod status;
-
-use std::time::Duration;
 
 use api::kubevirt::{
     v1::VirtualMachineInstance,
@@ -23,21 +18,23 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use plan::{Plan, Step};
+use lost::fate::Fate;
+use plan::{Plan, Step, View};
 use serde_json::json;
 
-use crate::node::loss::Fate;
 use crate::{
-    context::{self, Context, owner_word, pod_words, reference, vmi_words},
+    context::{Context, reference},
     error::{self, Error},
-    hotplug, limits, migration, patch, stand_in, volumes_update, write,
+    facts::{
+        active, claims,
+        index::{owner_word, pod_words, vmi_words},
+        instance, trim, volume_status,
+    },
+    hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write,
 };
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
 pub const UNPAUSED_GATE: &str = "kubevirt.io/virtual-machine-unpaused";
-
-/// Between two looks at the volumes of a machine on a lost node.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 fn pod_slack() -> i64 {
     30
@@ -63,7 +60,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         match lost::decide(context, &vmi, &pods, node, lost).await? {
             Fate::Leave => {}
             Fate::Wait(why) => cut_off = Some(why),
-            Fate::GiveUp if !plan::is_final(&vmi) => {
+            Fate::GiveUp if !instance::is_final(&vmi) => {
                 // The watch brings the failed machine back here, without this pod.
                 lost::give_up(context, &vmi, node).await?;
                 lost::forget_pods(context, key, &mut pods, node).await?;
@@ -74,55 +71,54 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     let settings = context.settings();
     let emulation = context.emulation(&settings);
-    let now = clock::seconds(clock::now());
-    let mut plan = plan::plan(&vmi, &pods, clock::now());
-    let mut claims = context.claims_of(&vmi);
-    let missing = waits_for_claim(context, &vmi, &claims).filter(|_| plan.steps.contains(&Step::CreatePod));
-    if missing.is_some() {
-        plan.steps.retain(|step| *step != Step::CreatePod);
-        plan.phase = (plan::phase_of(&vmi) == phase::UNSET).then_some(phase::PENDING);
-    }
-
+    let (exact, mut claims) = (clock::now(), context.claims_of(&vmi));
+    let now = clock::seconds(exact);
+    let lacking = waits_for_claim(context, &vmi, &claims);
+    let owes_disks = stand_in::is_owed(context, &vmi);
+    let decide = |pods: &[Pod], claims: &claims::Claims| {
+        plan::plan(View {
+            vmi: &vmi,
+            pods,
+            lacks_claim: lacking.is_some(),
+            has_sizes: claims::bound(&vmi, claims),
+            owes_disks,
+            is_cut_off: cut_off.is_some(),
+            now: exact,
+        })
+    };
+    let mut plan = decide(&pods, &claims);
     let mut creation_error = None;
-    let mut steps = std::mem::take(&mut plan.steps);
-    if let Some(at) = steps.iter().position(|step| *step == Step::CreatePod) {
-        steps.remove(at);
+    if plan.steps.contains(&Step::CreatePod) {
         match create_pod(context, &vmi, &mut claims, &settings, emulation).await {
+            // What else there is to do depends on it.
             Ok(pod) => {
                 pods.push(pod);
-                plan = plan::plan(&vmi, &pods, clock::now());
-                steps = std::mem::take(&mut plan.steps);
+                plan = decide(&pods, &claims);
             }
             Err(error) => creation_error = Some(error),
         }
     }
-    if steps.contains(&Step::Release) {
-        // Only it knows where its disks are. The claims wake it when they do, too.
-        if !stand_in::is_owed(context, &vmi) {
-            release(context, &vmi).await?;
-        }
-        return Ok(Next::Wait);
-    }
     let pods_api: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
-    for step in &steps {
+    for step in &plan.steps {
         match step {
             Step::Gate { name, open } => gate(context, &pods_api, name, *open).await?,
             Step::DeletePod { name, grace } => delete_pod(context, &pods_api, &vmi, name, *grace).await?,
-            Step::CreatePod | Step::Release => {}
+            Step::Release => {
+                release(context, &vmi).await?;
+                return Ok(Next::Wait);
+            }
+            // Done, or failed.
+            Step::CreatePod => {}
         }
-    }
-    if plan.phase == Some(phase::SCHEDULED) && !claims::bound(&vmi, &claims) {
-        // The pod was faster than the watch: the claims' sizes, which the node needs, are on their way.
-        plan.phase = Some(phase::SCHEDULING).filter(|phase| *phase != plan::phase_of(&vmi));
     }
     let pod = active::active(&vmi, &pods);
     let mut wanted = status::status(&vmi, pod, &plan, &settings, emulation, now);
     status::pods(&mut wanted, &vmi, &pods);
-    if plan::is_ours(&vmi) {
-        wanted.volume_status = claims::statuses(&vmi, &claims, &wanted.volume_status);
+    if instance::is_ours(&vmi) {
+        wanted.volume_status = volume_status::statuses(&vmi, &claims, &wanted.volume_status);
         if plan.phase == Some(phase::SCHEDULED) {
             match stand_in::obstacle::nowhere(context, &vmi).await {
-                Ok(nowhere) => claims::stay(&mut wanted.volume_status, &nowhere),
+                Ok(nowhere) => volume_status::stay(&mut wanted.volume_status, &nowhere),
                 // No reason not to start: a migration asks again.
                 Err(error) => {
                     tracing::warn!(vmi = %key, error = %Chain(&error), "whether it can be moved is not known");
@@ -130,8 +126,8 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             }
         }
     }
-    if !plan::is_ours(&vmi) && !plan::is_final(&vmi) {
-        claims::refresh(&vmi, &claims, &mut wanted.volume_status);
+    if !instance::is_ours(&vmi) && !instance::is_final(&vmi) {
+        volume_status::refresh(&vmi, &claims, &mut wanted.volume_status);
     }
     let mut attaching = None;
     if let Some(pod) = pod.filter(|_| cut_off.is_none() && hotplug::concerns(context, &vmi)) {
@@ -144,16 +140,14 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         };
         wanted.volume_status = hotplug::status::statuses(&vmi, &claims, &holders, &wanted.volume_status);
     }
-    if !plan::is_final(&vmi) {
+    if !instance::is_final(&vmi) {
         let data = |name: &str| context.data_volumes.get(&Key::new(key.namespace.as_str(), name));
         data_volumes::tell(&mut wanted, &vmi, data, now);
     }
     if let Some(message) = &cut_off {
         status::cut_off(&mut wanted, message, now);
-        // Nobody tells when a volume is detached.
-        plan.again = Some(LOOK_AGAIN);
     }
-    if let Some((reason, message)) = &missing {
+    if let Some((reason, message)) = lacking.as_ref().filter(|_| plan.waits_for_claim) {
         let news = status::waits_for_claim(&mut wanted, reason, message, now);
         let made = |name: &str| context.data_volumes.contains(&Key::new(key.namespace.as_str(), name));
         // A claim that a data volume is about to make is no trouble.
@@ -167,7 +161,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         let reason = if matches!(error, Error::NoStateStorage(_)) { status::NO_STATE_STORAGE } else { "FailedCreate" };
         status::creation_failed(&mut wanted, reason, &Chain(error).to_string(), now);
     }
-    let wait = brief::brief(&vmi, &wanted, clock::now());
+    let wait = brief::brief(&vmi, &wanted, exact);
     if wait.is_none() {
         write_status(context, &vmi, &plan, wanted).await?;
     }
@@ -178,7 +172,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         return Err(error);
     }
     if let Some(vmi) = context.vmis.get(key) {
-        migration::sweep(context, &vmi, &pods).await?;
+        migration_cleanup::sweep(context, &vmi, &pods).await?;
     }
     Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
 }
@@ -237,7 +231,7 @@ pub(crate) async fn stored(
     };
     created.metadata.managed_fields = None;
     let words = pod_words(&created);
-    context::trim_pod(&mut created);
+    trim::pod(&mut created);
     context.pods.put(&created, words);
     Ok(created)
 }
@@ -257,7 +251,7 @@ async fn gate(context: &Context, api: &Api<Pod>, name: &str, open: bool) -> Resu
         Ok(mut pod) => {
             pod.metadata.managed_fields = None;
             let words = pod_words(&pod);
-            context::trim_pod(&mut pod);
+            trim::pod(&mut pod);
             context.pods.put(&pod, words);
             Ok(())
         }

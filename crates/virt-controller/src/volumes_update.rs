@@ -11,16 +11,12 @@
 //! chose. Until the guest runs on the copies, its disks are on the old claims, and the instance says so.
 
 pub mod plan;
-pub mod request;
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::v1::{
-    PersistentVolumeClaimVolumeSource, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus,
-    VolumeMigrationState, VolumeUpdateState,
-};
 use api::kubevirt::{
     conditions::{remove, set},
+    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, VolumeMigrationState, VolumeUpdateState},
     words::condition,
 };
 use jiff::Timestamp;
@@ -31,28 +27,21 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use plan::{Update, View};
-use request::{COPIED_BY, Settlement};
 use serde_json::{Value, json};
 
 use crate::{
-    context::{Context, reference, vmi_words},
+    context::{Context, reference},
     error::Error,
-    patch,
-    vm::data_volumes::DataVolumes,
-    vmi::{
+    facts::{
         claims::{self, Claims},
-        plan::is_final,
+        data_volumes::DataVolumes,
+        index::vmi_words,
+        instance::is_final,
+        volume_status,
+        volumes_change::{self, COPIED_BY, Settlement},
     },
+    patch,
 };
-
-/// Whether a volume on this claim, or data volume, may come and go.
-pub(crate) fn is_hotpluggable(
-    volume: &api::kubevirt::v1::Volume,
-    claim: Option<&PersistentVolumeClaimVolumeSource>,
-) -> Option<bool> {
-    let data = volume.data_volume.as_ref().and_then(|data| data.hotpluggable);
-    claim.and_then(|claim| claim.hotpluggable).or(data)
-}
 
 /// The claims that `vm` and `vmi` name and that exist.
 pub(crate) fn known(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Claims {
@@ -85,10 +74,10 @@ pub(crate) async fn follow(
     let mut annotations = json!({});
     match &update {
         Update::Copy(moved) => {
-            request::ask(&mut new, moved.clone(), now);
+            volumes_change::ask(&mut new, moved.clone(), now);
             annotations = json!({ COPIED_BY: "" });
         }
-        Update::TakeBack => request::take_back(&mut new, now),
+        Update::TakeBack => volumes_change::take_back(&mut new, now),
         Update::None | Update::Restart(_) | Update::Refuse(_) => return Ok(update),
     }
     let changed = patch::changed(&old, &new).unwrap_or_else(|| json!({}));
@@ -109,7 +98,7 @@ pub(crate) async fn follow(
 
 /// Does what is left to do about an instance for which disks were to be copied; whether that was something.
 pub(crate) async fn settle(context: &Context, vmi: &VirtualMachineInstance) -> Result<bool, Error> {
-    let Some(settlement) = request::settle(vmi) else { return Ok(false) };
+    let Some(settlement) = volumes_change::settle(vmi) else { return Ok(false) };
     let old = vmi.status.as_deref().cloned().unwrap_or_default();
     let (mut new, mut annotation, mut spec) = (old.clone(), Value::Null, None);
     match settlement {
@@ -119,9 +108,9 @@ pub(crate) async fn settle(context: &Context, vmi: &VirtualMachineInstance) -> R
             let namespace = vmi.namespace().unwrap_or_default();
             let by_data_volume = |name: &str| context.data_volumes.contains(&Key::new(namespace.as_str(), name));
             let mut there = vmi.clone();
-            there.spec.volumes = request::switched(vmi, by_data_volume);
-            request::done(&mut new);
-            new.volume_status = claims::statuses(&there, &context.claims_of(&there), &old.volume_status);
+            there.spec.volumes = volumes_change::switched(vmi, by_data_volume);
+            volumes_change::done(&mut new);
+            new.volume_status = volume_status::statuses(&there, &context.claims_of(&there), &old.volume_status);
             spec = Some(json!({ "volumes": there.spec.volumes }));
         }
     }
@@ -170,7 +159,7 @@ pub(crate) fn tell(
     now: Timestamp,
 ) {
     let known = status.volume_update_state.as_ref().is_some_and(|state| state.volume_migration_state.is_some());
-    let asked = vmi.filter(|vmi| !known && request::is_wanted(vmi)).map(request::asked);
+    let asked = vmi.filter(|vmi| !known && volumes_change::is_wanted(vmi)).map(volumes_change::asked);
     let moved = if let Update::Copy(moved) = update { Some(moved.as_slice()) } else { asked };
     if let Some(moved) = moved {
         let state = VolumeMigrationState { migrated_volumes: moved.to_vec() };
@@ -195,7 +184,7 @@ fn is_decided(vm: &VirtualMachine, state: &VolumeMigrationState) -> bool {
         volumes.filter_map(claims::of_volume).map(|used| (used.volume, used.claim)).collect();
     let mut moved = state.migrated_volumes.iter();
     !plan::migrates(vm)
-        || moved.all(|one| held.get(&*one.volume_name).is_none_or(|claim| *claim == request::source(one)))
+        || moved.all(|one| held.get(&*one.volume_name).is_none_or(|claim| *claim == volumes_change::source(one)))
 }
 
 /// The instance ended while its disks were copied.
@@ -203,7 +192,7 @@ fn is_lost(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool {
     let held = || vm.status.iter().flat_map(|status| &status.conditions).filter(|c| c.status == "True");
     match vmi {
         None => held().any(|c| c.type_ == condition::VOLUMES_CHANGE || c.type_ == condition::MANUAL_RECOVERY_REQUIRED),
-        Some(vmi) => is_final(vmi) && request::is_wanted(vmi) && !request::has_arrived(vmi),
+        Some(vmi) => is_final(vmi) && volumes_change::is_wanted(vmi) && !volumes_change::has_arrived(vmi),
     }
 }
 

@@ -3,7 +3,7 @@
 
 pub mod plan;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::kubevirt::{
     identity::instance_id,
@@ -20,10 +20,10 @@ use plan::{Plan, Seen};
 use serde_json::json;
 
 use crate::{
-    context::{Context, owner_word, reference},
+    context::{Context, reference},
     error::Error,
     evacuation::create_migration,
-    volumes_update::request,
+    facts::{index::owner_word, volumes_change},
 };
 
 const PURPOSE: &str = " for automated workload update";
@@ -33,8 +33,8 @@ const PURPOSE: &str = " for automated workload update";
 pub struct LastBatch(Mutex<Option<Timestamp>>);
 
 /// Looks at all guests under one KubeVirt object.
-pub async fn reconcile(context: Context, key: Key) -> Next {
-    match sync(&context, &key).await {
+pub async fn reconcile(context: Context, last: Arc<LastBatch>, key: Key) -> Next {
+    match sync(&context, &last, &key).await {
         Ok(next) => next,
         Err(error) => {
             tracing::warn!(kubevirt = %key, error = %Chain(&error), "workloads not updated");
@@ -43,7 +43,7 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
     }
 }
 
-async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
+async fn sync(context: &Context, last_batch: &LastBatch, key: &Key) -> Result<Next, Error> {
     let Some(kubevirt) = context.kubevirts.get(key) else { return Ok(Next::Wait) };
     // While the components themselves are being exchanged, which launcher is the newest is not settled.
     if !plan::is_settled(&kubevirt) {
@@ -51,7 +51,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     let (vmis, migrations) = (context.vmis.list(), context.migrations.list());
     let settings = context.settings();
-    let last = *context.last_batch.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let last = *last_batch.0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = clock::now();
     let seen =
         Seen { kubevirt: &kubevirt, vmis: &vmis, migrations: &migrations, settings: &settings, last_batch: last };
@@ -64,7 +64,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         give_up(context, &vmis, migration).await?;
     }
     if !evict.is_empty() {
-        *context.last_batch.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *last_batch.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
     let mut failure = None;
     for vmi in evict {
@@ -72,7 +72,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     for vmi in migrate {
         // Who has disks copied finds the migration by this.
-        let labels = if request::is_wanted(vmi) {
+        let labels = if volumes_change::is_wanted(vmi) {
             json!({ label::VOLUME_UPDATE_MIGRATION: instance_id(&vmi.name_any()) })
         } else {
             json!({})

@@ -2,21 +2,30 @@
 
 pub mod pull;
 
-use api::backup::v1alpha1::{
-    BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
+use api::{
+    backup::v1alpha1::{
+        BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackup, VirtualMachineBackupStatus,
+        VirtualMachineBackupTracker,
+    },
+    export::v1::VirtualMachineExport,
+    kubevirt::{
+        hotplug::phase as volume_phase,
+        v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
+        words::{phase, tracking},
+    },
 };
-use api::export::v1::VirtualMachineExport;
-use api::kubevirt::hotplug::phase as volume_phase;
-use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus};
-use api::kubevirt::words::{phase, tracking};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::{
+    api::core::v1::PersistentVolumeClaim,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+};
 use kube::ResourceExt;
 
-use crate::migration::state;
-use crate::vmi::claims::{self, Claims};
-use crate::vmi::pod::suffix;
+use crate::facts::{
+    claims::{self, Claims},
+    launcher::suffix,
+    migration_state,
+};
 
 /// Values of `status.type`.
 pub const FULL: &str = "Full";
@@ -238,7 +247,7 @@ fn obstacle(view: &View<'_>, vmi: &VirtualMachineInstance, machine: &str) -> Opt
         let other = other.backup_name.as_deref().unwrap_or_default();
         return waits(format!("Another backup {other} is already in progress"));
     }
-    if state::of(vmi).is_some_and(|state| !state::over(state)) {
+    if migration_state::of(vmi).is_some_and(|state| !migration_state::over(state)) {
         return waits(format!("vm {machine} is being migrated, the backup begins afterwards"));
     }
     let name = view.backup.spec.pvc_name.as_deref().unwrap_or_default();

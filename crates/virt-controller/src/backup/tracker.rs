@@ -4,11 +4,15 @@
 //! checkpoint is told of it, and then says whether all of its bitmaps are there and whole. One of which that is not so is
 //! forgotten, which makes the next backup a full one.
 
-use api::backup::v1alpha1::{
-    BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackupTracker, VirtualMachineBackupTrackerStatus,
+use api::{
+    backup::v1alpha1::{
+        BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackupTracker, VirtualMachineBackupTrackerStatus,
+    },
+    kubevirt::{
+        v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
+        words::{phase, tracking},
+    },
 };
-use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus};
-use api::kubevirt::words::{phase, tracking};
 use kit::{Chain, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -20,9 +24,8 @@ use super::{is_gone, machine_word, subresource};
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    patch,
-    vmi::state,
-    write,
+    facts::persistent_state,
+    patch, write,
 };
 
 /// Sees to a tracker whose checkpoint somebody doubts.
@@ -68,7 +71,7 @@ fn is_tracked(vmi: &VirtualMachineInstance) -> bool {
 /// The guest changes its disks, and nobody counts that.
 fn runs_untracked(vmi: &VirtualMachineInstance) -> bool {
     let runs = vmi.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase::RUNNING);
-    runs && !state::keeps_tracking(vmi)
+    runs && !persistent_state::keeps_tracking(vmi)
 }
 
 /// Tells the launcher of `vmi` of a checkpoint.

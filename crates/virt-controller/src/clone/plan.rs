@@ -6,21 +6,27 @@
 //!    `-- waits while its source is not there, or cannot be snapshotted
 //! ```
 
-use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
-use api::kubevirt::conditions::set;
-use api::kubevirt::v1::VirtualMachine;
-use api::snapshot::v1beta1::{
-    Condition, VirtualMachineRestore, VirtualMachineRestoreSpec, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
-    VirtualMachineSnapshotSpec,
+use api::{
+    clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus},
+    kubevirt::{conditions::set, v1::VirtualMachine},
+    snapshot::v1beta1::{
+        Condition, VirtualMachineRestore, VirtualMachineRestoreSpec, VirtualMachineSnapshot,
+        VirtualMachineSnapshotContent, VirtualMachineSnapshotSpec,
+    },
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::TypedLocalObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::{
+    api::core::v1::TypedLocalObjectReference,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
 use super::patches::patches;
-use crate::{snapshot, vm::snapshots::claim_of, vmi::state::is_kept};
+use crate::{
+    facts::{claims::claim_of, persistent_state::is_kept},
+    snapshot,
+};
 
 /// Values of `status.phase`.
 pub mod phase {

@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-use crate::vmi::pod::suffix;
+use crate::facts::launcher::suffix;
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kit::backoff::Backoff;
 
-use crate::{settings::Settings, vmi::plan::is_final};
+use crate::{facts::instance::is_final, settings::Settings};
 
 /// After an evacuation that failed, the next waits: a target that was cordoned or lost is not alone in being so.
 const AGAIN: Backoff = Backoff { base: Duration::from_secs(20), max: Duration::from_secs(300) };

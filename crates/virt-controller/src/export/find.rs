@@ -2,13 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::words::phase as data_phase;
-use api::export::v1::VirtualMachineExport;
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineSpec};
-use api::kubevirt::words::phase;
-use api::snapshot::v1beta1::{VirtualMachineSnapshot, VirtualMachineSnapshotContent, VolumeBackup};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use api::{
+    cdi::words::phase as data_phase,
+    export::v1::VirtualMachineExport,
+    kubevirt::{
+        v1::{VirtualMachine, VirtualMachineSpec},
+        words::phase,
+    },
+    snapshot::v1beta1::{VirtualMachineSnapshot, VirtualMachineSnapshotContent, VolumeBackup},
+};
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kit::store::Key;
 use kube::{
     Api, ResourceExt,
@@ -17,15 +23,19 @@ use kube::{
 };
 use serde_json::json;
 
-use super::pulled::of_backup;
-use super::source::{self, Kept, Seen, Source, Volume};
-use super::{names, owner, template};
-use crate::backup::plan::{is_tracked, pull};
-use crate::context::Context;
-use crate::error::Error;
-use crate::restore;
-use crate::stand_in::MOVED_TO;
-use crate::vmi::claims::is_block;
+use super::{
+    names, owner,
+    pulled::of_backup,
+    source::{self, Kept, Seen, Source, Volume},
+    template,
+};
+use crate::{
+    backup::plan::{is_tracked, pull},
+    context::Context,
+    error::Error,
+    facts::{claims::is_block, stand_ins::MOVED_TO},
+    restore,
+};
 
 /// On the claim that keeps a machine's firmware and TPM: the machine's name.
 const STATE_OF: &str = "persistent-state-for";

@@ -62,8 +62,8 @@ pub fn backup_paths(volume: &str) -> [(&'static str, String); 2] {
 /// The links of what is served.
 pub fn links(source: &Source, hosts: &Hosts) -> VirtualMachineExportLinks {
     VirtualMachineExportLinks {
-        internal: Some(link(source, &hosts.internal, "internal").into()),
-        external: hosts.external.as_ref().map(|host| link(source, host, "external").into()),
+        internal: Some(link(source, &hosts.internal, "internal")),
+        external: hosts.external.as_ref().map(|host| link(source, host, "external")),
     }
 }
 
@@ -80,7 +80,6 @@ fn link(source: &Source, host: &Host, side: &str) -> VirtualMachineExportLink {
         manifests: machine.into_iter().chain([manifest(manifest::HEADER_SECRET, SECRET)]).collect(),
         volumes: source.volumes.iter().map(|volume| shown(volume, &base)).collect(),
         backups: pulled.map(|volume| backed_up(volume, &base)).collect(),
-        ..Default::default()
     }
 }
 

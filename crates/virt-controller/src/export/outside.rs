@@ -1,5 +1,6 @@
 //! The way to exports from outside of the cluster: an Ingress of ours that leads to the proxy, or a Route of OpenShift.
 
+use api::openshift::Route;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::networking::v1::Ingress;
 use kit::{
@@ -8,7 +9,7 @@ use kit::{
 };
 use kube::{Api, discovery::ApiResource};
 
-use super::{Route, all_changed, links::Host};
+use super::{all_changed, links::Host};
 use crate::context::Context;
 use crate::error::Error;
 use api::export::words::PROXY;

@@ -2,24 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use api::export::lending;
-use api::export::v1::VirtualMachineExport;
-use api::export::words::{APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION};
-use api::kubevirt::tls;
-use api::kubevirt::v1::KubeVirt;
-use api::kubevirt::words::label;
+use api::{
+    export::{
+        lending,
+        v1::VirtualMachineExport,
+        words::{APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION},
+    },
+    kubevirt::{tls, v1::KubeVirt, words::label},
+};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Service, ServicePort, ServiceSpec};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::{
+    api::core::v1::{Pod, Service, ServicePort, ServiceSpec},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
 use kube::ResourceExt;
 use origin::network;
 use serde_json::{Value, json};
 
-use super::certificate::Lifetimes;
-use super::source::{Pulled, Source};
-use super::{links, names, owned, owner};
-use crate::vmi::claims::is_block;
-use crate::vmi::pod::{RenderError, USER};
+use super::{
+    certificate::Lifetimes,
+    links, names, owned, owner,
+    source::{Pulled, Source},
+};
+use crate::{
+    error::RenderError,
+    facts::{claims::is_block, launcher::USER},
+};
 
 /// On the pod: how long certificates lived when it was made.
 const LIFETIMES: &str = "kubevirt.io/export.certParameters";
@@ -442,7 +450,7 @@ mod tests {
         let ended = |source: &Source| outlived(&pod, source, LIVES, &Tls::default()).map(|(reason, _)| reason);
         assert_eq!(ended(&source), None);
         let again = Pulled { identity: "i/b/2026-01-31T14:00:00Z".to_owned(), ..pulled };
-        assert_eq!(ended(&Source { backup: Some(again), ..source.clone() }), Some("VolumesChanged"));
+        assert_eq!(ended(&Source { backup: Some(again), ..source }), Some("VolumesChanged"));
         assert_eq!(ended(&Source::default()), Some("ExportPaused"));
         let mut running = pod.clone();
         assert!(!waits_to_be_lent(&running));

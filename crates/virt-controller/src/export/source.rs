@@ -1,12 +1,11 @@
 //! What an export shows, and why it cannot be shown yet. Pure.
 
 use api::kubevirt::v1::{VirtualMachine, Volume as MachineVolume};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::vmi::claims;
+use crate::facts::claims;
 
 /// Kinds that are exported.
 pub const CLAIM: &str = "PersistentVolumeClaim";

@@ -4,16 +4,21 @@
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::hotplug::{APP, CONTAINER, GUEST};
-use api::kubevirt::v1::VirtualMachineInstance;
-use api::kubevirt::words::label;
+use api::kubevirt::{
+    hotplug::{APP, CONTAINER, GUEST},
+    v1::VirtualMachineInstance,
+    words::label,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
 
 use super::plan::{Holder, Wanted};
-use crate::settings::Settings;
-use crate::vmi::pod::{RenderError, USER, suffix};
+use crate::{
+    error::RenderError,
+    facts::launcher::{USER, suffix},
+    settings::Settings,
+};
 
 const MOUNTS: &str = "/var/run/kubevirt-private/hotplug-disks";
 

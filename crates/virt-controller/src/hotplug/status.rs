@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::hotplug::{is_named, phase, reason};
-use api::kubevirt::v1::{HotplugVolumeStatus, VirtualMachineInstance, VolumeStatus};
+use api::kubevirt::{
+    hotplug::{is_named, phase, reason},
+    v1::{HotplugVolumeStatus, VirtualMachineInstance, VolumeStatus},
+};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use super::plan::Holder;
-use crate::vmi::claims::{self, Claims};
+use crate::facts::claims::{self, Claims};
 
 /// Volumes that nothing names any more and that the guest may still have.
 pub fn used(vmi: &VirtualMachineInstance) -> BTreeSet<String> {

@@ -7,6 +7,8 @@ use api::{
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::context::Context;
+
 /// Seconds without progress, and seconds for each GiB, after which a migration is given up.
 const PATIENCE_SECONDS: i64 = 150;
 
@@ -36,6 +38,11 @@ pub fn limits(configuration: &VMIMConfigurationOptions) -> Limits {
 /// How long a migration waits for claims that the launcher has for work of its own.
 pub fn utility_volumes_timeout(configuration: &VMIMConfigurationOptions) -> SignedDuration {
     SignedDuration::from_secs(configuration.utility_volumes_timeout.unwrap_or(PATIENCE_SECONDS).max(0))
+}
+
+/// What holds for migrations that no policy is about.
+pub(crate) fn current(context: &Context) -> VMIMConfigurationOptions {
+    of_cluster(context.kubevirts.list().first())
 }
 
 /// The configuration of `kubevirt` (none: all defaults).

@@ -11,24 +11,16 @@ use kube::ResourceExt;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, family::Family, gauge::ConstGauge, histogram::Histogram},
+    metrics::{MetricType, gauge::ConstGauge},
 };
 
-use super::{plan::phase_of, state};
-use crate::{context::Context, hindrance, snapshot};
+use crate::{
+    context::Context,
+    facts::{migration_state, migrations::phase_of},
+    hindrance, snapshot,
+};
 
 type Labels<const N: usize> = [(&'static str, String); N];
-
-/// Seconds from a migration's creation until it entered a phase, by phase.
-pub type Ages = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
-
-/// Half a second to half an hour.
-const BUCKETS: [f64; 13] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0];
-
-/// No migration has been seen yet.
-pub fn ages() -> Ages {
-    Family::new_with_constructor(|| Histogram::new(BUCKETS))
-}
 
 /// The figures; empty until this replica leads.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +78,7 @@ struct Last {
 fn times(guests: &[VirtualMachineInstance], migrations: &[Migration]) -> Vec<Last> {
     let seconds = |time: &Option<Time>| time.as_ref().map(|at| at.0.as_second());
     let of_guest = |guest: &VirtualMachineInstance| {
-        let last = state::of(guest)?;
+        let last = migration_state::of(guest)?;
         let uid = last.migration_uid.as_deref();
         let name = migrations.iter().find(|migration| migration.metadata.uid.as_deref() == uid)?.name_any();
         let labels = [
@@ -95,7 +87,7 @@ fn times(guests: &[VirtualMachineInstance], migrations: &[Migration]) -> Vec<Las
             ("name", guest.name_any()),
             ("migration_name", name),
         ];
-        let how = if state::failed(last) { "failed" } else { "succeeded" };
+        let how = if migration_state::failed(last) { "failed" } else { "succeeded" };
         let end = seconds(&last.end_timestamp).map(|at| (at, how));
         Some(Last { labels, start: seconds(&last.start_timestamp), end })
     };

@@ -23,12 +23,17 @@ use kube::ResourceExt;
 
 use super::{
     queue::Turn,
-    settle, state,
     waiting::{self, Waiting},
 };
 use crate::{
-    stand_in::claim,
-    vmi::{active, plan as vmi},
+    facts::{
+        active, instance,
+        launcher::{self, is_down, job},
+        migration_state,
+        migrations::{is_final, phase_of},
+        stand_ins,
+    },
+    migration_cleanup::plan::{Step as Cleanup, settle},
 };
 
 /// A target pod may be unschedulable this long.
@@ -49,26 +54,12 @@ pub enum Step {
     CreatePod,
     /// Hand the migration over to the nodes' virt-handlers.
     HandOver,
-    /// Ask the source's virt-handler to stop.
-    Abort,
-    /// Say on the VMI that nothing was moved: no handler had begun.
-    Conclude {
-        /// `failureReason`.
-        reason: &'static str,
-    },
+    /// Undo what is left of it.
+    Cleanup(Cleanup),
     /// Say on the VMI that the guest is the target's: it runs there, and the source's pod has ended or its node is lost.
     Finish,
     /// Tell the source's virt-handler that the target, which does not answer, can do no harm.
     Fence,
-    /// Take the target's node out of the VMI's labels.
-    Unlabel,
-    /// Delete a pod.
-    DeletePod {
-        /// Its name.
-        name: String,
-        /// Why, as an event says it.
-        why: String,
-    },
     /// Delete the migration: its guest is gone.
     Delete,
     /// Let the migration go.
@@ -150,31 +141,6 @@ impl View<'_> {
     }
 }
 
-/// The migration `pod` was made for; none for the pod a guest was started in.
-pub fn job(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.as_ref()?.get(label::MIGRATION_JOB).map(String::as_str)
-}
-
-/// The migration's phase; empty when unset.
-pub fn phase_of(migration: &Migration) -> &str {
-    migration.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
-}
-
-/// True for Succeeded and Failed.
-pub fn is_final(migration: &Migration) -> bool {
-    matches!(phase_of(migration), phase::SUCCEEDED | phase::FAILED)
-}
-
-/// True while the migration holds one of the places that the limits grant, as far as its phase tells.
-pub fn is_running(migration: &Migration) -> bool {
-    !matches!(phase_of(migration), phase::UNSET | phase::PENDING | phase::SUCCEEDED | phase::FAILED)
-}
-
-/// True when `pod` has ended, is ending, or its launcher has.
-pub fn is_down(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some() || vmi::ended(pod) || vmi::compute_ended(pod).is_some()
-}
-
 /// The plan for the migration.
 pub fn plan(view: &View<'_>) -> Plan {
     let held = view.migration.finalizers().iter().any(|name| name == finalizer::MIGRATION);
@@ -209,8 +175,8 @@ fn finished(view: &View<'_>, guest: &VirtualMachineInstance, held: bool) -> Plan
     if !held {
         return Plan::default();
     }
-    let settled = settle::settle(view.uid(), guest, view.pods);
-    let mut plan = Plan { steps: settled.steps, ..Default::default() };
+    let settled = settle(view.uid(), guest, view.pods);
+    let mut plan = Plan { steps: cleanup(settled.steps).collect(), ..Default::default() };
     if settled.done {
         plan.steps.push(Step::Release);
     }
@@ -222,13 +188,14 @@ fn finished(view: &View<'_>, guest: &VirtualMachineInstance, held: bool) -> Plan
 /// the source is told.
 fn bereft_of_target(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
     let uid = view.uid();
-    let asked = state::ours(guest, uid).is_some_and(|own| state::unanswered(own) && own.abort_requested == Some(true));
+    let asked = migration_state::ours(guest, uid)
+        .is_some_and(|own| migration_state::unanswered(own) && own.abort_requested == Some(true));
     let told = guest.annotations().get(annotation::MIGRATION_TARGET_FENCED).is_some_and(|of| of == uid);
-    let ended = view.target().is_none_or(|pod| vmi::ended(pod) || vmi::compute_ended(pod).is_some());
+    let ended = view.target().is_none_or(|pod| launcher::ended(pod) || launcher::compute_ended(pod).is_some());
     if !asked || told || !(view.target_lost || ended) {
         return;
     }
-    let left = failed_at(view.migration).map(|at| vmi::REPORT - view.now.duration_since(at));
+    let left = failed_at(view.migration).map(|at| launcher::REPORT - view.now.duration_since(at));
     if let Some(left) = left.filter(|left| left.is_positive()) {
         plan.again = Duration::try_from(left).ok();
         return;
@@ -249,17 +216,21 @@ fn failed_at(migration: &Migration) -> Option<Timestamp> {
     Some(entered.phase_transition_timestamp.as_ref()?.0)
 }
 
+fn cleanup(steps: Vec<Cleanup>) -> impl Iterator<Item = Step> {
+    steps.into_iter().map(Step::Cleanup)
+}
+
 fn fail(view: &View<'_>, why: &str) -> Plan {
     let remarks = vec![Remark::Warning("FailedMigration", why.to_owned())];
-    let steps = view.vmi.map(|guest| settle::settle(view.uid(), guest, view.pods).steps).unwrap_or_default();
+    let steps = view.vmi.into_iter().flat_map(|guest| cleanup(settle(view.uid(), guest, view.pods).steps)).collect();
     Plan { steps, phases: vec![phase::FAILED], remarks, ..Default::default() }
 }
 
 /// Why the migration cannot succeed, if it cannot.
 fn failure(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<String> {
-    let own = state::ours(guest, view.uid());
+    let own = migration_state::ours(guest, view.uid());
     let immovable = || view.immovable.as_ref().map(|why| format!("Migration failed because {why}"));
-    let moved = own.is_some_and(state::moved);
+    let moved = own.is_some_and(migration_state::moved);
     let stopped = interrupted(view, guest).map(str::to_owned).or_else(|| held_up(view, guest));
     stopped.or_else(|| immovable().filter(|_| !moved))
 }
@@ -287,23 +258,23 @@ fn held_up(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<String> {
 fn interrupted(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'static str> {
     let now = phase_of(view.migration);
     let handed_over = matches!(now, phase::PREPARING_TARGET | phase::TARGET_READY | phase::RUNNING);
-    let own = state::ours(guest, view.uid());
-    if own.is_some_and(state::moved) {
+    let own = migration_state::ours(guest, view.uid());
+    if own.is_some_and(migration_state::moved) {
         return None;
     }
-    if vmi::is_final(guest) || guest.metadata.deletion_timestamp.is_some() {
+    if instance::is_final(guest) || guest.metadata.deletion_timestamp.is_some() {
         return Some("Migration failed vmi shutdown during migration.");
     }
     if view.rival && matches!(now, phase::UNSET | phase::PENDING) {
         return Some("VMI is not eligible for migration because another migration job is in progress.");
     }
-    if view.cancelled() && own.is_none_or(state::over) {
+    if view.cancelled() && own.is_none_or(migration_state::over) {
         return Some("Migration failed due to being canceled");
     }
     if view.outdated && own.is_none() {
         return Some("Migration failed because the volumes of the guest were changed after its target pod was made");
     }
-    if own.is_some_and(state::failed) {
+    if own.is_some_and(migration_state::failed) {
         return Some("source node reported migration failed");
     }
     let arrived = own.is_some_and(|own| own.target_node_domain_ready_timestamp.is_some());
@@ -317,7 +288,7 @@ fn interrupted(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'stat
         }
         _ => {}
     }
-    match (handed_over, own.is_some(), state::of(guest).is_some()) {
+    match (handed_over, own.is_some(), migration_state::of(guest).is_some()) {
         (true, false, false) => Some("VMI's migration state was cleared during the active migration."),
         (true, false, true) => {
             Some("VMI's migration state was taken over by another migration job during active migration.")
@@ -328,14 +299,14 @@ fn interrupted(view: &View<'_>, guest: &VirtualMachineInstance) -> Option<&'stat
 
 fn go_on(view: &View<'_>, guest: &VirtualMachineInstance) -> Plan {
     let mut plan = Plan::default();
-    if let Some(own) = state::ours(guest, view.uid()) {
-        if view.cancelled() && !state::over(own) {
-            if !state::started(own) {
-                plan.steps.push(Step::Conclude { reason: "the migration was canceled" });
+    if let Some(own) = migration_state::ours(guest, view.uid()) {
+        if view.cancelled() && !migration_state::over(own) {
+            if !migration_state::started(own) {
+                plan.steps.push(Step::Cleanup(Cleanup::Conclude { reason: "the migration was canceled" }));
                 return plan;
             }
             if own.abort_requested != Some(true) {
-                plan.steps.push(Step::Abort);
+                plan.steps.push(Step::Cleanup(Cleanup::Abort));
                 let message = "Migration is ready to be canceled by virt-handler.".to_owned();
                 plan.remarks.push(Remark::Normal("SuccessfulAbortMigration", message));
             }
@@ -350,7 +321,7 @@ fn go_on(view: &View<'_>, guest: &VirtualMachineInstance) -> Plan {
     if now == phase::SUCCEEDED {
         let message = "Source node reported migration succeeded".to_owned();
         plan.remarks.push(Remark::Normal("SuccessfulMigration", message));
-        plan.steps.extend(settle::settle(view.uid(), guest, view.pods).steps);
+        plan.steps.extend(cleanup(settle(view.uid(), guest, view.pods).steps));
     }
     plan
 }
@@ -358,14 +329,15 @@ fn go_on(view: &View<'_>, guest: &VirtualMachineInstance) -> Plan {
 /// The source's pod ended, or its node went silent, before its virt-handler said how the migration did: where the guest runs on the target, it was
 /// moved. Where it does not, the guest ended with its pod, and the VMI is failed by who looks after VMIs.
 fn bereft(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
-    let Some(own) = state::ours(guest, view.uid()) else { return };
-    if !state::started(own) || state::over(own) || own.target_node_domain_ready_timestamp.is_none() {
+    let Some(own) = migration_state::ours(guest, view.uid()) else { return };
+    if !migration_state::started(own) || migration_state::over(own) || own.target_node_domain_ready_timestamp.is_none()
+    {
         return;
     }
     let source = own.source_pod.as_deref();
     let lost = view.source_lost.then_some(Timestamp::UNIX_EPOCH);
     let Some(ended) = lost.or_else(|| ended_at(source, view.pods)) else { return };
-    let left = vmi::REPORT - view.now.duration_since(ended);
+    let left = launcher::REPORT - view.now.duration_since(ended);
     if left.is_positive() {
         plan.again = Duration::try_from(left).ok();
     } else {
@@ -376,14 +348,14 @@ fn bereft(view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) {
 /// When the launcher in the pod of that name ended; long ago when the pod is gone.
 fn ended_at(name: Option<&str>, pods: &[Pod]) -> Option<Timestamp> {
     match pods.iter().find(|pod| name.is_some() && pod.metadata.name.as_deref() == name) {
-        Some(pod) => vmi::compute_ended(pod).or_else(|| vmi::ended(pod).then_some(Timestamp::UNIX_EPOCH)),
+        Some(pod) => launcher::compute_ended(pod).or_else(|| launcher::ended(pod).then_some(Timestamp::UNIX_EPOCH)),
         None => Some(Timestamp::UNIX_EPOCH),
     }
 }
 
 /// The phase after `now`, if it is reached; what must happen first goes into `plan`.
 fn advance(now: &str, view: &View<'_>, guest: &VirtualMachineInstance, plan: &mut Plan) -> Option<&'static str> {
-    let own = state::ours(guest, view.uid());
+    let own = migration_state::ours(guest, view.uid());
     match now {
         phase::UNSET => Some(phase::PENDING),
         phase::PENDING => match view.target() {
@@ -409,14 +381,17 @@ fn advance(now: &str, view: &View<'_>, guest: &VirtualMachineInstance, plan: &mu
         phase::PREPARING_TARGET => {
             let address = own?.target_node_address.as_deref();
             // A migration that is over has been through everything in between.
-            let ready = address.is_some_and(|address| !address.is_empty()) || state::over(own?);
+            let ready = address.is_some_and(|address| !address.is_empty()) || migration_state::over(own?);
             ready.then_some(phase::TARGET_READY)
         }
-        phase::TARGET_READY => (state::started(own?) || state::over(own?)).then_some(phase::RUNNING),
+        phase::TARGET_READY => {
+            (migration_state::started(own?) || migration_state::over(own?)).then_some(phase::RUNNING)
+        }
         phase::RUNNING => {
             let own = own?;
             // A guest that ended right after it was moved was moved.
-            (state::taken_over(guest, own) || (state::moved(own) && vmi::is_final(guest))).then_some(phase::SUCCEEDED)
+            (migration_state::taken_over(guest, own) || (migration_state::moved(own) && instance::is_final(guest)))
+                .then_some(phase::SUCCEEDED)
         }
         _ => None,
     }
@@ -424,15 +399,15 @@ fn advance(now: &str, view: &View<'_>, guest: &VirtualMachineInstance, plan: &mu
 
 fn stands(pod: &Pod) -> bool {
     let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
-    bound && vmi::stands(pod)
+    bound && launcher::stands(pod)
 }
 
 /// Nothing stands in the way of moving `guest`: it runs, and an earlier migration has left at most pods that are ending.
 pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
-    vmi::phase_of(guest) == api::kubevirt::words::phase::RUNNING
-        && state::of(guest).is_none_or(state::over)
+    instance::phase_of(guest) == api::kubevirt::words::phase::RUNNING
+        && migration_state::of(guest).is_none_or(migration_state::over)
         && !guest.labels().contains_key(label::MIGRATION_TARGET_NODE)
-        && !claim::is_switching(guest)
+        && !stand_ins::is_switching(guest)
         && utilities(&guest.spec).next().is_none()
         && waiting::backup_of(guest).is_none()
         && pods.iter().filter(|pod| !is_down(pod)).count() == 1
@@ -496,7 +471,7 @@ fn pending(view: &View<'_>, guest: &VirtualMachineInstance, pod: &Pod, plan: &mu
         plan.again = Duration::try_from(left).ok();
     } else {
         let why = format!("{word} pod {namespace}/{name} timeout period exceeded");
-        plan.steps.push(Step::DeletePod { name, why });
+        plan.steps.push(Step::Cleanup(Cleanup::DeletePod { name, why }));
     }
 }
 

@@ -10,7 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use kit::{backoff::Backoff, store::Key};
 use kube::ResourceExt;
 
-use super::{configuration::Limits, plan::phase_of};
+use super::configuration::Limits;
+use crate::facts::migrations::phase_of;
 
 /// What a node that does not empty itself is given between two attempts.
 const AGAIN: Backoff = Backoff { base: Duration::from_secs(20), max: Duration::from_secs(3600) };

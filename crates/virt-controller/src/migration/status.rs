@@ -12,11 +12,8 @@ use api::kubevirt::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{
-    plan::{Plan, is_final},
-    state,
-    waiting::UTILITY_VOLUMES,
-};
+use super::{plan::Plan, waiting::UTILITY_VOLUMES};
+use crate::facts::{migration_state, migrations::is_final};
 
 /// The status `migration` should have. `over_quota` says why its target pod was refused, when a quota was the reason.
 pub fn status(
@@ -64,7 +61,7 @@ pub fn status(
     }
     let over = is_final(migration) || matches!(plan.phases.last(), Some(&(phase::SUCCEEDED | phase::FAILED)));
     let uid = migration.metadata.uid.as_deref().unwrap_or_default();
-    if let Some(own) = vmi.and_then(|vmi| state::ours(vmi, uid)).filter(|_| over) {
+    if let Some(own) = vmi.and_then(|vmi| migration_state::ours(vmi, uid)).filter(|_| over) {
         // The VMI forgets it with its next migration.
         status.migration_state = Some(Box::new(own.clone()));
     }

@@ -6,40 +6,29 @@ use api::{
     kubevirt::{
         identity::instance_id,
         v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-        words::{abort_status, annotation, finalizer, label},
+        words::{annotation, finalizer, label},
     },
     migrations::v1alpha1::MigrationPolicy,
 };
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use kit::{Chain, clock, store::Key};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
-use super::{
-    configuration, handover,
-    plan::{Step, job},
-    policy, target_pod,
-};
+use super::{configuration, handover, plan::Step, policy, target_pod};
+use crate::facts::stand_ins;
 use crate::{
-    context::{Context, migration_words, reference, vmi_words},
+    context::{Context, reference},
     error::Error,
-    hotplug, limits, patch, stand_in,
-    vmi::{self, active, pod::placement},
-    volumes_update::request,
+    facts::{active, index::migration_words, launcher::job, volumes_change},
+    hotplug, limits,
+    migration_cleanup::{self, Subject, amend, patch_guest},
+    patch, stand_in,
+    vmi::{self, pod::placement},
 };
-
-/// What the steps are about.
-pub(super) struct Subject<'a> {
-    /// The migration; of one that is gone, only what is known of it.
-    pub(super) migration: &'a Migration,
-    /// Its guest, as it was last read or written.
-    pub(super) guest: Option<VirtualMachineInstance>,
-    /// The guest's pods.
-    pub(super) pods: &'a [Pod],
-}
 
 /// Does `steps` in order, until one fails.
 pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: &[Step]) -> Result<(), Error> {
@@ -49,13 +38,9 @@ pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: 
             Step::Release => release(context, subject.migration).await?,
             Step::Delete => super::delete(context, subject.migration).await?,
             Step::CreatePod => create_pod(context, &subject).await?,
-            Step::DeletePod { name, why } => delete_pod(context, &subject, name, why).await?,
             Step::HandOver => hand_over(context, &mut subject).await?,
-            Step::Abort => {
-                amend(context, &mut subject, |state, _| state["abortRequested"] = json!(true)).await?;
-            }
-            Step::Conclude { reason } => {
-                amend(context, &mut subject, |state, labels| conclude(state, labels, reason)).await?;
+            Step::Cleanup(step) => {
+                migration_cleanup::execute(context, &mut subject, std::slice::from_ref(step)).await?;
             }
             Step::Finish => {
                 amend(context, &mut subject, |state, _| {
@@ -65,27 +50,9 @@ pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: 
                 .await?;
             }
             Step::Fence => fence(context, &mut subject).await?,
-            Step::Unlabel => amend(context, &mut subject, |_, labels| *labels = Value::Null).await?,
         }
     }
     Ok(())
-}
-
-/// No handler had begun: the migration is over before it began, and the target's virt-handler is not called any more.
-fn conclude(state: &mut Value, label: &mut Value, reason: &str) {
-    let now = json!(clock::time());
-    if state["abortRequested"] == true || reason.contains("cancel") {
-        state["abortRequested"] = json!(true);
-        state["abortStatus"] = json!(abort_status::SUCCEEDED);
-    }
-    if state["failureReason"].is_null() {
-        state["failureReason"] = json!(reason);
-    }
-    state["startTimestamp"] = now.clone();
-    state["endTimestamp"] = now;
-    state["completed"] = json!(true);
-    state["failed"] = json!(true);
-    *label = Value::Null;
 }
 
 async fn adopt(context: &Context, migration: &Migration) -> Result<(), Error> {
@@ -167,32 +134,13 @@ fn required(context: &Context, subject: &Subject<'_>, emulation: bool) -> BTreeM
     required
 }
 
-async fn delete_pod(context: &Context, subject: &Subject<'_>, name: &str, why: &str) -> Result<(), Error> {
-    let Some(guest) = &subject.guest else { return Ok(()) };
-    let namespace = guest.namespace().unwrap_or_default();
-    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    match api.delete(name, &DeleteParams::default()).await {
-        Ok(_) => {
-            // An event of a migration that is gone is one of its guest.
-            let about = match subject.migration.metadata.uid {
-                Some(_) => reference(subject.migration),
-                None => reference(guest),
-            };
-            context.recorder.normal(&about, "SuccessfulDelete", why);
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::api("delete", "pod", &namespace, name)(error)),
-    }
-}
-
 async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
     let (Some(guest), migration) = (&subject.guest, subject.migration) else { return Ok(()) };
     let uid = migration.uid().unwrap_or_default();
     let target = subject.pods.iter().find(|pod| job(pod) == Some(uid.as_str()));
     let (Some(source), Some(target)) = (active::active(guest, subject.pods), target) else { return Ok(()) };
     let known = stand_in::prepare::claims(context, guest, &uid);
-    let there = stand_in::claim::there(guest, &known, &uid);
+    let there = stand_ins::there(guest, &known, &uid);
     let attachment = hotplug::beside(context, &there, target).await?;
     let (configuration, policy) = configuration_for(context, guest).await?;
     let old = guest.status.as_deref().cloned().unwrap_or_default();
@@ -202,20 +150,20 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
     vmi::state::tell(context, (migration, guest), &mut state);
     let node = state.target_node.clone();
     new.migration_state = Some(Box::new(state));
-    new.migrated_volumes = stand_in::claim::migrated(guest, &known, &uid);
-    if request::is_wanted(guest)
-        && let Some(unknown) = new.migrated_volumes.iter().find(|moved| !request::has_size(moved))
+    new.migrated_volumes = stand_ins::migrated(guest, &known, &uid);
+    if volumes_change::is_wanted(guest)
+        && let Some(unknown) = new.migrated_volumes.iter().find(|moved| !volumes_change::has_size(moved))
     {
         // The pod was faster than the watch, and the source has to know.
-        return Err(Error::Unsized(request::destination(unknown).to_owned()));
+        return Err(Error::Unsized(volumes_change::destination(unknown).to_owned()));
     }
     // The target's virt-handler finds its pod here.
     new.active_pods = active::mapping(guest, subject.pods);
     let Some(changed) = patch::changed(&old, &new) else { return Ok(()) };
     let mut patch = patch::status(guest.metadata.resource_version.as_deref(), &changed);
     patch["metadata"]["labels"] = json!({ (label::MIGRATION_TARGET_NODE): node });
-    if request::is_wanted(guest) {
-        patch["metadata"]["annotations"] = json!({ (request::COPIED_BY): uid });
+    if volumes_change::is_wanted(guest) {
+        patch["metadata"]["annotations"] = json!({ (volumes_change::COPIED_BY): uid });
     }
     match patch_guest(context, subject, patch).await {
         Ok(()) => {
@@ -238,7 +186,7 @@ async fn configuration_for(
     context: &Context,
     guest: &VirtualMachineInstance,
 ) -> Result<(api::kubevirt::v1::VMIMConfigurationOptions, Option<String>), Error> {
-    let base = context.migration_configuration();
+    let base = configuration::current(context);
     let gates = context.settings().feature_gates;
     let policies: Vec<MigrationPolicy> = context.policies.list();
     if policies.is_empty() {
@@ -254,27 +202,6 @@ async fn configuration_for(
     Ok((configuration::gated(configuration, &gates), name))
 }
 
-/// Changes the migration state of the guest, and with it the label that calls the target's virt-handler, as they were
-/// when this was decided.
-async fn amend(
-    context: &Context,
-    subject: &mut Subject<'_>,
-    change: impl FnOnce(&mut Value, &mut Value),
-) -> Result<(), Error> {
-    let Some(guest) = &subject.guest else { return Ok(()) };
-    let held = guest.status.as_ref().and_then(|status| status.migration_state.as_deref());
-    let mut state = json!(held);
-    let mut called = json!(guest.labels().get(label::MIGRATION_TARGET_NODE));
-    change(&mut state, &mut called);
-    let mut patch = json!({ "metadata": {
-        "resourceVersion": guest.metadata.resource_version, "labels": { (label::MIGRATION_TARGET_NODE): called },
-    } });
-    if !state.is_null() {
-        patch["status"] = json!({ "migrationState": state });
-    }
-    patch_guest(context, subject, patch).await
-}
-
 /// Said against the version that was looked at: a target that answers meanwhile writes first, and this fails.
 async fn fence(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
     let Some(guest) = &subject.guest else { return Ok(()) };
@@ -286,21 +213,4 @@ async fn fence(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error
     let message = "The migration's target does not answer and can do no harm: the guest goes on where it was.";
     context.recorder.normal(&reference(subject.migration), "MigrationTargetFenced", message);
     Ok(())
-}
-
-async fn patch_guest(context: &Context, subject: &mut Subject<'_>, patch: Value) -> Result<(), Error> {
-    let Some(guest) = &subject.guest else { return Ok(()) };
-    let (namespace, name) = (guest.namespace().unwrap_or_default(), guest.name_any());
-    let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
-    match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(mut written) => {
-            written.metadata.managed_fields = None;
-            let words = vmi_words(&written);
-            context.vmis.put(&written, words);
-            subject.guest = Some(written);
-            Ok(())
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::api("patch", "virtualmachineinstance", &namespace, &name)(error)),
-    }
 }

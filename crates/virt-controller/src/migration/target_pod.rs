@@ -13,13 +13,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::same_images;
-use crate::{
-    settings::Settings,
-    vmi::{
-        claims::Claims,
-        pod::{self, RenderError},
-    },
-};
+use crate::{error::RenderError, facts::claims::Claims, settings::Settings, vmi::pod};
 
 /// The target pod of `migration`. Its node must have the labels `required` (what the guest's processor needs) beside
 /// those the migration asks for; where those contradict what the guest asks for, the guest's hold. Its disks lie on the

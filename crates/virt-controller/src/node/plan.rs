@@ -6,7 +6,10 @@ use api::kubevirt::words::{annotation, label};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
-use super::{fence::OUT_OF_SERVICE, loss::Lost, pulse::Sound};
+use crate::{
+    facts::nodes::{Lost, OUT_OF_SERVICE},
+    renewals::Sound,
+};
 
 /// virt-handler renews its heartbeat every minute; five missed ones are silence.
 const SILENCE: SignedDuration = SignedDuration::from_secs(300);

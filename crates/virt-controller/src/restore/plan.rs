@@ -1,24 +1,27 @@
 //! What a machine is brought back to: its claims out of volume snapshots, and its specification on those. Pure.
 
+use api::volume_snapshot::GROUP;
 use std::collections::BTreeMap;
 
-use api::kubevirt::v1::{PersistentVolumeClaimVolumeSource, VirtualMachine, VirtualMachineSpec};
-use api::kubevirt::words::run_strategy;
-use api::quantity::Amount;
-use api::snapshot::v1beta1::{
-    VirtualMachineRestore, VirtualMachineSnapshotContent, VolumeBackup, VolumeRestore, VolumeRestoreOverride,
+use api::{
+    kubevirt::{
+        v1::{PersistentVolumeClaimVolumeSource, VirtualMachine, VirtualMachineSpec},
+        words::run_strategy,
+    },
+    quantity::Amount,
+    snapshot::v1beta1::{
+        VirtualMachineRestore, VirtualMachineSnapshotContent, VolumeBackup, VolumeRestore, VolumeRestoreOverride,
+    },
 };
 use json_patch::{AddOperation, PatchOperation};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::{
-    snapshot::{kinds::GROUP, state_volume},
-    vmi::state,
-};
+use crate::{facts::persistent_state, snapshot::state_volume};
 
 /// On a claim: the restore that made it.
 pub const RESTORE: &str = "restore.kubevirt.io/name";
@@ -185,7 +188,7 @@ pub fn claim(
     annotations.insert(LAST.to_owned(), mark(restore));
     let mut labels = claim.metadata.labels.take().unwrap_or_default();
     // Whose state it holds is said once the machine has been brought back.
-    labels.retain(|key, _| key != state::LABEL && key != state::MIGRATION);
+    labels.retain(|key, _| key != persistent_state::LABEL && key != persistent_state::MIGRATION);
     if let Some(from) = from {
         labels.insert(SOURCE_NAME.to_owned(), from.name.clone().unwrap_or_default());
         labels.insert(SOURCE_NAMESPACE.to_owned(), from.namespace.clone().unwrap_or_default());

@@ -14,13 +14,13 @@ use kube::{
 use serde_json::json;
 
 use super::index::volume_snapshot_keys;
-use super::kinds::VolumeSnapshot;
 use super::plan::Progress;
 use crate::{
     context::{Context, reference},
     error::Error,
     patch, write,
 };
+use api::volume_snapshot::VolumeSnapshot;
 
 const KIND: &str = "virtualmachinesnapshotcontent";
 /// What keeps a content while its snapshot is there.

@@ -3,7 +3,7 @@
 use api::snapshot::v1beta1::VirtualMachineSnapshot;
 use kube::ResourceExt;
 
-use super::kinds::VolumeSnapshot;
+use api::volume_snapshot::VolumeSnapshot;
 
 /// The index key of snapshots of a machine.
 pub(crate) fn source_key(namespace: &str, vm: &str) -> String {

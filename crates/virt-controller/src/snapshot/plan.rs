@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::kinds::VolumeSnapshot;
+use api::volume_snapshot::VolumeSnapshot;
 
 /// Values of `status.phase`.
 pub mod phase {

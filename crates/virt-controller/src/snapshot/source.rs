@@ -1,8 +1,6 @@
 //! The source of a snapshot: what is in the way of having it to oneself, its lock, and its guest's file systems.
 
-use api::cdi::words::phase as data_phase;
-use api::kubevirt::v1::VirtualMachine;
-use api::snapshot::v1beta1::VirtualMachineSnapshot;
+use api::{cdi::words::phase as data_phase, kubevirt::v1::VirtualMachine, snapshot::v1beta1::VirtualMachineSnapshot};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kit::{Chain, clock, store::Key};
 use kube::{
@@ -11,11 +9,14 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::plan::{self, Guest};
-use super::volumes::Used;
+use super::{
+    plan::{self, Guest},
+    volumes::Used,
+};
 use crate::{
-    context::{Context, reference, vm_words},
+    context::{Context, reference},
     error::Error,
+    facts::index::vm_words,
     patch,
 };
 

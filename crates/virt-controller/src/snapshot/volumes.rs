@@ -1,28 +1,35 @@
 //! What a snapshot consists of: the machine as it is, and its volumes on claims whose drivers make snapshots.
 
+use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec, class_of};
 use std::collections::BTreeMap;
 
-use api::cdi::v1beta1::StorageProfile;
-use api::kubevirt::hotplug::ephemeral;
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineSpec};
-use api::snapshot::v1beta1::{
-    PersistentVolumeClaim as ClaimCopy, SourceSpec, VirtualMachine as MachineCopy, VirtualMachineSnapshot,
-    VirtualMachineSnapshotContent, VirtualMachineSnapshotContentSpec, VolumeBackup,
+use api::{
+    cdi::v1beta1::StorageProfile,
+    kubevirt::{
+        hotplug::ephemeral,
+        v1::{VirtualMachine, VirtualMachineSpec},
+    },
+    snapshot::v1beta1::{
+        PersistentVolumeClaim as ClaimCopy, SourceSpec, VirtualMachine as MachineCopy, VirtualMachineSnapshot,
+        VirtualMachineSnapshotContent, VirtualMachineSnapshotContentSpec, VolumeBackup,
+    },
 };
-use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::{
+    api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeClaim, storage::v1::StorageClass},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
 use kit::store::Key;
-use kube::api::{ListParams, TypeMeta};
-use kube::{Api, ResourceExt};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, TypeMeta},
+};
 
 use super::content;
-use super::kinds::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec, class_of};
-use crate::context::Context;
-use crate::error::Error;
-use crate::vm::snapshots::claim_of;
-use crate::vmi::state;
+use crate::{
+    context::Context,
+    error::Error,
+    facts::{claims::claim_of, persistent_state},
+};
 
 /// On a volume snapshot: the machine it was made of.
 const SOURCE_NAME: &str = "snapshot.kubevirt.io/source-vm-name";
@@ -53,8 +60,8 @@ pub(super) async fn used(context: &Context, vm: &VirtualMachine) -> Result<Vec<U
             wanted.push((volume.name.clone(), claim.to_owned()));
         }
     }
-    if spec.is_some_and(state::is_kept)
-        && let Some(claim) = state::find(&context.claims, &namespace, &vm.name_any())
+    if spec.is_some_and(persistent_state::is_kept)
+        && let Some(claim) = persistent_state::find(&context.claims, &namespace, &vm.name_any())
     {
         wanted.push((state_volume(&vm.name_any()), claim.name_any()));
     }
@@ -126,7 +133,7 @@ fn running(mut started: VirtualMachineSpec, vm: &VirtualMachine) -> VirtualMachi
 
 /// The name under which a snapshot lists what the machine called so keeps beside its disks.
 pub(crate) fn state_volume(vm: &str) -> String {
-    format!("{}-{vm}", state::LABEL)
+    format!("{}-{vm}", persistent_state::LABEL)
 }
 
 /// What of a machine is worth keeping.

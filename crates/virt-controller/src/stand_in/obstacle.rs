@@ -10,8 +10,11 @@ use k8s_openapi::api::{
 use kit::store::Key;
 use kube::{Api, ResourceExt, api::ListParams};
 
-use super::claim;
-use crate::{context::Context, error::Error, vmi::plan, volumes_update::request};
+use crate::{
+    context::Context,
+    error::Error,
+    facts::{launcher, stand_ins, volumes_change},
+};
 
 /// The provisioner of classes that have none.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
@@ -22,18 +25,21 @@ pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> R
         return Ok(Some(why));
     }
     let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
-    for used in claim::copied(guest, &known) {
+    for used in stand_ins::copied(guest, &known) {
         let Some(source) = known.get(used.claim) else { continue };
-        if let Some(chosen) = request::destination_of(guest, used.volume) {
+        if let Some(chosen) = volumes_change::destination_of(guest, used.volume) {
             let target = context.claims.get(&Key::new(namespace.as_str(), chosen));
             if target.is_none_or(|target| target.metadata.deletion_timestamp.is_some()) {
                 return Ok(Some(format!("PVC {namespace}/{chosen}, which a disk is to be copied into, is gone")));
             }
             continue;
         }
-        let root = context.claims.get(&Key::new(namespace.as_str(), claim::root(source)));
+        let root = context.claims.get(&Key::new(namespace.as_str(), stand_ins::root(source)));
         if root.is_none_or(|root| root.metadata.deletion_timestamp.is_some()) {
-            return Ok(Some(format!("PVC {namespace}/{} is being deleted, and its disk with it", claim::root(source))));
+            return Ok(Some(format!(
+                "PVC {namespace}/{} is being deleted, and its disk with it",
+                stand_ins::root(source)
+            )));
         }
     }
     Ok(nowhere(context, guest).await?.into_values().next())
@@ -47,8 +53,8 @@ pub(crate) async fn nowhere(
 ) -> Result<BTreeMap<String, String>, Error> {
     let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
     let (mut out, mut free) = (BTreeMap::new(), None);
-    for used in claim::copied(guest, &known) {
-        let chosen = request::destination_of(guest, used.volume).is_some();
+    for used in stand_ins::copied(guest, &known) {
+        let chosen = volumes_change::destination_of(guest, used.volume).is_some();
         let Some(source) = known.get(used.claim).filter(|_| !chosen) else { continue };
         let class = source.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
         if provisions(context, &class).await? {
@@ -58,7 +64,7 @@ pub(crate) async fn nowhere(
             free = Some(available(context).await?);
         }
         if !free.iter().flatten().any(|volume| fits(volume, source, &class)) {
-            let size = claim::size(source).0;
+            let size = stand_ins::size(source).0;
             let why = format!(
                 "the disk on PVC {namespace}/{} cannot be copied: StorageClass {class:?} has no provisioner, and no \
                  PersistentVolume of it with {size} is available",
@@ -76,7 +82,7 @@ pub(crate) async fn nowhere(
 /// misses nobody.
 pub(crate) async fn in_use(context: &Context, guest: &VirtualMachineInstance) -> Result<Option<String>, Error> {
     let (known, namespace) = (context.claims_of(guest), guest.namespace().unwrap_or_default());
-    let copied = claim::copied(guest, &known);
+    let copied = stand_ins::copied(guest, &known);
     if copied.is_empty() {
         return Ok(None);
     }
@@ -85,9 +91,9 @@ pub(crate) async fn in_use(context: &Context, guest: &VirtualMachineInstance) ->
     let uid = guest.uid();
     // Its launchers, and the pods that have volumes for them.
     let own = |pod: &Pod| [label::CREATED_BY, GUEST].iter().any(|key| pod.labels().get(*key) == uid.as_ref());
-    let others = pods.iter().filter(|pod| !own(pod) && !plan::ended(pod));
+    let others = pods.iter().filter(|pod| !own(pod) && !launcher::ended(pod));
     for pod in others {
-        let mut into = copied.iter().filter_map(|used| request::destination_of(guest, used.volume));
+        let mut into = copied.iter().filter_map(|used| volumes_change::destination_of(guest, used.volume));
         if let Some(taken) = into.find(|claim| uses(pod, claim)) {
             let name = pod.name_any();
             return Ok(Some(format!("no disk can be copied into PVC {namespace}/{taken}: pod {name} uses it")));
@@ -135,7 +141,7 @@ fn fits(volume: &PersistentVolume, claim: &PersistentVolumeClaim, class: &str) -
         && offer.storage_class_name.as_deref().unwrap_or_default() == class
         && mode(&offer.volume_mode) == mode(&wanted.volume_mode)
         && wanted.access_modes.iter().flatten().all(|mode| offered.contains(mode))
-        && large.is_some_and(|large| claim::size_of(large) >= claim::size_of(&claim::size(claim)))
+        && large.is_some_and(|large| stand_ins::size_of(large) >= stand_ins::size_of(&stand_ins::size(claim)))
 }
 
 #[cfg(test)]

@@ -21,11 +21,8 @@ use api::kubevirt::{v1::VirtualMachineInstance, words::label};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::{claim, record::Record};
-use crate::{
-    migration::state,
-    vmi::{claims, plan},
-};
+use super::record::Record;
+use crate::facts::{claims, instance, migration_state, stand_ins};
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,18 +105,18 @@ pub fn plan(view: &View<'_>) -> Step {
     if let Some(stand_in) = by_fate(Fate::Arrived).next() {
         return Step::Point { stand_in: stand_in.name_any() };
     }
-    if let Some(guest) = view.guests.iter().find(|guest| !plan::is_final(guest) && has_to_switch(view, guest)) {
+    if let Some(guest) = view.guests.iter().find(|guest| !instance::is_final(guest) && has_to_switch(view, guest)) {
         return Step::Rename { guest: guest.name_any() };
     }
     let useless = by_fate(Fate::Useless).find(|one| one.metadata.deletion_timestamp.is_none());
     if let Some(stand_in) = useless {
         return drop_stand_in(stand_in);
     }
-    let Some(moved_to) = view.claim.and_then(claim::moved_to) else { return Step::Wait };
+    let Some(moved_to) = view.claim.and_then(stand_ins::moved_to) else { return Step::Wait };
     if view.claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some()) {
         return Step::Wait;
     }
-    let own = |one: &&PersistentVolumeClaim| view.claim.is_some_and(|claim| claim::belongs_to(one, claim));
+    let own = |one: &&PersistentVolumeClaim| view.claim.is_some_and(|claim| stand_ins::belongs_to(one, claim));
     match view.stand_ins.iter().filter(own).find(|one| one.name_any() == moved_to) {
         None => Step::Complain(gone(moved_to)),
         Some(one) if one.metadata.deletion_timestamp.is_some() => Step::Wait,
@@ -133,23 +130,23 @@ pub fn gone(stand_in: &str) -> String {
     format!(
         "its disk was on the claim {stand_in}, which is gone; to use the disk as it was before the guest was moved, remove \
          the annotation {}",
-        super::MOVED_TO
+        stand_ins::MOVED_TO
     )
 }
 
 fn fate(view: &View<'_>, stand_in: &PersistentVolumeClaim) -> Fate {
     let name = stand_in.name_any();
-    let Some(claim) = view.claim.filter(|claim| claim::belongs_to(stand_in, claim)) else { return Fate::Bereft };
-    if claim::moved_to(claim) == Some(&name) {
+    let Some(claim) = view.claim.filter(|claim| stand_ins::belongs_to(stand_in, claim)) else { return Fate::Bereft };
+    if stand_ins::moved_to(claim) == Some(&name) {
         return Fate::Holds;
     }
     let label = |key: &str| stand_in.labels().get(key).map(String::as_str).unwrap_or_default();
     let job = label(label::MIGRATION_JOB);
     let guest = view.guests.iter().find(|guest| guest.uid().as_deref() == Some(label(label::CREATED_BY)));
-    match guest.and_then(|guest| state::ours(guest, job)) {
+    match guest.and_then(|guest| migration_state::ours(guest, job)) {
         // A claim points to the newest, and only the newest is in a guest's state.
-        Some(own) if state::moved(own) => Fate::Arrived,
-        Some(own) if !state::over(own) => Fate::Filling,
+        Some(own) if migration_state::moved(own) => Fate::Arrived,
+        Some(own) if !migration_state::over(own) => Fate::Filling,
         Some(_) => Fate::Useless,
         None if guest.is_some() && view.unfinished.iter().any(|uid| uid == job) => Fate::Filling,
         None => Fate::Useless,
@@ -157,15 +154,15 @@ fn fate(view: &View<'_>, stand_in: &PersistentVolumeClaim) -> Fate {
 }
 
 fn has_to_switch(view: &View<'_>, guest: &VirtualMachineInstance) -> bool {
-    let held = view.claim.and_then(claim::moved_to);
-    claim::arrived(guest).any(|(volume, stand_in)| {
+    let held = view.claim.and_then(stand_ins::moved_to);
+    stand_ins::arrived(guest).any(|(volume, stand_in)| {
         let used = claims::of(guest).find(|used| used.volume == volume);
         Some(stand_in) == held && used.is_some_and(|used| used.claim != stand_in)
     })
 }
 
 fn lives_on(guest: &VirtualMachineInstance, claim: &str) -> bool {
-    !plan::is_final(guest) && claims::of(guest).any(|used| used.claim == claim)
+    !instance::is_final(guest) && claims::of(guest).any(|used| used.claim == claim)
 }
 
 fn drop_stand_in(stand_in: &PersistentVolumeClaim) -> Step {

@@ -7,20 +7,20 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::{Api, ResourceExt, api::PostParams};
 
-use super::{claim, steps};
+use super::steps;
 use crate::{
     context::{Context, reference},
     error::Error,
-    vmi::claims::Claims,
-    volumes_update::request,
+    facts::{claims::Claims, stand_ins, volumes_change},
 };
 
 /// The claims of `guest`, and the stand-ins that `migration` has for them as far as they are there.
 pub(crate) fn claims(context: &Context, guest: &VirtualMachineInstance, migration: &str) -> Claims {
     let mut known = context.claims_of(guest);
     let namespace = guest.namespace().unwrap_or_default();
-    let mut names: Vec<String> = known.values().map(|source| claim::name(&claim::root(source), migration)).collect();
-    names.extend(request::asked(guest).iter().map(|moved| request::destination(moved).to_owned()));
+    let mut names: Vec<String> =
+        known.values().map(|source| stand_ins::name(&stand_ins::root(source), migration)).collect();
+    names.extend(volumes_change::asked(guest).iter().map(|moved| volumes_change::destination(moved).to_owned()));
     for name in names {
         if let Some(stand_in) = context.claims.get(&Key::new(namespace.as_str(), &*name)) {
             known.insert(name, stand_in);
@@ -38,20 +38,20 @@ pub(crate) async fn stand_ins(
     let (job, namespace) = (migration.uid().unwrap_or_default(), guest.namespace().unwrap_or_default());
     let known = context.claims_of(guest);
     let mut renamed = BTreeMap::new();
-    for used in claim::copied(guest, &known) {
+    for used in stand_ins::copied(guest, &known) {
         let Some(source) = known.get(used.claim) else { continue };
-        if let Some(chosen) = request::destination_of(guest, used.volume) {
+        if let Some(chosen) = volumes_change::destination_of(guest, used.volume) {
             renamed.insert(used.volume.to_owned(), chosen.to_owned());
             continue;
         }
-        let name = claim::root(source);
+        let name = stand_ins::root(source);
         // One that is gone meanwhile takes the guest's disk with it as soon as the guest ends.
         let Some(root) = context.claims.get(&Key::new(namespace.as_str(), &*name)) else { continue };
-        let wanted = claim::stand_in(&root, source, &guest.uid().unwrap_or_default(), &job);
+        let wanted = stand_ins::stand_in(&root, source, &guest.uid().unwrap_or_default(), &job);
         renamed.insert(used.volume.to_owned(), wanted.name_any());
         create(context, migration, &wanted).await?;
     }
-    Ok(claim::on(guest, |used| renamed.get(used.volume).cloned()))
+    Ok(stand_ins::on(guest, |used| renamed.get(used.volume).cloned()))
 }
 
 async fn create(context: &Context, migration: &Migration, claim: &PersistentVolumeClaim) -> Result<(), Error> {
@@ -59,7 +59,7 @@ async fn create(context: &Context, migration: &Migration, claim: &PersistentVolu
     let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), &namespace);
     let created = match api.create(&PostParams::default(), claim).await {
         Ok(created) => {
-            let said = format!("Created claim {name}, to copy the disk on claim {} into", claim::root(claim));
+            let said = format!("Created claim {name}, to copy the disk on claim {} into", stand_ins::root(claim));
             context.recorder.normal(&reference(migration), "SuccessfulCreate", said);
             created
         }

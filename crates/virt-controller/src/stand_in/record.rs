@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::PUT_BACK;
-use crate::{context::put_back_word, stand_in::claim::size_of};
+use crate::facts::{
+    index::put_back_word,
+    stand_ins::{self, size_of},
+};
 
 /// The reclaim policy under which a volume outlives its claims.
 const RETAIN: &str = "Retain";
@@ -113,7 +116,7 @@ fn manifest(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Persist
     let mut labels = claim.metadata.labels.clone();
     let mut annotations = claim.metadata.annotations.clone();
     if let Some(annotations) = &mut annotations {
-        annotations.retain(|key, _| !OF_THE_VOLUME.contains(&key.as_str()) && key != super::MOVED_TO);
+        annotations.retain(|key, _| !OF_THE_VOLUME.contains(&key.as_str()) && key != stand_ins::MOVED_TO);
     }
     labels = labels.filter(|labels| !labels.is_empty());
     annotations = annotations.filter(|annotations| !annotations.is_empty());

@@ -12,17 +12,22 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Found, MOVED_TO, claim,
+    Found,
     obstacle::uses,
     plan::Step,
     record::{self, Record},
     wake,
 };
 use crate::{
-    context::{Context, reference, vmi_words},
+    context::{Context, reference},
     error::Error,
+    facts::{
+        claims,
+        index::{self, vmi_words},
+        stand_ins::{self, MOVED_TO},
+        trim, volume_status,
+    },
     patch,
-    vmi::claims,
 };
 
 /// Between two looks at pods of others that use a claim.
@@ -84,23 +89,23 @@ async fn point(context: &Context, key: &Key, found: &Found, stand_in: &str) -> R
 /// Knows of a claim what a write has answered.
 pub(super) fn known(context: &Context, mut claim: PersistentVolumeClaim) {
     claim.metadata.managed_fields = None;
-    let words = wake::words(&claim);
-    wake::trim(&mut claim);
+    let words = index::claim_words(&claim);
+    trim::claim(&mut claim);
     context.claims.put(&claim, words);
     let key = Key::of(&claim);
-    wake::claim(context, &key, wake::words(&claim).into_iter());
+    wake::claim(context, &key, index::claim_words(&claim).into_iter());
 }
 
 async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> {
     let Some(vmi) = context.vmis.get(&Key::new(key.namespace.as_str(), guest)) else { return Ok(()) };
     let arrived = |used: &claims::Use<'_>| {
-        let found = claim::arrived(&vmi).find(|(volume, _)| *volume == used.volume);
+        let found = stand_ins::arrived(&vmi).find(|(volume, _)| *volume == used.volume);
         found.map(|(_, stand_in)| stand_in.to_owned())
     };
-    let renamed = claim::on(&vmi, arrived);
+    let renamed = stand_ins::on(&vmi, arrived);
     let old = vmi.status.as_deref().cloned().unwrap_or_default();
     let mut new = old.clone();
-    new.volume_status = claims::statuses(&renamed, &context.claims_of(&renamed), &old.volume_status);
+    new.volume_status = volume_status::statuses(&renamed, &context.claims_of(&renamed), &old.volume_status);
     let changed = patch::changed(&old, &new).unwrap_or_else(|| json!({}));
     let mut patch = patch::status(vmi.metadata.resource_version.as_deref(), &changed);
     patch["spec"] = json!({ "volumes": renamed.spec.volumes });
@@ -137,7 +142,7 @@ async fn keep(context: &Context, key: &Key, stand_in: &str) -> Result<Next, Erro
     };
     let (Some(claim), Some(holder)) = (read(&key.name).await?, read(stand_in).await?) else { return Ok(Next::Wait) };
     let leaving = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
-    if claim::moved_to(&claim) != Some(stand_in) || leaving(&claim) || leaving(&holder) {
+    if stand_ins::moved_to(&claim) != Some(stand_in) || leaving(&claim) || leaving(&holder) {
         return Ok(Next::Wait);
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);

@@ -1,42 +1,15 @@
 //! Whose disk to look at when something has changed.
 
-use api::kubevirt::words::label;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
 
-use super::claim;
-use crate::context::{Context, claim_word, job_word, owner_word, put_back_word, stand_in_word};
-use crate::vmi::state;
-
-/// Index words of a claim: of a stand-in, whom it stands in for, its guest and its migration; of one that holds a machine's
-/// state, which machine's.
-pub(crate) fn words(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let Some(root) = claim::stands_in_for(claim) else { return state::words(claim) };
-    let mut words = vec![stand_in_word(&claim.namespace().unwrap_or_default(), root)];
-    words.extend(claim.labels().get(label::CREATED_BY).map(|uid| owner_word(uid)));
-    words.extend(claim.labels().get(label::MIGRATION_JOB).map(|uid| job_word(uid)));
-    words
-}
-
-/// Drops from a claim what no controller here reads.
-pub(crate) fn trim(claim: &mut PersistentVolumeClaim) {
-    if let Some(annotations) = &mut claim.metadata.annotations {
-        annotations.retain(|key, _| key == super::STANDS_IN_FOR || key == super::MOVED_TO);
-    }
-    if let Some(labels) = &mut claim.metadata.labels {
-        let read = [label::CREATED_BY, label::MIGRATION_JOB, state::LABEL, state::MIGRATION];
-        labels.retain(|key, _| read.contains(&key.as_str()));
-    }
-    claim.metadata.annotations = claim.metadata.annotations.take().filter(|all| !all.is_empty());
-    claim.metadata.labels = claim.metadata.labels.take().filter(|all| !all.is_empty());
-    if claim::stands_in_for(claim).is_none() {
-        claim.metadata.owner_references = None;
-    }
-    if let Some(status) = &mut claim.status {
-        status.conditions = None;
-    }
-}
+use crate::{
+    context::Context,
+    facts::{
+        index::{claim_word, put_back_word, stand_in_word},
+        stand_ins,
+    },
+};
 
 /// A volume is put back under a claim's name, and its index words are and were `words`.
 pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {
@@ -56,7 +29,7 @@ pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = St
         // Guests that wait for the disk name the claim.
         context.vmi_queue.add_all(context.vmis.keys_by_word(&claim_word(&root.namespace, &root.name)));
     }
-    let is_root = context.claims.get(key).is_none_or(|claim| claim::moved_to(&claim).is_some())
+    let is_root = context.claims.get(key).is_none_or(|claim| stand_ins::moved_to(&claim).is_some())
         || !context.claims.keys_by_word(&stand_in_word(&key.namespace, &key.name)).is_empty()
         || is_put_back(context, key);
     if is_root {
@@ -82,9 +55,9 @@ pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a Strin
         if let Some((namespace, name)) = word.strip_prefix("claim:").and_then(|claim| claim.split_once('/')) {
             let key = Key::new(namespace, name);
             let Some(used) = context.claims.get(&key) else { continue };
-            match claim::stands_in_for(&used) {
+            match stand_ins::stands_in_for(&used) {
                 Some(root) => context.claim_queue.add(Key::new(namespace, root)),
-                None if claim::moved_to(&used).is_some() => context.claim_queue.add(key),
+                None if stand_ins::moved_to(&used).is_some() => context.claim_queue.add(key),
                 None => {}
             }
         } else {
@@ -96,6 +69,6 @@ pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a Strin
 /// Looks at every disk for which there is a stand-in with this index word.
 pub(crate) fn by_word(context: &Context, word: &str) {
     for stand_in in context.claims.by_word(word) {
-        context.claim_queue.add(Key::new(stand_in.namespace().unwrap_or_default(), claim::root(&stand_in)));
+        context.claim_queue.add(Key::new(stand_in.namespace().unwrap_or_default(), stand_ins::root(&stand_in)));
     }
 }

@@ -3,8 +3,10 @@
 
 pub mod plan;
 
-use api::kubevirt::memory_dump::ANNOTATION;
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest};
+use api::kubevirt::{
+    memory_dump::ANNOTATION,
+    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest},
+};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::{
@@ -13,12 +15,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    backup::set_volumes,
-    context::{Context, vm_words},
-    error::Error,
-    write,
-};
+use crate::{backup::set_volumes, context::Context, error::Error, facts::index::vm_words, write};
 
 /// The reason of a machine whose dump does not go on.
 pub(super) const TROUBLE: &str = "MemoryDumpError";

@@ -19,7 +19,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::backoff::Backoff;
 
-use crate::node::loss::NODE_UNRESPONSIVE;
+use crate::facts::machine::strategy;
+use crate::facts::{instance, nodes::NODE_UNRESPONSIVE};
 
 /// Start, in `status.stateChangeRequests`.
 pub const START: &str = "Start";
@@ -55,21 +56,14 @@ pub enum Step {
 pub struct Plan {
     /// In order.
     pub steps: Vec<Step>,
+    /// Why no instance is made.
+    pub trouble: Option<String>,
     /// `status.stateChangeRequests` afterwards.
     pub requests: Vec<VirtualMachineStateChangeRequest>,
     /// `status.startFailure` afterwards.
     pub failure: Option<VirtualMachineStartFailure>,
     /// Look again after this long.
     pub again: Option<Duration>,
-}
-
-/// The strategy of `vm`; the legacy `running` counts as Always or Halted.
-pub fn strategy(vm: &VirtualMachine) -> &str {
-    match (vm.spec.run_strategy.as_deref(), vm.spec.running) {
-        (Some(strategy), _) if !strategy.is_empty() => strategy,
-        (_, Some(true)) => run_strategy::ALWAYS,
-        _ => run_strategy::HALTED,
-    }
 }
 
 /// Why no instance is made of `vm` as it is written, if none is: it would lack what the VM names.
@@ -84,8 +78,35 @@ pub fn unserved(vm: &VirtualMachine) -> Option<String> {
     Some(format!("spec.{field} cannot be used in this version: write what it gives into spec.template instead"))
 }
 
-/// The plan for `vm` whose instance is `vmi`.
-pub fn plan(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, now: Timestamp) -> Plan {
+/// Everything a plan depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The machine.
+    pub vm: &'a VirtualMachine,
+    /// Its instance.
+    pub vmi: Option<&'a VirtualMachineInstance>,
+    /// An instance of its name belongs to somebody else.
+    pub is_name_taken: bool,
+    /// Its disks are filled and where they are to be.
+    pub has_disks: bool,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// The plan.
+pub fn plan(view: View<'_>) -> Plan {
+    let mut plan = of(view);
+    if view.is_name_taken {
+        let name = view.vm.metadata.name.as_deref().unwrap_or_default();
+        plan.trouble = Some(format!(
+            "VirtualMachineInstance {name} exists and belongs to something else: delete it, or rename this VM"
+        ));
+    }
+    plan
+}
+
+fn of(view: View<'_>) -> Plan {
+    let View { vm, vmi, now, .. } = view;
     if vm.metadata.deletion_timestamp.is_some() {
         return deleting(vm, vmi);
     }
@@ -100,7 +121,8 @@ pub fn plan(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, now: Time
             }
         }
         Some(vmi) => present(vm, vmi, &mut plan),
-        None => absent(vm, now, &mut plan),
+        None if view.is_name_taken => {}
+        None => absent(view, &mut plan),
     }
     plan
 }
@@ -136,22 +158,30 @@ fn requests(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> Vec<Vi
     if requests.first().is_some_and(|first| first.action == STOP && first.uid.as_deref() != uid) {
         requests.remove(0);
     }
+    unserved_requests(&requests, vmi).to_vec()
+}
+
+/// What is left of `requests` with `vmi` there: one to start it is served.
+pub(super) fn unserved_requests<'a>(
+    requests: &'a [VirtualMachineStateChangeRequest],
+    vmi: Option<&VirtualMachineInstance>,
+) -> &'a [VirtualMachineStateChangeRequest] {
     let alive = vmi.is_some_and(|vmi| !ended(vmi) && vmi.metadata.deletion_timestamp.is_none());
-    if alive && requests.first().is_some_and(|first| first.action == START) {
-        requests.remove(0);
+    match requests {
+        [first, rest @ ..] if alive && first.action == START => rest,
+        all => all,
     }
-    requests
 }
 
 fn ended(vmi: &VirtualMachineInstance) -> bool {
-    crate::vmi::plan::is_final(vmi)
+    instance::is_final(vmi)
 }
 
 fn present(vm: &VirtualMachine, vmi: &VirtualMachineInstance, plan: &mut Plan) {
     let first = plan.requests.first();
     let stop_asked = first.is_some_and(|request| request.action == STOP && request.uid == vmi.metadata.uid);
     let start_asked = first.is_some_and(|request| request.action == START);
-    let failed = crate::vmi::plan::phase_of(vmi) == phase::FAILED;
+    let failed = instance::phase_of(vmi) == phase::FAILED;
     let stop = stop_asked
         || match strategy(vm) {
             run_strategy::HALTED => true,
@@ -171,7 +201,7 @@ fn present(vm: &VirtualMachine, vmi: &VirtualMachineInstance, plan: &mut Plan) {
     }
 }
 
-fn absent(vm: &VirtualMachine, now: Timestamp, plan: &mut Plan) {
+fn absent(View { vm, has_disks, now, .. }: View<'_>, plan: &mut Plan) {
     let asked = plan.requests.first().filter(|request| request.action == START);
     let status = vm.status.as_ref();
     let observed = status.and_then(|status| status.run_strategy.as_deref()).unwrap_or_default();
@@ -190,6 +220,13 @@ fn absent(vm: &VirtualMachine, now: Timestamp, plan: &mut Plan) {
         plan.again = Duration::try_from(at.duration_since(now)).ok();
         return;
     }
+    if let Some(why) = unserved(vm) {
+        plan.trouble = Some(why);
+        return;
+    }
+    if !has_disks {
+        return;
+    }
     let paused = asked.is_some_and(|request| request.data.get("paused").is_some_and(|paused| paused == "true"));
     plan.steps.push(Step::Start { paused, receiver: wanted == run_strategy::WAIT_AS_RECEIVER });
 }
@@ -206,7 +243,7 @@ fn failure(
         return None;
     }
     let Some(vmi) = vmi else { return held };
-    let well = crate::vmi::plan::phase_of(vmi) == phase::SUCCEEDED;
+    let well = instance::phase_of(vmi) == phase::SUCCEEDED;
     if well || ran_for(vmi, now).is_some_and(|ran| ran >= STABLE) {
         return None;
     }
@@ -217,7 +254,7 @@ fn failure(
     let uid = vmi.metadata.uid.clone();
     let counted = held.as_ref().is_some_and(|failure| failure.last_failed_vmiuid == uid);
     let stopped = vmi.metadata.deletion_timestamp.is_some();
-    if crate::vmi::plan::phase_of(vmi) != phase::FAILED || counted || stopped {
+    if instance::phase_of(vmi) != phase::FAILED || counted || stopped {
         return held;
     }
     let count = held.and_then(|failure| failure.consecutive_fail_count).unwrap_or(0).saturating_add(1);
@@ -259,9 +296,26 @@ mod tests {
         });
         let vm: VirtualMachine = serde_json::from_value(vm).unwrap();
         let vmi: Option<VirtualMachineInstance> = vmi.map(|vmi| serde_json::from_value(vmi).unwrap());
-        let plan = plan(&vm, vmi.as_ref(), NOW.parse().unwrap());
+        let plan = plan(view(&vm, vmi.as_ref()));
         assert_eq!(plan.steps, steps, "{plan:?}");
         plan
+    }
+
+    fn view<'a>(vm: &'a VirtualMachine, vmi: Option<&'a VirtualMachineInstance>) -> View<'a> {
+        View { vm, vmi, is_name_taken: false, has_disks: true, now: NOW.parse().unwrap() }
+    }
+
+    #[test]
+    fn nothing_is_started_without_its_name_and_its_disks() {
+        let vm: VirtualMachine = serde_json::from_value(json!({
+            "metadata": { "name": "vm", "finalizers": [finalizer::VM] }, "spec": { "running": true, "template": {} },
+        }))
+        .unwrap();
+        assert_eq!(plan(view(&vm, None)).steps.len(), 1);
+        let empty = plan(View { has_disks: false, ..view(&vm, None) });
+        assert_eq!((empty.steps.as_slice(), empty.trouble), (&[][..], None));
+        let taken = plan(View { is_name_taken: true, ..view(&vm, None) });
+        assert!(taken.steps.is_empty() && taken.trouble.unwrap().contains("vm exists and belongs to something else"));
     }
 
     fn vmi(phase: &str) -> Option<Value> {
@@ -315,14 +369,16 @@ mod tests {
         for (strategy, counted) in [("Always", true), ("RerunOnFailure", true), ("Manual", false), ("Once", false)] {
             let vm = json!({ "metadata": { "finalizers": [finalizer::VM] }, "spec": { "runStrategy": strategy, "template": {} } });
             let failed = vmi("Failed").map(|vmi| serde_json::from_value(vmi).unwrap());
-            let plan = plan(&serde_json::from_value(vm).unwrap(), failed.as_ref(), NOW.parse().unwrap());
+            let vm = serde_json::from_value(vm).unwrap();
+            let plan = plan(view(&vm, failed.as_ref()));
             assert_eq!(plan.failure.is_some(), counted, "{strategy}");
         }
     }
 
     #[test]
-    fn a_receiver_waits() {
-        check("WaitAsReceiver", json!([]), None, &[Step::Start { paused: false, receiver: true }]);
+    fn a_receiver_is_not_started() {
+        let plan = check("WaitAsReceiver", json!([]), None, &[]);
+        assert!(plan.trouble.unwrap().starts_with("spec.runStrategy WaitAsReceiver cannot be used"));
     }
 
     #[test]
@@ -358,22 +414,22 @@ mod tests {
             let failed = json!({ "metadata": { "uid": count.to_string() }, "status": { "phase": "Failed" } });
             let failed: VirtualMachineInstance = serde_json::from_value(failed).unwrap();
             let typed: VirtualMachine = serde_json::from_value(vm.clone()).unwrap();
-            let first = plan(&typed, Some(&failed), now);
+            let first = plan(View { now, ..view(&typed, Some(&failed)) });
             vm["status"]["startFailure"] = json!(first.failure);
             let typed: VirtualMachine = serde_json::from_value(vm.clone()).unwrap();
-            assert_eq!(plan(&typed, Some(&failed), now).failure, first.failure);
-            let waiting = plan(&typed, None, now);
+            assert_eq!(plan(View { now, ..view(&typed, Some(&failed)) }).failure, first.failure);
+            let waiting = plan(View { now, ..view(&typed, None) });
             assert_eq!((waiting.steps, waiting.again), (vec![], Some(Duration::from_secs(delay))), "{count}");
         }
         let well = json!({ "metadata": { "uid": "8" }, "status": { "phase": "Succeeded" } });
         let typed: VirtualMachine = serde_json::from_value(vm.clone()).unwrap();
-        assert_eq!(plan(&typed, Some(&serde_json::from_value(well).unwrap()), now).failure, None);
+        assert_eq!(plan(View { now, ..view(&typed, Some(&serde_json::from_value(well).unwrap())) }).failure, None);
         let stable = json!({ "metadata": { "uid": "8" }, "status": { "phase": "Failed", "phaseTransitionTimestamps": [
             { "phase": "Running", "phaseTransitionTimestamp": "2026-01-01T00:30:00Z" },
             { "phase": "Failed", "phaseTransitionTimestamp": "2026-01-01T00:59:59Z" },
         ] } });
         let typed: VirtualMachine = serde_json::from_value(vm).unwrap();
-        assert_eq!(plan(&typed, Some(&serde_json::from_value(stable).unwrap()), now).failure, None);
+        assert_eq!(plan(View { now, ..view(&typed, Some(&serde_json::from_value(stable).unwrap())) }).failure, None);
     }
 
     #[test]
@@ -381,7 +437,8 @@ mod tests {
         let vm = json!({ "metadata": { "finalizers": [finalizer::VM] }, "spec": { "runStrategy": "Always", "template": {} } });
         let lost = json!({ "metadata": { "uid": "u" }, "status": { "phase": "Failed", "reason": NODE_UNRESPONSIVE } });
         let vm = serde_json::from_value(vm).unwrap();
-        let plan = plan(&vm, Some(&serde_json::from_value(lost).unwrap()), NOW.parse().unwrap());
+        let lost = serde_json::from_value(lost).unwrap();
+        let plan = plan(view(&vm, Some(&lost)));
         assert_eq!((plan.steps, plan.failure), (vec![Step::Stop], None));
     }
 
@@ -395,7 +452,8 @@ mod tests {
                 "spec": { "runStrategy": "Always", "template": {} },
             });
             let vmi = vmi.map(|vmi| serde_json::from_value(vmi).unwrap());
-            let plan = plan(&serde_json::from_value(vm).unwrap(), vmi.as_ref(), NOW.parse().unwrap());
+            let vm = serde_json::from_value(vm).unwrap();
+            let plan = plan(view(&vm, vmi.as_ref()));
             assert_eq!(plan.steps, steps);
         }
         check_deleted(json!([finalizer::VM]), vmi("Running"), &[Step::Stop]);

@@ -2,16 +2,14 @@
 //!
 //! A volume can be snapshotted when the driver that made it has a class of snapshots.
 
-use api::kubevirt::v1::{VirtualMachine, Volume, VolumeSnapshotStatus};
+use api::kubevirt::v1::{VirtualMachine, VolumeSnapshotStatus};
+use api::volume_snapshot::class_of;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
 
-use crate::{
-    context::Context,
-    snapshot::{kinds::class_of, state_volume},
-    vmi::state,
-};
+use crate::facts::claims;
+use crate::{context::Context, facts::persistent_state, snapshot::state_volume};
 
 /// What is known of the volumes of `vm`.
 pub(super) fn known(context: &Context, vm: &VirtualMachine) -> Vec<VolumeSnapshotStatus> {
@@ -21,18 +19,10 @@ pub(super) fn known(context: &Context, vm: &VirtualMachine) -> Vec<VolumeSnapsho
         let storage = context.storage_classes.get(&Key::new("", class));
         storage.is_some_and(|storage| class_of(&classes, &storage.provisioner).is_some())
     };
-    let kept = vm.spec.template.spec.as_deref().is_some_and(state::is_kept);
-    let state = kept.then(|| state::find(&context.claims, &namespace, &vm.name_any())).flatten();
+    let kept = vm.spec.template.spec.as_deref().is_some_and(persistent_state::is_kept);
+    let state = kept.then(|| persistent_state::find(&context.claims, &namespace, &vm.name_any())).flatten();
     let state = state.map(|claim| (state_volume(&vm.name_any()), claim.name_any()));
     statuses(vm, state.as_ref(), |name| context.claims.get(&Key::new(namespace.as_str(), name)), can)
-}
-
-/// The claim that a snapshot of `volume` would be one of.
-pub fn claim_of(volume: &Volume) -> Option<&str> {
-    let claim = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.as_str());
-    let data = volume.data_volume.as_ref().map(|source| source.name.as_str());
-    let dump = volume.memory_dump.as_ref().map(|source| source.claim_name.as_str());
-    claim.or(data).or(dump)
 }
 
 /// A word on every volume of `vm`, and on the claim of what it keeps beside its disks, its `state`; `claim` finds claims, and
@@ -44,7 +34,7 @@ pub fn statuses(
     can: impl Fn(&str) -> bool,
 ) -> Vec<VolumeSnapshotStatus> {
     let volumes = vm.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
-    let own = volumes.map(|volume| (&volume.name, claim_of(volume)));
+    let own = volumes.map(|volume| (&volume.name, claims::claim_of(volume)));
     let state = state.map(|(name, claim)| (name, Some(claim.as_str())));
     let said = own.chain(state).map(|(name, used)| {
         let Some(used) = used else {

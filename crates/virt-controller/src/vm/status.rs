@@ -8,13 +8,18 @@ use api::kubevirt::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::data_volumes::Readiness;
-use super::plan::{Plan, STOP, strategy};
-use crate::migration::state;
-use crate::node::loss::NODE_UNRESPONSIVE;
-use crate::tracking::{self, Wanted};
-use crate::vmi::plan::{is_final, phase_of};
-use crate::volumes_update::{self, plan::Update};
+use super::plan::{Plan, STOP, unserved_requests};
+use crate::{
+    facts::{
+        data_volumes::Readiness,
+        instance::{is_final, phase_of},
+        machine::strategy,
+        migration_state,
+        nodes::NODE_UNRESPONSIVE,
+    },
+    tracking::{self, Wanted},
+    volumes_update::{self, plan::Update},
+};
 
 /// Conditions that the machine has of its own: those of the instance do not replace them.
 const OWN: [&str; 4] =
@@ -54,7 +59,7 @@ pub fn status(
         None => vm.metadata.generation,
     };
     status.run_strategy = Some(strategy(vm).to_owned());
-    status.state_change_requests.clone_from(&plan.requests);
+    status.state_change_requests = unserved_requests(&plan.requests, vmi).to_vec();
     status.start_failure.clone_from(&plan.failure);
     status.volume_snapshot_statuses.clone_from(&facts.snapshots);
     status.changed_block_tracking = tracking::status(vm, vmi, facts.tracking);
@@ -145,7 +150,8 @@ fn printable(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, plan: &P
     if !is_final(vmi) && (vmi.metadata.deletion_timestamp.is_some() || stopping) {
         return printable::STOPPING;
     }
-    let migrating = state::of(vmi).is_some_and(|state| state::started(state) && !state::over(state));
+    let migrating =
+        migration_state::of(vmi).is_some_and(|state| migration_state::started(state) && !migration_state::over(state));
     if phase_of(vmi) == phase::RUNNING {
         if let Some((_, NODE_UNRESPONSIVE)) = find(vmi, condition::READY) {
             return printable::UNKNOWN;

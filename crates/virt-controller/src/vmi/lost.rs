@@ -1,5 +1,8 @@
 //! A machine whose node does not answer: finding out whether its disks are free, and giving it up.
 
+pub mod fate;
+pub mod fence;
+
 use api::kubevirt::{
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
     words::phase,
@@ -14,14 +17,16 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
 };
 
+use fate::{Fate, fate};
+use fence::Backing;
+
 use super::{plan, status};
 use crate::{
     context::{Context, reference},
     error::Error,
-    migration::state,
-    node::{
-        fence::{self, Backing},
-        loss::{Fate, Lost, NODE_UNRESPONSIVE, fate},
+    facts::{
+        claims, instance, migration_state,
+        nodes::{Lost, NODE_UNRESPONSIVE},
     },
     patch,
 };
@@ -33,7 +38,7 @@ pub(super) fn node(context: &Context, vmi: &VirtualMachineInstance, pods: &[Pod]
     let mut bound = pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
     let lost = |node: String| context.lost(&node).map(|lost| (node, lost));
     match own {
-        Some(own) if plan::is_final(vmi) => lost(own).or_else(|| bound.find_map(lost)),
+        Some(own) if instance::is_final(vmi) => lost(own).or_else(|| bound.find_map(lost)),
         Some(own) => lost(own),
         None => lost(bound.next()?),
     }
@@ -64,9 +69,9 @@ pub(crate) async fn held_at_target(
     migration: &VirtualMachineInstanceMigration,
     target: &str,
 ) -> Result<Option<String>, Error> {
-    let own = state::ours(vmi, migration.metadata.uid.as_deref().unwrap_or_default());
+    let own = migration_state::ours(vmi, migration.metadata.uid.as_deref().unwrap_or_default());
     let lost = context.lost(target).filter(|lost| !lost.word);
-    if lost.is_none() || !own.is_some_and(state::unanswered) {
+    if lost.is_none() || !own.is_some_and(migration_state::unanswered) {
         return Ok(None);
     }
     let backings = backings(context, vmi, target, false).await?;
@@ -87,11 +92,11 @@ async fn backings(
     let claims = context.claims_of(vmi);
     let mut out = Vec::new();
     let mut attachments = None;
-    for used in fence::written(vmi) {
+    for used in claims::written(vmi) {
         let claim = claims.get(used.claim);
         let mut backing = Backing {
             volume: used.volume.to_owned(),
-            block: claim.is_some_and(super::claims::is_block),
+            block: claim.is_some_and(claims::is_block),
             ..Backing::default()
         };
         let name = claim.and_then(|claim| claim.spec.as_ref()?.volume_name.clone()).unwrap_or_default();
@@ -107,7 +112,7 @@ async fn backings(
             }
             // Kubernetes has given the pod up, and detaches the volume before anybody else gets it; but not while the pod is
             // there.
-            let passed_on = evicted && claim.is_some_and(super::claims::is_for_one_node);
+            let passed_on = evicted && claim.is_some_and(claims::is_for_one_node);
             backing.attached = !passed_on && attachments.iter().flatten().any(|held| *held == name);
         }
         out.push(backing);

@@ -13,13 +13,16 @@ use api::kubevirt::{
     words::{condition, finalizer, phase},
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
-use super::active::{active, arrived, successor};
+use crate::facts::{
+    active::{active, arrived, successor},
+    instance::{is_final, phase_of},
+    launcher::{self, compute, compute_ended, containers, ended, stands},
+};
 
-/// After its pod ended, a VMI is given this long to be reported ended by virt-handler, who knows how the guest ended.
-pub(crate) const REPORT: SignedDuration = SignedDuration::from_secs(10);
-
+/// Between two looks at the volumes of a machine on a lost node.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A pod that a guest is being moved out of may end this long before it is known whether the guest was moved.
 const MOVING: SignedDuration = SignedDuration::from_secs(60);
 
@@ -55,38 +58,57 @@ pub struct Plan {
     pub phase: Option<&'static str>,
     /// Why it failed, for `status.reason`.
     pub reason: Option<String>,
+    /// It has no pod yet for want of a claim.
+    pub waits_for_claim: bool,
     /// Look again after this long.
     pub again: Option<Duration>,
 }
 
-/// True for Succeeded and Failed.
-pub fn is_final(vmi: &VirtualMachineInstance) -> bool {
-    matches!(phase_of(vmi), phase::SUCCEEDED | phase::FAILED)
+/// Everything a plan depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The instance.
+    pub vmi: &'a VirtualMachineInstance,
+    /// Its launcher pods.
+    pub pods: &'a [Pod],
+    /// A claim that its disks lie on is not there, or has not its disk.
+    pub lacks_claim: bool,
+    /// Its claims are bound and their sizes known, which the node needs.
+    pub has_sizes: bool,
+    /// It alone knows where its disks are, and that has yet to be written down.
+    pub owes_disks: bool,
+    /// It waits for the volumes of a lost node, of which nobody tells.
+    pub is_cut_off: bool,
+    /// The time.
+    pub now: Timestamp,
 }
 
-/// True until the VMI is handed to its node: then this controller writes all of its status.
-pub fn is_ours(vmi: &VirtualMachineInstance) -> bool {
-    matches!(phase_of(vmi), phase::UNSET | phase::PENDING | phase::SCHEDULING)
+/// The plan.
+pub fn plan(view: View<'_>) -> Plan {
+    let mut plan = of(view);
+    if view.is_cut_off {
+        plan.again = Some(LOOK_AGAIN);
+    }
+    plan
 }
 
-/// The VMI's phase; empty when unset.
-pub fn phase_of(vmi: &VirtualMachineInstance) -> &str {
-    vmi.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
-}
-
-/// The plan for `vmi`, whose launcher pods are `pods`.
-pub fn plan(vmi: &VirtualMachineInstance, pods: &[Pod], now: Timestamp) -> Plan {
+fn of(view: View<'_>) -> Plan {
+    let View { vmi, pods, now, .. } = view;
     if vmi.metadata.deletion_timestamp.is_some() {
-        return deleting(vmi, pods);
+        return deleting(view);
     }
     if is_final(vmi) {
         return finished(vmi, pods, now);
     }
     let pod = active(vmi, pods);
     match (phase_of(vmi), pod) {
+        (before @ (phase::UNSET | phase::PENDING), None) if view.lacks_claim => {
+            let phase = (before == phase::UNSET).then_some(phase::PENDING);
+            Plan { phase, waits_for_claim: true, ..Default::default() }
+        }
         (phase::UNSET | phase::PENDING, None) => Plan { steps: vec![Step::CreatePod], ..Default::default() },
         (phase::WAITING_FOR_SYNC, _) => Plan::default(),
-        (phase::UNSET | phase::PENDING | phase::SCHEDULING, Some(pod)) => starting(vmi, pod),
+        (phase::UNSET | phase::PENDING | phase::SCHEDULING, Some(pod)) => starting(view, pod),
         (phase::SCHEDULING, None) => failed("the launcher pod was deleted before the guest was started"),
         // The guest had left before the pod went.
         (_, None) if arrived(vmi, pods) => Plan::default(),
@@ -99,7 +121,7 @@ fn failed(reason: &str) -> Plan {
     Plan { phase: Some(phase::FAILED), reason: Some(reason.to_owned()), ..Default::default() }
 }
 
-fn deleting(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Plan {
+fn deleting(View { vmi, pods, owes_disks, .. }: View<'_>) -> Plan {
     let grace = vmi.spec.termination_grace_period_seconds;
     let mut steps: Vec<Step> = pods
         .iter()
@@ -112,7 +134,7 @@ fn deleting(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Plan {
         .map(|pod| Step::DeletePod { name: pod.metadata.name.clone().unwrap_or_default(), grace: shorter(pod, grace) })
         .collect();
     let ours = vmi.metadata.finalizers.iter().flatten().any(|name| name == finalizer::VMI);
-    if pods.is_empty() && ours {
+    if pods.is_empty() && ours && !owes_disks {
         steps.push(Step::Release);
     }
     Plan { steps, ..Default::default() }
@@ -150,13 +172,14 @@ fn finished(vmi: &VirtualMachineInstance, pods: &[Pod], now: Timestamp) -> Plan 
     plan
 }
 
-fn starting(vmi: &VirtualMachineInstance, pod: &Pod) -> Plan {
+fn starting(View { vmi, has_sizes, .. }: View<'_>, pod: &Pod) -> Plan {
     if let Some(reason) = broken(pod) {
         return Plan { reason: Some(reason), phase: Some(phase::FAILED), ..Default::default() };
     }
     let mut plan = Plan { steps: gate(vmi, pod), ..Default::default() };
     let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
-    if bound && stands(pod) {
+    // The pod may be faster than the watch that brings the sizes of the claims.
+    if bound && stands(pod) && has_sizes {
         plan.phase = Some(phase::SCHEDULED);
     } else if phase_of(vmi) != phase::SCHEDULING {
         plan.phase = Some(phase::SCHEDULING);
@@ -178,39 +201,12 @@ fn running(vmi: &VirtualMachineInstance, pod: &Pod, pods: &[Pod], now: Timestamp
         // The launcher ends because its guest has left.
         Some(_) if arrived(vmi, pods) => return Plan::default(),
         Some(_) => (MOVING, "the launcher ended during a migration, and the guest did not appear on the target"),
-        None => (REPORT, "the launcher ended without a word about the guest"),
+        None => (launcher::REPORT, "the launcher ended without a word about the guest"),
     };
     if waited >= patience {
         return failed(why);
     }
     Plan { again: Duration::try_from(patience - waited).ok(), ..Default::default() }
-}
-
-/// The pod has run to its end.
-pub(crate) fn ended(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
-fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.as_ref();
-    let init = status.and_then(|status| status.init_container_statuses.as_ref()).into_iter().flatten();
-    init.chain(status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten())
-}
-
-fn compute(pod: &Pod) -> Option<&ContainerStatus> {
-    containers(pod).find(|container| container.name == "compute")
-}
-
-/// The launcher runs, and so does every container that lends it a disk. Readiness is the guest's and comes later.
-pub(crate) fn stands(pod: &Pod) -> bool {
-    let runs = |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    compute(pod).is_some_and(runs) && statuses.into_iter().flatten().all(runs)
-}
-
-pub(crate) fn compute_ended(pod: &Pod) -> Option<Timestamp> {
-    let ended = compute(pod)?.state.as_ref()?.terminated.as_ref()?;
-    Some(ended.finished_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0))
 }
 
 /// The pod can no longer start the guest, and why.
@@ -272,7 +268,12 @@ mod tests {
         json_merge(&mut object, vmi);
         let vmi = serde_json::from_value(object).unwrap();
         let pods: Vec<Pod> = pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect();
-        assert_eq!(plan(&vmi, &pods, NOW.parse().unwrap()), expect);
+        assert_eq!(plan(view(&vmi, &pods)), expect);
+    }
+
+    fn view<'a>(vmi: &'a VirtualMachineInstance, pods: &'a [Pod]) -> View<'a> {
+        let now = NOW.parse().unwrap();
+        View { vmi, pods, lacks_claim: false, has_sizes: true, owes_disks: false, is_cut_off: false, now }
     }
 
     fn json_merge(to: &mut Value, from: Value) {
@@ -330,6 +331,25 @@ mod tests {
         let lender = container("volumeroot", json!({ "waiting": { "reason": "ErrImagePull" } }));
         unpulled["status"]["containerStatuses"].as_array_mut().unwrap().push(lender);
         check(in_phase(phase::SCHEDULING), &[unpulled], Plan::default());
+    }
+
+    #[test]
+    fn disks_come_first() {
+        let vmi = |phase| serde_json::from_value::<VirtualMachineInstance>(in_phase(phase)).unwrap();
+        let lacks = |phase| plan(View { lacks_claim: true, ..view(&vmi(phase), &[]) });
+        assert_eq!(lacks(phase::UNSET), Plan { waits_for_claim: true, ..wants(phase::PENDING) });
+        assert_eq!(lacks(phase::PENDING), Plan { waits_for_claim: true, ..Default::default() });
+        let stands = [serde_json::from_value(pod(json!({ "running": {} }))).unwrap()];
+        let unsized_ = |phase| plan(View { has_sizes: false, ..view(&vmi(phase), &stands) });
+        assert_eq!(
+            (unsized_(phase::PENDING), unsized_(phase::SCHEDULING)),
+            (wants(phase::SCHEDULING), Plan::default())
+        );
+        let gone = json!({ "metadata": { "name": "vm", "deletionTimestamp": NOW, "finalizers": [finalizer::VMI] } });
+        let gone = serde_json::from_value(gone).unwrap();
+        assert_eq!(plan(View { owes_disks: true, ..view(&gone, &[]) }), Plan::default());
+        let waits = plan(View { is_cut_off: true, ..view(&vmi(phase::PENDING), &stands) });
+        assert_eq!(waits.again, Some(LOOK_AGAIN));
     }
 
     #[test]

@@ -21,32 +21,19 @@ use api::kubevirt::{
 use k8s_openapi::api::core::v1::Pod;
 use origin::network;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+
+use crate::{
+    error::RenderError,
+    facts::launcher::{USER, suffix},
+};
+use crate::{facts::claims::Claims, resources, settings::Settings};
 
 pub(crate) use containers::is_disk_container;
 
-use super::claims::Claims;
-use super::resources;
-use crate::settings::Settings;
-
-/// uid and gid of everything in the pod.
-pub const USER: i64 = 107;
 /// What the pod gets beyond the guest's own grace period: time for the launcher to report the end.
 const SLACK_SECONDS: i64 = 30;
 /// A guest's time to shut down when nobody says.
 pub const GRACE_SECONDS: i64 = 30;
-
-/// The pod could not be rendered from this VMI.
-#[derive(Debug, thiserror::Error)]
-#[error("the launcher pod cannot be rendered")]
-pub struct RenderError(#[source] pub(crate) serde_json::Error);
-
-/// The end of a name that is always the same for a UID.
-pub(crate) fn suffix(uid: &str) -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let digest = Sha256::digest(uid.as_bytes());
-    digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
-}
 
 /// The name of the pod that `vmi` is started in: chosen by the VMI's UID, so that a second creation meets the first
 /// instead of doubling it.

@@ -4,111 +4,43 @@
 //! The claim is found by its label and belongs to the machine, so it outlives its instances. A guest that moves gets a new
 //! one, since only one node's TPM may write it; which of the two counts is decided by how the migration ended.
 
-use std::collections::BTreeMap;
-
-use api::cdi::v1beta1::StorageProfile;
-use api::kubevirt::v1::{
-    VirtualMachineInstance, VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationState,
-    VirtualMachineInstanceSpec,
+use api::{
+    cdi::v1beta1::StorageProfile,
+    kubevirt::{
+        v1::{
+            VirtualMachineInstance, VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationState,
+        },
+        words::migration_phase,
+    },
 };
-use api::kubevirt::words::{label, migration_phase, tracking};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kit::{
-    Chain,
-    store::{Key, Store},
+use k8s_openapi::{
+    api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::OwnerReference},
 };
+use kit::{Chain, store::Key};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
-use super::{claims::Claims, pod};
-use crate::context::{Context, reference};
-use crate::error::Error;
-use crate::migration::state as moving;
-use crate::stand_in::wake;
+use crate::{
+    context::{Context, reference},
+    error::Error,
+    facts::{
+        claims::Claims,
+        index, launcher, migration_state as moving,
+        persistent_state::{LABEL, MIGRATION, find, is_kept, is_kept_by, keeps_tracking, migration_word, of, word},
+        trim,
+    },
+};
 
-/// On a claim: the machine whose state it holds. Names of such claims begin so, too.
-pub const LABEL: &str = "persistent-state-for";
-/// On a claim: the migration that it was made for.
-pub const MIGRATION: &str = label::MIGRATION_NAME;
 /// A copy of the variables and of the TPM's state, with room for the next.
 const SIZE: &str = "10Mi";
 /// With layers of devices, too: each takes an 8192nd part of its device, and a bit for each 64 KiB and backup.
 const SIZE_WITH_LAYERS: &str = "512Mi";
 const SHARED: &str = "ReadWriteMany";
 const SINGLE: &str = "ReadWriteOnce";
-
-/// True when the variables of EFI outlive the instance.
-pub fn keeps_efi(spec: &VirtualMachineInstanceSpec) -> bool {
-    let efi = spec.domain.firmware.as_ref().and_then(|firmware| firmware.bootloader.as_ref()?.efi.as_ref());
-    efi.is_some_and(|efi| efi.persistent == Some(true))
-}
-
-/// True when the state of the TPM does.
-pub fn keeps_tpm(spec: &VirtualMachineInstanceSpec) -> bool {
-    let tpm = spec.domain.devices.tpm.as_ref();
-    tpm.is_some_and(|tpm| tpm.persistent == Some(true) && tpm.enabled != Some(false))
-}
-
-/// True when what changes on the disks of `vmi` is tracked, whatever disks it has: one may come that is a device.
-pub fn keeps_tracking(vmi: &VirtualMachineInstance) -> bool {
-    let known = vmi.status.as_ref().and_then(|status| status.changed_block_tracking.as_ref());
-    known.is_some_and(|known| [tracking::INITIALIZING, tracking::ENABLED].contains(&known.state.as_str()))
-}
-
-/// True when `vmi` keeps something beside its disks.
-pub fn is_kept_by(vmi: &VirtualMachineInstance) -> bool {
-    is_kept(&vmi.spec) || keeps_tracking(vmi)
-}
-
-/// True when a guest of this specification keeps something that its snapshots have to hold.
-pub fn is_kept(spec: &VirtualMachineInstanceSpec) -> bool {
-    keeps_efi(spec) || keeps_tpm(spec)
-}
-
-/// The word under which the claims are found that hold the state of the machine called so.
-pub(crate) fn word(namespace: &str, machine: &str) -> String {
-    format!("state:{namespace}/{machine}")
-}
-
-/// The word under which a claim is found by the migration that it was made for.
-pub(crate) fn migration_word(namespace: &str, migration: &str) -> String {
-    format!("state-of-migration:{namespace}/{migration}")
-}
-
-/// Index words of a claim that holds state.
-pub(crate) fn words(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let (namespace, labels) = (claim.namespace().unwrap_or_default(), claim.labels());
-    let machine = labels.get(LABEL).map(|machine| word(&namespace, machine));
-    let migration = labels.get(MIGRATION).map(|migration| migration_word(&namespace, migration));
-    machine.into_iter().chain(migration).collect()
-}
-
-/// The claim among `claims` that holds the state of `vmi`.
-pub fn of<'a>(vmi: &VirtualMachineInstance, claims: &'a Claims) -> Option<&'a PersistentVolumeClaim> {
-    let own = claims.values().filter(|claim| claim.labels().get(LABEL) == vmi.metadata.name.as_ref());
-    newest(own, |claim| claim.labels())
-}
-
-/// Of two, one that a migration has just brought counts.
-fn newest<T>(claims: impl Iterator<Item = T>, labels: impl Fn(&T) -> &BTreeMap<String, String>) -> Option<T> {
-    claims.max_by_key(|claim| labels(claim).contains_key(MIGRATION))
-}
-
-/// The claim that holds the state of the machine called so, as far as it is known.
-pub(crate) fn find(
-    claims: &Store<PersistentVolumeClaim>,
-    namespace: &str,
-    machine: &str,
-) -> Option<PersistentVolumeClaim> {
-    let found = claims.by_word(&word(namespace, machine));
-    newest(found.into_iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()), |claim| claim.labels())
-}
 
 /// Makes the claim `name` the one that holds the state of the machine called so; the others go.
 pub(crate) async fn establish(context: &Context, namespace: &str, machine: &str, name: &str) -> Result<(), Error> {
@@ -137,7 +69,7 @@ pub(crate) async fn ensure(context: &Context, vmi: &VirtualMachineInstance, clai
     if !is_kept_by(vmi) || of(vmi, claims).is_some() {
         return Ok(());
     }
-    let suffix = pod::suffix(&vmi.uid().unwrap_or_default());
+    let suffix = launcher::suffix(&vmi.uid().unwrap_or_default());
     match create(context, vmi, &suffix, (LABEL, &vmi.name_any())).await {
         Ok(made) => {
             claims.insert(made.name_any(), made);
@@ -160,7 +92,7 @@ pub(crate) async fn at_target(
     if !is_kept(&vmi.spec) && (!keeps_tracking(vmi) || of(vmi, claims).is_none()) {
         return Ok(());
     }
-    let suffix = pod::suffix(&migration.uid().unwrap_or_default());
+    let suffix = launcher::suffix(&migration.uid().unwrap_or_default());
     let mut made = create(context, vmi, &suffix, (MIGRATION, &migration.name_any())).await?;
     // The target's pod finds it as every other finds its own.
     made.labels_mut().insert(LABEL.to_owned(), vmi.name_any());
@@ -212,8 +144,8 @@ pub(crate) async fn settle(
 
 fn remember(context: &Context, mut claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
     claim.metadata.managed_fields = None;
-    let words = wake::words(&claim);
-    wake::trim(&mut claim);
+    let words = index::claim_words(&claim);
+    trim::claim(&mut claim);
     context.claims.put(&claim, words);
     claim
 }

@@ -14,8 +14,12 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{active, plan::Plan, resources};
-use crate::settings::Settings;
+use super::plan::Plan;
+use crate::{
+    facts::{active, launcher, nodes},
+    resources,
+    settings::Settings,
+};
 
 const IMAGE_TROUBLE: [&str; 7] = [
     "ErrImagePull",
@@ -95,7 +99,7 @@ fn first(
     settings: &Settings,
     emulation: bool,
 ) {
-    status.runtime_user = Some(super::pod::USER);
+    status.runtime_user = Some(launcher::USER);
     status.launcher_container_image_version = Some(settings.launcher_image.clone());
     let guest = resources::guest_memory(&vmi.spec.domain).to_binary();
     status.memory = Some(MemoryStatus {
@@ -206,7 +210,7 @@ fn clear_ours(status: &mut VirtualMachineInstanceStatus) {
 
 /// Says that the node does not answer, and what that means.
 pub fn cut_off(status: &mut VirtualMachineInstanceStatus, message: &str, now: Timestamp) {
-    let reason = Some(crate::node::loss::NODE_UNRESPONSIVE);
+    let reason = Some(nodes::NODE_UNRESPONSIVE);
     set(&mut status.conditions, condition::READY, "False", reason, Some(message), &Time(now));
 }
 

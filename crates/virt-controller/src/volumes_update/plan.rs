@@ -21,14 +21,12 @@ use api::{
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use super::request;
-use crate::{
-    stand_in::claim::{self, size_of},
-    vm::data_volumes::DataVolumes,
-    vmi::{
-        claims::{self, Claims},
-        plan::phase_of,
-    },
+use crate::facts::{
+    claims::{self, Claims},
+    data_volumes::DataVolumes,
+    instance::phase_of,
+    stand_ins::{self, size_of},
+    volumes_change,
 };
 
 const MIGRATION: &str = "Migration";
@@ -85,7 +83,7 @@ struct Changed<'a> {
 /// What follows for the volumes that machine and instance both have.
 pub fn plan(view: &View<'_>) -> Update {
     let changed = changed(view);
-    if request::copier(view.vmi).is_some() {
+    if volumes_change::copier(view.vmi).is_some() {
         return while_asked(view, &changed);
     }
     if changed.is_empty() {
@@ -117,23 +115,23 @@ fn changed<'a>(view: &View<'a>) -> Vec<Changed<'a>> {
 
 /// A disk that moved with its guest is known by the claim it was made with.
 fn is_same(claims: &Claims, held: &str, named: &str) -> bool {
-    held == named || claims.get(held).is_some_and(|claim| claim::root(claim) == named)
+    held == named || claims.get(held).is_some_and(|claim| stand_ins::root(claim) == named)
 }
 
 /// Until all of it is done, what was asked for can only be taken back as a whole.
 fn while_asked(view: &View<'_>, changed: &[Changed<'_>]) -> Update {
-    let asked = request::asked(view.vmi);
+    let asked = volumes_change::asked(view.vmi);
     let to = |moved: &StorageMigratedVolumeInfo| changed.iter().find(|pair| pair.volume.name == moved.volume_name);
     let goes_on = |moved: &StorageMigratedVolumeInfo| {
         // Right after the switch the instance has the new claim already.
-        to(moved).is_none_or(|pair| pair.to == request::destination(moved))
+        to(moved).is_none_or(|pair| pair.to == volumes_change::destination(moved))
     };
     let others = changed.iter().filter(|pair| !asked.iter().any(|moved| moved.volume_name == pair.volume.name)).count();
     let all_back = changed.is_empty();
-    if request::has_arrived(view.vmi) {
+    if volumes_change::has_arrived(view.vmi) {
         return Update::None;
     }
-    match request::is_wanted(view.vmi) {
+    match volumes_change::is_wanted(view.vmi) {
         true if all_back => Update::TakeBack,
         true if others == 0 && changed.len() == asked.len() && asked.iter().all(goes_on) => Update::None,
         true => Update::Refuse(ONLY_BACK.to_owned()),
@@ -152,7 +150,7 @@ fn copy(view: &View<'_>, changed: &[Changed<'_>]) -> Update {
     let mut moved: Vec<StorageMigratedVolumeInfo> = Vec::new();
     for pair in changed {
         match destination(view, pair) {
-            Ok(target) if moved.iter().any(|other| request::destination(other) == pair.to) => {
+            Ok(target) if moved.iter().any(|other| volumes_change::destination(other) == pair.to) => {
                 let name = target.claim_name.unwrap_or_default();
                 return Update::Refuse(format!("PVC {name} can take the disk of one volume, and two name it"));
             }
@@ -160,7 +158,10 @@ fn copy(view: &View<'_>, changed: &[Changed<'_>]) -> Update {
                 volume_name: pair.volume.name.clone(),
                 source_pvc_info: view.claims.get(pair.from).map(|claim| {
                     // By the name that the template would say it with.
-                    Box::new(PersistentVolumeClaimInfo { claim_name: Some(claim::root(claim)), ..claims::info(claim) })
+                    Box::new(PersistentVolumeClaimInfo {
+                        claim_name: Some(stand_ins::root(claim)),
+                        ..claims::info(claim)
+                    })
                 }),
                 destination_pvc_info: Some(Box::new(target)),
             }),
@@ -248,7 +249,7 @@ fn destination(view: &View<'_>, pair: &Changed<'_>) -> Result<PersistentVolumeCl
     if let Some(used) = used {
         return Err(format!("PVC {namespace}/{} is the disk of volume {} already", pair.to, used.volume));
     }
-    if let Some(holder) = claim::moved_to(target) {
+    if let Some(holder) = stand_ins::moved_to(target) {
         return Err(format!("PVC {namespace}/{}: its disk moved with a guest and is on PVC {holder}", pair.to));
     }
     let (needed, there) = (size(view, pair), capacity(target));
@@ -269,7 +270,7 @@ fn size(view: &View<'_>, pair: &Changed<'_>) -> u64 {
 }
 
 fn capacity(claim: &PersistentVolumeClaim) -> u64 {
-    size_of(&claim::size(claim))
+    size_of(&stand_ins::size(claim))
 }
 
 #[cfg(test)]

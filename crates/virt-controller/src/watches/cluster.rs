@@ -8,7 +8,12 @@ use kit::{
 };
 use kube::{Api, runtime::watcher};
 
-use crate::{Context, context, export, migration, stand_in, tracking};
+use crate::migration;
+use crate::{
+    Context, export,
+    facts::{index, migrations, trim},
+    stand_in, tracking,
+};
 
 /// Where kubelets renew their leases.
 const NODE_LEASES: &str = "kube-node-lease";
@@ -19,11 +24,8 @@ pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
 
 fn nodes(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch {
-        config: watcher::Config::default().labels(label::SCHEDULABLE),
-        trim: context::trim_node,
-        ..Watch::default()
-    };
+    let how =
+        Watch { config: watcher::Config::default().labels(label::SCHEDULABLE), trim: trim::node, ..Watch::default() };
     store::watch(api, how, context.nodes.clone(), move |change| {
         queues.node_queue.add(change.key.clone());
         queues.evacuation_queue.add(change.key.clone());
@@ -37,9 +39,9 @@ fn leases(context: &Context) -> Task<()> {
     store::watch(api, Watch::default(), Store::default(), move |change| {
         let node = &change.key.name;
         let renewal = change.new.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref());
-        let Some(renewal) = renewal else { return queues.pulse().forget(node) };
+        let Some(renewal) = renewal else { return queues.renewals().forget(node) };
         let renewal = renewal.0.to_string();
-        let news = queues.pulse().hear(node, &renewal, tokio::time::Instant::now());
+        let news = queues.renewals().hear(node, &renewal, tokio::time::Instant::now());
         if news && queues.lost(node).is_some() {
             queues.node_queue.add(Key::new("", node.as_str()));
         }
@@ -48,7 +50,7 @@ fn leases(context: &Context) -> Task<()> {
 
 fn kubevirts(context: &Context) -> Task<()> {
     let (api, queues) = (Api::namespaced(context.client.clone(), &context.namespace), context.clone());
-    let how = Watch { trim: context::trim_kubevirt, index: tracking::words, ..Watch::default() };
+    let how = Watch { trim: trim::kubevirt, index: tracking::words, ..Watch::default() };
     store::watch(api, how, context.kubevirts.clone(), move |change| {
         queues.update_queue.add(change.key.clone());
         // Other machines may be selected now.
@@ -56,7 +58,7 @@ fn kubevirts(context: &Context) -> Task<()> {
             queues.vm_queue.add_all(queues.vms.keys());
         }
         // Its limits may have grown.
-        queues.wake_waiting();
+        migration::wake_waiting(&queues);
         // Servers of exports offer what it says of TLS.
         export::all_changed(&queues);
     })
@@ -64,7 +66,7 @@ fn kubevirts(context: &Context) -> Task<()> {
 
 fn migrations(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: context::migration_words, ..Watch::default() };
+    let how = Watch { index: index::migration_words, ..Watch::default() };
     store::watch(api, how, context.migrations.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {
             may_make_room(&queues, word);
@@ -72,15 +74,15 @@ fn migrations(context: &Context) -> Task<()> {
         }
         queues.migration_queue.add(change.key.clone());
         // Where one ends, another begins.
-        if change.new.is_none_or(migration::plan::is_final) {
-            queues.wake_waiting();
+        if change.new.is_none_or(migrations::is_final) {
+            migration::wake_waiting(&queues);
         }
     })
 }
 
 fn budgets(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { trim: context::trim_budget, index: context::budget_words, ..Watch::default() };
+    let how = Watch { trim: trim::budget, index: index::budget_words, ..Watch::default() };
     store::watch(api, how, context.budgets.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {
             queues.budget_queue.add_all(queues.vmis.keys_by_word(word));

@@ -7,8 +7,8 @@ use kit::{
 };
 use kube::{Api, ResourceExt, discovery::ApiResource, runtime::watcher};
 
-use crate::snapshot::kinds::{VolumeSnapshot, VolumeSnapshotClass};
 use crate::{Context, backup, clone, export, restore, snapshot};
+use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 
 pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
     vec![

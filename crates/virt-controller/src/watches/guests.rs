@@ -1,10 +1,12 @@
 //! Machines, their instances, what they run in and what their disks lie on.
 
-use api::cdi::v1beta1::DataVolume;
-use api::kubevirt::{
-    hotplug::APP as ATTACHMENT,
-    v1::VirtualMachineInstance,
-    words::{eviction_strategy, label},
+use api::{
+    cdi::v1beta1::DataVolume,
+    kubevirt::{
+        hotplug::APP as ATTACHMENT,
+        v1::VirtualMachineInstance,
+        words::{eviction_strategy, label},
+    },
 };
 use kit::{
     Task, served,
@@ -12,7 +14,11 @@ use kit::{
 };
 use kube::{Api, ResourceExt, discovery::ApiResource, runtime::watcher};
 
-use crate::{Context, backup, clone, context, hotplug, snapshot, stand_in};
+use crate::{
+    Context, backup, clone,
+    facts::{index, trim},
+    hotplug, snapshot, stand_in,
+};
 
 pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
     vec![
@@ -28,7 +34,7 @@ pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
 
 fn machines(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: context::vm_words, ..Watch::default() };
+    let how = Watch { index: index::vm_words, ..Watch::default() };
     store::watch(api, how, context.vms.clone(), move |change| {
         queues.vm_queue.add(change.key.clone());
         keepers(&queues, change.key);
@@ -37,10 +43,10 @@ fn machines(context: &Context) -> Task<()> {
 
 fn instances(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: context::vmi_words, ..Watch::default() };
+    let how = Watch { index: index::vmi_words, ..Watch::default() };
     store::watch(api, how, context.vmis.clone(), move |change| {
         queues.vmi_queue.add(change.key.clone());
-        queues.migration_queue.add_all(queues.migrations.keys_by_word(&context::migration_word(change.key)));
+        queues.migration_queue.add_all(queues.migrations.keys_by_word(&index::migration_word(change.key)));
         stand_in::wake::guest(&queues, change.was.iter().chain(change.is));
         keepers(&queues, change.key);
         // A VM and its instance share their name.
@@ -57,15 +63,15 @@ fn launchers(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
     let how = Watch {
         config: watcher::Config::default().labels(&format!("{}={}", label::APP, label::APP_VIRT_LAUNCHER)),
-        trim: context::trim_pod,
-        index: context::pod_words,
+        trim: trim::pod,
+        index: index::pod_words,
     };
     store::watch(api, how, context.pods.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {
             let guarded = !queues.budgets.keys_by_word(word).is_empty();
             for key in queues.vmis.keys_by_word(word) {
                 // A pod that ended may be what a migration of its guest waits for.
-                queues.migration_queue.add_all(queues.migrations.keys_by_word(&context::migration_word(&key)));
+                queues.migration_queue.add_all(queues.migrations.keys_by_word(&index::migration_word(&key)));
                 if guarded {
                     queues.budget_queue.add(key.clone());
                 }
@@ -91,10 +97,10 @@ fn attachments(context: &Context) -> Task<()> {
 
 fn claims(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { trim: stand_in::wake::trim, index: stand_in::wake::words, ..Watch::default() };
+    let how = Watch { trim: trim::claim, index: index::claim_words, ..Watch::default() };
     store::watch(api, how, context.claims.clone(), move |change| {
         stand_in::wake::claim(&queues, change.key, change.was.iter().chain(change.is).cloned());
-        let word = context::claim_word(&change.key.namespace, &change.key.name);
+        let word = index::claim_word(&change.key.namespace, &change.key.name);
         queues.vmi_queue.add_all(queues.vmis.keys_by_word(&word));
         queues.vm_queue.add_all(queues.vms.keys_by_word(&word));
         for key in queues.restores.keys_by_word(&word) {
@@ -113,8 +119,8 @@ fn data_volumes(context: &Context) -> Task<()> {
     let (how, resource) = (Watch::default(), ApiResource::erase::<DataVolume>(&()));
     served::watch(&context.client, &resource, api, how, context.data_volumes.clone(), move |change| {
         let (namespace, name) = (&change.key.namespace, &change.key.name);
-        queues.vm_queue.add_all(queues.vms.keys_by_word(&context::data_word(namespace, name)));
-        queues.vmi_queue.add_all(queues.vmis.keys_by_word(&context::claim_word(namespace, name)));
+        queues.vm_queue.add_all(queues.vms.keys_by_word(&index::data_word(namespace, name)));
+        queues.vmi_queue.add_all(queues.vmis.keys_by_word(&index::claim_word(namespace, name)));
     })
 }
 
@@ -142,7 +148,7 @@ fn keepers(context: &Context, vm: &Key) {
 
 /// Most guests are never evicted, and their many changes are none of these queues' business.
 fn concerns_eviction(context: &Context, key: &Key, vmi: &VirtualMachineInstance) {
-    let owner = context::owner_word(&vmi.uid().unwrap_or_default());
+    let owner = index::owner_word(&vmi.uid().unwrap_or_default());
     let unprotected = vmi.spec.eviction_strategy.as_deref() == Some(eviction_strategy::NONE);
     if !unprotected || !context.budgets.keys_by_word(&owner).is_empty() {
         context.budget_queue.add(key.clone());

@@ -9,7 +9,10 @@ use api::kubevirt::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{settings::Settings, vmi::plan::phase_of, volumes_update::request};
+use crate::{
+    facts::{instance::phase_of, volumes_change},
+    settings::Settings,
+};
 
 /// While work is left, though nothing happens.
 const LOOK: Duration = Duration::from_secs(30);
@@ -88,7 +91,7 @@ pub fn plan<'a>(seen: &Seen<'a>, now: Timestamp) -> Plan<'a> {
         }
         let migration = unfinished.get(&(&vmi.metadata.namespace, &vmi.metadata.name)).copied();
         // Whoever changed the volumes has asked for this very migration, whatever becomes of old launchers.
-        let copies = request::is_wanted(vmi) && !request::has_arrived(vmi);
+        let copies = volumes_change::is_wanted(vmi) && !volumes_change::has_arrived(vmi);
         if !outdated && !copies {
             plan.abort.extend(migration.filter(|migration| has_no_reason_left(vmi, migration)));
             continue;
@@ -97,9 +100,7 @@ pub fn plan<'a>(seen: &Seen<'a>, now: Timestamp) -> Plan<'a> {
         if migration.is_some() {
             continue;
         }
-        if copies {
-            movable.push(vmi);
-        } else if may_move && can_move(vmi) {
+        if copies || may_move && can_move(vmi) {
             movable.push(vmi);
         } else if may_end {
             endable.push(vmi);

@@ -11,11 +11,14 @@ use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::Instant;
-use virt_controller::node::{
-    fence::Backing,
-    loss::{Fate, Lost, fate},
-    plan::lost,
-    pulse::Pulse,
+use virt_controller::{
+    facts::nodes::Lost,
+    node::plan::lost,
+    renewals::{Renewals, Sound},
+    vmi::lost::{
+        fate::{Fate, fate},
+        fence::Backing,
+    },
 };
 
 const NODES: usize = 3;
@@ -92,7 +95,7 @@ struct World {
     unused_since: Option<u64>,
     lock: Option<u64>,
     messages: Vec<(u64, usize, u64)>,
-    pulse: Pulse,
+    renewals: Renewals,
     decide: fn(&[Backing]) -> Vec<Backing>,
 }
 
@@ -112,7 +115,7 @@ impl World {
             unused_since: None,
             lock: None,
             messages: Vec::new(),
-            pulse: Pulse::default(),
+            renewals: Renewals::default(),
             decide: <[Backing]>::to_vec,
         }
     }
@@ -173,7 +176,7 @@ impl World {
         for (_, node, beat) in due {
             self.machines[node].heard = self.now;
             let now = self.instant();
-            self.pulse.hear(NAMES[node], &beat.to_string(), now);
+            self.renewals.hear(NAMES[node], &beat.to_string(), now);
         }
     }
 
@@ -195,10 +198,10 @@ impl World {
     fn is_lost(&self, node: usize) -> Option<Lost> {
         let now = self.instant();
         let well = |other: usize| {
-            let heard = matches!(self.pulse.sound(NAMES[other], now), virt_controller::node::pulse::Sound::Heard(_));
+            let heard = matches!(self.renewals.sound(NAMES[other], now), Sound::Heard(_));
             other != node && heard && self.ready(other) == "True"
         };
-        let (sound, renews) = (self.pulse.sound(NAMES[node], now), self.pulse.renews(NAMES[node], now));
+        let (sound, renews) = (self.renewals.sound(NAMES[node], now), self.renewals.renews(NAMES[node], now));
         lost(&self.object(node), sound, renews).filter(|lost| lost.word || (0..NODES).any(well))
     }
 

@@ -2,6 +2,7 @@
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
+use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -12,7 +13,6 @@ use kube::{
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use virt_controller::snapshot::kinds::{VolumeSnapshot, VolumeSnapshotClass};
 use virt_controller::snapshot::plan::PROTECTION;
 
 use crate::cluster::{Cluster, printed, start, wait};

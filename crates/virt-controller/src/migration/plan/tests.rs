@@ -169,7 +169,10 @@ fn pending() -> Value {
 }
 
 fn delete(name: &str, why: &str) -> Step {
-    Step::DeletePod { name: name.to_owned(), why: format!("migration pod ns/{name} is deleted: {why}") }
+    Step::Cleanup(Cleanup::DeletePod {
+        name: name.to_owned(),
+        why: format!("migration pod ns/{name} is deleted: {why}"),
+    })
 }
 
 fn unwanted() -> Step {
@@ -233,7 +236,7 @@ fn success_is_a_guest_taken_over() {
     let moved = json!({ "startTimestamp": START, "completed": true, "endTimestamp": NOW });
     let both = [source("ended"), target("running")];
     case("Running").pods(&both).state(moved.clone()).expect(&[], &[]);
-    let end = [delete("a", "the guest was moved out of it"), Step::Unlabel];
+    let end = [delete("a", "the guest was moved out of it"), Step::Cleanup(Cleanup::Unlabel)];
     let plan = case("Running").pods(&both).state(moved.clone()).on("n2").expect(&["Succeeded"], &end);
     let said = "Source node reported migration succeeded".to_owned();
     assert_eq!(plan.remarks, [Remark::Normal("SuccessfulMigration", said)]);
@@ -262,14 +265,14 @@ fn cancelled_before_the_hand_over() {
 #[test]
 fn cancelled_after_the_hand_over() {
     let both = [source("running"), target("running")];
-    let conclude = Step::Conclude { reason: "the migration was canceled" };
+    let conclude = Step::Cleanup(Cleanup::Conclude { reason: "the migration was canceled" });
     case("PreparingTarget").cancelled().pods(&both).state(json!({})).expect(&[], &[conclude]);
     let started = json!({ "startTimestamp": START, "targetNodeAddress": "x" });
-    case("Running").cancelled().pods(&both).state(started).expect(&[], &[Step::Abort]);
+    case("Running").cancelled().pods(&both).state(started).expect(&[], &[Step::Cleanup(Cleanup::Abort)]);
     let asked = json!({ "startTimestamp": START, "targetNodeAddress": "x", "abortRequested": true });
     case("Running").cancelled().pods(&both).state(asked).expect(&[], &[]);
     let over = json!({ "startTimestamp": START, "completed": true, "failed": true });
-    let end = [unwanted(), Step::Unlabel];
+    let end = [unwanted(), Step::Cleanup(Cleanup::Unlabel)];
     case("Running").cancelled().pods(&both).state(over.clone()).fails("Migration failed due to being canceled", &end);
     case("Failed").cancelled().pods(&both).state(over.clone()).expect(&[], &end);
     let mut settled = case("Failed").cancelled().state(over);
@@ -281,7 +284,7 @@ fn cancelled_after_the_hand_over() {
 fn the_source_reports_a_failure() {
     let failed = json!({ "startTimestamp": START, "completed": true, "failed": true, "failureReason": "no route" });
     let both = [source("running"), target("running")];
-    let end = [unwanted(), Step::Unlabel];
+    let end = [unwanted(), Step::Cleanup(Cleanup::Unlabel)];
     case("Running").pods(&both).state(failed).fails("source node reported migration failed", &end);
 }
 
@@ -290,15 +293,15 @@ fn the_target_dies() {
     let down = "Migration failed because target pod shutdown during migration";
     case("Scheduling").pods(&[source("running"), target("ended")]).fails(down, &[unwanted()]);
     let both = [source("running"), target("ended")];
-    let conclude = Step::Conclude { reason: "Target pod is down" };
+    let conclude = Step::Cleanup(Cleanup::Conclude { reason: "Target pod is down" });
     case("PreparingTarget").pods(&both).state(json!({})).fails(down, std::slice::from_ref(&conclude));
     case("Failed").pods(&both).state(json!({})).expect(&[], &[conclude]);
     // Once the source has begun, only the source can tell how it ended.
     let started = json!({ "startTimestamp": START });
-    case("Running").pods(&both).state(started).fails(down, &[Step::Abort]);
+    case("Running").pods(&both).state(started).fails(down, &[Step::Cleanup(Cleanup::Abort)]);
     let gone = "Migration target pod was removed during active migration.";
     case("Scheduling").fails(gone, &[]);
-    case("Running").state(json!({ "startTimestamp": START })).fails(gone, &[Step::Abort]);
+    case("Running").state(json!({ "startTimestamp": START })).fails(gone, &[Step::Cleanup(Cleanup::Abort)]);
 }
 
 #[test]
@@ -307,10 +310,10 @@ fn the_targets_node_is_lost() {
     let lost = |case: Case| Case { target_lost: true, ..case };
     let why = "Migration failed because the target node does not answer";
     lost(case("Scheduling").pods(&both)).fails(why, &[unwanted()]);
-    let conclude = Step::Conclude { reason: "the migration was given up" };
+    let conclude = Step::Cleanup(Cleanup::Conclude { reason: "the migration was given up" });
     lost(case("PreparingTarget").pods(&both).state(json!({}))).fails(why, &[conclude]);
     let started = json!({ "startTimestamp": START });
-    lost(case("Running").pods(&both).state(started)).fails(why, &[Step::Abort]);
+    lost(case("Running").pods(&both).state(started)).fails(why, &[Step::Cleanup(Cleanup::Abort)]);
     // A guest that is there already is not called back.
     let ready = json!({ "startTimestamp": START, "targetNodeDomainReadyTimestamp": START });
     lost(case("Running").pods(&both).state(ready)).expect(&[], &[]);
@@ -406,11 +409,15 @@ fn a_target_pod_that_does_not_start() {
     assert_eq!(waits, Some(("NoNode", "no other node takes the guest: 0/2 nodes".to_owned())));
     stuck["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
     let why = "unschedulable pod ns/b timeout period exceeded".to_owned();
-    case("Scheduling").pods(&[source("running"), stuck]).expect(&[], &[Step::DeletePod { name: "b".into(), why }]);
+    case("Scheduling")
+        .pods(&[source("running"), stuck])
+        .expect(&[], &[Step::Cleanup(Cleanup::DeletePod { name: "b".into(), why })]);
     let mut slow = pending();
     slow["metadata"]["creationTimestamp"] = json!("2025-12-31T23:55:00Z");
     let why = "pending pod ns/b timeout period exceeded".to_owned();
-    case("Scheduling").pods(&[source("running"), slow]).expect(&[], &[Step::DeletePod { name: "b".into(), why }]);
+    case("Scheduling")
+        .pods(&[source("running"), slow])
+        .expect(&[], &[Step::Cleanup(Cleanup::DeletePod { name: "b".into(), why })]);
 }
 
 #[test]

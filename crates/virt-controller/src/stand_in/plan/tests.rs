@@ -24,7 +24,7 @@ fn made(name: &str, uid: &str, volume: Option<&str>) -> PersistentVolumeClaim {
 
 #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn guest(claims: &str, state: Value) -> VirtualMachineInstance {
-    let stand_in = claim::name(CLAIM, state["migrationUid"].as_str().unwrap_or_default());
+    let stand_in = stand_ins::name(CLAIM, state["migrationUid"].as_str().unwrap_or_default());
     serde_json::from_value(json!({
         "metadata": { "name": "vm", "namespace": "ns", "uid": "guest" },
         "spec": {
@@ -81,7 +81,7 @@ impl World {
     }
 
     fn stand_ins(&self) -> Vec<PersistentVolumeClaim> {
-        let for_it = |one: &&PersistentVolumeClaim| claim::stands_in_for(one) == Some(CLAIM);
+        let for_it = |one: &&PersistentVolumeClaim| stand_ins::stands_in_for(one) == Some(CLAIM);
         self.claims.values().filter(for_it).cloned().collect()
     }
 
@@ -130,13 +130,13 @@ impl World {
             Step::Wait => {}
             Step::Complain(why) => panic!("{why}"),
             Step::Point { stand_in } => {
-                let patch = json!({ "metadata": { "annotations": { (crate::stand_in::MOVED_TO): stand_in } } });
+                let patch = json!({ "metadata": { "annotations": { (stand_ins::MOVED_TO): stand_in } } });
                 Self::merge(self.claims.get_mut(CLAIM).unwrap(), &patch);
             }
             Step::Rename { .. } => {
                 let vmi = self.guest.clone().unwrap();
-                let stand_in = claim::arrived(&vmi).next().unwrap().1.to_owned();
-                self.guest = Some(claim::on(&vmi, |_| Some(stand_in.clone())));
+                let stand_in = stand_ins::arrived(&vmi).next().unwrap().1.to_owned();
+                self.guest = Some(stand_ins::on(&vmi, |_| Some(stand_in.clone())));
             }
             Step::DropStandIn { name, uid } => self.delete(&name, &uid),
             Step::DropClaim { uid } => self.delete(CLAIM, &uid),
@@ -232,7 +232,7 @@ impl World {
 
     /// A guest starts where the claim says nothing against it.
     fn start(&mut self) {
-        let Some(claim) = self.claims.get(CLAIM).filter(|claim| claim::moved_to(claim).is_none()) else { return };
+        let Some(claim) = self.claims.get(CLAIM).filter(|claim| stand_ins::moved_to(claim).is_none()) else { return };
         let volume = claim.spec.as_ref().unwrap().volume_name.clone();
         if self.guest.is_none()
             && let Some(volume) = volume
@@ -248,13 +248,13 @@ impl World {
 
     fn migrate(&mut self) {
         let Some(vmi) = self.guest.clone() else { return };
-        if !self.unfinished.is_empty() || claim::is_switching(&vmi) || self.planned() != Step::Wait {
+        if !self.unfinished.is_empty() || stand_ins::is_switching(&vmi) || self.planned() != Step::Wait {
             return;
         }
         let job = self.uid();
         let source = &self.claims[claims::of(&vmi).next().unwrap().claim];
         let Some(root) = self.claims.get(CLAIM) else { return };
-        let mut made = claim::stand_in(root, source, &vmi.uid().unwrap(), &job);
+        let mut made = stand_ins::stand_in(root, source, &vmi.uid().unwrap(), &job);
         made.metadata.uid = Some(self.uid());
         self.claims.insert(made.name_any(), made);
         self.unfinished.push(job);
@@ -263,10 +263,10 @@ impl World {
     /// The migration that runs goes on, and ends one way or the other.
     fn go_on(&mut self) {
         let (Some(job), Some(vmi)) = (self.unfinished.first().cloned(), self.guest.clone()) else { return };
-        let stand_in = claim::name(CLAIM, &job);
+        let stand_in = stand_ins::name(CLAIM, &job);
         let on = claims::of(&vmi).next().unwrap().claim.to_owned();
         let volume = self.claims.get(&stand_in).and_then(|claim| claim.spec.as_ref()?.volume_name.clone());
-        let handed_over = state::ours(&vmi, &job).is_some();
+        let handed_over = migration_state::ours(&vmi, &job).is_some();
         let moved = match (handed_over, self.roll(3)) {
             (_, 0) => false,
             (false, _) | (true, 1) => {
@@ -333,7 +333,7 @@ fn whatever_comes_between_the_disk_is_never_lost_and_its_name_is_that_of_the_new
         let claim = &world.claims[CLAIM];
         let (volume, spec) = (&world.volumes[&world.truth], claim.spec.as_ref().unwrap());
         assert_eq!(spec.volume_name.as_ref(), Some(&world.truth), "seed {seed}");
-        assert_eq!((claim::moved_to(claim), world.claims.len(), world.volumes.len()), (None, 1, 1), "seed {seed}");
+        assert_eq!((stand_ins::moved_to(claim), world.claims.len(), world.volumes.len()), (None, 1, 1), "seed {seed}");
         assert_eq!(volume.spec.as_ref().unwrap().persistent_volume_reclaim_policy.as_deref(), Some("Delete"));
         assert!(Record::of(volume).is_none());
         put_back += u32::from(world.truth != "pv-1");
@@ -357,22 +357,22 @@ fn check(
 #[test]
 fn a_disk_that_is_gone_is_a_matter_for_people() {
     let mut known = made(CLAIM, "c", Some("pv"));
-    known.annotations_mut().insert(crate::stand_in::MOVED_TO.to_owned(), "data-1".to_owned());
+    known.annotations_mut().insert(stand_ins::MOVED_TO.to_owned(), "data-1".to_owned());
     let said = Step::Complain(gone("data-1"));
     check(Some(&known), &[], &[], &said);
 }
 
 #[test]
 fn who_deletes_the_claim_deletes_the_disk() {
-    let mut stand_in = made(&claim::name(CLAIM, "job"), "s", Some("pv"));
-    stand_in.annotations_mut().insert(crate::stand_in::STANDS_IN_FOR.to_owned(), CLAIM.to_owned());
+    let mut stand_in = made(&stand_ins::name(CLAIM, "job"), "s", Some("pv"));
+    stand_in.annotations_mut().insert(stand_ins::STANDS_IN_FOR.to_owned(), CLAIM.to_owned());
     stand_in.labels_mut().insert("kubevirt.io/migrationJobUID".to_owned(), "job".to_owned());
     stand_in.labels_mut().insert("kubevirt.io/created-by".to_owned(), "guest".to_owned());
     let moved = guest(&stand_in.name_any(), json!({ "migrationUid": "job", "completed": true }));
     // The collector takes it, once the guest has ended.
     check(None, std::slice::from_ref(&stand_in), &[moved], &Step::Wait);
     let mut leaving = made(CLAIM, "c", Some("old"));
-    leaving.annotations_mut().insert(crate::stand_in::MOVED_TO.to_owned(), stand_in.name_any());
+    leaving.annotations_mut().insert(stand_ins::MOVED_TO.to_owned(), stand_in.name_any());
     leaving.metadata.deletion_timestamp = made_at();
     check(Some(&leaving), std::slice::from_ref(&stand_in), &[], &Step::Wait);
     // Another claim under that name is not the one it stood in for.

@@ -1,14 +1,14 @@
 //! What follows from the memory dump that is asked of a machine: for its template, its instance, the claim, and the request
 //! itself. Pure.
 
-use api::kubevirt::hotplug;
-use api::kubevirt::memory_dump::{FAILED, TYPE, phase as volume_phase, request, volume};
-use api::kubevirt::v1::{
-    UtilityVolume, VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest as Request, Volume,
+use api::kubevirt::{
+    hotplug,
+    memory_dump::{FAILED, TYPE, phase as volume_phase, request, volume},
+    v1::{UtilityVolume, VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest as Request, Volume},
+    words::phase,
 };
-use api::kubevirt::words::phase;
 
-use crate::vmi::plan::{is_final, phase_of};
+use crate::facts::instance::{is_final, phase_of};
 
 /// Why there is no dump of a guest that is gone.
 const ENDED: &str = "the virtual machine instance ended before its memory was dumped";

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use api::kubevirt::v1::VirtualMachineInstance;
 use serde_json::{Value, json};
 
-use super::{GRACE_SECONDS, USER, probes, volumes::Mounts};
-use crate::{settings::Settings, vmi::resources};
+use super::{GRACE_SECONDS, probes, volumes::Mounts};
+use crate::{facts::launcher::USER, resources, settings::Settings};
 
 const SOCKETS: &str = "/var/run/kubevirt/container-disks";
 /// Before a volume's name: the container that lends its disk.

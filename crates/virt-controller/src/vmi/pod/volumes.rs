@@ -11,13 +11,15 @@
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::hotplug::is_hotplug;
-use api::kubevirt::v1::{VirtualMachineInstance, Volume};
+use api::kubevirt::{
+    hotplug::is_hotplug,
+    v1::{VirtualMachineInstance, Volume},
+};
 use serde_json::{Value, json};
 
-use crate::vmi::{
+use crate::facts::{
     claims::{self, Claims},
-    state,
+    persistent_state,
 };
 
 const PRIVATE: &str = "/var/run/kubevirt-private";
@@ -63,14 +65,14 @@ pub(super) fn of(vmi: &VirtualMachineInstance, claims: &Claims) -> Mounts {
     for volume in vmi.spec.volumes.iter().filter(|volume| !is_hotplug(volume)) {
         add(&mut out, volume, claims);
     }
-    if let Some(claim) = state::of(vmi, claims) {
+    if let Some(claim) = persistent_state::of(vmi, claims) {
         let name = "vm-state";
         out.volumes.push(json!({ "name": name, "persistentVolumeClaim": { "claimName": claim.metadata.name } }));
         // What is not mounted is not kept.
         for (path, kept) in [
-            ("vm-state-efi", state::keeps_efi(&vmi.spec)),
-            ("vm-state-tpm", state::keeps_tpm(&vmi.spec)),
-            ("vm-state-cbt", state::keeps_tracking(vmi)),
+            ("vm-state-efi", persistent_state::keeps_efi(&vmi.spec)),
+            ("vm-state-tpm", persistent_state::keeps_tpm(&vmi.spec)),
+            ("vm-state-cbt", persistent_state::keeps_tracking(vmi)),
         ] {
             if kept {
                 out.mounts.push(json!({ "name": name, "mountPath": format!("{PRIVATE}/{path}") }));

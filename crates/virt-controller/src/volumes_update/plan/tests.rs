@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::facts::volume_status;
 
 const GI: i64 = 1 << 30;
 
@@ -69,7 +70,7 @@ fn vmi(text: &str, extra: Value) -> VirtualMachineInstance {
         "status": { "phase": "Running" },
     }))
     .unwrap();
-    let mut statuses = claims::statuses(&vmi, &claims(), &[]);
+    let mut statuses = volume_status::statuses(&vmi, &claims(), &[]);
     for status in &mut statuses {
         status.size = Some(GI);
     }
@@ -89,8 +90,8 @@ fn word(update: &Update) -> String {
                 format!(
                     "{} {}>{}",
                     StorageMigratedVolumeInfo::clone(m).volume_name,
-                    request::source(m),
-                    request::destination(m)
+                    volumes_change::source(m),
+                    volumes_change::destination(m)
                 )
             };
             moved.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -156,7 +157,7 @@ fn what_cannot_be_copied_is_named() {
 /// `vmi` once it was asked to have `root` copied from `old` into `new`.
 fn asked(copier: &str) -> VirtualMachineInstance {
     let mut vmi = vmi("root:old", json!({}));
-    vmi.metadata.annotations = Some([(request::COPIED_BY.to_owned(), copier.to_owned())].into());
+    vmi.metadata.annotations = Some([(volumes_change::COPIED_BY.to_owned(), copier.to_owned())].into());
     let Update::Copy(moved) = plan(&View {
         vm: &vm(Some("Migration"), "root:new"),
         vmi: &self::vmi("root:old", json!({})),
@@ -165,7 +166,7 @@ fn asked(copier: &str) -> VirtualMachineInstance {
     }) else {
         panic!("not to be copied");
     };
-    request::ask(vmi.status.as_mut().unwrap(), moved, jiff::Timestamp::UNIX_EPOCH);
+    volumes_change::ask(vmi.status.as_mut().unwrap(), moved, jiff::Timestamp::UNIX_EPOCH);
     vmi
 }
 
@@ -176,7 +177,7 @@ fn what_was_asked_for_can_only_be_taken_back() {
     judged(&vm(moves, "root:old"), &asked(""), "take back");
     judged(&vm(moves, "root:shared"), &asked("job"), &format!("refuse: {ONLY_BACK}"));
     let mut back = asked("job");
-    request::take_back(back.status.as_mut().unwrap(), jiff::Timestamp::UNIX_EPOCH);
+    volumes_change::take_back(back.status.as_mut().unwrap(), jiff::Timestamp::UNIX_EPOCH);
     judged(&vm(moves, "root:old"), &back, "none");
 }
 
@@ -191,17 +192,17 @@ fn only_the_migration_that_copies_switches() {
     };
     let moved = |uid: &str| json!({ "migrationUid": uid, "completed": true, "targetNode": "there" });
     let left = json!({ "migrationUid": "job", "completed": true, "targetNode": "elsewhere" });
-    assert_eq!(request::settle(&with("job", left)), None, "its node has not said yet that it is there");
-    assert_eq!(request::settle(&with("", moved("before"))), None, "an earlier one copied nothing");
-    assert_eq!(request::settle(&with("job", json!({ "migrationUid": "job" }))), None);
-    assert_eq!(request::settle(&with("job", moved("job"))), Some(request::Settlement::Switch));
+    assert_eq!(volumes_change::settle(&with("job", left)), None, "its node has not said yet that it is there");
+    assert_eq!(volumes_change::settle(&with("", moved("before"))), None, "an earlier one copied nothing");
+    assert_eq!(volumes_change::settle(&with("job", json!({ "migrationUid": "job" }))), None);
+    assert_eq!(volumes_change::settle(&with("job", moved("job"))), Some(volumes_change::Settlement::Switch));
     let failed = json!({ "migrationUid": "job", "completed": true, "failed": true });
-    assert_eq!(request::settle(&with("job", failed.clone())), Some(request::Settlement::Release));
+    assert_eq!(volumes_change::settle(&with("job", failed.clone())), Some(volumes_change::Settlement::Release));
     let mut back = with("job", failed);
-    request::take_back(back.status.as_mut().unwrap(), jiff::Timestamp::UNIX_EPOCH);
-    assert_eq!(request::settle(&back), Some(request::Settlement::Forget));
-    let switched = request::switched(&with("job", moved("job")), |name| name == "new");
+    volumes_change::take_back(back.status.as_mut().unwrap(), jiff::Timestamp::UNIX_EPOCH);
+    assert_eq!(volumes_change::settle(&back), Some(volumes_change::Settlement::Forget));
+    let switched = volumes_change::switched(&with("job", moved("job")), |name| name == "new");
     assert_eq!(switched[0].data_volume.as_ref().map(|data| data.name.as_str()), Some("new"));
-    let switched = request::switched(&with("job", moved("job")), |_| false);
+    let switched = volumes_change::switched(&with("job", moved("job")), |_| false);
     assert_eq!(switched[0].persistent_volume_claim.as_ref().map(|claim| claim.claim_name.as_str()), Some("new"));
 }

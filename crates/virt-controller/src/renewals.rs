@@ -22,7 +22,7 @@ struct Heard {
 
 /// What was heard, and when.
 #[derive(Clone, Debug, Default)]
-pub struct Pulse {
+pub struct Renewals {
     nodes: BTreeMap<String, Heard>,
     last: Option<Instant>,
 }
@@ -38,7 +38,7 @@ pub enum Sound {
     Unknown(Duration),
 }
 
-impl Pulse {
+impl Renewals {
     /// A lease was seen with this renewal. True when that is news.
     pub fn hear(&mut self, node: &str, renewal: &str, now: Instant) -> bool {
         if self.nodes.get(node).is_some_and(|heard| heard.renewal == renewal) {
@@ -85,13 +85,13 @@ mod tests {
 
     /// Renewals as (second, node), in order; then the sound of `a` at a second.
     #[track_caller]
-    fn check(renewals: &[(u64, &str)], at: u64, expect: Sound) {
+    fn check(beats: &[(u64, &str)], at: u64, expect: Sound) {
         let start = Instant::now();
-        let mut pulse = Pulse::default();
-        for (second, node) in renewals {
-            pulse.hear(node, &second.to_string(), start + Duration::from_secs(*second));
+        let mut renewals = Renewals::default();
+        for (second, node) in beats {
+            renewals.hear(node, &second.to_string(), start + Duration::from_secs(*second));
         }
-        assert_eq!(pulse.sound("a", start + Duration::from_secs(at)), expect);
+        assert_eq!(renewals.sound("a", start + Duration::from_secs(at)), expect);
     }
 
     #[test]
@@ -114,12 +114,12 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_read_again_is_no_renewal() {
-        let (mut pulse, now) = (Pulse::default(), Instant::now());
-        assert!(pulse.hear("a", "1", now));
-        assert!(!pulse.hear("a", "1", now + Duration::from_secs(30)));
-        assert!(!pulse.renews("a", now));
-        let mut renewed = pulse.clone();
+        let (mut renewals, now) = (Renewals::default(), Instant::now());
+        assert!(renewals.hear("a", "1", now));
+        assert!(!renewals.hear("a", "1", now + Duration::from_secs(30)));
+        assert!(!renewals.renews("a", now));
+        let mut renewed = renewals.clone();
         assert!(renewed.hear("a", "2", now) && renewed.renews("a", now));
-        assert_eq!(pulse.sound("a", now + Duration::from_secs(5)), Sound::Heard(Duration::from_secs(30)));
+        assert_eq!(renewals.sound("a", now + Duration::from_secs(5)), Sound::Heard(Duration::from_secs(30)));
     }
 }

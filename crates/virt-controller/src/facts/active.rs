@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::plan;
-use crate::migration::{
-    plan::{is_down, job},
-    state,
+use crate::facts::{
+    launcher::{self, is_down, job},
+    migration_state,
 };
 
 /// The pod that has the guest, or is to start it: the one on the VMI's node, and before there is a node the one that no
@@ -16,14 +15,15 @@ use crate::migration::{
 pub fn active<'a>(vmi: &VirtualMachineInstance, pods: &'a [Pod]) -> Option<&'a Pod> {
     let node = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).unwrap_or_default();
     let own = |pod: &&Pod| if node.is_empty() { job(pod).is_none() } else { node_of(pod) == node };
-    pods.iter().filter(own).min_by_key(|pod| (plan::ended(pod), is_down(pod)))
+    pods.iter().filter(own).min_by_key(|pod| (launcher::ended(pod), is_down(pod)))
 }
 
 /// The pod that may yet take the guest over from the active one: the target of a migration that is under way, or that
 /// has moved the guest without the target's node having said so yet.
 pub fn successor<'a>(vmi: &VirtualMachineInstance, pods: &'a [Pod]) -> Option<&'a Pod> {
-    let state = state::of(vmi).filter(|state| state::started(state) && !state::failed(state))?;
-    if state::taken_over(vmi, state) {
+    let state =
+        migration_state::of(vmi).filter(|state| migration_state::started(state) && !migration_state::failed(state))?;
+    if migration_state::taken_over(vmi, state) {
         return None;
     }
     let name = state.target_pod.as_deref()?;
@@ -32,8 +32,8 @@ pub fn successor<'a>(vmi: &VirtualMachineInstance, pods: &'a [Pod]) -> Option<&'
 
 /// The guest runs in its successor's pod, though its node has not taken it over yet.
 pub fn arrived(vmi: &VirtualMachineInstance, pods: &[Pod]) -> bool {
-    let runs = |state: &State| state::moved(state) || state.target_node_domain_ready_timestamp.is_some();
-    successor(vmi, pods).is_some() && state::of(vmi).is_some_and(runs)
+    let runs = |state: &State| migration_state::moved(state) || state.target_node_domain_ready_timestamp.is_some();
+    successor(vmi, pods).is_some() && migration_state::of(vmi).is_some_and(runs)
 }
 
 /// `status.activePods`: every pod in which the guest is or might be, and its node.
@@ -41,7 +41,7 @@ pub fn mapping(vmi: &VirtualMachineInstance, pods: &[Pod]) -> BTreeMap<String, S
     let active = active(vmi, pods).and_then(|pod| pod.metadata.uid.as_deref());
     pods.iter()
         .filter(|pod| !node_of(pod).is_empty())
-        .filter(|pod| !plan::ended(pod) || pod.metadata.uid.as_deref() == active)
+        .filter(|pod| !launcher::ended(pod) || pod.metadata.uid.as_deref() == active)
         .map(|pod| (pod.metadata.uid.clone().unwrap_or_default(), node_of(pod).to_owned()))
         .collect()
 }

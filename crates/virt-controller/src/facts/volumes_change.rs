@@ -19,10 +19,7 @@ use api::kubevirt::{
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 
-use crate::{
-    migration::state,
-    vmi::{claims, plan::is_final},
-};
+use crate::facts::{claims, instance::is_final, migration_state};
 
 /// On an instance whose disks are to be copied into other claims: the UID of the migration that does it, or nothing yet.
 pub const COPIED_BY: &str = "ferrovirt.io/volumes-copied-by";
@@ -77,12 +74,12 @@ pub fn destination_of<'a>(vmi: &'a VirtualMachineInstance, volume: &str) -> Opti
 
 /// A migration that copies was handed over to the nodes, and is not over.
 pub fn is_under_way(vmi: &VirtualMachineInstance) -> bool {
-    copier(vmi).is_some_and(|uid| state::ours(vmi, uid).is_some_and(|state| !state::over(state)))
+    copier(vmi).is_some_and(|uid| migration_state::ours(vmi, uid).is_some_and(|state| !migration_state::over(state)))
 }
 
 /// The disks were copied, and the guest runs on the copies.
 pub fn has_arrived(vmi: &VirtualMachineInstance) -> bool {
-    copier(vmi).is_some_and(|uid| state::ours(vmi, uid).is_some_and(state::moved))
+    copier(vmi).is_some_and(|uid| migration_state::ours(vmi, uid).is_some_and(migration_state::moved))
 }
 
 /// Whether the volumes of `pod` lie on the claims that `vmi` names: what was asked for may have changed since it was made.
@@ -111,7 +108,8 @@ pub fn settle(vmi: &VirtualMachineInstance) -> Option<Settlement> {
     let copier = copier(vmi)?;
     if has_arrived(vmi) {
         // The target's node first says that the guest is there, unless it has ended since.
-        let settled = is_final(vmi) || state::of(vmi).is_some_and(|state| state::taken_over(vmi, state));
+        let settled =
+            is_final(vmi) || migration_state::of(vmi).is_some_and(|state| migration_state::taken_over(vmi, state));
         return settled.then_some(Settlement::Switch);
     }
     if is_under_way(vmi) {
@@ -147,7 +145,7 @@ pub fn switched(vmi: &VirtualMachineInstance, is_data_volume: impl Fn(&str) -> b
         let Some(volume) = volumes.iter_mut().find(|volume| volume.name == moved.volume_name) else { continue };
         let claim = destination(moved).to_owned();
         let held = volume.persistent_volume_claim.take();
-        let hotpluggable = crate::volumes_update::is_hotpluggable(volume, held.as_ref());
+        let hotpluggable = is_hotpluggable(volume, held.as_ref());
         volume.data_volume = None;
         if is_data_volume(&claim) {
             volume.data_volume = Some(DataVolumeSource { name: claim, hotpluggable });
@@ -158,4 +156,10 @@ pub fn switched(vmi: &VirtualMachineInstance, is_data_volume: impl Fn(&str) -> b
         }
     }
     volumes
+}
+
+/// Whether a volume on this claim, or data volume, may come and go.
+pub(crate) fn is_hotpluggable(volume: &Volume, claim: Option<&PersistentVolumeClaimVolumeSource>) -> Option<bool> {
+    let data = volume.data_volume.as_ref().and_then(|data| data.hotpluggable);
+    claim.and_then(|claim| claim.hotpluggable).or(data)
 }

@@ -14,15 +14,11 @@
 //!
 //! The administrator says so with the taint `node.kubernetes.io/out-of-service`, as for any pod.
 
-use api::kubevirt::v1::VirtualMachineInstance;
+use crate::facts::nodes::OUT_OF_SERVICE;
 use k8s_openapi::api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeSpec,
 };
 
-use crate::vmi::claims;
-
-/// The administrator's word that a node is down for good.
-pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// On a PersistentVolume, `shared`: all its nodes see one file system, and who keeps its locks keeps them for all of
 /// them.
 pub const LOCKS: &str = "ferrovirt.io/locks";
@@ -61,13 +57,6 @@ pub enum Hold {
     Attached,
     /// Nothing would keep two guests from writing it.
     Unguarded,
-}
-
-/// The names of the volumes that `vmi` may be writing on its claims, and that another guest must not write with it.
-pub fn written(vmi: &VirtualMachineInstance) -> Vec<claims::Use<'_>> {
-    let disks = &vmi.spec.domain.devices.disks;
-    let alone = |name: &str| disks.iter().any(|disk| disk.name == name && disk.shareable != Some(true));
-    claims::of(vmi).filter(|used| !used.read_only && alone(used.volume)).collect()
 }
 
 /// What holds the disk of `backing`, written on the lost node `node`, given the nodes of the cluster.
@@ -271,24 +260,5 @@ mod tests {
         check(Backing { attachable: true, ..csi.clone() }, None);
         check(csi, Some(Hold::Unguarded));
         check(Backing::default(), Some(Hold::Unguarded));
-    }
-
-    #[test]
-    fn only_what_is_written_alone_matters() {
-        let vmi = json!({ "spec": {
-            "domain": { "devices": { "disks": [
-                { "name": "root" }, { "name": "quorum", "shareable": true }, { "name": "iso" }, { "name": "layer" },
-            ] } },
-            "volumes": [
-                { "name": "root", "persistentVolumeClaim": { "claimName": "a" } },
-                { "name": "quorum", "persistentVolumeClaim": { "claimName": "b" } },
-                { "name": "iso", "persistentVolumeClaim": { "claimName": "c", "readOnly": true } },
-                { "name": "layer", "ephemeral": { "persistentVolumeClaim": { "claimName": "d" } } },
-                { "name": "scratch", "emptyDisk": { "capacity": "1Gi" } },
-            ],
-        } });
-        let vmi = serde_json::from_value(vmi).unwrap();
-        let found: Vec<String> = written(&vmi).iter().map(|used| used.volume.to_owned()).collect();
-        assert_eq!(found, ["root"]);
     }
 }

@@ -15,18 +15,11 @@ use api::kubevirt::{
 };
 use k8s_openapi::api::core::v1::Node;
 
-use super::fence::{self, Backing};
-use crate::{vm, vmi::plan::is_final};
-
-/// `status.reason` of a machine that was given up with its node, and the reason of events about it.
-pub const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
-
-/// A node that does not answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// The administrator says that it is down.
-    pub word: bool,
-}
+use crate::facts::nodes::Lost;
+use crate::{
+    facts::{instance::is_final, machine},
+    vmi::lost::fence::{self, Backing},
+};
 
 /// What to do about a machine on a lost node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +44,7 @@ fn is_received_elsewhere(vmi: &VirtualMachineInstance, node: &str) -> bool {
 
 /// Another instance is started when this one ends, or this one is to end anyway.
 fn is_replaced(vmi: &VirtualMachineInstance, vm: Option<&VirtualMachine>) -> bool {
-    let strategy = vm.map(vm::plan::strategy);
+    let strategy = vm.map(machine::strategy);
     let restarts = strategy.is_some_and(|word| matches!(word, run_strategy::ALWAYS | run_strategy::RERUN_ON_FAILURE));
     // Sets and pools keep their number by themselves.
     let owners = vmi.metadata.owner_references.iter().flatten();

@@ -14,14 +14,15 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
-use super::{MOVED_TO, STANDS_IN_FOR};
-use crate::{
-    migration::state,
-    node::fence,
-    vmi::claims::{self, Claims, Use},
-    volumes_update::request,
+use crate::facts::{
+    claims::{self, Claims, Use},
+    migration_state, volumes_change,
 };
 
+/// On a stand-in: the claim whose disk it has.
+pub const STANDS_IN_FOR: &str = "ferrovirt.io/stands-in-for";
+/// On a claim: the stand-in that has its disk.
+pub const MOVED_TO: &str = "ferrovirt.io/moved-to";
 /// Claims with this access mode are the same disk on every node.
 const SHARED: &str = "ReadWriteMany";
 const STORAGE: &str = "storage";
@@ -35,8 +36,8 @@ pub fn copied<'a>(vmi: &'a VirtualMachineInstance, claims: &Claims) -> Vec<Use<'
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
         modes.iter().any(|mode| mode == SHARED)
     };
-    let mut out = fence::written(vmi);
-    let leaves = |used: &Use<'_>| request::destination_of(vmi, used.volume).is_some();
+    let mut out = claims::written(vmi);
+    let leaves = |used: &Use<'_>| volumes_change::destination_of(vmi, used.volume).is_some();
     out.retain(|used| claims.get(used.claim).is_some_and(|claim| leaves(used) || !shared(claim)));
     out
 }
@@ -131,7 +132,7 @@ pub fn migrated(vmi: &VirtualMachineInstance, claims: &Claims, migration: &str) 
     let info = |claim: &PersistentVolumeClaim| Some(Box::new(claims::info(claim)));
     let told = |used: Use<'_>| {
         let source = claims.get(used.claim)?;
-        let chosen = request::destination_of(vmi, used.volume).map(str::to_owned);
+        let chosen = volumes_change::destination_of(vmi, used.volume).map(str::to_owned);
         let target = claims.get(&chosen.unwrap_or_else(|| name(&root(source), migration)))?;
         Some(StorageMigratedVolumeInfo {
             volume_name: used.volume.to_owned(),
@@ -147,7 +148,7 @@ pub fn there(vmi: &VirtualMachineInstance, claims: &Claims, migration: &str) -> 
     let moved = migrated(vmi, claims, migration);
     on(vmi, |used| {
         let found = moved.iter().find(|moved| moved.volume_name == used.volume);
-        found.map(|moved| request::destination(moved).to_owned())
+        found.map(|moved| volumes_change::destination(moved).to_owned())
     })
 }
 
@@ -169,8 +170,8 @@ pub fn on(vmi: &VirtualMachineInstance, renamed: impl Fn(&Use<'_>) -> Option<Str
 /// The volumes whose disks were copied by the last migration of `vmi`, when it succeeded, each with its stand-in.
 pub fn arrived(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, &str)> {
     // What is asked for is not what an earlier migration did.
-    let moved =
-        state::of(vmi).is_some_and(state::moved) && (request::copier(vmi).is_none() || request::has_arrived(vmi));
+    let moved = migration_state::of(vmi).is_some_and(migration_state::moved)
+        && (volumes_change::copier(vmi).is_none() || volumes_change::has_arrived(vmi));
     let copied = vmi.status.iter().filter(move |_| moved).flat_map(|status| &status.migrated_volumes);
     copied.filter_map(|one| {
         let claim = one.destination_pvc_info.as_ref()?.claim_name.as_deref()?;

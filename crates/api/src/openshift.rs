@@ -1,9 +1,9 @@
-//! OpenShift's Route, as far as the way to exports is read from it.
+//! Group `route.openshift.io`: Route, as far as the way to exports is read from it.
 
 use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::{NamespaceResourceScope, Resource};
+use kube_core::{NamespaceResourceScope, Resource};
 use serde::{Deserialize, Serialize};
 
 /// A way from outside to a Service.

@@ -5,30 +5,51 @@ use api::kubevirt::{v1::VirtualMachineInstance, words::label};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::{
-    plan::{Step, is_down, job},
-    state,
+use crate::facts::{
+    active, instance,
+    launcher::{is_down, job},
+    migration_state,
 };
-use crate::vmi::{active, plan as vmi};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask the source's virt-handler to stop.
+    Abort,
+    /// Say on the VMI that nothing was moved: no handler had begun.
+    Conclude {
+        /// `failureReason`.
+        reason: &'static str,
+    },
+    /// Take the target's node out of the VMI's labels.
+    Unlabel,
+    /// Delete a pod.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// Why, as an event says it.
+        why: String,
+    },
+}
 
 /// What is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Settled {
+pub(crate) struct Settled {
     /// To do, in order.
-    pub(super) steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     /// Nothing is left, nor waited for.
-    pub(super) done: bool,
+    pub(crate) done: bool,
 }
 
 /// What is left of the migration `uid` of `guest`, whose launcher pods are `pods`.
-pub(super) fn settle(uid: &str, guest: &VirtualMachineInstance, pods: &[Pod]) -> Settled {
+pub(crate) fn settle(uid: &str, guest: &VirtualMachineInstance, pods: &[Pod]) -> Settled {
     let mut steps = Vec::new();
-    let gone = vmi::is_final(guest) || guest.metadata.deletion_timestamp.is_some();
-    let own = state::ours(guest, uid);
+    let gone = instance::is_final(guest) || guest.metadata.deletion_timestamp.is_some();
+    let own = migration_state::ours(guest, uid);
     let target = || pods.iter().find(|pod| job(pod) == Some(uid));
     match own.filter(|_| !gone) {
-        Some(own) if !state::over(own) => {
-            if !state::started(own) {
+        Some(own) if !migration_state::over(own) => {
+            if !migration_state::started(own) {
                 let down = target().is_none_or(is_down);
                 let reason = if down { "Target pod is down" } else { "the migration was given up" };
                 steps.push(Step::Conclude { reason });
@@ -37,8 +58,8 @@ pub(super) fn settle(uid: &str, guest: &VirtualMachineInstance, pods: &[Pod]) ->
             }
             return Settled { steps, done: false };
         }
-        Some(own) if state::moved(own) => {
-            if !state::taken_over(guest, own) {
+        Some(own) if migration_state::moved(own) => {
+            if !migration_state::taken_over(guest, own) {
                 return Settled::default();
             }
             let lost = pods.iter().filter(|pod| own.source_pod.is_some() && pod.metadata.name == own.source_pod);
@@ -52,7 +73,7 @@ pub(super) fn settle(uid: &str, guest: &VirtualMachineInstance, pods: &[Pod]) ->
         None => {
             lost_target(uid, guest, pods, &mut steps);
             // Without a migration on the VMI nobody is called by the label.
-            if !gone && state::of(guest).is_none() {
+            if !gone && migration_state::of(guest).is_none() {
                 unlabel(guest, None, &mut steps);
             }
         }

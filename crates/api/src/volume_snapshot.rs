@@ -1,10 +1,10 @@
-//! The kinds of snapshot.storage.k8s.io, as far as this controller reads and writes them.
+//! Group `snapshot.storage.k8s.io`: its kinds, as far as anything here reads and writes them.
 
 use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::core::{ClusterResourceScope, NamespaceResourceScope, Resource, TypeMeta};
+use kube_core::{ClusterResourceScope, NamespaceResourceScope, Resource, TypeMeta};
 use serde::{Deserialize, Serialize};
 
 /// The group.

@@ -1,0 +1,12 @@
+//! When a virtual machine is to run. Pure.
+
+use api::kubevirt::{v1::VirtualMachine, words::run_strategy};
+
+/// The strategy of `vm`; the legacy `running` counts as Always or Halted.
+pub fn strategy(vm: &VirtualMachine) -> &str {
+    match (vm.spec.run_strategy.as_deref(), vm.spec.running) {
+        (Some(strategy), _) if !strategy.is_empty() => strategy,
+        (_, Some(true)) => run_strategy::ALWAYS,
+        _ => run_strategy::HALTED,
+    }
+}
