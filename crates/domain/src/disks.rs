@@ -306,7 +306,6 @@ mod tests {
     #[test]
     fn caches() {
         #[track_caller]
-        #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(disk: Value, direct_io: bool, expect: &str) {
             let disk: Disk = serde_json::from_value(disk).unwrap();
             let resolved = ResolvedDisk { direct_io, ..ResolvedDisk::default() };

@@ -41,13 +41,6 @@ pub struct GuestFacts {
     pub failed_disks: Vec<FailedDisk>,
 }
 
-impl GuestFacts {
-    /// What a launcher says; nothing where that cannot be read.
-    pub fn told(text: &str) -> Self {
-        serde_json::from_str(text).unwrap_or_default()
-    }
-}
-
 /// The first entries of a list; the rest is read and not kept.
 fn first<'de, D, T>(list: D) -> Result<Vec<T>, D::Error>
 where
@@ -140,22 +133,26 @@ pub enum DeviceKind {
 mod tests {
     use super::*;
 
+    fn told(text: &str) -> GuestFacts {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
     /// The text is a megabyte, which is what is read of a state; without a bound it would be a hundred of them in memory.
     #[test]
     fn a_launcher_does_not_fill_the_memory_of_who_reads_it() {
         let many = |entry: &str| format!("[{}]", vec![entry; (1 << 20) / (entry.len() + 1)].join(","));
         for list in ["devices", "interfaces", "filesystems", "users", "supportedCommands", "failedDisks"] {
             let entry = if list == "supportedCommands" { r#"{"name":""}"# } else { "{}" };
-            let facts = GuestFacts::told(&format!(r#"{{"hostname":"a","{list}":{},"timezone":"b"}}"#, many(entry)));
+            let facts = told(&format!(r#"{{"hostname":"a","{list}":{},"timezone":"b"}}"#, many(entry)));
             assert!(serde_json::to_string(&facts).unwrap().len() < LONGEST_LIST * 400, "{list}");
             if matches!(list, "devices" | "interfaces" | "failedDisks") {
                 // What comes after the list is read, too.
                 assert_eq!((facts.hostname.as_str(), facts.timezone.as_str()), ("a", "b"), "{list}");
             }
         }
-        assert_eq!(GuestFacts::told(&format!(r#"{{"devices":{}}}"#, many("{}"))).devices.len(), LONGEST_LIST);
+        assert_eq!(told(&format!(r#"{{"devices":{}}}"#, many("{}"))).devices.len(), LONGEST_LIST);
         let addresses = format!(r#"{{"interfaces":[{{"addresses":{}}}]}}"#, many("\"\""));
-        assert_eq!(GuestFacts::told(&addresses).interfaces[0].addresses.len(), LONGEST_LIST);
+        assert_eq!(told(&addresses).interfaces[0].addresses.len(), LONGEST_LIST);
     }
 }
 
@@ -165,6 +162,10 @@ mod properties {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn told(text: &str) -> GuestFacts {
+        serde_json::from_str(text).unwrap_or_default()
+    }
 
     fn facts() -> impl Strategy<Value = GuestFacts> {
         let word = "\\PC{0,12}";
@@ -193,7 +194,7 @@ mod properties {
     proptest! {
         #[test]
         fn facts_are_read_as_they_were_written(facts in facts()) {
-            prop_assert_eq!(GuestFacts::told(&json!(facts).to_string()), facts);
+            prop_assert_eq!(told(&json!(facts).to_string()), facts);
         }
 
         #[test]
@@ -201,13 +202,13 @@ mod properties {
             let mut text = json!(facts).to_string().into_bytes();
             let at = at.index(text.len());
             text[at] = byte;
-            let read = GuestFacts::told(&String::from_utf8_lossy(&text));
-            prop_assert_eq!(GuestFacts::told(&json!(read).to_string()), read);
+            let read = told(&String::from_utf8_lossy(&text));
+            prop_assert_eq!(told(&json!(read).to_string()), read);
         }
 
         #[test]
         fn whatever_a_launcher_tells(text in "\\PC{0,80}|\\{\"(devices|interfaces|os|memoryKib)\": .{0,40}\\}") {
-            let read = GuestFacts::told(&text);
+            let read = told(&text);
             prop_assert!(serde_json::to_value(read).is_ok_and(|read: Value| read.is_object()));
         }
     }

@@ -22,6 +22,7 @@ mod memory_dump;
 mod migratable;
 mod migration;
 mod relocate;
+mod state;
 mod topology;
 mod xml;
 
@@ -42,6 +43,7 @@ pub use migration::{
     StallDetector,
 };
 pub use relocate::{Place, relocated};
+pub use state::{DomainReason, DomainStatus};
 use xml::Element;
 
 /// Why a VMI has no domain. The sentence reaches the user in a condition.

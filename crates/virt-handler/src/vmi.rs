@@ -13,6 +13,7 @@ mod execute;
 mod guest;
 mod handover;
 pub(crate) mod incoming;
+mod launcher_state;
 mod memory_dump;
 pub(crate) mod migration_metrics;
 mod outgoing;

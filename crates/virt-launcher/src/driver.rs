@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use domain::{Environment, LiveDomain, MigrationProgress};
+use domain::{DomainReason, Environment, LiveDomain, MigrationProgress};
 use kit::shutdown::CancellationToken;
 use libvirt::{Connection, Domain, Event, Lifecycle, PausedReason, State};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -609,12 +609,12 @@ impl Driver {
         facts.failed_disks = self.failing.disks();
         let guest = serde_json::to_string(&facts).unwrap_or_default();
         self.publisher.update(|published| {
-            words::status(state).clone_into(&mut published.status);
+            words::status(state).as_str().clone_into(&mut published.status);
             let torn = self.torn && !state.is_active();
-            if torn { moving::TORN } else { words::reason(state) }.clone_into(&mut published.reason);
+            let reason = if torn { DomainReason::PostCopyFailed } else { words::reason(state) };
+            reason.as_str().clone_into(&mut published.reason);
             if !xml.is_empty() {
                 published.guest = guest;
-                published.domain_xml = xml;
             } else {
                 published.agent_connected = false;
             }

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use domain::DomainStatus;
 use rpc::launcher::launcher_client::LauncherClient;
 use rpc::launcher::{DomainState, Empty, ExecRequest, FreezeRequest, GuestPingRequest};
 use tonic::transport::{Channel, Endpoint};
@@ -144,9 +145,9 @@ pub async fn freezer(args: FreezerArgs) -> Result<Option<&'static str>, InsideEr
 
 /// Why there is nothing to do for a guest in this state.
 fn idle(state: &DomainState) -> Result<Option<&'static str>, InsideError> {
-    match (state.agent_connected, state.status.as_str()) {
+    match (state.agent_connected, DomainStatus::from(state.status.as_str())) {
         (false, _) => Ok(Some("No guest agent, exiting")),
-        (true, "Paused") => Err(InsideError::Paused),
+        (true, DomainStatus::Paused) => Err(InsideError::Paused),
         _ => Ok(None),
     }
 }

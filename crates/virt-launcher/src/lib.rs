@@ -114,12 +114,9 @@ fn ask_early(connection: libvirt::Connection) {
             return;
         }
         let asked = move || connection.capabilities(libvirt::Capability::Domain { kvm });
-        match tokio::task::spawn_blocking(asked).await {
-            Ok(Err(error)) => {
-                // Whoever needs them asks again and reports it.
-                tracing::debug!(%error, "QEMU's capabilities are not known yet");
-            }
-            Ok(Ok(_)) | Err(_) => {}
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(asked).await {
+            // Whoever needs them asks again and reports it.
+            tracing::debug!(%error, "QEMU's capabilities are not known yet");
         }
     };
     kit::spawn("capabilities", asking).detach();

@@ -1,51 +1,52 @@
 //! libvirt's states in KubeVirt's words.
 
+use domain::{DomainReason, DomainStatus};
 use libvirt::{PausedReason, ShutoffReason, State};
 
 use crate::request_queue::Phase;
 
-pub(crate) fn status(state: State) -> &'static str {
+pub(crate) fn status(state: State) -> DomainStatus {
     match state {
-        State::None => "NoState",
-        State::Running => "Running",
-        State::Blocked => "Blocked",
-        State::Paused(_) => "Paused",
-        State::Shutdown => "Shutdown",
-        State::Shutoff(_) => "Shutoff",
-        State::Crashed => "Crashed",
-        State::PmSuspended => "PMSuspended",
+        State::None => DomainStatus::NoState,
+        State::Running => DomainStatus::Running,
+        State::Blocked => DomainStatus::Blocked,
+        State::Paused(_) => DomainStatus::Paused,
+        State::Shutdown => DomainStatus::Shutdown,
+        State::Shutoff(_) => DomainStatus::Shutoff,
+        State::Crashed => DomainStatus::Crashed,
+        State::PmSuspended => DomainStatus::PmSuspended,
     }
 }
 
-pub(crate) fn reason(state: State) -> &'static str {
+pub(crate) fn reason(state: State) -> DomainReason {
     match state {
         State::Paused(reason) => match reason {
-            PausedReason::User => "PausedUser",
-            PausedReason::Migration => "PausedMigration",
-            PausedReason::Save => "PausedSave",
-            PausedReason::Dump => "PausedDump",
-            PausedReason::IoError => "PausedIOError",
-            PausedReason::Watchdog => "PausedWatchdog",
-            PausedReason::Snapshot => "PausedSnapshot",
-            PausedReason::ShuttingDown => "PausedShuttingDown",
-            PausedReason::Crashed => "PausedCrashed",
-            PausedReason::StartingUp => "PausedStartingUp",
-            PausedReason::PostCopy => "PausedPostcopy",
-            PausedReason::PostCopyFailed => "PausedPostcopyFailed",
-            PausedReason::ApiError | PausedReason::Unknown => "PausedUnknown",
+            PausedReason::User => DomainReason::PausedUser,
+            PausedReason::Migration => DomainReason::PausedMigration,
+            PausedReason::Save => DomainReason::PausedSave,
+            PausedReason::Dump => DomainReason::PausedDump,
+            PausedReason::IoError => DomainReason::PausedIoError,
+            PausedReason::Watchdog => DomainReason::PausedWatchdog,
+            PausedReason::Snapshot => DomainReason::PausedSnapshot,
+            PausedReason::ShuttingDown => DomainReason::PausedShuttingDown,
+            PausedReason::Crashed => DomainReason::PausedCrashed,
+            PausedReason::StartingUp => DomainReason::PausedStartingUp,
+            PausedReason::PostCopy => DomainReason::PausedPostCopy,
+            PausedReason::PostCopyFailed => DomainReason::PausedPostCopyFailed,
+            PausedReason::ApiError | PausedReason::Unknown => DomainReason::PausedUnknown,
         },
         State::Shutoff(reason) => match reason {
-            ShutoffReason::Shutdown => "Shutdown",
-            ShutoffReason::Destroyed => "Destroyed",
-            ShutoffReason::Crashed => "Crashed",
-            ShutoffReason::Migrated => "Migrated",
-            ShutoffReason::Saved => "Saved",
-            ShutoffReason::Failed => "Failed",
-            ShutoffReason::FromSnapshot => "FromSnapshot",
-            ShutoffReason::Daemon | ShutoffReason::Unknown => "Unknown",
+            ShutoffReason::Shutdown => DomainReason::Shutdown,
+            ShutoffReason::Destroyed => DomainReason::Destroyed,
+            ShutoffReason::Crashed => DomainReason::Crashed,
+            ShutoffReason::Migrated => DomainReason::Migrated,
+            ShutoffReason::Saved => DomainReason::Saved,
+            ShutoffReason::Failed => DomainReason::Failed,
+            ShutoffReason::FromSnapshot => DomainReason::FromSnapshot,
+            ShutoffReason::Daemon | ShutoffReason::Unknown => DomainReason::Unknown,
         },
-        State::Crashed => "Crashed",
-        State::None | State::Running | State::Blocked | State::Shutdown | State::PmSuspended => "Unknown",
+        State::Crashed => DomainReason::Crashed,
+        State::None | State::Running | State::Blocked | State::Shutdown | State::PmSuspended => DomainReason::Unknown,
     }
 }
 

@@ -101,9 +101,6 @@ pub struct DomainState {
     /// Facts from the agent and the domain (interfaces, OS info, filesystems, fs freeze), serialized `domain::GuestFacts`.
     #[prost(string, tag = "5")]
     pub guest: ::prost::alloc::string::String,
-    /// Live domain XML as libvirt reports it; empty before the domain is defined.
-    #[prost(string, tag = "6")]
-    pub domain_xml: ::prost::alloc::string::String,
     /// The last Sync failed with this sentence; empty otherwise.
     #[prost(string, tag = "7")]
     pub sync_error: ::prost::alloc::string::String,

@@ -103,13 +103,14 @@ pub(crate) async fn reconcile(context: &Context, key: &Key) -> Next {
 /// ended: it may have been started elsewhere while this node was cut off.
 async fn release(context: &Context, key: &Key) -> Next {
     let Some(guest) = context.guest(key) else { return Next::Wait };
-    if let Some(launcher) = guest.launcher() {
-        if guest.known().domain && launcher.is_alive() {
-            tracing::warn!(vmi = %key, uid = guest.uid, "nothing asks for this guest any more: it is ended");
-            if let Err(error) = answer(CALL, launcher.client.clone().kill(timed(Empty {}, CALL))).await {
-                tracing::warn!(vmi = %key, error = %Chain(&Error::from(error)), "the guest was not ended");
-                return Next::Retry;
-            }
+    if let Some(launcher) = guest.launcher()
+        && guest.known().domain
+        && launcher.is_alive()
+    {
+        tracing::warn!(vmi = %key, uid = guest.uid, "nothing asks for this guest any more: it is ended");
+        if let Err(error) = answer(CALL, launcher.client.clone().kill(timed(Empty {}, CALL))).await {
+            tracing::warn!(vmi = %key, error = %Chain(&Error::from(error)), "the guest was not ended");
+            return Next::Retry;
         }
     }
     context.guests().remove(key);
@@ -152,7 +153,7 @@ async fn change_disks(context: &Context, vmi: &VirtualMachineInstance, guest: &G
         return Ok(false);
     }
     let seen = guest.observed();
-    let (devices, dump) = (&seen.facts.devices, seen.dump());
+    let (devices, dump) = (&seen.facts().devices, seen.dump());
     let plan = hotplug::plan(vmi, devices, &guest.held().lent, |volume| dump.is_writing(volume));
     let larger = hotplug::larger(vmi, devices);
     // Told once: a disk that cannot grow is not asked again before its claim has changed.
@@ -337,7 +338,7 @@ fn announce(
 
 /// Says of each disk once that it failed, and again when it fails again.
 fn failures(context: &Context, reference: &ObjectReference, guest: &Guest) {
-    let failed = guest.observed().facts.failed_disks;
+    let failed = guest.observed().facts().failed_disks.clone();
     let mut held = guest.held();
     for disk in failed.iter().filter(|disk| !held.told.failed.contains(disk)) {
         context.recorder.warning(reference, "IOerror", status::failure(disk));

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use domain::{FailedDisk, GuestFacts, MigrationProgress};
+use domain::{FailedDisk, MigrationProgress};
 use jiff::{SignedDuration, Timestamp};
 use kit::{Chain, Task, clock};
-use rpc::launcher::DomainState;
 use tokio::time::Instant;
 
 use super::handover;
+use super::launcher_state::LauncherState;
 use super::plan::Known;
 use super::status::Observed;
 use crate::Error;
@@ -53,7 +53,7 @@ pub(super) struct Held {
     pub(super) gone: bool,
     pub(super) gone_since: Option<Timestamp>,
     pub(super) emulation: Option<String>,
-    pub(super) state: Option<DomainState>,
+    pub(super) state: Option<LauncherState>,
     /// Volumes that the launcher was lent while it ran.
     pub(super) lent: hotplug::Lent,
     /// Claims that are larger than their disks, as they were when the launcher was told of them.
@@ -160,8 +160,7 @@ impl Guest {
     /// it has been gone for long.
     pub(crate) fn migration(&self) -> (bool, Option<MigrationProgress>, bool) {
         let held = self.held();
-        let text = held.state.as_ref().map(|state| state.migration.as_str()).filter(|text| !text.is_empty());
-        let progress = text.and_then(|text| serde_json::from_str(text).ok());
+        let progress = held.state.as_ref().and_then(|state| state.migration.clone());
         let gone = held.gone_since.is_some_and(|since| clock::now().duration_since(since) >= WORD_OF_TARGET);
         (held.state.is_some(), progress, gone)
     }
@@ -173,7 +172,7 @@ impl Guest {
             plugged: held.plugged.is_some(),
             handed_over: held.handed_over.is_some(),
             shutdown_sent: held.shutdown_sent,
-            domain: held.state.as_ref().is_some_and(|s| runs(&s.status)),
+            domain: held.state.as_ref().is_some_and(|state| state.status.has_guest()),
         }
     }
 
@@ -185,9 +184,7 @@ impl Guest {
 
     pub(super) fn observed(&self) -> Observed {
         let held = self.held();
-        let facts = held.state.as_ref().map(|s| s.guest.as_str()).filter(|text| !text.is_empty());
         Observed {
-            facts: facts.map(GuestFacts::told).unwrap_or_default(),
             domain: held.state.clone(),
             launcher_gone: held.gone,
             addresses: held.plugged.as_ref().map(|p| p.addresses.clone()).unwrap_or_default(),
@@ -200,10 +197,6 @@ impl Guest {
     }
 }
 
-fn runs(status: &str) -> bool {
-    matches!(status, "Running" | "Paused" | "Blocked" | "PMSuspended" | "Shutdown")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +206,7 @@ mod tests {
         let known = || Held {
             pod: "first".into(),
             plugged: Some(Arc::default()),
-            state: Some(DomainState::default()),
+            state: Some(LauncherState::default()),
             ..Held::default()
         };
         for (pod, expect) in [("first", true), ("second", false)] {

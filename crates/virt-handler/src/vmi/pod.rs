@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::Context;
 use super::guest::Guest;
+use super::launcher_state::LauncherState;
 use crate::Error;
 use crate::device_plugin;
 use crate::launcher::{self, CALL, Launcher, answer};
@@ -28,8 +29,6 @@ const PATIENCE: u32 = 8;
 const ENDING: SignedDuration = SignedDuration::from_secs(10);
 /// States that a launcher tells, each as much as it is long, see [`cost`].
 const STATES: Pace = Pace::new(200, 50);
-/// Characters of a launcher's reason why a guest does not start.
-const LONGEST_SENTENCE: usize = 4096;
 
 /// Makes the interfaces of the pod.
 pub(super) async fn plug(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -> Result<(), Error> {
@@ -82,7 +81,7 @@ pub(super) async fn connect(
             // The launcher skips what it could not tell in time: the newest state is what counts.
             tokio::time::sleep(pace.spend(cost(&state), Instant::now())).await;
             let Some(guest) = watched.upgrade() else { return };
-            guest.held().state = Some(bounded(state));
+            guest.held().state = Some(LauncherState::from(state));
             queue.add(key.clone());
         }
         // Its connections end before it does. Whoever judges in between takes a dead launcher for one that is slow.
@@ -130,18 +129,9 @@ pub(super) async fn prepare_disks(
     Ok(())
 }
 
-/// What is shown to people is no longer than a condition may say.
-fn bounded(mut state: DomainState) -> DomainState {
-    if let Some((end, _)) = state.sync_error.char_indices().nth(LONGEST_SENTENCE) {
-        state.sync_error.truncate(end);
-    }
-    state
-}
-
 /// What a state costs of [`STATES`]: a common one has few KiB, and the largest are few a second.
 fn cost(state: &DomainState) -> f64 {
-    let long =
-        [&state.guest, &state.domain_xml, &state.sync_error, &state.migration, &state.backup, &state.memory_dump];
+    let long = [&state.guest, &state.sync_error, &state.migration, &state.backup, &state.memory_dump];
     let bytes: usize = long.into_iter().map(String::len).sum();
     1.0 + bytes as f64 / 32768.0
 }

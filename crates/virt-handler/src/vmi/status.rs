@@ -7,6 +7,7 @@ mod properties;
 mod tracking;
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use api::kubevirt::conditions::{remove, set};
 use api::kubevirt::hotplug::{self, is_hotplug};
@@ -16,11 +17,11 @@ use api::kubevirt::v1::{
 };
 use api::kubevirt::words::{condition, eviction_strategy, phase};
 use api::quantity::Amount;
-use domain::{DeviceKind, FailedDisk, GuestFacts, Host, MemoryDump};
+use domain::{DeviceKind, DomainReason as Reason, DomainStatus as Status, FailedDisk, GuestFacts, Host, MemoryDump};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rpc::launcher::DomainState;
 
+use super::launcher_state::LauncherState;
 use crate::hotplug::has;
 use crate::network::is_secondary;
 
@@ -31,9 +32,7 @@ const NOT_SYNCHRONIZED: &str = "Synchronizing with the Domain failed.";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
     /// The newest state that the launcher published; none before it answered.
-    pub domain: Option<DomainState>,
-    /// The guest's facts from it.
-    pub facts: GuestFacts,
+    pub domain: Option<LauncherState>,
     /// The launcher process is known to be gone.
     pub launcher_gone: bool,
     /// Interface, pod link, addresses of the pod that reach the guest.
@@ -51,10 +50,15 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
+    /// What the agent and the domain say of the guest.
+    pub(crate) fn facts(&self) -> &GuestFacts {
+        static NONE: LazyLock<GuestFacts> = LazyLock::new(GuestFacts::default);
+        self.domain.as_ref().map_or(&*NONE, |state| &state.facts)
+    }
+
     /// What the launcher told last of a dump of the guest's memory.
     pub(crate) fn dump(&self) -> MemoryDump {
-        let told = self.domain.as_ref().map(|state| state.memory_dump.as_str()).filter(|text| !text.is_empty());
-        told.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+        self.domain.as_ref().and_then(|state| state.memory_dump.clone()).unwrap_or_default()
     }
 }
 
@@ -101,19 +105,23 @@ fn next_phase(vmi: &VirtualMachineInstance, seen: &Observed) -> (Option<&'static
     if let Some(state) = state.filter(|s| s.terminal && !s.sync_error.is_empty()) {
         return (Some(phase::FAILED), Some(state.sync_error.clone()));
     }
-    match state.map_or("", |s| s.status.as_str()) {
-        "Running" | "Paused" | "Blocked" | "PMSuspended" if !seen.launcher_gone => (Some(phase::RUNNING), None),
-        "Shutoff" | "Crashed" => match state.map_or("", |s| s.reason.as_str()) {
-            "PostCopyFailed" => (
+    match state.map(|state| state.status).unwrap_or_default() {
+        Status::Running | Status::Paused | Status::Blocked | Status::PmSuspended if !seen.launcher_gone => {
+            (Some(phase::RUNNING), None)
+        }
+        Status::Shutoff | Status::Crashed => match state.map(|state| state.reason).unwrap_or_default() {
+            Reason::PostCopyFailed => (
                 Some(phase::FAILED),
                 because("the way to the other node broke during post-copy, when the guest's memory was on both nodes"),
             ),
             // It goes on elsewhere.
-            "Migrated" => (None, None),
-            "Crashed" | "Panicked" => (Some(phase::FAILED), because("the guest crashed")),
-            "Failed" => (Some(phase::FAILED), because("QEMU ended with an error; see the log of the launcher pod")),
+            Reason::Migrated => (None, None),
+            Reason::Crashed | Reason::Panicked => (Some(phase::FAILED), because("the guest crashed")),
+            Reason::Failed => {
+                (Some(phase::FAILED), because("QEMU ended with an error; see the log of the launcher pod"))
+            }
             // With ACPI the guest was asked first: being destroyed means that it did not answer in its grace period.
-            "Destroyed" if has_acpi(vmi) => {
+            Reason::Destroyed if has_acpi(vmi) => {
                 (Some(phase::FAILED), because("the guest did not shut down in its grace period and was ended"))
             }
             _ => (Some(phase::SUCCEEDED), None),
@@ -155,13 +163,13 @@ fn conditions(
     let state = seen.domain.clone().unwrap_or_default();
     let list = &mut status.conditions;
     synchronized(list, seen, &now);
-    if state.status == "Running" && waits_for_guest_alone(list, vmi) {
+    if state.status == Status::Running && waits_for_guest_alone(list, vmi) {
         set(list, condition::READY, "True", None, None, &now);
     }
     // For a dump of its memory it is halted for a moment, which nobody has to do anything about.
-    if state.status == "Paused" && !ended && state.reason != "PausedDump" {
-        let (reason, message) = match state.reason.as_str() {
-            "PausedIOError" => ("PausedIOError", paused_for(&seen.facts.failed_disks)),
+    if state.status == Status::Paused && !ended && state.reason != Reason::PausedDump {
+        let (reason, message) = match state.reason {
+            Reason::PausedIoError => ("PausedIOError", paused_for(&state.facts.failed_disks)),
             _ => ("PausedByUser", "VMI was paused by user".to_owned()),
         };
         set(list, condition::PAUSED, "True", Some(reason), Some(&message), &now);
@@ -174,7 +182,7 @@ fn conditions(
         remove(list, condition::AGENT_CONNECTED);
     }
     // Before the guest was started there is nothing to say about moving it, and one write less.
-    if !state.status.is_empty() {
+    if state.status != Status::Unset {
         migratable(status, vmi, seen, &now);
         let list = &mut status.conditions;
         match &seen.emulation {
@@ -250,7 +258,7 @@ fn waits_for_guest_alone(conditions: &[VirtualMachineInstanceCondition], vmi: &V
 const MULTUS: &str = "multus-status";
 
 fn interfaces(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed) {
-    let facts = &seen.facts;
+    let facts = seen.facts();
     let live = |name: &str| facts.devices.iter().find(|d| d.kind == DeviceKind::Interface && d.name == name);
     let mut known = Vec::new();
     let mut out: Vec<VirtualMachineInstanceNetworkInterface> = Vec::new();
@@ -312,8 +320,9 @@ fn volumes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstan
         .volumes
         .iter()
         .filter_map(|volume| {
-            let device = seen.facts.devices.iter().find(|d| d.kind == DeviceKind::Disk && d.name == volume.name);
-            let Some(device) = device.filter(|_| !is_hotplug(volume) || has(&seen.facts.devices, &volume.name)) else {
+            let device = seen.facts().devices.iter().find(|d| d.kind == DeviceKind::Disk && d.name == volume.name);
+            let Some(device) = device.filter(|_| !is_hotplug(volume) || has(&seen.facts().devices, &volume.name))
+            else {
                 return known(&volume.name).filter(|_| is_hotplug(volume)).map(|entry| coming(entry, &seen.lent));
             };
             let mut entry =
@@ -361,7 +370,7 @@ fn coming(mut entry: VolumeStatus, lent: &BTreeSet<String>) -> VolumeStatus {
 /// A volume that the guest is not to have any more.
 fn going(mut entry: VolumeStatus, seen: &Observed) -> VolumeStatus {
     let used = seen.lent.contains(&entry.name) || seen.dump().is_writing(&entry.name);
-    if !has(&seen.facts.devices, &entry.name) && !used {
+    if !has(&seen.facts().devices, &entry.name) && !used {
         entry.target.clear();
         let message = format!("Volume {} has been unmounted from virt-launcher pod", entry.name);
         say(&mut entry, hotplug::phase::UNMOUNTED_FROM_POD, hotplug::reason::UNMOUNTED, message);
@@ -376,7 +385,7 @@ fn say(entry: &mut VolumeStatus, phase: &str, reason: &str, message: String) {
 }
 
 fn guest(status: &mut VirtualMachineInstanceStatus, seen: &Observed) {
-    let facts = &seen.facts;
+    let facts = seen.facts();
     if !facts.machine.is_empty() {
         status.machine = Some(Machine { type_: Some(facts.machine.clone()) });
     }
@@ -411,7 +420,7 @@ mod tests {
     }
 
     fn domain(status: &str, reason: &str) -> Observed {
-        let state = DomainState { status: status.into(), reason: reason.into(), ..Default::default() };
+        let state = LauncherState { status: status.into(), reason: reason.into(), ..Default::default() };
         Observed { domain: Some(state), ..Default::default() }
     }
 
@@ -442,7 +451,8 @@ mod tests {
         check("Running", &Observed { launcher_gone: true, ..domain("Shutoff", "Migrated") }, "Running");
         check("Running", &Observed { launcher_gone: true, on_its_way: true, ..Observed::default() }, "Running");
         let mut terminal = domain("", "");
-        terminal.domain = Some(DomainState { terminal: true, sync_error: "not an image".into(), ..Default::default() });
+        terminal.domain =
+            Some(LauncherState { terminal: true, sync_error: "not an image".into(), ..Default::default() });
         check("Scheduled", &terminal, "Failed");
     }
 
@@ -470,7 +480,8 @@ mod tests {
             mac: mac.into(),
             ..Default::default()
         };
-        seen.facts.devices = vec![device("default", "02:00:00:00:00:01"), device("blue", "02:00:00:00:00:02")];
+        seen.domain.as_mut().unwrap().facts.devices =
+            vec![device("default", "02:00:00:00:00:01"), device("blue", "02:00:00:00:00:02")];
         let pods = |name: &str, link: &str| (name.to_owned(), link.to_owned(), Vec::new());
         seen.addresses = vec![pods("default", "eth0"), pods("blue", "pod16477688c0e")];
         let told = |status: &VirtualMachineInstanceStatus| {
@@ -493,7 +504,7 @@ mod tests {
         let mut seen = domain("Running", "");
         seen.domain.as_mut().unwrap().agent_connected = true;
         seen.addresses = vec![("default".into(), "eth0".into(), vec!["10.244.0.9".into()])];
-        seen.facts = GuestFacts {
+        seen.domain.as_mut().unwrap().facts = GuestFacts {
             machine: "pc-q35-10.0".into(),
             memory_kib: 131_072,
             interfaces: vec![
@@ -630,8 +641,8 @@ mod tests {
         fn check(disks: &[(&str, bool)], condition: &str, events: &[&str]) {
             let failed = |(name, full): &(&str, bool)| FailedDisk { name: (*name).to_owned(), full: *full };
             let mut seen = domain("Paused", "PausedIOError");
-            seen.facts.failed_disks = disks.iter().map(failed).collect();
-            let said: Vec<String> = seen.facts.failed_disks.iter().map(failure).collect();
+            seen.domain.as_mut().unwrap().facts.failed_disks = disks.iter().map(failed).collect();
+            let said: Vec<String> = seen.facts().failed_disks.iter().map(failure).collect();
             let status = status(&vmi("Running"), &seen, now());
             let paused = status.conditions.iter().find(|known| known.type_ == condition::PAUSED).unwrap();
             assert_eq!(paused.message.as_deref(), Some(condition));

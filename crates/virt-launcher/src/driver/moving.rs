@@ -11,9 +11,6 @@ use crate::migration::{self, Leaving};
 use crate::prepare;
 use crate::request_queue::Phase;
 
-/// The reason a guest ended for whose memory was on two nodes when the way between them broke.
-pub(super) const TORN: &str = "PostCopyFailed";
-
 impl Driver {
     /// Makes ready what a domain needs that another launcher will send.
     pub(super) async fn expect(&mut self, vmi: &str) -> Result<(), DriverError> {

@@ -240,7 +240,7 @@ mod tests {
         // Stalled at 6 s with 60; the best was 40, which comes again at 10 s.
         let waves = [900, 40, 60, 60, 55, 41, 60];
         check(&options(), &stall, &waves, Some((10, "Downtime(500)")));
-        let eager = StallDetector { search_minimum: false, ..stall.clone() };
+        let eager = StallDetector { search_minimum: false, ..stall };
         check(&options(), &eager, &waves, Some((6, "Downtime(500)")));
         // It never does: the next best is tried at 10 s, and the one after, with less patience, at 12 s.
         check(&options(), &stall, &[900, 40, 60, 60, 55, 58, 60, 56], Some((12, "Downtime(500)")));

@@ -52,8 +52,9 @@ async fn guest(files: &[(&str, PathBuf)]) -> (Launcher, LauncherClient<Channel>,
     let mut states = watch(&mut client).await;
     let environment = json!({"emulation": true}).to_string();
     client.sync(SyncRequest { vmi: vmi(), environment }).await.unwrap();
-    let running = until(&mut states, "status Running", |state| state.status == "Running").await;
-    assert!(running.domain_xml.contains("<dataStore"), "{}", running.domain_xml);
+    until(&mut states, "status Running", |state| state.status == "Running").await;
+    let xml = launcher.domain_xml();
+    assert!(xml.contains("<dataStore"), "{xml}");
     (launcher, client, states)
 }
 
@@ -230,8 +231,9 @@ async fn plug(
     let (answer, _) = sys::fdpass::receive_line(&stream, 4096).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&answer).unwrap(), json!({"error": null}));
     sync(client, 4).await;
-    let both = |state: &DomainState| state.domain_xml.matches("<dataStore").count() == 2;
-    until(states, "a second tracked disk", both).await;
+    until(states, "the disk", |state| state.guest.contains(r#""name":"data""#)).await;
+    let xml = launcher.domain_xml();
+    assert_eq!(xml.matches("<dataStore").count(), 2, "{xml}");
 }
 
 async fn sync(client: &mut LauncherClient<Channel>, size: u64) {

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use libvirt::Connection;
 use rpc::launcher::{Empty, ScreenshotRequest, SyncRequest};
 use serde_json::json;
 
@@ -48,6 +49,12 @@ impl Launcher {
             as_user(&mut command);
         }
         Self { child: command.spawn().unwrap(), lenders: Vec::new(), run }
+    }
+
+    /// The domain's XML, as libvirt has it.
+    pub(crate) fn domain_xml(&self) -> String {
+        let libvirt = Connection::open(&self.path("libvirt/libvirt-sock"), "qemu:///session").unwrap();
+        libvirt.lookup("test_boot").unwrap().xml().unwrap()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -164,8 +171,8 @@ async fn a_guest_boots_from_a_container_disk_and_ends() {
     lend(&mut launcher, "root", &greeting_disk());
     let environment = json!({"emulation": true, "logSerialConsole": true}).to_string();
     client.sync(SyncRequest { vmi: vmi(), environment }).await.unwrap();
-    let running = until(&mut states, "status Running", |state| state.status == "Running").await;
-    assert!(running.domain_xml.contains("test_boot"));
+    until(&mut states, "status Running", |state| state.status == "Running").await;
+    assert!(launcher.domain_xml().contains("test_boot"));
 
     let log = launcher.path("kubevirt-private/u1/virt-serial0-log");
     let printed = async {

@@ -149,8 +149,8 @@ async fn a_guest_moves_with_its_disks_and_an_aborted_one_stays() {
     drop(leaving);
     assert!(source.child.wait().unwrap().success());
 
-    let here = until(&mut arriving, "status Running", |state| state.status == "Running").await;
-    assert!(here.domain_xml.contains("test_boot"));
+    until(&mut arriving, "status Running", |state| state.status == "Running").await;
+    assert!(target.domain_xml().contains("test_boot"));
     // The node agent hands the VMI over as ever: it runs already.
     at_target.sync(SyncRequest { vmi: vmi(), environment }).await.unwrap();
     at_target.pause(Empty {}).await.unwrap();

@@ -2,6 +2,7 @@
 
 use domain::LiveDevice;
 use proptest::prelude::*;
+use rpc::launcher::DomainState;
 use serde_json::{Value, json};
 
 use super::*;
@@ -152,8 +153,7 @@ proptest! {
         state in state(), gone in any::<bool>(), phase in prop::sample::select(vec!["Scheduled", "Running"]),
     ) {
         let told = state.guest.len() + state.backup.len() + state.memory_dump.len() + state.sync_error.len();
-        let facts = GuestFacts::told(&state.guest);
-        let seen = Observed { domain: Some(state), facts, launcher_gone: gone, ..Observed::default() };
+        let seen = Observed { domain: Some(state.into()), launcher_gone: gone, ..Observed::default() };
         let now = Timestamp::from_second(1_700_000_000).unwrap();
         let mut vmi = vmi(phase);
         let first = status(&vmi, &seen, now);

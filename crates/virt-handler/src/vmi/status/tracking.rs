@@ -3,7 +3,7 @@
 //! virt-controller enters a backup's name and takes it away again; what happens to that backup is entered here, from what
 //! the launcher tells. A launcher's word of another backup is old.
 
-use api::kubevirt::v1::{VirtualMachineInstanceBackupStatus, VirtualMachineInstanceStatus};
+use api::kubevirt::v1::VirtualMachineInstanceStatus;
 use api::kubevirt::words::tracking;
 
 use super::Observed;
@@ -14,8 +14,7 @@ pub(super) fn tracking(status: &mut VirtualMachineInstanceStatus, seen: &Observe
     if known.state == tracking::INITIALIZING {
         tracking::ENABLED.clone_into(&mut known.state);
     }
-    let told = seen.domain.as_ref().map(|state| state.backup.as_str()).filter(|text| !text.is_empty());
-    let told = told.and_then(|text| serde_json::from_str::<VirtualMachineInstanceBackupStatus>(text).ok());
+    let told = seen.domain.as_ref().and_then(|state| state.backup.clone());
     let (Some(told), Some(held)) = (told, known.backup_status.as_mut()) else { return };
     if told.backup_name == held.backup_name && told.start_timestamp == held.start_timestamp {
         **held = told;
@@ -37,7 +36,7 @@ mod tests {
             ..VirtualMachineInstanceStatus::default()
         };
         let domain = DomainState { backup: told.to_string(), ..DomainState::default() };
-        tracking(&mut status, &Observed { domain: Some(domain), ..Observed::default() });
+        tracking(&mut status, &Observed { domain: Some(domain.into()), ..Observed::default() });
         assert_eq!(json!(status.changed_block_tracking), expect);
     }
 
