@@ -9,15 +9,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use syn::visit::{self, Visit};
 
-/// Circles that are still to be undone: where, and of how many modules at most. Shrinking is welcome, growing is refused.
-const STANDING: [(&str, usize); 5] = [
-    ("crates/kubelet/src", 13),
-    ("crates/virt-controller/src", 22),
-    ("crates/virt-controller/src/migration", 4),
-    ("crates/virt-controller/src/vmi", 2),
-    ("crates/virt-controller/src/vmi", 3),
-];
-
 /// A module's path below its crate.
 type Module = Vec<String>;
 /// Which children of a module use which, with one place for each.
@@ -49,7 +40,7 @@ pub(crate) fn findings(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
             ..circle
         }));
     }
-    Ok(judge(found, &STANDING))
+    Ok(found.iter().map(Circle::to_string).collect())
 }
 
 /// A circle among the children of one module.
@@ -62,27 +53,11 @@ struct Circle {
     example: String,
 }
 
-/// What is wrong with `found`, where `standing` are known.
-fn judge(found: Vec<Circle>, standing: &[(&str, usize)]) -> Vec<String> {
-    let mut left: Vec<&(&str, usize)> = standing.iter().collect();
-    let mut wrong = Vec::new();
-    for circle in found {
-        let size = circle.names.len();
-        match left.iter().position(|(within, most)| *within == circle.within && size <= *most) {
-            Some(at) => drop(left.remove(at)),
-            None => wrong.push(format!(
-                "{}: {size} modules use each other in a circle: {}; {}",
-                circle.within,
-                circle.names.join(", "),
-                circle.example
-            )),
-        }
+impl std::fmt::Display for Circle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { within, names, example } = self;
+        write!(f, "{within}: {} modules use each other in a circle: {}; {example}", names.len(), names.join(", "))
     }
-    let gone = |(within, _): &&(&str, usize)| {
-        format!("{within}: its circle is gone; take it out of STANDING in xtask/src/circles.rs")
-    };
-    wrong.extend(left.iter().map(|one| gone(&one)));
-    wrong
 }
 
 /// The `src` folder that `path` lies in, and the module it is; nothing for programs and tests beside a library.
@@ -356,15 +331,10 @@ mod tests {
     }
 
     #[test]
-    fn known_circles_may_shrink_but_not_grow_and_are_forgotten_when_gone() {
+    fn a_finding_names_the_modules() {
         let names = vec!["x".to_owned(), "y".to_owned()];
         let circle = Circle { within: "a/src".to_owned(), names, example: "x uses y".to_owned() };
-        let wrong = "a/src: 2 modules use each other in a circle: x, y; x uses y";
-        assert_eq!(judge(vec![circle.clone()], &[]), [wrong]);
-        assert_eq!(judge(vec![circle.clone()], &[("a/src", 3)]), [""; 0]);
-        assert_eq!(judge(vec![circle], &[("a/src", 1)])[0], wrong);
-        let gone = "a/src: its circle is gone; take it out of STANDING in xtask/src/circles.rs";
-        assert_eq!(judge(Vec::new(), &[("a/src", 1)]), [gone]);
+        assert_eq!(circle.to_string(), "a/src: 2 modules use each other in a circle: x, y; x uses y");
     }
 
     #[test]
