@@ -4,6 +4,7 @@
 #   make test    the tests that every change must pass, scenarios with real guests included
 #   make test-all  those, and what takes long by nature; its result is in bin/test-all.txt
 #   make down    stop everything; nothing is left behind on the host
+#   make lint    format, clippy with warnings as errors, the rules of the repository
 #   make bench   one table of figures
 #   make fuzz    each fuzz target for ten minutes; FUZZ_SECONDS=60 makes it one
 #   make deps    install what is missing, nothing else
@@ -12,7 +13,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build images up test test-all down purge bench fuzz ci
+.PHONY: help deps build images up test test-all lint down purge bench fuzz ci
 
 # Outside of the checkout, so that clones share what is built; never needed to be there.
 export CARGO_TARGET_DIR ?= /var/cache/ferrovirt/target
@@ -39,6 +40,9 @@ test: build
 
 test-all: build
 	@scripts/test.sh all
+
+lint:
+	@scripts/lint.sh
 
 down:
 	@if [ -x bin/ferrovirt ]; then bin/ferrovirt down; else echo "nothing was built, so nothing runs"; fi

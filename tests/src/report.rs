@@ -1,6 +1,8 @@
 //! Trials, and what is told of them after everything else, for whoever sees only the end of a long output: which took longest,
 //! and, in short, why some of them failed.
 
+#![expect(clippy::print_stderr, reason = "whoever runs the tests reads it")]
+
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -116,7 +116,7 @@ impl When {
             When::Is(expected) | When::Value(expected) => match value {
                 Value::String(text) => text == expected,
                 Value::Null => false,
-                other => other.to_string() == expected,
+                other => *other == expected,
             },
         }
     }

@@ -79,7 +79,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(profile: Value, least: &str, ciphers: usize, problems: usize) {
         let profile: Option<TLSSecurityProfile> = serde_json::from_value(profile).unwrap();
         let (found, named) = asked(profile.as_ref());

@@ -33,7 +33,7 @@ pub(crate) fn serve(port: u16, directory: &Path, ready: &Path, done: &Path) -> i
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     let name = disk.file_name().unwrap_or_default().to_string_lossy().into_owned();
     fs::write(ready, &name)?;
-    let served = disk.clone();
+    let served = disk;
     std::thread::Builder::new().spawn(move || {
         for stream in listener.incoming().flatten() {
             let disk = served.clone();

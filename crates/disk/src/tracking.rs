@@ -182,7 +182,7 @@ pub fn reopen(layer: &File, size: u64) -> io::Result<bool> {
     let mut changed = false;
     for (table, entry) in (0..).zip(top.as_chunks::<8>().0) {
         let at = u64::from_be_bytes(*entry) & OFFSET;
-        if at == 0 || at % CLUSTER != 0 || at.checked_add(CLUSTER).is_none_or(|end| end > length) {
+        if at == 0 || !at.is_multiple_of(CLUSTER) || at.checked_add(CLUSTER).is_none_or(|end| end > length) {
             return Ok(false);
         }
         let places = (table * PER_TABLE..(table + 1) * PER_TABLE).map(|cluster| cluster * CLUSTER);

@@ -165,7 +165,7 @@ impl Operator {
         let resource = ApiResource::erase::<HostPathProvisioner>(&());
         let mut tasks =
             vec![served::watch(&client, &resource, objects, Watch::default(), context.objects.clone(), move |_| {
-                again()
+                again();
             })];
         let selector = format!("app.kubernetes.io/managed-by={MANAGER}");
         let rendered = manifests::every_kind(&context.settings);

@@ -57,17 +57,17 @@ impl Recorder {
 
     /// Something happened as it should.
     pub fn normal(&self, object: &ObjectReference, reason: &str, message: impl Into<String>) {
-        self.record(object, false, reason, message.into());
+        self.record(object, false, reason, &message.into());
     }
 
     /// Something happened that a user should look at.
     pub fn warning(&self, object: &ObjectReference, reason: &str, message: impl Into<String>) {
-        self.record(object, true, reason, message.into());
+        self.record(object, true, reason, &message.into());
     }
 
-    fn record(&self, object: &ObjectReference, warning: bool, reason: &str, message: String) {
+    fn record(&self, object: &ObjectReference, warning: bool, reason: &str, message: &str) {
         // What a guest, an image or a tenant says is often part of it, and events are read on terminals.
-        let (reason, message) = (brief(reason, LONGEST.0).into_owned(), brief(&message, LONGEST.1).into_owned());
+        let (reason, message) = (brief(reason, LONGEST.0).into_owned(), brief(message, LONGEST.1).into_owned());
         let record = Record { object: object.clone(), warning, reason, message, at: clock::now() };
         // A full channel means the API server is away; an event lost is better than a reconcile blocked.
         if self.send.try_send(record).is_err() {

@@ -254,6 +254,6 @@ mod tests {
         let second = short.plan(&held(&first), start).unwrap();
         assert_ne!((&second.authority, &second.leaves), (&first.authority, &first.leaves));
         let third = short.plan(&held(&second), start).unwrap();
-        assert_eq!((third.authority, third.leaves), (second.authority.clone(), second.leaves.clone()));
+        assert_eq!((third.authority, third.leaves), (second.authority.clone(), second.leaves));
     }
 }

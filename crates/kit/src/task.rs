@@ -22,7 +22,9 @@ where
     T: Send + 'static,
 {
     let span = tracing::info_span!("task", name);
-    Task { handle: Some(tokio::spawn(future.instrument(span))) }
+    #[expect(clippy::disallowed_methods, reason = "this is what everything else is to call")]
+    let handle = tokio::spawn(future.instrument(span));
+    Task { handle: Some(handle) }
 }
 
 impl<T> Task<T> {

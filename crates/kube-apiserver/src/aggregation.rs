@@ -167,7 +167,7 @@ where
     let fail = |e: &dyn std::fmt::Display| dial::DialError::Http(e.to_string());
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| fail(&e))?;
-    tokio::spawn(connection.with_upgrades());
+    kit::spawn("aggregated-connection", connection.with_upgrades()).detach();
     let upgrade = request.headers().get(header::UPGRADE).cloned();
     let ours = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
@@ -189,11 +189,12 @@ where
     if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
         if let Some(ours) = ours {
             let theirs = hyper::upgrade::on(&mut response);
-            tokio::spawn(async move {
+            let copying = async move {
                 if let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) {
                     let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(ours), &mut TokioIo::new(theirs)).await;
                 }
-            });
+            };
+            kit::spawn("aggregated-stream", copying).detach();
         }
         let (parts, _) = response.into_parts();
         return Ok(Response::from_parts(parts, Body::empty()));

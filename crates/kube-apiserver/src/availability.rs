@@ -120,7 +120,7 @@ async fn record(server: &ApiServer, name: &str, available: bool, reason: &str, m
         .filter(|c| text(c, "/status") == status)
         .map(|c| text(c, "/lastTransitionTime").to_owned())
         .filter(|t| !t.is_empty())
-        .unwrap_or_else(|| jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        .unwrap_or_else(|| kit::clock::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
     let patch = json!({"status": {"conditions": [{"type": "Available", "status": status, "reason": reason,
         "message": message, "lastTransitionTime": since}]}});
     let request = http::Request::patch(format!("/apis/{GROUP}/v1/apiservices/{name}/status"))

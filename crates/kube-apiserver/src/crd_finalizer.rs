@@ -32,7 +32,7 @@ pub(crate) async fn after_write(server: &ApiServer, object: &Arc<Object>) {
     if crd["metadata"]["deletionTimestamp"].is_string() && waits {
         let server = server.clone();
         let name = object.key.name.to_string();
-        tokio::spawn(async move { clean_up(&server, &name).await });
+        kit::spawn("crd-cleanup", async move { clean_up(&server, &name).await }).detach();
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn resume_deletions(server: &ApiServer) {
         let crd = object.value();
         if crd["metadata"]["deletionTimestamp"].is_string() {
             let name = object.key.name.to_string();
-            tokio::spawn(async move { clean_up(&server, &name).await });
+            kit::spawn("crd-cleanup", async move { clean_up(&server, &name).await }).detach();
         }
     }
 }

@@ -327,7 +327,7 @@ impl Backend {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| DialError::Http(e.to_string()))?;
-        tokio::spawn(connection);
+        kit::spawn("webhook-connection", connection).detach();
         self.on(address, sender, request).await
     }
 

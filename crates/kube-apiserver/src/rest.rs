@@ -26,6 +26,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Method};
+use tokio::sync::oneshot;
 
 use apimachinery::error::ApiError;
 use apimachinery::request::{RequestInfo, User};
@@ -130,10 +131,13 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
         Err(error) => return error.into_response(),
     };
     let turn = parts.extensions.get::<Turn>().cloned();
-    let finished = tokio::spawn(async move {
+    let (answered, finished) = oneshot::channel();
+    let write = async move {
         let _turn = turn;
-        answer(&call, body).await
-    });
+        // Nobody may be there to be answered.
+        let _ = answered.send(answer(&call, body).await);
+    };
+    kit::spawn("write", write).detach();
     finished.await.unwrap_or_else(|_| ApiError::internal("the request could not be finished").into_response())
 }
 

@@ -52,7 +52,7 @@ impl ApiServer {
         bootstrap::run(&server).await.map_err(|source| Error::Bootstrap { source })?;
         crd_finalizer::resume_deletions(&server);
         certificates::resume(&server).await;
-        tokio::spawn(kube_store::expiry::run(Arc::downgrade(server.store())));
+        kit::spawn("expiry", kube_store::expiry::run(Arc::downgrade(server.store()), kit::clock::now)).detach();
         Ok(server)
     }
 

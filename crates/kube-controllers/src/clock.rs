@@ -1,12 +1,11 @@
-//! The only place that reads the wall clock; plans get the time as an argument.
+//! Times as the API stores them; plans get the time as an argument.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 /// The time now, cut to whole seconds as the API stores it.
 pub(crate) fn now() -> Time {
-    let now = Timestamp::now();
-    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+    kit::clock::time()
 }
 
 /// Seconds from `earlier` to `later`, negative when the order is reversed.

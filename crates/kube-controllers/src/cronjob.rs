@@ -10,7 +10,6 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Resource, ResourceExt};
 
@@ -97,7 +96,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
         start(ctx, &cron, &active, &schedule, Time(time), &mut status).await?;
     }
     write(ctx, &key, &cron, &status).await?;
-    let wake = due.next.and_then(|next| u64::try_from(next.as_second() - Timestamp::now().as_second()).ok());
+    let wake = due.next.and_then(|next| u64::try_from(next.as_second() - kit::clock::now().as_second()).ok());
     Ok(wake.map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s.max(1)))))
 }
 

@@ -9,12 +9,12 @@ const EVENTS: &str = "events";
 const LIFETIME: jiff::SignedDuration = jiff::SignedDuration::from_hours(1);
 const ROUND: Duration = Duration::from_secs(60);
 
-/// Removes old events, for as long as the store is used by anybody else.
-pub async fn run(store: Weak<Store>) {
+/// Removes old events by the clock `now`, for as long as the store is used by anybody else.
+pub async fn run(store: Weak<Store>, now: fn() -> jiff::Timestamp) {
     loop {
         tokio::time::sleep(ROUND).await;
         let Some(store) = store.upgrade() else { return };
-        sweep(&store, jiff::Timestamp::now()).await;
+        sweep(&store, now()).await;
     }
 }
 

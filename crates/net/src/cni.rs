@@ -275,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn a_chain_passes_results_on() {
         let dir = plugins(&[("one", TELLS), ("two", TELLS)]);
-        let result = add(&[dir.clone()], &network(&["one", "two"]), &attachment()).await.unwrap();
+        let result = add(std::slice::from_ref(&dir), &network(&["one", "two"]), &attachment()).await.unwrap();
         assert_eq!(result["was"], "ADD c /run/netns/x net1 A=1;B=2");
         let read = |name: &str| -> Value { serde_json::from_slice(&std::fs::read(dir.join(name)).unwrap()).unwrap() };
         let (one, two) = (read("one.read"), read("two.read"));
@@ -290,7 +290,7 @@ mod tests {
         let fails = "cat >/dev/null; echo '{\"code\":7,\"msg\":\"no\",\"details\":\"really\"}'; exit 1";
         let dir = plugins(&[("good", "cat >$(dirname $0)/seen"), ("bad", fails)]);
         let both = network(&["good", "bad"]);
-        let error = del(&[dir.clone()], &both, &attachment(), &json!({"ips": []})).await.unwrap_err();
+        let error = del(std::slice::from_ref(&dir), &both, &attachment(), &json!({"ips": []})).await.unwrap_err();
         assert_eq!(error.to_string(), "plugin type=\"bad\" failed (delete): no; really");
         let seen: Value = serde_json::from_slice(&std::fs::read(dir.join("seen")).unwrap()).unwrap();
         assert_eq!(seen["prevResult"], json!({"ips": []}));

@@ -135,7 +135,6 @@ mod tests {
     }
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(spec: Value, expect: &str) {
         let (spec, all) = (serde_json::from_value(spec).unwrap(), sources());
         let find = |namespace: String, name: String| {

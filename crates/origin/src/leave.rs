@@ -34,8 +34,9 @@ pub fn account(namespace: &str, name: &str) -> UserInfo {
 /// The account that copies for `vm` of `namespace`: the one it is given by a volume, else its namespace's own.
 pub fn account_of(vm: &VirtualMachine, namespace: &str) -> UserInfo {
     let volumes = vm.spec.template.spec.as_deref().map(|spec| spec.volumes.as_slice()).unwrap_or_default();
-    let given = volumes.iter().filter_map(|volume| volume.service_account.as_ref()?.service_account_name.as_deref());
-    account(namespace, given.last().filter(|name| !name.is_empty()).unwrap_or("default"))
+    let mut given =
+        volumes.iter().filter_map(|volume| volume.service_account.as_ref()?.service_account_name.as_deref());
+    account(namespace, given.next_back().filter(|name| !name.is_empty()).unwrap_or("default"))
 }
 
 /// True when virt-api has noted on `vm` that a user who wrote it may copy `source`.

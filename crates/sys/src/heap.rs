@@ -35,6 +35,7 @@ const UNUSED: usize = 16 << 20;
 pub fn keep_small() -> std::io::Result<()> {
     let keep = || {
         loop {
+            #[expect(clippy::disallowed_methods, reason = "a thread of its own, which nobody waits for")]
             std::thread::sleep(LOOK);
             if unused() > UNUSED {
                 trim();

@@ -78,7 +78,7 @@ async fn judge(guard: &Guard, request: &Request) -> Verdict {
     let Ok(pod) = pods.get(&request.name).await else { return Verdict::allow() };
     if let Some(launcher) = held_for(&pod) {
         return match pods.get_opt(&launcher.name).await {
-            Ok(found) => attachment(&launcher, found.as_ref()),
+            Ok(found) => attachment(launcher, found.as_ref()),
             Err(error) => deny(format!("kubevirt failed getting the pod {}: {}", launcher.name, Chain(&error))),
         };
     }

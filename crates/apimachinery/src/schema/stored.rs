@@ -10,12 +10,13 @@ use super::{Schema, Type};
 /// that is empty.
 pub fn decode(schema: &Schema, value: &mut Value) {
     match value {
-        Value::Object(map) if schema.preserve_unknown => {
+        Value::Object(map)
+            if schema.preserve_unknown
             // Where a type contains itself, the schema ends; what is below is of that type still.
-            if super::types::short(&schema.type_name).starts_with("JSONSchemaProps") {
-                map.retain(|_, value| !value.is_null());
-                map.values_mut().for_each(nulls);
-            }
+            && super::types::short(&schema.type_name).starts_with("JSONSchemaProps") =>
+        {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(nulls);
         }
         Value::Object(map) => {
             map.retain(|key, value| !value.is_null() || !schema.properties.contains_key(key) && zero(schema).is_some());

@@ -169,7 +169,7 @@ async fn claim(client: &Client, request: &Request) -> Judged {
     let asked: PersistentVolumeClaim = read(&request.object)?;
     let labels = asked.metadata.labels.as_ref();
     if request.operation != "CREATE"
-        || !labels.is_some_and(|labels| labels.get(label::APPLY_STORAGE_PROFILE).is_some_and(|value| value == "true"))
+        || labels.is_none_or(|labels| labels.get(label::APPLY_STORAGE_PROFILE).is_none_or(|value| value != "true"))
     {
         return Ok(Verdict::allow());
     }

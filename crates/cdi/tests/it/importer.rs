@@ -251,7 +251,7 @@ async fn a_pod_goes_on_where_the_one_before_was_on_a_device_too() {
     // An import that begins anew asks for the beginning, the end and each quarter. One that goes on asks for the rest of a
     // quarter, or for none of it.
     let asked = asked.lock().unwrap();
-    let goes_on = |from: &usize| from % (SIZE / 4) != 0 && *from < SIZE - 512;
+    let goes_on = |from: &usize| !from.is_multiple_of(SIZE / 4) && *from < SIZE - 512;
     let is_whole = |quarter: usize| !asked.contains(&(quarter * SIZE / 4));
     assert!(asked.iter().any(goes_on) || (1..4).any(is_whole), "{asked:?}");
 }

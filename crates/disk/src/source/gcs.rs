@@ -125,7 +125,9 @@ impl Account {
     }
 
     async fn ask(&self) -> Result<(HeaderValue, Instant), Error> {
-        let assertion = self.assertion(jiff::Timestamp::now().as_second())?;
+        #[expect(clippy::disallowed_methods, reason = "the server compares it with its own wall clock")]
+        let now = jiff::Timestamp::now();
+        let assertion = self.assertion(now.as_second())?;
         let grant = utf8_percent_encode(GRANT, NON_ALPHANUMERIC);
         let answer = self.desk.post(FORM, format!("grant_type={grant}&assertion={assertion}"), TOKEN_LIMIT).await?;
         let document = |source: Box<dyn std::error::Error + Send + Sync>| Error::Document {

@@ -239,7 +239,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(login: Value, expect: Result<Value, &str>) {
         let login = serde_json::from_value(login).unwrap();
         let found = Login(&login).request().map(|found| found["auth"].clone());

@@ -61,7 +61,7 @@ where
                 Ok(true) if problems.is_empty() => tracing::info!("TLS as the configuration says"),
                 Ok(true) => tracing::warn!(not = problems.join("; "), "TLS as the configuration says, but"),
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), "the TLS asked for is not possible: all is as before")
+                    tracing::warn!(error = %Chain(&error), "the TLS asked for is not possible: all is as before");
                 }
             }
         }

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Tokens {
 }
 
 fn now() -> i64 {
-    jiff::Timestamp::now().as_second()
+    kit::clock::now().as_second()
 }
 
 impl Tokens {

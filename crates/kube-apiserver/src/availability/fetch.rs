@@ -23,7 +23,8 @@ pub(super) async fn get(
     let stream = delegation.connect(target).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| fail(&e))?;
-    tokio::spawn(connection);
+    // Its answer is read whole before this returns.
+    let _connection = kit::spawn("availability-connection", connection);
     let (namespace, name, _) = &target.service;
     let request = http::Request::get(path)
         .header(http::header::HOST, format!("{name}.{namespace}.svc"))

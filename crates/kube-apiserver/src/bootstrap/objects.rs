@@ -24,7 +24,7 @@ pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
 /// The ranges of cluster IPs, for those who look.
 async fn service_range(server: &ApiServer) -> Result<(), ApiError> {
     let ranges: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = kit::clock::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let ready = json!({"type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready",
         "lastTransitionTime": now});
     let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},

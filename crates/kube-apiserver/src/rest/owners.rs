@@ -33,7 +33,7 @@ pub(super) fn name(call: &Call) -> String {
 }
 
 fn writer<'a>(name: &'a str, api_version: &'a str, subresource: &'a str) -> Writer<'a> {
-    Writer { manager: name, api_version, subresource, now: jiff::Timestamp::now() }
+    Writer { manager: name, api_version, subresource, now: kit::clock::now() }
 }
 
 /// `new` with the ownership of what this request changed. Who sends a Binding writes no field of the pod: that it has a node

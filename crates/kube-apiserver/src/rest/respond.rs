@@ -129,7 +129,7 @@ pub(super) fn shaped(call: &Call, mut object: Value) -> Value {
         Shape::Metadata(meta) | Shape::MetadataList(meta) => partial(&object, meta),
         Shape::Table(meta) => {
             let include = call.query.get("includeObject");
-            let mut row = crate::table::line(&call.resource, &object, include, jiff::Timestamp::now());
+            let mut row = crate::table::line(&call.resource, &object, include, kit::clock::now());
             in_version(&mut row, meta);
             row
         }
@@ -231,7 +231,7 @@ fn table(call: &Call, objects: &[Value], meta: Meta, revision: &Value) -> Value 
 }
 
 pub(super) fn render(resource: &Resource, objects: &[Value], include: &str, meta: Meta) -> Value {
-    let mut table = crate::table::render(resource, objects, include, jiff::Timestamp::now());
+    let mut table = crate::table::render(resource, objects, include, kit::clock::now());
     if meta != Meta::V1 {
         table["apiVersion"] = meta.api_version().into();
         table["rows"].as_array_mut().into_iter().flatten().for_each(|row| in_version(row, meta));

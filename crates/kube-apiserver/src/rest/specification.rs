@@ -59,7 +59,7 @@ pub(super) fn serve(server: &ApiServer, segments: &[&str], parts: &request::Part
         ("application/json", text.into())
     });
     if asked.is_some() {
-        let year = jiff::Timestamp::now().saturating_add(jiff::SignedDuration::from_hours(365 * 24));
+        let year = kit::clock::now().saturating_add(jiff::SignedDuration::from_hours(365 * 24));
         let expires = year.unwrap_or(jiff::Timestamp::MAX).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
         if let Ok(expires) = HeaderValue::from_str(&expires) {

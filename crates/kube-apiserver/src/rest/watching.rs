@@ -231,7 +231,7 @@ impl Feed {
             shape: self.shape,
             include: self.include.clone(),
             header: table && !self.header_sent,
-            second: if table { jiff::Timestamp::now().as_second() } else { 0 },
+            second: if table { kit::clock::now().as_second() } else { 0 },
         };
         let header = telling.header;
         let make = async || {

@@ -12,7 +12,6 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Body as _, Frame, SizeHint};
-use tokio::task::AbortHandle;
 
 /// Bytes handed out at once.
 const PIECE: usize = 128 * 1024;
@@ -28,7 +27,8 @@ struct Rest<T> {
 /// See the module.
 struct Held<T> {
     rest: Arc<Mutex<Rest<T>>>,
-    deadline: Option<AbortHandle>,
+    /// Ends with the answer.
+    _deadline: Option<kit::Task<()>>,
 }
 
 /// `response` with `turn` held until its body is read, dropped, or `patience` has passed; None is for ever. A body no longer
@@ -48,9 +48,9 @@ pub(super) fn hold<T: Send + 'static>(response: Response, turn: T, patience: Opt
                     lock(&rest).end();
                 }
             };
-            tokio::spawn(end).abort_handle()
+            kit::spawn("response-deadline", end)
         });
-        Body::new(Held { rest, deadline })
+        Body::new(Held { rest, _deadline: deadline })
     })
 }
 
@@ -63,14 +63,6 @@ impl<T> Rest<T> {
         self.body = None;
         self.bytes.clear();
         self.turn = None;
-    }
-}
-
-impl<T> Drop for Held<T> {
-    fn drop(&mut self) {
-        if let Some(deadline) = &self.deadline {
-            deadline.abort();
-        }
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) fn prepare_volume_status(old: &Value, new: &mut Value) {
     if old["status"]["phase"] != new["status"]["phase"]
         && old["status"]["lastPhaseTransitionTime"] == new["status"]["lastPhaseTransitionTime"]
     {
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = kit::clock::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         new["status"]["lastPhaseTransitionTime"] = json!(now);
     }
 }

@@ -82,16 +82,17 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
                     ),
                 ));
             }
-            tokio::spawn(async move {
+            let forwarding = async move {
                 let Ok(upgraded) = upgrade.await else { return };
                 let (read, write) = tokio::io::split(TokioIo::new(upgraded));
                 forward(Session::start(ReaderStream::new(read), FramedWrite::new(write, BytesCodec::new())), dialer)
                     .await;
-            });
+            };
+            kit::spawn("port-forward", forwarding).detach();
             Ok(accept_spdy(PORTFORWARD))
         }
         Offer::WebSocket { key, protocols } if protocols.iter().any(|p| p == TUNNEL) => {
-            tokio::spawn(async move {
+            let forwarding = async move {
                 let Ok(upgraded) = upgrade.await else { return };
                 let socket =
                     WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(bounds())).await;
@@ -108,7 +109,8 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
                     .sink_map_err(io::Error::other)
                     .with(|data: Bytes| std::future::ready(Ok::<_, io::Error>(Message::Binary(data))));
                 forward(Session::start(Box::pin(read), write), dialer).await;
-            });
+            };
+            kit::spawn("port-forward", forwarding).detach();
             Ok(accept_websocket(&key, TUNNEL))
         }
         Offer::WebSocket { key, protocols } => {
@@ -121,12 +123,13 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, mut request: Re
             if ports.is_empty() {
                 return Err(ApiError::bad_request("query parameter \"ports\" is required"));
             }
-            tokio::spawn(async move {
+            let forwarding = async move {
                 let Ok(upgraded) = upgrade.await else { return };
                 let socket =
                     WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(bounds())).await;
                 channels(socket, ports, dialer).await;
-            });
+            };
+            kit::spawn("port-forward", forwarding).detach();
             Ok(accept_websocket(&key, chosen))
         }
     }

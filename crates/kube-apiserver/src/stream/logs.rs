@@ -38,7 +38,7 @@ pub(super) async fn serve(streams: &Streams, info: &RequestInfo, request: Reques
         |e: &dyn std::fmt::Display| ApiError::internal(format!("Internal error occurred: error reading logs: {e}"));
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
-    tokio::spawn(connection);
+    kit::spawn("log-connection", connection).detach();
     let outgoing = http::Request::get(path)
         .header(header::HOST, target.address.to_string())
         .body(Body::empty())

@@ -23,7 +23,7 @@ impl Streams {
         let stream = self.open(&kubelet).await.map_err(|error| io::Error::other(error.message))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        tokio::spawn(connection.with_upgrades());
+        kit::spawn("node-connection", connection.with_upgrades()).detach();
         let request = http::Request::get(path)
             .header(http::header::HOST, kubelet.address.to_string())
             .header(http::header::CONNECTION, "Upgrade")

@@ -119,12 +119,13 @@ async fn through(
 /// Joins the client's SPDY connection, as soon as it is one, with the leg.
 fn translate(mut request: Request, leg: Leg, wanted: Wanted, protocol: &'static str) {
     let upgrade = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
+    let translation = async move {
         let Ok(upgraded) = upgrade.await else { return };
         let (read, write) = tokio::io::split(TokioIo::new(upgraded));
         let session = Session::start(ReaderStream::new(read), FramedWrite::new(write, BytesCodec::new()));
         join(session, leg, wanted, protocol).await;
-    });
+    };
+    kit::spawn("spdy-translation", translation).detach();
 }
 
 #[derive(Default)]
@@ -168,7 +169,7 @@ async fn join(mut session: Session, leg: Leg, wanted: Wanted, protocol: &str) {
     let Ok(Some(channels)) = opened else { return };
     let (mut sink, mut source) = leg.split();
     let (to_kubelet, mut queued) = mpsc::channel::<Bytes>(16);
-    let writing = tokio::spawn(async move {
+    let writing = kit::spawn("remote-write", async move {
         while let Some(frame) = queued.recv().await {
             if sink.send(Message::Binary(frame)).await.is_err() {
                 return;

@@ -85,13 +85,13 @@ pub(crate) fn check(object: &Value, rules: Rules, causes: &mut Vec<Cause>) {
 /// The same for a part of an object that stands at `at`.
 pub(crate) fn check_at(at: &str, object: &Value, rules: Rules, causes: &mut Vec<Cause>) {
     for (path, musts) in rules {
-        walk(object, at.to_owned(), path, musts, causes);
+        walk(object, at, path, musts, causes);
     }
 }
 
-fn walk(value: &Value, at: String, path: &str, musts: &[Must], causes: &mut Vec<Cause>) {
+fn walk(value: &Value, at: &str, path: &str, musts: &[Must], causes: &mut Vec<Cause>) {
     if path.is_empty() {
-        musts.iter().for_each(|must| judge(value, &at, *must, causes));
+        musts.iter().for_each(|must| judge(value, at, *must, causes));
         return;
     }
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
@@ -100,10 +100,10 @@ fn walk(value: &Value, at: String, path: &str, musts: &[Must], causes: &mut Vec<
     let at = if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
     if first.ends_with("[]") {
         for (index, item) in found.as_array().into_iter().flatten().enumerate() {
-            walk(item, format!("{at}[{index}]"), rest, musts, causes);
+            walk(item, &format!("{at}[{index}]"), rest, musts, causes);
         }
     } else if !(first.ends_with('?') && found.is_null()) {
-        walk(found, at, rest, musts, causes);
+        walk(found, &at, rest, musts, causes);
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn check(vm: &VirtualMachine, rules: &Rules) -> Vec<Cause> {
             causes.push(invalid(
                 "spec.runStrategy".to_owned(),
                 format!("Invalid RunStrategy ({strategy}): use one of {}", STRATEGIES.join(", ")),
-            ))
+            ));
         }
         _ => {}
     }

@@ -67,7 +67,7 @@ impl Judge {
 
     /// One of `known`, or nothing where the API has a default.
     fn word(&mut self, field: String, value: &str, known: &[&str], optional: bool) {
-        if !known.contains(&value) && !(optional && value.is_empty()) {
+        if !(known.contains(&value) || optional && value.is_empty()) {
             let message = format!("{field} is {value:?}: must be one of {}", known.join(", "));
             self.causes.push(Cause { reason: "FieldValueNotSupported", field, message });
         }

@@ -89,7 +89,7 @@ async fn look(cluster: &Cluster, namespace: &str, name: &str) -> Result<Picture,
         events: lenient(events, &what)?.map(|list| list.items).unwrap_or_default(),
         kubevirt: known.and_then(|list| list.items.into_iter().next()),
         nodes: lenient(nodes, &what)?.map(|list| list.items),
-        now: jiff::Timestamp::now(),
+        now: kit::clock::now(),
     };
     picture.keep_related_events();
     Ok(picture)

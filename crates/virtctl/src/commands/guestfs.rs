@@ -209,7 +209,7 @@ async fn wait(pods: &Api<Pod>, name: &str) -> Result<(), Fault> {
 async fn pump(process: &mut AttachedProcess) -> std::io::Result<()> {
     let (stdin, stdout) = (process.stdin(), process.stdout());
     let mut keys = input::standard()?;
-    let sizes = process.terminal_size().map(|sender| tokio::spawn(resize(sender)));
+    let _sizes = process.terminal_size().map(|sender| kit::spawn("resize", resize(sender)));
     let typing = async move {
         let Some(mut stdin) = stdin else { return };
         while let Some(bytes) = keys.recv().await {
@@ -224,13 +224,8 @@ async fn pump(process: &mut AttachedProcess) -> std::io::Result<()> {
             None => Ok(()),
         }
     };
-    let typing = tokio::spawn(typing);
-    let shown = showing.await;
-    typing.abort();
-    if let Some(sizes) = sizes {
-        sizes.abort();
-    }
-    shown
+    let _typing = kit::spawn("typing", typing);
+    showing.await
 }
 
 async fn show(mut from: impl AsyncRead + Unpin) -> std::io::Result<()> {

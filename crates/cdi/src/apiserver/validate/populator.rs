@@ -86,7 +86,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(kind: &str, spec: Value, old: Option<Value>, expect: &str) {
         let object = |spec: Value| json!({ "kind": kind, "metadata": { "name": "n" }, "spec": spec });
         let operation = if old.is_some() { "UPDATE" } else { "CREATE" }.to_owned();

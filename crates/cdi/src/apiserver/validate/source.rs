@@ -132,7 +132,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(source: Value, content: Option<&str>, expect: &str) {
         let source: DataVolumeSource = serde_json::from_value(source).unwrap();
         let found = one(&source, "Data volume", "spec").and_then(|()| import(&source, content, "spec"));

@@ -37,7 +37,7 @@ pub async fn check_volume(context: &Context, volume: &DataVolume, source: &Sourc
 }
 
 /// What somebody holds.
-#[derive(Default)]
+#[derive(Default, Clone, Copy)]
 struct Tokens<'a> {
     long: Option<&'a str>,
     short: Option<&'a str>,

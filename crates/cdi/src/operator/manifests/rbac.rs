@@ -206,8 +206,8 @@ mod tests {
         }
         assert_eq!(readers, 1);
         let crds = super::super::crds::ALL.iter();
-        let yaml = crds.filter(|(name, _)| *name == "objecttransfers.cdi.kubevirt.io").map(|(_, yaml)| *yaml);
-        let crd: Value = serde_saphyr::from_str(yaml.last().unwrap()).unwrap();
+        let mut yaml = crds.filter(|(name, _)| *name == "objecttransfers.cdi.kubevirt.io").map(|(_, yaml)| *yaml);
+        let crd: Value = serde_saphyr::from_str(yaml.next_back().unwrap()).unwrap();
         assert_eq!(crd["spec"]["scope"], "Cluster");
     }
 

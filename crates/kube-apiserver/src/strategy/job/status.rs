@@ -135,7 +135,7 @@ fn times(change: &Change<'_>, causes: &mut Causes) {
         match (change.is(COMPLETE), completion.is_set()) {
             (true, false) => completion.required("completionTime is required for Complete jobs", causes),
             (false, true) => {
-                completion.invalid("cannot set completionTime when there is no Complete=True condition", causes)
+                completion.invalid("cannot set completionTime when there is no Complete=True condition", causes);
             }
             _ => {}
         }
@@ -182,7 +182,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(before: Value, after: Value, expect: &[&str]) {
         let job = |status: Value| json!({"spec": {"completions": 3, "parallelism": 2}, "status": status});
         let mut causes = Vec::new();

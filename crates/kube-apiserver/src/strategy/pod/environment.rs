@@ -59,7 +59,7 @@ pub(super) fn check(container: &Field<'_>, causes: &mut Causes) {
         }
         match given.len() {
             0 => {
-                container.get("envFrom").invalid_word("", "must specify one of: `configMapRef` or `secretRef`", causes)
+                container.get("envFrom").invalid_word("", "must specify one of: `configMapRef` or `secretRef`", causes);
             }
             1 => {}
             _ => container.get("envFrom").invalid_word("", TOO_MANY, causes),
@@ -82,9 +82,8 @@ fn source(variable: &Field<'_>, causes: &mut Causes) {
             continue;
         }
         let object = reference.get("name");
-        match apimachinery::names::subdomain_problem(object.text()) {
-            Some(why) => object.invalid_word(object.text(), why, causes),
-            None => {}
+        if let Some(why) = apimachinery::names::subdomain_problem(object.text()) {
+            object.invalid_word(object.text(), why, causes);
         }
         let key = reference.get("key");
         key.check(&Rule::Needed, causes);

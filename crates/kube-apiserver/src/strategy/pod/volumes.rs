@@ -83,10 +83,8 @@ fn source(volume: &Field<'_>, causes: &mut Causes) {
     let source = volume.get(name);
     needed.iter().for_each(|field| source.get(field).check(&Rule::Needed, causes));
     match *name {
-        "emptyDir" => {
-            if amount(&source.value["sizeLimit"]).is_some_and(|size| size < 0) {
-                source.get("sizeLimit").forbidden("SizeLimit field must be a valid resource quantity", causes);
-            }
+        "emptyDir" if amount(&source.value["sizeLimit"]).is_some_and(|size| size < 0) => {
+            source.get("sizeLimit").forbidden("SizeLimit field must be a valid resource quantity", causes);
         }
         "hostPath" => {
             no_backsteps(&source.get("path"), causes);

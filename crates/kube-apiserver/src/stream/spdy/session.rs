@@ -8,7 +8,7 @@ use std::io;
 
 use bytes::Bytes;
 use futures::{Sink, SinkExt, Stream, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Decoder, Encoder, Frame, Headers};
@@ -65,7 +65,8 @@ impl StreamWriter {
 pub struct Session {
     streams: mpsc::Receiver<SpdyStream>,
     ended: CancellationToken,
-    writing: Option<tokio::task::JoinHandle<()>>,
+    /// Told once everything is written.
+    written: Option<oneshot::Receiver<()>>,
     _guard: DropGuard,
 }
 
@@ -79,16 +80,23 @@ impl Session {
         let (frames, outgoing) = mpsc::channel(FRAMES);
         let (opened, streams) = mpsc::channel(FRAMES);
         let ended = CancellationToken::new();
-        let writing = tokio::spawn(write_frames(write, outgoing));
+        let (done, written) = oneshot::channel();
+        let writing = async move {
+            write_frames(write, outgoing).await;
+            let _ = done.send(());
+        };
+        // What is queued is sent though nobody waits for it.
+        kit::spawn("spdy-write", writing).detach();
         let token = ended.clone();
-        tokio::spawn(async move {
+        let reading = async move {
             let _guard = token.clone().drop_guard();
             tokio::select! {
                 () = token.cancelled() => {}
                 () = read_frames(read, frames, opened) => {}
             }
-        });
-        Self { streams, _guard: ended.clone().drop_guard(), ended, writing: Some(writing) }
+        };
+        kit::spawn("spdy-read", reading).detach();
+        Self { streams, _guard: ended.clone().drop_guard(), ended, written: Some(written) }
     }
 
     /// The next stream the peer opens; None when the connection has ended.
@@ -106,8 +114,8 @@ impl Session {
     pub async fn close(mut self) {
         self.ended.cancel();
         while self.streams.recv().await.is_some() {}
-        if let Some(writing) = self.writing.take() {
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(10), writing).await;
+        if let Some(written) = self.written.take() {
+            let _ = tokio::time::timeout(std::time::Duration::from_secs(10), written).await;
         }
     }
 }

@@ -120,7 +120,7 @@ impl Proxy {
                 let mut forward = pods.portforward(&pod.name_any(), &[PORT]).await.map_err(asked)?;
                 let stream = forward.take_stream(PORT).ok_or_else(|| Fault::new(&what).because("no stream"))?;
                 // It carries the stream until its end.
-                tokio::spawn(async move { forward.join().await });
+                kit::spawn("forward", async move { forward.join().await }).detach();
                 let name = ServerName::try_from(self.host()).map_err(|error| Fault::new(&what).because(error))?;
                 Ok(Box::new(self.tls.connect(name, stream).await.map_err(failed)?))
             }

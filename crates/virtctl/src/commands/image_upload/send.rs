@@ -157,7 +157,7 @@ async fn exchange(proxy: &Proxy, request: Request<Body>) -> Result<(StatusCode, 
     let failed = |error: hyper::Error| Fault::new(format!("the connection to {proxy} broke")).because(chain(&error));
     let stream = proxy.connect().await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    let connection = tokio::spawn(connection);
+    let _connection = kit::spawn("upload", connection);
     let answer = sender.send_request(request).await.map_err(failed)?;
     let (parts, mut body) = answer.into_parts();
     let mut text = Vec::new();
@@ -170,6 +170,5 @@ async fn exchange(proxy: &Proxy, request: Request<Body>) -> Result<(StatusCode, 
             break;
         }
     }
-    connection.abort();
     Ok((parts.status, parts.headers, String::from_utf8_lossy(&text).into_owned()))
 }

@@ -39,7 +39,8 @@ async fn ask(
     let stream = way.connect(&uri).await.map_err(|fault| Failed { fault, again: true })?;
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|error| broken(&what, &error))?;
-    tokio::spawn(connection);
+    // It carries the body, which is read afterwards.
+    kit::spawn("download", connection).detach();
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let mut request = Request::builder()
         .method(method)

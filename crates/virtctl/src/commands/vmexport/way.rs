@@ -24,16 +24,7 @@ pub(super) struct Way {
     dial: Option<String>,
     tls: TlsConnector,
     /// Carries what comes to the local port.
-    _forward: Option<Forward>,
-}
-
-/// Ends with what it is held by.
-struct Forward(tokio::task::JoinHandle<()>);
-
-impl Drop for Forward {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    _forward: Option<kit::Task<()>>,
 }
 
 /// Finds the way.
@@ -66,7 +57,7 @@ async fn forward(
     cluster: &Cluster,
     args: &Args,
     export: &VirtualMachineExport,
-) -> Result<(SocketAddr, Forward), Fault> {
+) -> Result<(SocketAddr, kit::Task<()>), Fault> {
     let service = export.status.as_deref().and_then(|status| status.service_name.clone()).unwrap_or_default();
     let what = format!("cannot reach the pod of Service {}/{service}", cluster.namespace);
     let services: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
@@ -81,12 +72,12 @@ async fn forward(
     let listener = bound.map_err(|error| Fault::new(format!("cannot listen on port {port}")).because(error))?;
     let address = listener.local_addr().map_err(|error| Fault::new(&what).because(error))?;
     let (client, namespace, name) = (cluster.client.clone(), cluster.namespace.clone(), pod.name_any());
-    let carrying = tokio::spawn(async move {
+    let carrying = kit::spawn("forward", async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(carry(client.clone(), namespace.clone(), name.clone(), stream));
+            kit::spawn("forwarded", carry(client.clone(), namespace.clone(), name.clone(), stream)).detach();
         }
     });
-    Ok((address, Forward(carrying)))
+    Ok((address, carrying))
 }
 
 async fn carry(client: Client, namespace: String, pod: String, mut local: TcpStream) {

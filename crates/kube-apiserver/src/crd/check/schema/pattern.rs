@@ -47,7 +47,7 @@ fn operator(text: &str) -> Result<usize, String> {
         return Ok(0);
     }
     let large = |count: &&str| count.parse::<usize>().map_or(!count.is_empty(), |count| count > REPEAT);
-    if counts.iter().any(|count| large(&count)) {
+    if counts.iter().any(large) {
         return Err(format!("invalid repeat count {:?}: at most {REPEAT} are possible", &text[..=end]));
     }
     Ok(end + 1)
