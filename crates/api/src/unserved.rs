@@ -116,7 +116,8 @@ impl When {
             When::Is(expected) | When::Value(expected) => match value {
                 Value::String(text) => text == expected,
                 Value::Null => false,
-                other => *other == expected,
+                // As it is written: `false` is no text.
+                other => format!("{other}") == expected,
             },
         }
     }

@@ -6,18 +6,20 @@ use serde_json::{Map, Value};
 
 use super::{Schema, Type};
 
+/// Where a type contains itself, the schema ends; what is below is of that type still. Of anything else that is not known, nulls
+/// stay.
+fn of_its_own_type(schema: &Schema, map: &mut serde_json::Map<String, Value>) {
+    if super::types::short(&schema.type_name).starts_with("JSONSchemaProps") {
+        map.retain(|_, value| !value.is_null());
+        map.values_mut().for_each(nulls);
+    }
+}
+
 /// Reads nulls as a typed decoder does: of a field it means that the field is not set, in a map or a list it is the value
 /// that is empty.
 pub fn decode(schema: &Schema, value: &mut Value) {
     match value {
-        Value::Object(map)
-            if schema.preserve_unknown
-            // Where a type contains itself, the schema ends; what is below is of that type still.
-            && super::types::short(&schema.type_name).starts_with("JSONSchemaProps") =>
-        {
-            map.retain(|_, value| !value.is_null());
-            map.values_mut().for_each(nulls);
-        }
+        Value::Object(map) if schema.preserve_unknown => of_its_own_type(schema, map),
         Value::Object(map) => {
             map.retain(|key, value| !value.is_null() || !schema.properties.contains_key(key) && zero(schema).is_some());
             for (key, value) in map {
