@@ -8,7 +8,7 @@ use super::{Schema, Type};
 
 /// Where a type contains itself, the schema ends; what is below is of that type still. Of anything else that is not known, nulls
 /// stay.
-fn of_its_own_type(schema: &Schema, map: &mut serde_json::Map<String, Value>) {
+fn of_its_own_type(schema: &Schema, map: &mut Map<String, Value>) {
     if super::types::short(&schema.type_name).starts_with("JSONSchemaProps") {
         map.retain(|_, value| !value.is_null());
         map.values_mut().for_each(nulls);
