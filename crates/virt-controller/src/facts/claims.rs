@@ -126,18 +126,18 @@ pub fn claim_of(volume: &Volume) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-    fn vmi(volume: Value) -> VirtualMachineInstance {
+    pub(in crate::facts) fn vmi(volume: Value) -> VirtualMachineInstance {
         let vmi = json!({ "metadata": { "name": "vm", "namespace": "ns" }, "spec": { "volumes": [volume] } });
         serde_json::from_value(vmi).unwrap()
     }
 
-    fn claims(capacity: Option<&str>) -> Claims {
+    pub(in crate::facts) fn claims(capacity: Option<&str>) -> Claims {
         let claim = json!({
             "metadata": { "name": "data" },
             "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },

@@ -71,24 +71,10 @@ pub fn stay(statuses: &mut [VolumeStatus], why: &BTreeMap<String, String>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
-    fn vmi(volume: Value) -> VirtualMachineInstance {
-        let vmi = json!({ "metadata": { "name": "vm", "namespace": "ns" }, "spec": { "volumes": [volume] } });
-        serde_json::from_value(vmi).unwrap()
-    }
-
-    fn claims(capacity: Option<&str>) -> Claims {
-        let claim = json!({
-            "metadata": { "name": "data" },
-            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
-            "status": { "capacity": capacity.map(|size| json!({ "storage": size })) },
-        });
-        [("data".to_owned(), serde_json::from_value(claim).unwrap())].into()
-    }
+    use crate::facts::claims::tests::{claims, vmi};
 
     #[test]
     fn a_claim_that_grows_is_told_of() {

@@ -127,7 +127,7 @@ mod tests {
             data: "/exports/root/data".to_owned(),
             map: "/exports/root/map".to_owned(),
         };
-        assert_eq!(found, [root.clone()]);
+        assert_eq!(found, std::slice::from_ref(&root));
         let backup = Backup { volumes: found, bitmap: None, lender: Lender::new("x") };
         assert_eq!(backup.place("/exports/root/data"), Some((&root, Form::Data)));
         assert_eq!(backup.place("/exports/root/map"), Some((&root, Form::Map)));

@@ -85,7 +85,7 @@ async fn every_served_version_shows_the_same_object() {
         check(&client, definition).await;
         let stored = definitions_api.get(name).await.unwrap().status.unwrap().stored_versions.unwrap();
         let storage = definition.spec.versions.iter().find(|version| version.storage).unwrap();
-        assert_eq!(stored, [storage.name.clone()], "{name}");
+        assert_eq!(stored, std::slice::from_ref(&storage.name), "{name}");
     }
 }
 
