@@ -1,5 +1,7 @@
 //! The API groups of virtualization: their types, words, defaults and quantities. No I/O, no client, no clock.
 
+#![warn(missing_docs)]
+
 mod generated;
 mod wire;
 

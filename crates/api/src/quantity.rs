@@ -12,6 +12,7 @@ const NANO: i128 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(i128);
 
+/// The text is no quantity.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "quantities must match the regular expression \
@@ -20,12 +21,15 @@ pub struct Amount(i128);
 pub struct ParseError;
 
 impl Amount {
+    /// Nothing.
     pub const ZERO: Self = Self(0);
 
+    /// So many.
     pub const fn from_integer(value: i64) -> Self {
         Self(value as i128 * NANO)
     }
 
+    /// So many bytes.
     pub const fn from_bytes(value: u64) -> Self {
         Self(value as i128 * NANO)
     }
@@ -75,14 +79,17 @@ impl Amount {
         Quantity(format!("{number}{}", SUFFIXES[step]))
     }
 
+    /// Both together; the largest amount where that is too much.
     pub fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
+    /// What is left without `other`; it may be negative.
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// So many times this; the largest amount where that is too much.
     pub fn saturating_mul(self, factor: i64) -> Self {
         Self(self.0.saturating_mul(i128::from(factor)))
     }

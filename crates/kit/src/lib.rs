@@ -2,6 +2,8 @@
 //!
 //! Small plain functions, no framework: a component calls what it needs. Nothing here knows what a virtual machine is.
 
+#![warn(missing_docs)]
+
 pub mod address;
 pub mod admission;
 pub mod apply;

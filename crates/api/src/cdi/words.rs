@@ -3,6 +3,8 @@
 //! The annotations of a claim are read by importers of other makers, by consoles and by backup tools: they are as much an
 //! interface as the schemas are.
 
+#![expect(missing_docs, reason = "a word is what its value says")]
+
 pub const GROUP: &str = "cdi.kubevirt.io";
 pub const API_VERSION: &str = "cdi.kubevirt.io/v1beta1";
 pub const UPLOAD_GROUP: &str = "upload.cdi.kubevirt.io";

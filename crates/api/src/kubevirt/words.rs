@@ -1,5 +1,7 @@
 //! The words of the KubeVirt API that are not in its schema: labels, annotations, finalizers, phases, conditions, reasons.
 
+#![expect(missing_docs, reason = "a word is what its value says")]
+
 pub const GROUP: &str = "kubevirt.io";
 pub const API_VERSION: &str = "kubevirt.io/v1";
 
