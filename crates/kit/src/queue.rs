@@ -30,6 +30,8 @@ struct State<T> {
     working: HashSet<T>,
     again: HashSet<T>,
     timers: BTreeSet<(Instant, T)>,
+    /// One timer for each key: a key that is looked at often asks for a later look each time.
+    due: HashMap<T, Instant>,
     failures: HashMap<T, u32>,
 }
 
@@ -61,6 +63,7 @@ impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<T> {
             working: HashSet::new(),
             again: HashSet::new(),
             timers: BTreeSet::new(),
+            due: HashMap::new(),
             failures: HashMap::new(),
         };
         Queue { state: Arc::new(Mutex::new(state)), wake: Arc::new(Notify::new()), backoff }
@@ -77,9 +80,9 @@ impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<T> {
         keys.into_iter().for_each(|key| self.add(key));
     }
 
-    /// Asks for `key` to be worked on after `delay`.
+    /// Asks for `key` to be worked on after `delay`, or earlier where that was asked for before.
     pub fn add_after(&self, key: T, delay: Duration) {
-        self.lock().timers.insert((Instant::now() + delay, key));
+        at(&mut self.lock(), Instant::now() + delay, key);
         self.wake.notify_one();
     }
 
@@ -91,6 +94,7 @@ impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<T> {
                 let now = Instant::now();
                 while state.timers.first().is_some_and(|(at, _)| *at <= now) {
                     if let Some((_, key)) = state.timers.pop_first() {
+                        state.due.remove(&key);
                         add(&mut state, key);
                     }
                 }
@@ -124,13 +128,13 @@ impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<T> {
             }
             Next::After(delay) => {
                 state.failures.remove(key);
-                state.timers.insert((Instant::now() + delay, key.clone()));
+                at(&mut state, Instant::now() + delay, key.clone());
             }
             Next::Retry => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 *failures = failures.saturating_add(1);
                 let delay = self.backoff.jittered(*failures);
-                state.timers.insert((Instant::now() + delay, key.clone()));
+                at(&mut state, Instant::now() + delay, key.clone());
             }
         }
         if state.again.remove(key) {
@@ -176,9 +180,42 @@ fn add<T: Clone + Eq + Hash>(state: &mut State<T>, key: T) {
     }
 }
 
+fn at<T: Clone + Eq + Hash + Ord>(state: &mut State<T>, due: Instant, key: T) {
+    match state.due.get(&key) {
+        Some(earlier) if *earlier <= due => return,
+        Some(later) => {
+            let later = (*later, key.clone());
+            state.timers.remove(&later);
+        }
+        None => {}
+    }
+    state.due.insert(key.clone(), due);
+    state.timers.insert((due, key));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_has_one_timer_and_the_earliest_counts() {
+        let (queue, start) = (Queue::<&str>::default(), Instant::now());
+        for seconds in [5, 2, 9] {
+            queue.add_after("a", Duration::from_secs(seconds));
+        }
+        assert_eq!((queue.next().await, start.elapsed().as_secs()), ("a", 2));
+        // Looked at often, it is not looked at more often from then on.
+        for _ in 0..3 {
+            queue.done(&"a", Next::After(Duration::from_secs(60)));
+            queue.add("a");
+            queue.next().await;
+        }
+        queue.done(&"a", Next::Wait);
+        assert_eq!((queue.next().await, start.elapsed().as_secs()), ("a", 62));
+        queue.done(&"a", Next::Wait);
+        let again = tokio::time::timeout(Duration::from_secs(600), queue.next()).await;
+        assert!(again.is_err(), "{again:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_worked_on_once_at_a_time() {

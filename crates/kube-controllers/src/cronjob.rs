@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::events::Severity;
 use crate::job::outcome;
 use crate::owner::{controlled_by, controller_key};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use schedule::Schedule;
 
@@ -27,13 +27,13 @@ const COMPONENT: &str = "cronjob-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (crons, jobs) = (ctx.store::<CronJob>(), ctx.store::<Job>());
     crons.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(cron) = new {
-                queue.push(Key::of(cron.as_ref()));
+                queue.add(Key::of(cron.as_ref()));
             }
         }
     });
@@ -41,19 +41,19 @@ pub async fn run(ctx: Context) {
         let queue = queue.clone();
         move |old, new| {
             if let Some(key) = new.or(old).and_then(|job| controller_key::<CronJob>(job.meta())) {
-                queue.push(key);
+                queue.add(key);
             }
         }
     });
     crons.synced().await;
     jobs.synced().await;
-    queue.work("cronjob", 2, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "cronjob", 2, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(cron) = ctx.store::<CronJob>().get(&key) else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(cron) = ctx.store::<CronJob>().get(&key) else { return Ok(Next::Wait) };
     let Some(spec) = cron.spec.as_ref().filter(|_| cron.metadata.deletion_timestamp.is_none()) else {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     let jobs = ctx.store::<Job>().owned_by(&cron.uid().unwrap_or_default());
     cut_history(ctx, &cron, &jobs).await?;
@@ -79,11 +79,11 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
                 None => ("UnparseableSchedule", format!("unparseable schedule: {} : {why}", spec.schedule)),
             };
             ctx.events.record(COMPONENT, cron.as_ref(), Severity::Warning, reason, text);
-            return write(ctx, &key, &cron, &status).await.map(|()| Wake::OnChange);
+            return write(ctx, &key, &cron, &status).await.map(|()| Next::Wait);
         }
     };
     if spec.suspend.unwrap_or(false) {
-        return write(ctx, &key, &cron, &status).await.map(|()| Wake::OnChange);
+        return write(ctx, &key, &cron, &status).await.map(|()| Next::Wait);
     }
     let due = plan::due(&cron, &schedule, &now);
     if let Some(missed) = due.missed {
@@ -97,7 +97,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     }
     write(ctx, &key, &cron, &status).await?;
     let wake = due.next.and_then(|next| u64::try_from(next.as_second() - kit::clock::now().as_second()).ok());
-    Ok(wake.map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s.max(1)))))
+    Ok(wake.map_or(Next::Wait, |s| Next::After(Duration::from_secs(s.max(1)))))
 }
 
 /// Tells of each job that the status still called active, and that has ended.

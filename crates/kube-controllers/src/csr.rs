@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use crate::clock;
 use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const DECIDED: i64 = 3600;
@@ -19,18 +19,18 @@ const PENDING: i64 = 24 * 3600;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let requests = ctx.store::<CertificateSigningRequest>();
     requests.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(request) = new {
-                queue.push(request.name_any());
+                queue.add(request.name_any());
             }
         }
     });
     requests.synced().await;
-    queue.work("csrcleaner", 1, |name| reconcile(&ctx, name)).await;
+    queue::work(&queue, "csrcleaner", 1, |name| reconcile(&ctx, name)).await;
 }
 
 /// Seconds until the request may go; None while it is approved and waits for its signer.
@@ -51,19 +51,19 @@ fn goes_in(request: &CertificateSigningRequest, now: &Time) -> Option<i64> {
     decided.filter_map(|condition| left(&condition.last_update_time, DECIDED)).min()
 }
 
-async fn reconcile(ctx: &Context, name: String) -> Result<Wake> {
+async fn reconcile(ctx: &Context, name: String) -> Result<Next> {
     let store = ctx.store::<CertificateSigningRequest>();
     let key = Key::new("", &name);
-    let Some(request) = store.get(&key) else { return Ok(Wake::OnChange) };
-    let Some(seconds) = goes_in(&request, &clock::now()) else { return Ok(Wake::OnChange) };
+    let Some(request) = store.get(&key) else { return Ok(Next::Wait) };
+    let Some(seconds) = goes_in(&request, &clock::now()) else { return Ok(Next::Wait) };
     if let Some(wait) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) {
-        return Ok(Wake::After(Duration::from_secs(wait)));
+        return Ok(Next::After(Duration::from_secs(wait)));
     }
     let api: Api<CertificateSigningRequest> = Api::all(ctx.client.clone());
     let this = Preconditions { uid: request.uid(), resource_version: request.resource_version() };
     let deleted = api.delete(&name, &DeleteParams::default().preconditions(this)).await;
     gone_is_none(deleted.during("delete certificatesigningrequest", &name))?;
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
 use crate::owner::{controlled_by, controller_key, workload_selector};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{claim, clock, pod, revision};
 
@@ -23,14 +23,14 @@ const COMPONENT: &str = "daemonset-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (sets, pods, nodes) = (ctx.store::<DaemonSet>(), ctx.store::<Pod>(), ctx.store::<Node>());
     let revisions = ctx.store::<ControllerRevision>();
     sets.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(set) = new {
-                queue.push(Key::of(set.as_ref()));
+                queue.add(Key::of(set.as_ref()));
             }
         }
     });
@@ -39,7 +39,7 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             for pod in [old, new].into_iter().flatten() {
                 if let Some(key) = controller_key::<DaemonSet>(pod.meta()) {
-                    queue.push(key);
+                    queue.add(key);
                 }
             }
         }
@@ -53,7 +53,7 @@ pub async fn run(ctx: Context) {
             };
             if !old.zip(new).is_some_and(same) {
                 for set in sets.all() {
-                    queue.push(Key::of(set.as_ref()));
+                    queue.add(Key::of(set.as_ref()));
                 }
             }
         }
@@ -62,14 +62,14 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     nodes.synced().await;
     revisions.synced().await;
-    queue.work("daemonset", 4, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "daemonset", 4, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(set) = ctx.store::<DaemonSet>().get(&key) else { return Ok(Wake::OnChange) };
-    let Some(spec) = &set.spec else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(set) = ctx.store::<DaemonSet>().get(&key) else { return Ok(Next::Wait) };
+    let Some(spec) = &set.spec else { return Ok(Next::Wait) };
     if set.metadata.deletion_timestamp.is_some() {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let selector = workload_selector(&spec.selector, set.as_ref())?;
     let pods: Vec<Arc<Pod>> = claim::children(ctx, set.as_ref(), &selector).await?;
@@ -88,7 +88,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let limit = spec.revision_history_limit.unwrap_or(10);
     revision::cut_history(ctx, &revisions, &current, &in_use, limit).await?;
     let wake = wake.into_iter().chain(steps.wake).min().and_then(|s| u64::try_from(s).ok());
-    Ok(wake.map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s))))
+    Ok(wake.map_or(Next::Wait, |s| Next::After(Duration::from_secs(s))))
 }
 
 async fn execute(ctx: &Context, set: &DaemonSet, hash: &str, steps: &plan::Steps) -> Result<()> {

@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
 use crate::owner::{controlled_by, controller_key, selects, workload_selector};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{claim, clock, pod};
 
@@ -28,13 +28,13 @@ const COMPONENT: &str = "deployment-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (deployments, sets, pods) = (ctx.store::<Deployment>(), ctx.store::<ReplicaSet>(), ctx.store::<Pod>());
     deployments.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(deployment) = new {
-                queue.push(Key::of(deployment.as_ref()));
+                queue.add(Key::of(deployment.as_ref()));
             }
         }
     });
@@ -43,13 +43,13 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             for set in [old, new].into_iter().flatten() {
                 if let Some(key) = controller_key::<Deployment>(set.meta()) {
-                    queue.push(key);
+                    queue.add(key);
                 }
             }
             if let Some(orphan) = new.filter(|set| set.owner_references().is_empty()) {
                 for deployment in deployments.in_namespace(&orphan.namespace().unwrap_or_default()) {
                     if selects(deployment.spec.as_ref().map(|s| &s.selector), pod::labels(orphan.meta())) {
-                        queue.push(Key::of(deployment.as_ref()));
+                        queue.add(Key::of(deployment.as_ref()));
                     }
                 }
             }
@@ -62,19 +62,19 @@ pub async fn run(ctx: Context) {
             let (Some(old), None) = (old, new) else { return };
             let set = controller_key::<ReplicaSet>(old.meta()).and_then(|key| sets.get(&key));
             if let Some(key) = set.and_then(|set| controller_key::<Deployment>(set.meta())) {
-                queue.push(key);
+                queue.add(key);
             }
         }
     });
     deployments.synced().await;
     sets.synced().await;
     pods.synced().await;
-    queue.work("deployment", 4, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "deployment", 4, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(deployment) = ctx.store::<Deployment>().get(&key) else { return Ok(Wake::OnChange) };
-    let Some(spec) = &deployment.spec else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(deployment) = ctx.store::<Deployment>().get(&key) else { return Ok(Next::Wait) };
+    let Some(spec) = &deployment.spec else { return Ok(Next::Wait) };
     let selector = workload_selector(&spec.selector, deployment.as_ref())?;
     let sets: Vec<Arc<ReplicaSet>> = claim::children(ctx, deployment.as_ref(), &selector).await?;
     let old_pods_exist = {
@@ -87,11 +87,11 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
         execute(ctx, &deployment, &sets, step).await?;
     }
     let uid = deployment.uid().unwrap_or_default();
-    let Some(deployment) = ctx.store::<Deployment>().get(&key) else { return Ok(Wake::OnChange) };
+    let Some(deployment) = ctx.store::<Deployment>().get(&key) else { return Ok(Next::Wait) };
     let sets = ctx.store::<ReplicaSet>().owned_by(&uid);
     let (status, wake) = status::status(&deployment, &sets, &clock::now());
     ctx.set_status::<Deployment, _>("write status of deployment", &key, deployment.status.as_ref(), &status).await?;
-    Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s + 1))))
+    Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Next::Wait, |s| Next::After(Duration::from_secs(s + 1))))
 }
 
 async fn execute(ctx: &Context, deployment: &Deployment, sets: &[Arc<ReplicaSet>], step: plan::Step) -> Result<()> {

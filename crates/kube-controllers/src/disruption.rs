@@ -18,7 +18,7 @@ use crate::deployment::resolve;
 use crate::error::{During, Result, gone_is_none};
 use crate::events::Severity;
 use crate::owner::{controller_key, controller_of, selects};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{pod, resources};
 
@@ -28,7 +28,7 @@ const GRANTED_FOR: i64 = 120;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (budgets, pods) = (ctx.store::<PodDisruptionBudget>(), ctx.store::<Pod>());
     let (sets, deployments, stateful) =
         (ctx.store::<ReplicaSet>(), ctx.store::<Deployment>(), ctx.store::<StatefulSet>());
@@ -36,7 +36,7 @@ pub async fn run(ctx: Context) {
         let queue = queue.clone();
         move |_, new| {
             if let Some(budget) = new {
-                queue.push(Key::of(budget.as_ref()));
+                queue.add(Key::of(budget.as_ref()));
             }
         }
     });
@@ -48,7 +48,7 @@ pub async fn run(ctx: Context) {
                 let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
                 let concerned = |pod: &Arc<Pod>| selects(selector, pod::labels(pod.meta()));
                 if old.is_some_and(concerned) || new.is_some_and(concerned) {
-                    queue.push(Key::of(budget.as_ref()));
+                    queue.add(Key::of(budget.as_ref()));
                 }
             }
         }
@@ -58,11 +58,11 @@ pub async fn run(ctx: Context) {
     sets.synced().await;
     deployments.synced().await;
     stateful.synced().await;
-    queue.work("disruption", 2, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "disruption", 2, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(budget) = ctx.store::<PodDisruptionBudget>().get(&key) else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(budget) = ctx.store::<PodDisruptionBudget>().get(&key) else { return Ok(Next::Wait) };
     let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
     let pods: Vec<_> = ctx.store::<Pod>().in_namespace(&key.namespace);
     let pods: Vec<_> =
@@ -83,7 +83,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     };
     let operation = "write status of poddisruptionbudget";
     ctx.set_status::<PodDisruptionBudget, _>(operation, &key, budget.status.as_ref(), &status).await?;
-    Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s))))
+    Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Next::Wait, |s| Next::After(Duration::from_secs(s))))
 }
 
 /// How many pods the controllers of these pods want in total, or why that is not known. Only a budget that is relative

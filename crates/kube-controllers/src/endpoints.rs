@@ -16,19 +16,19 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::owner::{controlled_by, has_all};
 use crate::pod;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (services, pods, nodes) = (ctx.store::<Service>(), ctx.store::<Pod>(), ctx.store::<Node>());
     let (slices, classic) = (ctx.store::<EndpointSlice>(), ctx.store::<Endpoints>());
     services.on_change({
         let queue = queue.clone();
         move |old, new| {
             if let Some(service) = new.or(old) {
-                queue.push(Key::of(service.as_ref()));
+                queue.add(Key::of(service.as_ref()));
             }
         }
     });
@@ -42,7 +42,7 @@ pub async fn run(ctx: Context) {
             for service in services.in_namespace(&namespace) {
                 let selected = |pod: &Arc<Pod>| selects(&service, pod);
                 if old.is_some_and(selected) || new.is_some_and(selected) {
-                    queue.push(Key::of(service.as_ref()));
+                    queue.add(Key::of(service.as_ref()));
                 }
             }
         }
@@ -54,7 +54,7 @@ pub async fn run(ctx: Context) {
                 node.and_then(|node| pod::labels(node.meta()).get("topology.kubernetes.io/zone").cloned())
             };
             if zone(old) != zone(new) {
-                services.all().iter().for_each(|service| queue.push(Key::of(service.as_ref())));
+                services.all().iter().for_each(|service| queue.add(Key::of(service.as_ref())));
             }
         }
     });
@@ -63,7 +63,7 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             for slice in [old, new].into_iter().flatten() {
                 if let Some(service) = pod::labels(slice.meta()).get(plan::SERVICE_NAME) {
-                    queue.push(Key::new(slice.namespace().unwrap_or_default(), service));
+                    queue.add(Key::new(slice.namespace().unwrap_or_default(), service));
                 }
             }
         }
@@ -72,7 +72,7 @@ pub async fn run(ctx: Context) {
         let queue = queue.clone();
         move |old, new| {
             if let Some(endpoints) = new.or(old) {
-                queue.push(Key::of(endpoints.as_ref()));
+                queue.add(Key::of(endpoints.as_ref()));
             }
         }
     });
@@ -81,7 +81,7 @@ pub async fn run(ctx: Context) {
     nodes.synced().await;
     slices.synced().await;
     classic.synced().await;
-    queue.work("endpoints", 8, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "endpoints", 8, |key| reconcile(&ctx, key)).await;
 }
 
 /// What of a pod an endpoint shows.
@@ -97,7 +97,7 @@ fn selects(service: &Service, pod: &Pod) -> bool {
     selector.is_some_and(|selector| has_all(pod::labels(&pod.metadata), selector))
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let service = ctx.store::<Service>().get(&key);
     let service = service.filter(|service| service.metadata.deletion_timestamp.is_none());
     let slices: Vec<_> = ctx.store::<EndpointSlice>().in_namespace(&key.namespace);
@@ -119,12 +119,12 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
         if let Some(classic) = ctx.store::<Endpoints>().get(&key).filter(|e| is_ours(e)) {
             ctx.delete("delete endpoints", classic.as_ref(), DeleteParams::default()).await?;
         }
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     let spec = service.spec.as_ref();
     let external = spec.and_then(|s| s.type_.as_deref()) == Some("ExternalName");
     if external || spec.and_then(|s| s.selector.as_ref()).is_none_or(BTreeMap::is_empty) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let pods: Vec<_> = ctx.store::<Pod>().in_namespace(&key.namespace);
     let pods: Vec<_> = pods.into_iter().filter(|pod| selects(&service, pod)).collect();
@@ -132,7 +132,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let wanted = plan::slices(&service, &pods, |name| nodes.get(&Key::new("", name)));
     write_slices(ctx, &slice_metadata(&service), plan::changes(existing, wanted)).await?;
     write_classic(ctx, &service, &key, plan::subsets(&service, &pods)).await?;
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";

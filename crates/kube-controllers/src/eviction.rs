@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
 use crate::events::Severity;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{clock, placement, pod};
 
@@ -20,7 +20,7 @@ const COMPONENT: &str = "taint-eviction-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (nodes, pods) = (ctx.store::<Node>(), ctx.store::<Pod>());
     nodes.on_change({
         let (queue, pods) = (queue.clone(), pods.clone());
@@ -31,7 +31,7 @@ pub async fn run(ctx: Context) {
             }
             let name = new.or(old).map(|node| node.name_any());
             for pod in pods.all().iter().filter(|pod| pod::node_name(pod) == name.as_deref()) {
-                queue.push(Key::of(pod.as_ref()));
+                queue.add(Key::of(pod.as_ref()));
             }
         }
     });
@@ -45,13 +45,13 @@ pub async fn run(ctx: Context) {
                 placement::tolerations(old) != placement::tolerations(pod) || pod::node_name(old).is_none()
             });
             if tainted && fresh {
-                queue.push(Key::of(pod.as_ref()));
+                queue.add(Key::of(pod.as_ref()));
             }
         }
     });
     nodes.synced().await;
     pods.synced().await;
-    queue.work("taint-eviction", 8, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "taint-eviction", 8, |key| reconcile(&ctx, key)).await;
 }
 
 /// In how many seconds a pod must leave; `None` when it may stay.
@@ -70,12 +70,12 @@ fn leaves_in(tolerations: &[Toleration], taints: &[Taint], now: &Time) -> Option
     soonest
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(pod) = ctx.store::<Pod>().get(&key).filter(|pod| pod::is_active(pod)) else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(pod) = ctx.store::<Pod>().get(&key).filter(|pod| pod::is_active(pod)) else { return Ok(Next::Wait) };
     let node = ctx.store::<Node>().get(&Key::new("", pod::node_name(&pod).unwrap_or_default()));
-    let Some(node) = node else { return Ok(Wake::OnChange) };
+    let Some(node) = node else { return Ok(Next::Wait) };
     match leaves_in(placement::tolerations(&pod), placement::taints(&node), &clock::now()) {
-        None => Ok(Wake::OnChange),
+        None => Ok(Next::Wait),
         Some(0) => {
             let change = json!({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
                 "reason": "DeletionByTaintManager", "message": "Taint manager: deleting due to NoExecute taint",
@@ -86,9 +86,9 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
             let text = format!("Marking for deletion Pod {key}");
             ctx.events.record(COMPONENT, pod.as_ref(), Severity::Normal, "TaintManagerEviction", text);
             ctx.delete("evict pod", pod.as_ref(), DeleteParams::default()).await?;
-            Ok(Wake::OnChange)
+            Ok(Next::Wait)
         }
-        Some(seconds) => Ok(Wake::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))),
+        Some(seconds) => Ok(Next::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))),
     }
 }
 

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::error::{During, Error, Result, gone_is_none};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next, Queue};
 use crate::resources::{Served, discover};
 use graph::{Graph, Node, Owner, Verdict};
 use owned::Owned;
@@ -49,7 +49,7 @@ pub async fn run(ctx: Context) {
     let collector = Arc::new(Collector {
         ctx: ctx.clone(),
         graph: Mutex::default(),
-        queue: Queue::new(),
+        queue: queue::eager(),
         watched: Mutex::default(),
         changed: Notify::new(),
     });
@@ -57,7 +57,7 @@ pub async fn run(ctx: Context) {
         let collector = collector.clone();
         async move { collector.follow_discovery().await }
     });
-    collector.queue.work("garbage-collector", 16, |uid| collector.look_at(uid)).await;
+    queue::work(&collector.queue, "garbage-collector", 16, |uid| collector.look_at(uid)).await;
 }
 
 impl Collector {
@@ -118,7 +118,7 @@ impl Collector {
         // Only now are owners that are missing here likely to be missing for good.
         let suspects = self.graph().with_unknown_owner();
         for uid in suspects {
-            self.queue.push(uid);
+            self.queue.add(uid);
         }
     }
 
@@ -177,7 +177,7 @@ impl Collector {
             settled || graph.get(uid).is_some_and(|node| node.deleting)
         };
         for uid in affected.into_iter().filter(known) {
-            self.queue.push(uid);
+            self.queue.add(uid);
         }
     }
 
@@ -187,29 +187,29 @@ impl Collector {
             self.ctx.announce_removal(&node.namespace);
         }
         for uid in affected {
-            self.queue.push(uid);
+            self.queue.add(uid);
         }
     }
 
-    async fn look_at(&self, uid: String) -> Result<Wake> {
-        let Some(node) = self.graph().get(&uid).cloned() else { return Ok(Wake::OnChange) };
+    async fn look_at(&self, uid: String) -> Result<Next> {
+        let Some(node) = self.graph().get(&uid).cloned() else { return Ok(Next::Wait) };
         if node.deleting && node.orphan {
             let dependents: Vec<Node> = self.graph().dependents(&uid).map(|(_, node)| node.clone()).collect();
             for dependent in dependents {
                 self.drop_owners(&dependent, std::slice::from_ref(&uid)).await?;
             }
             self.drop_finalizer(&node, &uid, graph::ORPHAN).await?;
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         if node.waits_for_dependents() {
             let blocking = self.graph().blocking(&uid);
             if blocking.is_empty() {
                 self.drop_finalizer(&node, &uid, graph::FOREGROUND).await?;
-                return Ok(Wake::OnChange);
+                return Ok(Next::Wait);
             }
             for dependent in blocking {
                 if self.graph().get(&dependent).is_some_and(|node| !node.deleting) {
-                    self.queue.push(dependent);
+                    self.queue.add(dependent);
                 }
             }
         }
@@ -231,7 +231,7 @@ impl Collector {
                 self.delete(&node, &uid, params).await?;
             }
         }
-        Ok(Wake::OnChange)
+        Ok(Next::Wait)
     }
 
     /// Asks the graph, and the server about owners the graph does not know.

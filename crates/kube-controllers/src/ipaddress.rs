@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 
 use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
@@ -20,14 +20,14 @@ const MANAGER: &str = "ipallocator.k8s.io";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (services, addresses) = (ctx.store::<Service>(), ctx.store::<IPAddress>());
     services.on_change({
         let queue = queue.clone();
         move |old, new| {
             let changed = of_service(old.map(AsRef::as_ref)) != of_service(new.map(AsRef::as_ref));
             if let Some(service) = new.or(old).filter(|_| changed) {
-                queue.push(Key::of(service.as_ref()));
+                queue.add(Key::of(service.as_ref()));
             }
         }
     });
@@ -35,13 +35,13 @@ pub async fn run(ctx: Context) {
         let queue = queue.clone();
         move |old, new| {
             for parent in [old, new].into_iter().flatten().filter_map(|address| parent_of(address)) {
-                queue.push(parent);
+                queue.add(parent);
             }
         }
     });
     services.synced().await;
     addresses.synced().await;
-    queue.work("ipaddresses", 1, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "ipaddresses", 1, |key| reconcile(&ctx, key)).await;
 }
 
 /// The cluster IPs of a Service that is there.
@@ -74,7 +74,7 @@ fn object(key: &Key, ip: IpAddr) -> IPAddress {
     }
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let wanted = of_service(ctx.store::<Service>().get(&key).as_deref());
     let api: Api<IPAddress> = Api::all(ctx.client.clone());
     let there = ctx.store::<IPAddress>().all().into_iter().filter(|address| parent_of(address).as_ref() == Some(&key));
@@ -103,5 +103,5 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
             created => drop(created.during("create ipaddress", &key)?),
         }
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }

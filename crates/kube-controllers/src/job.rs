@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
 use crate::owner::{controlled_by, controller_key, controller_of};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{clock, pod};
 
@@ -27,13 +27,13 @@ const MANAGER: &str = "kubernetes.io/job-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (jobs, pods) = (ctx.store::<Job>(), ctx.store::<Pod>());
     jobs.on_change({
         let queue = queue.clone();
         move |old, new| {
             if let Some(job) = new.or(old) {
-                queue.push(Key::of(job.as_ref()));
+                queue.add(Key::of(job.as_ref()));
             }
         }
     });
@@ -42,27 +42,27 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             for pod in [old, new].into_iter().flatten() {
                 if let Some(key) = controller_key::<Job>(pod.meta()) {
-                    queue.push(key);
+                    queue.add(key);
                 }
             }
             if let Some(pod) = new.filter(|pod| is_orphan(pod)) {
-                queue.push(Key::new(pod.namespace().unwrap_or_default(), ""));
+                queue.add(Key::new(pod.namespace().unwrap_or_default(), ""));
             }
         }
     });
     jobs.synced().await;
     pods.synced().await;
-    queue.work("job", 4, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "job", 4, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let Some(job) = ctx.store::<Job>().get(&key) else { return release_orphans(ctx, &key).await };
     if job.spec.as_ref().and_then(|s| s.managed_by.as_deref()).is_some_and(|manager| manager != MANAGER) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let pods = ctx.store::<Pod>().owned_by(&job.uid().unwrap_or_default());
     if job.metadata.deletion_timestamp.is_some() {
-        return release(ctx, &pods).await.map(|()| Wake::OnChange);
+        return release(ctx, &pods).await.map(|()| Next::Wait);
     }
     let now = clock::now();
     let mut plan = plan::plan(&job, &pods, &now);
@@ -72,10 +72,10 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
         return match plan.wake {
             Some(0) if ttl.is_some() => {
                 ctx.delete("delete job", job.as_ref(), DeleteParams::foreground()).await?;
-                Ok(Wake::OnChange)
+                Ok(Next::Wait)
             }
             Some(seconds) => Ok(wake(Some(seconds))),
-            None => Ok(Wake::OnChange),
+            None => Ok(Next::Wait),
         };
     }
     // Pods made in this round are part of the same status write.
@@ -98,8 +98,8 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     Ok(wake(plan.wake))
 }
 
-fn wake(seconds: Option<i64>) -> Wake {
-    seconds.and_then(|s| u64::try_from(s).ok()).map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s)))
+fn wake(seconds: Option<i64>) -> Next {
+    seconds.and_then(|s| u64::try_from(s).ok()).map_or(Next::Wait, |s| Next::After(Duration::from_secs(s)))
 }
 
 fn announce(ctx: &Context, job: &Job, plan: &plan::Plan) {
@@ -147,11 +147,11 @@ fn is_orphan(pod: &Pod) -> bool {
 }
 
 /// Pods whose job is gone, or has let them go, must not be held by it.
-async fn release_orphans(ctx: &Context, key: &Key) -> Result<Wake> {
+async fn release_orphans(ctx: &Context, key: &Key) -> Result<Next> {
     let pods = ctx.store::<Pod>().in_namespace(&key.namespace);
     let theirs = |pod: &Arc<Pod>| is_orphan(pod) || controller_key::<Job>(pod.meta()).as_ref() == Some(key);
     let pods: Vec<_> = pods.into_iter().filter(theirs).collect();
-    release(ctx, &pods).await.map(|()| Wake::OnChange)
+    release(ctx, &pods).await.map(|()| Next::Wait)
 }
 
 async fn create(ctx: &Context, job: &Job, pods: &[Arc<Pod>], indexes: &[Option<i32>]) -> Result<i32> {

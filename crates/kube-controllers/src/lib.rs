@@ -20,7 +20,6 @@ pub mod eviction;
 pub mod gc;
 pub mod ipaddress;
 pub mod job;
-mod key;
 pub mod namespace;
 pub mod node;
 mod owner;

@@ -13,7 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::resources::{Served, discover};
 use crate::store::Key;
 use crate::{clock, patch};
@@ -25,13 +25,13 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (namespaces, pods) = (ctx.store::<Namespace>(), ctx.store::<Pod>());
     namespaces.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(namespace) = new.filter(|namespace| namespace.meta().deletion_timestamp.is_some()) {
-                queue.push(namespace.name_any());
+                queue.add(namespace.name_any());
             }
         }
     });
@@ -40,7 +40,7 @@ pub async fn run(ctx: Context) {
         move |namespace: &str| {
             let terminating = namespaces.get(&Key::new("", namespace));
             if terminating.is_some_and(|namespace| namespace.meta().deletion_timestamp.is_some()) {
-                queue.push(namespace.to_owned());
+                queue.add(namespace.to_owned());
             }
         }
     };
@@ -63,23 +63,23 @@ pub async fn run(ctx: Context) {
         }
     });
     namespaces.synced().await;
-    queue.work("namespace", 4, |name| reconcile(&ctx, name)).await;
+    queue::work(&queue, "namespace", 4, |name| reconcile(&ctx, name)).await;
 }
 
-async fn reconcile(ctx: &Context, name: String) -> Result<Wake> {
+async fn reconcile(ctx: &Context, name: String) -> Result<Next> {
     let key = Key::new("", &name);
     let namespace = ctx.store::<Namespace>().get(&key);
     let Some(namespace) = namespace.filter(|n| n.metadata.deletion_timestamp.is_some()) else {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     let held = namespace.spec.iter().flat_map(|s| s.finalizers.iter().flatten()).any(|f| f == FINALIZER);
     if !held {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let left = delete_content(ctx, &name).await;
     if left.is_empty() {
         finalize(ctx, &namespace).await?;
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let old = namespace.status.clone().unwrap_or_default();
     let mut status = old.clone();
@@ -92,7 +92,7 @@ async fn reconcile(ctx: &Context, name: String) -> Result<Wake> {
         let patched = api.patch_status(&name, &params, &Patch::Merge(&change)).await;
         gone_is_none(patched.during("write status of namespace", &name))?;
     }
-    Ok(Wake::After(LOOK_AGAIN))
+    Ok(Next::After(LOOK_AGAIN))
 }
 
 async fn delete_content(ctx: &Context, namespace: &str) -> Left {

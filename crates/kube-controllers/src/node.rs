@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
 use crate::events::Severity;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{clock, pod};
 
@@ -42,7 +42,7 @@ fn hear(heard: &Heard, name: String) {
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let heard = Heard::default();
     let (nodes, leases, pods) = (ctx.store::<Node>(), ctx.store::<Lease>(), ctx.store::<Pod>());
     nodes.on_change({
@@ -57,11 +57,11 @@ pub async fn run(ctx: Context) {
             if old.is_none_or(|old| heartbeats(old) != heartbeats(node)) {
                 hear(&heard, node.name_any());
             }
-            queue.push(node.name_any());
+            queue.add(node.name_any());
             // Whether pods are driven off a lost node depends on how the others are.
             if old.is_none_or(|old| condition::state(old, "Ready") != condition::state(node, "Ready")) {
                 for other in others.all().iter().filter(|other| condition::state(other, "Ready") != "True") {
-                    queue.push(other.name_any());
+                    queue.add(other.name_any());
                 }
             }
         }
@@ -74,7 +74,7 @@ pub async fn run(ctx: Context) {
                 && old.is_none_or(|old| renewed(old) != renewed(lease))
             {
                 hear(&heard, lease.name_any());
-                queue.push_after(lease.name_any(), GRACE);
+                queue.add_after(lease.name_any(), GRACE);
             }
         }
     });
@@ -83,7 +83,7 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     // One at a time: two nodes must not be given the same CIDR.
     let paces = Mutex::new(zone::Paces::default());
-    queue.work("node", 1, |name| reconcile(&ctx, &heard, &paces, name)).await;
+    queue::work(&queue, "node", 1, |name| reconcile(&ctx, &heard, &paces, name)).await;
 }
 
 /// What only the node agent writes into the status.
@@ -92,14 +92,14 @@ fn heartbeats(node: &Node) -> Option<Vec<&k8s_openapi::apimachinery::pkg::apis::
     Some(conditions.iter().filter_map(|c| c.last_heartbeat_time.as_ref()).collect())
 }
 
-async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, name: String) -> Result<Wake> {
+async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, name: String) -> Result<Next> {
     let nodes = ctx.store::<Node>();
     let key = Key::new("", &name);
-    let Some(mut node) = nodes.get(&key) else { return Ok(Wake::OnChange) };
+    let Some(mut node) = nodes.get(&key) else { return Ok(Next::Wait) };
     if let Some(cidrs) = missing_cidrs(ctx, &node) {
         let change = json!({"spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}});
         patch(ctx, &name, "assign pod CIDRs to node", &change).await?;
-        let Some(current) = nodes.get(&key) else { return Ok(Wake::OnChange) };
+        let Some(current) = nodes.get(&key) else { return Ok(Next::Wait) };
         node = current;
     }
     let silence = {
@@ -107,7 +107,7 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
         heard.entry(name.clone()).or_insert_with(Instant::now).elapsed()
     };
     let now = clock::now();
-    let mut wake = Wake::OnChange;
+    let mut wake = Next::Wait;
     if silence >= GRACE {
         if let Some(conditions) = plan::silent(&node, &now) {
             if condition::state(&node, "Ready") == "True" {
@@ -115,11 +115,11 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
                 ctx.events.record(COMPONENT, node.as_ref(), Severity::Normal, "NodeNotReady", text);
             }
             patch_status(ctx, &name, &json!({"status": {"conditions": conditions}})).await?;
-            let Some(current) = nodes.get(&key) else { return Ok(Wake::OnChange) };
+            let Some(current) = nodes.get(&key) else { return Ok(Next::Wait) };
             node = current;
         }
     } else {
-        wake = Wake::After(GRACE.saturating_sub(silence));
+        wake = Next::After(GRACE.saturating_sub(silence));
     }
     // An agent that speaks says itself how its pods are, also before it has said how the node is.
     if silence >= GRACE && condition::state(&node, "Ready") != "True" {
@@ -131,8 +131,8 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
     };
     if let Some(again) = again {
         wake = match wake {
-            Wake::After(sooner) if sooner < again => wake,
-            _ => Wake::After(again),
+            Next::After(sooner) if sooner < again => wake,
+            _ => Next::After(again),
         };
     }
     if let Some(taints) = plan::taints(&node, evict, &now) {

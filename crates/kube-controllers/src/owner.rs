@@ -7,7 +7,7 @@ use kube::core::{Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 
 use crate::error::{Error, Result};
-use crate::key::Key;
+use kit::store::Key;
 
 /// The owner that controls the object, if one does.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{clock, placement, pod};
 
@@ -24,7 +24,7 @@ const FINISHED_KEPT: usize = 12_500;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// What is looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Work {
     /// The pods of a node.
     Node(String),
@@ -36,13 +36,13 @@ enum Work {
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (nodes, pods) = (ctx.store::<Node>(), ctx.store::<Pod>());
     nodes.on_change({
         let queue = queue.clone();
         move |old, new| {
             if let Some(node) = new.filter(|node| out_of_service(node)).or(old.filter(|_| new.is_none())) {
-                queue.push(Work::Node(node.name_any()));
+                queue.add(Work::Node(node.name_any()));
             }
         }
     });
@@ -52,27 +52,27 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             let Some(pod) = new else { return };
             match pod::node_name(pod) {
-                None if pod::is_terminating(pod) => queue.push(Work::Leaving(Key::of(pod.as_ref()))),
+                None if pod::is_terminating(pod) => queue.add(Work::Leaving(Key::of(pod.as_ref()))),
                 Some(node) => {
                     let known = nodes.get(&Key::new("", node));
                     let given_up = known.as_ref().is_some_and(|node| out_of_service(node)) && pod::is_terminating(pod);
                     if known.is_none() || given_up {
-                        queue.push(Work::Node(node.to_owned()));
+                        queue.add(Work::Node(node.to_owned()));
                     }
                 }
                 None => {}
             }
             if pod::is_finished(pod) && old.is_none_or(|old| !pod::is_finished(old)) {
-                queue.push_after(Work::Finished, Duration::from_secs(1));
+                queue.add_after(Work::Finished, Duration::from_secs(1));
             }
         }
     });
     pods.synced().await;
     let missing = std::sync::Mutex::new(HashMap::new());
-    queue.work("pod-garbage-collector", 1, |work| reconcile(&ctx, &missing, work)).await;
+    queue::work(&queue, "pod-garbage-collector", 1, |work| reconcile(&ctx, &missing, work)).await;
 }
 
-async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Instant>>, work: Work) -> Result<Wake> {
+async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Instant>>, work: Work) -> Result<Next> {
     let pods = ctx.store::<Pod>();
     match work {
         Work::Leaving(key) => {
@@ -98,21 +98,21 @@ async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Ins
                     force(ctx, pod, None).await?;
                 }
                 missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&name);
-                return Ok(Wake::OnChange);
+                return Ok(Next::Wait);
             }
             if here.is_empty() {
-                return Ok(Wake::OnChange);
+                return Ok(Next::Wait);
             }
             let since = {
                 let mut missing = missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 missing.entry(name.clone()).or_insert_with(Instant::now).elapsed()
             };
             if since < QUARANTINE {
-                return Ok(Wake::After(QUARANTINE.saturating_sub(since)));
+                return Ok(Next::After(QUARANTINE.saturating_sub(since)));
             }
             let api: Api<Node> = Api::all(ctx.client.clone());
             if api.get_metadata_opt(&name).await.during("read node", &name)?.is_some() {
-                return Ok(Wake::OnChange);
+                return Ok(Next::Wait);
             }
             for pod in &here {
                 force(ctx, pod, Some("PodGC: node no longer exists")).await?;
@@ -120,7 +120,7 @@ async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Ins
             missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&name);
         }
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 /// A node that does not answer and was declared out of service: nothing on it will come back.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
 use crate::pod;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";
@@ -18,14 +18,14 @@ const VOLUME: &str = "kubernetes.io/pv-protection";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     let pods = ctx.store::<Pod>();
     claims.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(claim) = new {
-                queue.push(Key::of(claim.as_ref()));
+                queue.add(Key::of(claim.as_ref()));
             }
         }
     });
@@ -33,7 +33,7 @@ pub async fn run(ctx: Context) {
         let queue = queue.clone();
         move |_, new| {
             if let Some(volume) = new {
-                queue.push(Key::of(volume.as_ref()));
+                queue.add(Key::of(volume.as_ref()));
             }
         }
     });
@@ -42,7 +42,7 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             if let Some(old) = old.filter(|_| new.is_none_or(|pod| is_shut_down(pod))) {
                 for claim in claims_of(old) {
-                    queue.push(Key::new(old.namespace().unwrap_or_default(), claim));
+                    queue.add(Key::new(old.namespace().unwrap_or_default(), claim));
                 }
             }
         }
@@ -50,7 +50,7 @@ pub async fn run(ctx: Context) {
     claims.synced().await;
     volumes.synced().await;
     pods.synced().await;
-    queue.work("storage-protection", 4, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "storage-protection", 4, |key| reconcile(&ctx, key)).await;
 }
 
 /// The names of the claims a pod uses.
@@ -65,9 +65,9 @@ pub(crate) fn claims_of(pod: &Pod) -> Vec<String> {
     volumes.filter_map(name).collect()
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     if key.namespace.is_empty() {
-        let Some(volume) = ctx.store::<PersistentVolume>().get(&key) else { return Ok(Wake::OnChange) };
+        let Some(volume) = ctx.store::<PersistentVolume>().get(&key) else { return Ok(Next::Wait) };
         let bound = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
         if let Some(change) = change(volume.as_ref(), VOLUME, bound) {
             let api: Api<PersistentVolume> = Api::all(ctx.client.clone());
@@ -77,15 +77,15 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
                 None => ctx.store::<PersistentVolume>().forget(&key, &volume.uid().unwrap_or_default()),
             }
         }
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
-    let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else { return Ok(Wake::OnChange) };
+    let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else { return Ok(Next::Wait) };
     let pods = ctx.store::<Pod>().in_namespace(&key.namespace);
     let used = pods.iter().any(|pod| uses(pod, &claim));
     if let Some(change) = change(claim.as_ref(), CLAIM, used) {
         ctx.merge::<PersistentVolumeClaim>("protect persistentvolumeclaim", &key, &change).await?;
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 /// Whether the pod keeps the claim from being deleted. A pod without a node does not: none would start it with a claim that

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::error::{During, Result};
 use crate::pod;
 use crate::quantity::{self, Milli};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::resources::{Served, discover};
 use crate::store::Key;
 
@@ -26,14 +26,14 @@ const RECOUNT: Duration = Duration::from_secs(300);
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let quotas = ctx.store::<ResourceQuota>();
     let (pods, services, claims) = (ctx.store::<Pod>(), ctx.store::<Service>(), ctx.store::<PersistentVolumeClaim>());
     quotas.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(quota) = new {
-                queue.push(Key::of(quota.as_ref()));
+                queue.add(Key::of(quota.as_ref()));
             }
         }
     });
@@ -41,7 +41,7 @@ pub async fn run(ctx: Context) {
         let (queue, quotas) = (queue.clone(), quotas.clone());
         move |namespace: &str| {
             for quota in quotas.in_namespace(namespace) {
-                queue.push(Key::of(quota.as_ref()));
+                queue.add(Key::of(quota.as_ref()));
             }
         }
     };
@@ -76,17 +76,17 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     services.synced().await;
     claims.synced().await;
-    queue.work("resourcequota", 1, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "resourcequota", 1, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(quota) = ctx.store::<ResourceQuota>().get(&key) else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(quota) = ctx.store::<ResourceQuota>().get(&key) else { return Ok(Next::Wait) };
     let hard = quota.spec.as_ref().and_then(|s| s.hard.clone()).unwrap_or_default();
     let pods: Vec<_> = ctx.store::<Pod>().in_namespace(&key.namespace);
     let pods: Vec<_> = pods.into_iter().filter(|p| scope::covers(&quota, p)).collect();
     let scoped = scope::is_scoped(&quota);
     let mut used = BTreeMap::new();
-    let mut wake = Wake::OnChange;
+    let mut wake = Next::Wait;
     let mut served: Option<Vec<Served>> = None;
     for name in hard.keys() {
         let amount = match known(ctx, &key.namespace, name, &pods) {
@@ -97,7 +97,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
                 if served.is_none() {
                     served = Some(discover(&ctx.client).await?);
                 }
-                wake = Wake::After(RECOUNT);
+                wake = Next::After(RECOUNT);
                 count(ctx, &key.namespace, name, served.as_deref().unwrap_or_default()).await?
             }
         };

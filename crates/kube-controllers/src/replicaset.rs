@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
 use crate::owner::{controlled_by, controller_key, selects, workload_selector};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{claim, clock, pod};
 
@@ -22,13 +22,13 @@ const COMPONENT: &str = "replicaset-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (sets, pods) = (ctx.store::<ReplicaSet>(), ctx.store::<Pod>());
     sets.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(set) = new {
-                queue.push(Key::of(set.as_ref()));
+                queue.add(Key::of(set.as_ref()));
             }
         }
     });
@@ -37,13 +37,13 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             for pod in [old, new].into_iter().flatten() {
                 if let Some(key) = controller_key::<ReplicaSet>(pod.meta()) {
-                    queue.push(key);
+                    queue.add(key);
                 }
             }
             if let Some(orphan) = new.filter(|pod| pod.owner_references().is_empty()) {
                 for set in sets.in_namespace(&orphan.namespace().unwrap_or_default()) {
                     if selects(set.spec.as_ref().map(|s| &s.selector), pod::labels(orphan.meta())) {
-                        queue.push(Key::of(set.as_ref()));
+                        queue.add(Key::of(set.as_ref()));
                     }
                 }
             }
@@ -51,12 +51,12 @@ pub async fn run(ctx: Context) {
     });
     sets.synced().await;
     pods.synced().await;
-    queue.work("replicaset", 8, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "replicaset", 8, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(set) = ctx.store::<ReplicaSet>().get(&key) else { return Ok(Wake::OnChange) };
-    let Some(spec) = &set.spec else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(set) = ctx.store::<ReplicaSet>().get(&key) else { return Ok(Next::Wait) };
+    let Some(spec) = &set.spec else { return Ok(Next::Wait) };
     let selector = workload_selector(&spec.selector, set.as_ref())?;
     let pods: Vec<Arc<Pod>> = claim::children(ctx, set.as_ref(), &selector).await?;
     let outcome = match plan::step(&set, &pods) {
@@ -72,7 +72,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let (status, wake) = plan::status(&set, &pods, failure, &clock::now());
     ctx.set_status::<ReplicaSet, _>("write status of replicaset", &key, set.status.as_ref(), &status).await?;
     outcome?;
-    Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s))))
+    Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Next::Wait, |s| Next::After(Duration::from_secs(s))))
 }
 
 /// Creates pods in growing batches, so that a template nobody admits costs one failed request and not hundreds.

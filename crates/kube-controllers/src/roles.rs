@@ -11,12 +11,12 @@ use crate::context::Context;
 use crate::error::{During, Result, gone_is_none};
 use crate::owner::selects;
 use crate::pod::labels;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let roles = ctx.store::<ClusterRole>();
     roles.on_change({
         let (queue, roles) = (queue.clone(), roles.clone());
@@ -31,15 +31,15 @@ pub async fn run(ctx: Context) {
             let touched = [old, new];
             let matched = |role: &ClusterRole| touched.into_iter().flatten().any(|changed| aggregates(role, changed));
             for role in roles.all().into_iter().filter(|role| matched(role)) {
-                queue.push(role.name_any());
+                queue.add(role.name_any());
             }
             if let Some(role) = new.filter(|role| role.aggregation_rule.is_some()) {
-                queue.push(role.name_any());
+                queue.add(role.name_any());
             }
         }
     });
     roles.synced().await;
-    queue.work("clusterrole-aggregation", 1, |name| reconcile(&ctx, name)).await;
+    queue::work(&queue, "clusterrole-aggregation", 1, |name| reconcile(&ctx, name)).await;
 }
 
 fn aggregates(role: &ClusterRole, other: &ClusterRole) -> bool {
@@ -62,14 +62,14 @@ fn rules(role: &ClusterRole, roles: &[Arc<ClusterRole>]) -> Vec<PolicyRule> {
     rules
 }
 
-async fn reconcile(ctx: &Context, name: String) -> Result<Wake> {
+async fn reconcile(ctx: &Context, name: String) -> Result<Next> {
     let roles = ctx.store::<ClusterRole>();
     let Some(role) = roles.get(&Key::new("", &name)).filter(|role| role.aggregation_rule.is_some()) else {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     let wanted = rules(&role, &roles.all());
     if role.rules.as_deref().unwrap_or_default() == wanted {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let change = json!({"metadata": {"resourceVersion": role.resource_version()}, "rules": wanted});
     let api: Api<ClusterRole> = Api::all(ctx.client.clone());
@@ -77,7 +77,7 @@ async fn reconcile(ctx: &Context, name: String) -> Result<Wake> {
     if let Some(role) = gone_is_none(patched.during("write rules of clusterrole", &name))? {
         roles.observe(role);
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const DEFAULT: &str = "default";
@@ -19,14 +19,14 @@ const ROOT_CA_KEY: &str = "ca.crt";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (namespaces, accounts) = (ctx.store::<Namespace>(), ctx.store::<ServiceAccount>());
     let bundles = ctx.store::<ConfigMap>();
     namespaces.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(namespace) = new {
-                queue.push(namespace.name_any());
+                queue.add(namespace.name_any());
             }
         }
     });
@@ -36,7 +36,7 @@ pub async fn run(ctx: Context) {
             if let (Some(old), None) = (old, new)
                 && old.name_any() == DEFAULT
             {
-                queue.push(old.namespace().unwrap_or_default());
+                queue.add(old.namespace().unwrap_or_default());
             }
         }
     });
@@ -44,20 +44,20 @@ pub async fn run(ctx: Context) {
         let queue = queue.clone();
         move |old, new| {
             if let Some(bundle) = new.or(old) {
-                queue.push(bundle.namespace().unwrap_or_default());
+                queue.add(bundle.namespace().unwrap_or_default());
             }
         }
     });
     namespaces.synced().await;
     accounts.synced().await;
     bundles.synced().await;
-    queue.work("serviceaccount", 8, |namespace| reconcile(&ctx, namespace)).await;
+    queue::work(&queue, "serviceaccount", 8, |namespace| reconcile(&ctx, namespace)).await;
 }
 
-async fn reconcile(ctx: &Context, namespace: String) -> Result<Wake> {
-    let Some(object) = ctx.store::<Namespace>().get(&Key::new("", &namespace)) else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, namespace: String) -> Result<Next> {
+    let Some(object) = ctx.store::<Namespace>().get(&Key::new("", &namespace)) else { return Ok(Next::Wait) };
     if object.meta().deletion_timestamp.is_some() {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     if ctx.store::<ServiceAccount>().get(&Key::new(&namespace, DEFAULT)).is_none() {
         let account = ServiceAccount { metadata: named(&namespace, DEFAULT), ..ServiceAccount::default() };
@@ -65,7 +65,7 @@ async fn reconcile(ctx: &Context, namespace: String) -> Result<Wake> {
     }
     let ca = &ctx.options.root_ca;
     if ca.is_empty() {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let wanted = BTreeMap::from([(ROOT_CA_KEY.to_owned(), ca.clone())]);
     match ctx.store::<ConfigMap>().get(&Key::new(&namespace, ROOT_CA)) {
@@ -87,7 +87,7 @@ async fn reconcile(ctx: &Context, namespace: String) -> Result<Wake> {
             unless_there(ctx.create("create configmap", &bundle).await)?;
         }
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 fn named(namespace: &str, name: &str) -> ObjectMeta {

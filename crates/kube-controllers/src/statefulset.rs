@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
 use crate::owner::{controlled_by, controller_key, workload_selector};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 use crate::{claim, clock, pod, revision};
 
@@ -26,14 +26,14 @@ const COMPONENT: &str = "statefulset-controller";
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (sets, pods) = (ctx.store::<StatefulSet>(), ctx.store::<Pod>());
     let (revisions, claims) = (ctx.store::<ControllerRevision>(), ctx.store::<PersistentVolumeClaim>());
     sets.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(set) = new {
-                queue.push(Key::of(set.as_ref()));
+                queue.add(Key::of(set.as_ref()));
             }
         }
     });
@@ -42,7 +42,7 @@ pub async fn run(ctx: Context) {
         move |old, new| {
             for pod in [old, new].into_iter().flatten() {
                 if let Some(key) = controller_key::<StatefulSet>(pod.meta()) {
-                    queue.push(key);
+                    queue.add(key);
                 }
             }
         }
@@ -57,7 +57,7 @@ pub async fn run(ctx: Context) {
                     set.spec.as_ref().is_some_and(|spec| spec.volume_claim_templates.iter().flatten().next().is_some())
                 };
                 for set in sets.in_namespace(&namespace).into_iter().filter(with_claims) {
-                    queue.push(Key::of(set.as_ref()));
+                    queue.add(Key::of(set.as_ref()));
                 }
             }
         }
@@ -66,13 +66,13 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     revisions.synced().await;
     claims.synced().await;
-    queue.work("statefulset", 4, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "statefulset", 4, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(set) = ctx.store::<StatefulSet>().get(&key) else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(set) = ctx.store::<StatefulSet>().get(&key) else { return Ok(Next::Wait) };
     let Some(spec) = set.spec.as_ref().filter(|_| set.metadata.deletion_timestamp.is_none()) else {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     let selector = workload_selector(&spec.selector, set.as_ref())?;
     let pods: Vec<Arc<Pod>> = claim::children(ctx, set.as_ref(), &selector).await?;
@@ -101,7 +101,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
     let limit = spec.revision_history_limit.unwrap_or(10);
     revision::cut_history(ctx, &revisions, &update, &in_use, limit).await?;
     let wake = wake.and_then(|s| u64::try_from(s).ok());
-    Ok(wake.map_or(Wake::OnChange, |s| Wake::After(Duration::from_secs(s))))
+    Ok(wake.map_or(Next::Wait, |s| Next::After(Duration::from_secs(s))))
 }
 
 async fn execute(ctx: &Context, set: &StatefulSet, steps: &plan::Steps, current: &ControllerRevision) -> Result<()> {

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use self::gone::Gone;
 use crate::cached::Cached;
-pub use crate::key::Key;
+pub use kit::store::Key;
 
 type Listener<K> = Box<dyn Fn(Option<&Arc<K>>, Option<&Arc<K>>) + Send + Sync>;
 

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::{During, Result};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
@@ -21,13 +21,13 @@ const LIFETIME: i64 = 10 * 365 * 24 * 3600;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (secrets, accounts) = (ctx.store::<Secret>(), ctx.store::<ServiceAccount>());
     secrets.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(secret) = new {
-                queue.push(Key::of(secret.as_ref()));
+                queue.add(Key::of(secret.as_ref()));
             }
         }
     });
@@ -37,21 +37,21 @@ pub async fn run(ctx: Context) {
             let Some(account) = new.or(old) else { return };
             for secret in secrets.in_namespace(&account.namespace().unwrap_or_default()) {
                 if secret.annotations().get(ACCOUNT) == Some(&account.name_any()) {
-                    queue.push(Key::of(secret.as_ref()));
+                    queue.add(Key::of(secret.as_ref()));
                 }
             }
         }
     });
     secrets.synced().await;
     accounts.synced().await;
-    queue.work("serviceaccount-token", 2, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "serviceaccount-token", 2, |key| reconcile(&ctx, key)).await;
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let Some(secret) = ctx.store::<Secret>().get(&key).filter(|s| s.meta().deletion_timestamp.is_none()) else {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
-    let Some(name) = secret.annotations().get(ACCOUNT) else { return Ok(Wake::OnChange) };
+    let Some(name) = secret.annotations().get(ACCOUNT) else { return Ok(Next::Wait) };
     let account = ctx.store::<ServiceAccount>().get(&Key::new(&key.namespace, name));
     let named = secret.annotations().get(ACCOUNT_UID);
     let Some(account) = account.filter(|account| named.is_none_or(|uid| Some(uid) == account.meta().uid.as_ref()))
@@ -60,12 +60,12 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
         if named.is_some() {
             ctx.delete("delete secret", secret.as_ref(), DeleteParams::default()).await?;
         }
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     let has =
         |field: &str| secret.data.as_ref().is_some_and(|data| data.get(field).is_some_and(|value| !value.0.is_empty()));
     if has("token") && has("ca.crt") && has("namespace") && named.is_some() {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let request = TokenRequest {
         spec: TokenRequestSpec {
@@ -89,5 +89,5 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
         "data": {"token": encode(&token), "ca.crt": encode(&ctx.options.root_ca), "namespace": encode(&key.namespace)},
     });
     ctx.merge::<Secret>("fill secret", &key, &change).await?;
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }

@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::events::Severity;
 use crate::pod;
 use crate::protection::claims_of;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const COMPONENT: &str = "attachdetach-controller";
@@ -43,7 +43,7 @@ struct Controller {
 
 /// Runs until the context's shutdown. Work goes node by node.
 pub(super) async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (pods, claims) = (ctx.store::<Pod>(), ctx.store::<PersistentVolumeClaim>());
     let attachments = ctx.store::<VolumeAttachment>();
     pods.on_change({
@@ -54,7 +54,7 @@ pub(super) async fn run(ctx: Context) {
                     pod::is_finished(a) == pod::is_finished(b) && pod::node_name(a) == pod::node_name(b)
                 });
                 if let Some(node) = pod::node_name(pod).filter(|_| !same) {
-                    queue.push(node.to_owned());
+                    queue.add(node.to_owned());
                 }
             }
         }
@@ -66,7 +66,7 @@ pub(super) async fn run(ctx: Context) {
             let name = claim.name_any();
             for pod in pods.in_namespace(&claim.namespace().unwrap_or_default()) {
                 if let Some(node) = pod::node_name(&pod).filter(|_| claims_of(&pod).contains(&name)) {
-                    queue.push(node.to_owned());
+                    queue.add(node.to_owned());
                 }
             }
         }
@@ -74,12 +74,12 @@ pub(super) async fn run(ctx: Context) {
     attachments.on_change({
         let (queue, pods) = (queue.clone(), ctx.store::<Pod>());
         move |_, new| match new {
-            Some(attachment) => queue.push(attachment.spec.node_name.clone()),
+            Some(attachment) => queue.add(attachment.spec.node_name.clone()),
             // A volume that is free again may be waited for by a pod elsewhere.
             None => {
                 let waiting = pods.all();
                 let waiting = waiting.iter().filter(|pod| !pod::is_finished(pod) && !claims_of(pod).is_empty());
-                waiting.filter_map(|pod| pod::node_name(pod)).for_each(|node| queue.push(node.to_owned()));
+                waiting.filter_map(|pod| pod::node_name(pod)).for_each(|node| queue.add(node.to_owned()));
             }
         }
     });
@@ -97,13 +97,13 @@ pub(super) async fn run(ctx: Context) {
             if let Some(node) = new.or(old)
                 && old.map(|node| matters(node)) != new.map(|node| matters(node))
             {
-                queue.push(node.name_any());
+                queue.add(node.name_any());
             }
         }
     });
     ctx.store::<CSIDriver>().on_change({
         let (queue, nodes) = (queue.clone(), ctx.store::<CSINode>());
-        move |_, _| nodes.all().iter().for_each(|node| queue.push(node.name_any()))
+        move |_, _| nodes.all().iter().for_each(|node| queue.add(node.name_any()))
     });
     ctx.store::<Pod>().synced().await;
     claims.synced().await;
@@ -113,16 +113,16 @@ pub(super) async fn run(ctx: Context) {
     ctx.store::<CSINode>().synced().await;
     ctx.store::<CSIDriver>().synced().await;
     let controller = Controller { ctx, unneeded: Mutex::default() };
-    queue.work("attach-detach", 1, |node| controller.reconcile(node)).await;
+    queue::work(&queue, "attach-detach", 1, |node| controller.reconcile(node)).await;
 }
 
 impl Controller {
-    async fn reconcile(&self, node: String) -> Result<Wake> {
+    async fn reconcile(&self, node: String) -> Result<Next> {
         let idle = self.of_node(&node).is_empty()
             && !self.ctx.store::<PersistentVolume>().all().iter().any(|v| source(v).is_some());
         if idle {
             self.publish_attached(&node).await?;
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         let wants = self.wants();
         let mut wake = self.detach(&node, &wants).await?;
@@ -131,7 +131,7 @@ impl Controller {
             wake = wake.or(Some(Duration::from_secs(15)));
         }
         self.publish_attached(&node).await?;
-        Ok(wake.map_or(Wake::OnChange, Wake::After))
+        Ok(wake.map_or(Next::Wait, Next::After))
     }
 
     /// Every CSI volume that needs an attachment, by node.

@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::error::{During, Result};
 use crate::events::Severity;
 use crate::protection::claims_of;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next, Queue};
 use crate::store::Key;
 use crate::{clock, pod};
 
@@ -28,14 +28,14 @@ const COMPONENT: &str = "persistentvolume-controller";
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     let (classes, pods) = (ctx.store::<StorageClass>(), ctx.store::<Pod>());
     let unbound = {
         let (queue, claims) = (queue.clone(), claims.clone());
         move || {
             for claim in claims.all().iter().filter(|claim| !facts::is_bound(claim)) {
-                queue.push(Key::of(claim.as_ref()));
+                queue.add(Key::of(claim.as_ref()));
             }
         }
     };
@@ -44,10 +44,10 @@ pub(super) async fn run(ctx: Context) {
         move |old, new| {
             let Some(claim) = new.or(old) else { return };
             if new.is_some() {
-                queue.push(Key::of(claim.as_ref()));
+                queue.add(Key::of(claim.as_ref()));
             }
             if !facts::volume_name(claim).is_empty() {
-                queue.push(Key::new("", facts::volume_name(claim)));
+                queue.add(Key::new("", facts::volume_name(claim)));
             }
         }
     });
@@ -56,11 +56,11 @@ pub(super) async fn run(ctx: Context) {
         move |old, new| {
             let Some(volume) = new.or(old) else { return };
             if new.is_some() {
-                queue.push(Key::of(volume.as_ref()));
+                queue.add(Key::of(volume.as_ref()));
             }
             // A claim whose volume was given to another has lost it.
             for reference in [old, new].into_iter().flatten().filter_map(|volume| facts::claim_ref(volume)) {
-                queue.push(claim_key(reference));
+                queue.add(claim_key(reference));
             }
             if facts::claim_ref(volume).is_none() {
                 unbound();
@@ -73,26 +73,26 @@ pub(super) async fn run(ctx: Context) {
     classes.synced().await;
     pods.synced().await;
     let turned = Turned::default();
-    queue.work("persistentvolume", 8, |key| reconcile(&ctx, &queue, &turned, key)).await;
+    queue::work(&queue, "persistentvolume", 8, |key| reconcile(&ctx, &queue, &turned, key)).await;
 }
 
 fn claim_key(reference: &k8s_openapi::api::core::v1::ObjectReference) -> Key {
     Key::new(reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default())
 }
 
-async fn reconcile(ctx: &Context, queue: &Queue<Key>, turned: &Turned, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, queue: &Queue<Key>, turned: &Turned, key: Key) -> Result<Next> {
     if key.namespace.is_empty() {
-        let Some(volume) = ctx.store::<PersistentVolume>().get(&key) else { return Ok(Wake::OnChange) };
+        let Some(volume) = ctx.store::<PersistentVolume>().get(&key) else { return Ok(Next::Wait) };
         return sync_volume(ctx, queue, &volume).await;
     }
     let Some(claim) = ctx.store::<PersistentVolumeClaim>().get(&key) else {
         turned.forget(&key);
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     sync_claim(ctx, turned, &claim).await
 }
 
-async fn sync_claim(ctx: &Context, turned: &Turned, claim: &PersistentVolumeClaim) -> Result<Wake> {
+async fn sync_claim(ctx: &Context, turned: &Turned, claim: &PersistentVolumeClaim) -> Result<Next> {
     let key = Key::of(claim);
     let (volumes, classes) = (ctx.store::<PersistentVolume>().all(), ctx.store::<StorageClass>().all());
     let mut consumers = ctx.store::<Pod>().in_namespace(&key.namespace);
@@ -100,7 +100,7 @@ async fn sync_claim(ctx: &Context, turned: &Turned, claim: &PersistentVolumeClai
     let step = plan::claim(claim, World { volumes: &volumes, classes: &classes, consumers: &consumers });
     // One that is going away must not take a volume with it.
     if facts::is_leaving(claim) && !matches!(&step, ClaimStep::Bind(volume) if facts::is_for(volume, claim)) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     match step {
         ClaimStep::Wait(note) => {
@@ -144,12 +144,12 @@ async fn sync_claim(ctx: &Context, turned: &Turned, claim: &PersistentVolumeClai
             };
             match left {
                 Some(Duration::ZERO) => ctx.events.record(COMPONENT, claim, Severity::Warning, reason, text),
-                Some(left) => return Ok(Wake::After(left)),
+                Some(left) => return Ok(Next::After(left)),
                 None => {}
             }
         }
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 fn record(ctx: &Context, claim: &PersistentVolumeClaim, note: Note) {
@@ -222,7 +222,7 @@ async fn set_phase(ctx: &Context, name: &str, phase: &str, message: Option<&str>
     Ok(())
 }
 
-async fn sync_volume(ctx: &Context, queue: &Queue<Key>, volume: &PersistentVolume) -> Result<Wake> {
+async fn sync_volume(ctx: &Context, queue: &Queue<Key>, volume: &PersistentVolume) -> Result<Next> {
     let name = volume.name_any();
     let reference = facts::claim_ref(volume).map(claim_key);
     let claim = reference.as_ref().and_then(|key| ctx.store::<PersistentVolumeClaim>().get(key));
@@ -230,7 +230,7 @@ async fn sync_volume(ctx: &Context, queue: &Queue<Key>, volume: &PersistentVolum
         VolumeStep::Phase(phase) => set_phase(ctx, &name, phase, None).await?,
         VolumeStep::WakeClaim => {
             if let Some(key) = reference {
-                queue.push(key);
+                queue.add(key);
             }
         }
         VolumeStep::Mismatch => {
@@ -251,13 +251,13 @@ async fn sync_volume(ctx: &Context, queue: &Queue<Key>, volume: &PersistentVolum
             if let Some(key) = reference
                 && still_claimed(ctx, volume, &key).await?
             {
-                queue.push(Key::of(volume));
-                return Ok(Wake::OnChange);
+                queue.add(Key::of(volume));
+                return Ok(Next::Wait);
             }
             release(ctx, volume, reclaim).await?;
         }
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 /// Whether the server has the claim a volume would be released from. Data may be deleted for a release, so a claim counts

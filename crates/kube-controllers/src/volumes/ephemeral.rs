@@ -11,20 +11,20 @@ use crate::error::{Error, Result};
 use crate::events::Severity;
 use crate::owner::{controlled_by, controller_of};
 use crate::pod;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const COMPONENT: &str = "ephemeral_volume";
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context) {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(queue::eager());
     let (pods, claims) = (ctx.store::<Pod>(), ctx.store::<PersistentVolumeClaim>());
     pods.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(pod) = new.filter(|pod| templates(pod).next().is_some()) {
-                queue.push(Key::of(pod.as_ref()));
+                queue.add(Key::of(pod.as_ref()));
             }
         }
     });
@@ -34,14 +34,14 @@ pub(super) async fn run(ctx: Context) {
             // A claim that went away is made anew for a pod that still waits for it.
             if new.is_none() {
                 for pod in pods.all().iter().filter(|pod| templates(pod).next().is_some()) {
-                    queue.push(Key::of(pod.as_ref()));
+                    queue.add(Key::of(pod.as_ref()));
                 }
             }
         }
     });
     ctx.store::<Pod>().synced().await;
     claims.synced().await;
-    queue.work("ephemeral-volume", 4, |key| reconcile(&ctx, key)).await;
+    queue::work(&queue, "ephemeral-volume", 4, |key| reconcile(&ctx, key)).await;
 }
 
 /// The pod's volumes that bring a claim's template, with the name of the claim.
@@ -61,8 +61,8 @@ pub(crate) fn stranger(claim: &PersistentVolumeClaim, pod: &Pod) -> String {
     format!("PVC {} was not created for pod {} (pod is not owner)", Key::of(claim), Key::of(pod))
 }
 
-async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
-    let Some(pod) = ctx.store::<Pod>().get(&key).filter(|pod| pod::is_active(pod)) else { return Ok(Wake::OnChange) };
+async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
+    let Some(pod) = ctx.store::<Pod>().get(&key).filter(|pod| pod::is_active(pod)) else { return Ok(Next::Wait) };
     for (name, volume) in templates(&pod) {
         let known = ctx.store::<PersistentVolumeClaim>().get(&Key::new(&key.namespace, &name));
         match known {
@@ -75,7 +75,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Wake> {
             None => create(ctx, &pod, name, volume).await?,
         }
     }
-    Ok(Wake::OnChange)
+    Ok(Next::Wait)
 }
 
 async fn create(ctx: &Context, pod: &Pod, name: String, volume: &Volume) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
 use crate::quantity::{self, Milli};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::sidecar::Function;
 use crate::store::Key;
 
@@ -31,13 +31,13 @@ const RECONSIDER: i64 = 300;
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::patient());
+    let queue = Arc::new(queue::patient());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     claims.on_change({
         let queue = queue.clone();
         move |_, new| {
             if let Some(claim) = new.filter(|claim| wants_more(claim)) {
-                queue.push(Key::of(claim.as_ref()));
+                queue.add(Key::of(claim.as_ref()));
             }
         }
     });
@@ -45,7 +45,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let (queue, claims) = (queue.clone(), claims.clone());
         move || {
             for claim in claims.all().iter().filter(|claim| wants_more(claim)) {
-                queue.push(Key::of(claim.as_ref()));
+                queue.add(Key::of(claim.as_ref()));
             }
         }
     };
@@ -53,37 +53,37 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     fleet.synced().await;
     claims.synced().await;
     volumes.synced().await;
-    queue.work("csi-resizer", 8, |key| reconcile(&ctx, &fleet, key)).await;
+    queue::work(&queue, "csi-resizer", 8, |key| reconcile(&ctx, &fleet, key)).await;
 }
 
 fn wants_more(claim: &PersistentVolumeClaim) -> bool {
     facts::phase(claim) == "Bound" && facts::requested(claim) > facts::has(claim)
 }
 
-async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Next> {
     let claim = ctx.store::<PersistentVolumeClaim>().get(&key).filter(|claim| wants_more(claim));
-    let Some(claim) = claim.filter(|claim| !facts::is_leaving(claim.as_ref())) else { return Ok(Wake::OnChange) };
+    let Some(claim) = claim.filter(|claim| !facts::is_leaving(claim.as_ref())) else { return Ok(Next::Wait) };
     let volume = ctx.store::<PersistentVolume>().get(&Key::new("", facts::volume_name(&claim)));
-    let Some(volume) = volume.filter(|volume| facts::is_for(volume, &claim)) else { return Ok(Wake::OnChange) };
+    let Some(volume) = volume.filter(|volume| facts::is_for(volume, &claim)) else { return Ok(Next::Wait) };
     let name = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|csi| csi.driver.clone());
     let Some(name) = name.filter(|name| fleet.serves(name, Function::Resizer)) else {
         if fleet.beside().is_some() {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         let text = "waiting for an external controller to expand this PVC";
         ctx.events.record(WAITING, claim.as_ref(), Severity::Normal, "ExternalExpanding", text);
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     };
     let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
     if !fleet.is_ours(&name, None, affinity) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let target = match plan::step(&claim, &volume) {
-        Step::None => return Ok(Wake::OnChange),
+        Step::None => return Ok(Next::Wait),
         Step::Grow(target) | Step::Finish(target) => target,
     };
     if let Some(seconds) = plan::rests(&claim, &clock::now(), RECONSIDER) {
-        return Ok(Wake::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(1))));
+        return Ok(Next::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(1))));
     }
     let driver = match fleet.reach(&name, None, affinity).await {
         Ok(driver) => driver,
@@ -92,20 +92,20 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Wake> {
     if !driver.abilities.can(Can::ExpandVolume) && !driver.abilities.node_expands() {
         let text = format!("CSI driver {name} supports neither controller nor node volume expansion (EXPAND_VOLUME)");
         ctx.events.record(COMPONENT, claim.as_ref(), Severity::Warning, "VolumeResizeFailed", text);
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     begin(ctx, &claim, &volume, target).await?;
     match grow(ctx, &driver, &volume, target).await {
         Ok(grown) => {
             finish(ctx, &key, &volume, grown).await?;
-            Ok(Wake::OnChange)
+            Ok(Next::Wait)
         }
         Err(status) => {
             let error = failed(ctx, &claim, &volume, &name, &worded(&status));
             let infeasible = plan::is_infeasible(status.code());
             refuse(ctx, &key, &worded(&status), infeasible).await?;
             if infeasible {
-                return Ok(Wake::After(Duration::from_secs(RECONSIDER.unsigned_abs())));
+                return Ok(Next::After(Duration::from_secs(RECONSIDER.unsigned_abs())));
             }
             Err(error)
         }

@@ -18,7 +18,7 @@ use super::facts;
 use crate::context::Context;
 use crate::error::Result;
 use crate::events::Severity;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::sidecar::Function;
 use crate::store::Key;
 
@@ -39,17 +39,17 @@ struct Monitor {
 
 /// Runs until the context's shutdown. Work goes driver by driver.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::patient());
+    let queue = Arc::new(queue::patient());
     let again = {
         let (queue, objects) = (queue.clone(), ctx.store::<CSIDriver>());
-        move || objects.all().iter().for_each(|driver| queue.push(driver.name_any()))
+        move || objects.all().iter().for_each(|driver| queue.add(driver.name_any()))
     };
     ctx.store::<CSINode>().on_change({
         let queue = queue.clone();
         move |old, new| {
             if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
                 let drivers = old.into_iter().chain(new).flat_map(|node| node.spec.drivers.iter());
-                drivers.for_each(|driver| queue.push(driver.name.clone()));
+                drivers.for_each(|driver| queue.add(driver.name.clone()));
             }
         }
     });
@@ -58,13 +58,13 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     ctx.store::<PersistentVolume>().synced().await;
     ctx.store::<PersistentVolumeClaim>().synced().await;
     let monitor = Monitor { ctx, fleet, told: Mutex::default() };
-    queue.work("csi-health", 1, |driver| monitor.look(driver)).await;
+    queue::work(&queue, "csi-health", 1, |driver| monitor.look(driver)).await;
 }
 
 impl Monitor {
-    async fn look(&self, name: String) -> Result<Wake> {
+    async fn look(&self, name: String) -> Result<Next> {
         if !self.fleet.serves(&name, Function::Provisioner) {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         let mut unwell = Unwell::new();
         // What cannot be asked now is neither better nor worse than before.
@@ -74,7 +74,7 @@ impl Monitor {
                 Ok(driver)
                     if !driver.abilities.can(Can::VolumeCondition) || !driver.abilities.can(Can::ListVolumes) =>
                 {
-                    return Ok(Wake::OnChange);
+                    return Ok(Next::Wait);
                 }
                 Ok(driver) => list(&driver).await,
                 Err(status) => Err(status),
@@ -92,7 +92,7 @@ impl Monitor {
             }
         }
         self.tell(&name, &asked, &unwell);
-        Ok(Wake::After(INTERVAL))
+        Ok(Next::After(INTERVAL))
     }
 
     fn tell(&self, driver: &str, asked: &BTreeSet<String>, unwell: &Unwell) {

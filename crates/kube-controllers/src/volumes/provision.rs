@@ -29,7 +29,7 @@ use super::{facts, place, topology, write};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::sidecar::Function;
 use crate::store::Key;
 
@@ -75,7 +75,7 @@ fn makes(ctx: &Context, fleet: &Fleet, claim: &PersistentVolumeClaim, class: &St
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::patient());
+    let queue = Arc::new(queue::patient());
     let (claims, volumes) = (ctx.store::<PersistentVolumeClaim>(), ctx.store::<PersistentVolume>());
     claims.on_change({
         let queue = queue.clone();
@@ -83,7 +83,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             if let Some(claim) =
                 new.or(old).filter(|claim| !facts::annotation(claim.as_ref(), PROVISIONER[0]).is_empty())
             {
-                queue.push(Key::of(claim.as_ref()));
+                queue.add(Key::of(claim.as_ref()));
             }
         }
     });
@@ -91,7 +91,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let queue = queue.clone();
         move |_, new| {
             if let Some(volume) = new.filter(|v| !facts::annotation(v.as_ref(), PROVISIONED_BY).is_empty()) {
-                queue.push(Key::of(volume.as_ref()));
+                queue.add(Key::of(volume.as_ref()));
             }
         }
     });
@@ -100,7 +100,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         move |old, new| {
             let gone = old.filter(|_| new.is_none());
             if let Some(volume) = gone.and_then(|a| a.spec.source.persistent_volume_name.as_deref()) {
-                queue.push(Key::new("", volume));
+                queue.add(Key::new("", volume));
             }
         }
     });
@@ -108,10 +108,10 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let queue = queue.clone();
         move || {
             for claim in claims.all().iter().filter(|claim| facts::volume_name(claim).is_empty()) {
-                queue.push(Key::of(claim.as_ref()));
+                queue.add(Key::of(claim.as_ref()));
             }
             for volume in volumes.all().iter().filter(|volume| facts::volume_phase(volume) == "Released") {
-                queue.push(Key::of(volume.as_ref()));
+                queue.add(Key::of(volume.as_ref()));
             }
         }
     };
@@ -122,22 +122,22 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     ctx.store::<StorageClass>().synced().await;
     ctx.store::<VolumeAttachment>().synced().await;
     let provisioner = Provisioner { ctx, fleet, unknown: Mutex::default() };
-    queue.work("csi-provisioner", 16, |key| provisioner.reconcile(key)).await;
+    queue::work(&queue, "csi-provisioner", 16, |key| provisioner.reconcile(key)).await;
 }
 
 impl Provisioner {
-    async fn reconcile(&self, key: Key) -> Result<Wake> {
+    async fn reconcile(&self, key: Key) -> Result<Next> {
         if key.namespace.is_empty() {
-            let Some(volume) = self.ctx.store::<PersistentVolume>().get(&key) else { return Ok(Wake::OnChange) };
+            let Some(volume) = self.ctx.store::<PersistentVolume>().get(&key) else { return Ok(Next::Wait) };
             return self.retire(&volume).await;
         }
         let claim = self.ctx.store::<PersistentVolumeClaim>().get(&key);
         self.clean_up(&key, claim.as_deref()).await?;
-        let Some(claim) = claim else { return Ok(Wake::OnChange) };
+        let Some(claim) = claim else { return Ok(Next::Wait) };
         let class = self.ctx.store::<StorageClass>().get(&Key::new("", facts::class_of(&claim)));
-        let Some(class) = class.filter(|class| self.is_due(&claim, class)) else { return Ok(Wake::OnChange) };
+        let Some(class) = class.filter(|class| self.is_due(&claim, class)) else { return Ok(Next::Wait) };
         match self.provision(&claim, &class).await {
-            Ok(()) => Ok(Wake::OnChange),
+            Ok(()) => Ok(Next::Wait),
             Err(why) => {
                 let name = class.name_any();
                 let text = format!("failed to provision volume with StorageClass {name:?}: {why}");
@@ -344,15 +344,15 @@ impl Provisioner {
     }
 
     /// Deletes the data of a volume nobody claims any more, as its policy says; keeps the finalizer in step with it.
-    async fn retire(&self, volume: &PersistentVolume) -> Result<Wake> {
+    async fn retire(&self, volume: &PersistentVolume) -> Result<Next> {
         let driver = facts::annotation(volume, PROVISIONED_BY);
         let spec = volume.spec.as_ref();
         let Some(source) = spec.and_then(|s| s.csi.as_ref()).filter(|csi| csi.driver == driver) else {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         };
         let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
         if !self.fleet.serves(driver, Function::Provisioner) || !self.fleet.is_ours(driver, None, affinity) {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         let deletes = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");
         let operation = "keep persistentvolume until its data is deleted";
@@ -362,7 +362,7 @@ impl Provisioner {
         let phase = facts::volume_phase(volume);
         let abandoned = matches!(phase, "Released" | "Failed") || (facts::is_leaving(volume) && phase != "Bound");
         if !deletes || !abandoned {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         if let Err(why) = self.delete(volume, driver, &source.volume_handle).await {
             self.ctx.events.record(COMPONENT, volume, Severity::Warning, "VolumeFailedDelete", why.clone());
@@ -372,7 +372,7 @@ impl Provisioner {
         if let Some(current) = self.ctx.store::<PersistentVolume>().get(&Key::of(volume)) {
             write::finalizer(&self.ctx, operation, current.as_ref(), PROVISIONER_FINALIZER, false).await?;
         }
-        Ok(Wake::OnChange)
+        Ok(Next::Wait)
     }
 
     async fn delete(&self, volume: &PersistentVolume, driver: &str, handle: &str) -> Result<(), String> {

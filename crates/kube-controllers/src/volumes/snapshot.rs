@@ -29,21 +29,21 @@ use crate::clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::store::Key;
 
 const COMPONENT: &str = "snapshot-controller";
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::patient());
+    let queue = Arc::new(queue::patient());
     let (snapshots, contents) = (ctx.store::<VolumeSnapshot>(), ctx.store::<VolumeSnapshotContent>());
     let (classes, claims) = (ctx.store::<kinds::VolumeSnapshotClass>(), ctx.store::<PersistentVolumeClaim>());
     snapshots.on_change({
         let queue = queue.clone();
         move |old, new| {
             if let Some(snapshot) = new.or(old).filter(|_| is_news(old, new)) {
-                queue.push(Key::of(snapshot.as_ref()));
+                queue.add(Key::of(snapshot.as_ref()));
             }
         }
     });
@@ -53,7 +53,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             let Some(content) = new.or(old) else { return };
             let of = &content.spec.volume_snapshot_ref;
             if let (Some(namespace), Some(name)) = (&of.namespace, &of.name) {
-                queue.push(Key::new(namespace, name));
+                queue.add(Key::new(namespace, name));
             }
         }
     });
@@ -61,7 +61,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let (queue, snapshots) = (queue.clone(), snapshots.clone());
         move || {
             for snapshot in snapshots.all().iter().filter(|snapshot| !snapshot.is_ready()) {
-                queue.push(Key::of(snapshot.as_ref()));
+                queue.add(Key::of(snapshot.as_ref()));
             }
         }
     };
@@ -73,7 +73,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             for snapshot in snapshots.in_namespace(&claim.namespace().unwrap_or_default()) {
                 let its = snapshot.claim() == claim.metadata.name.as_deref() && !snapshot.is_ready();
                 if its || is_made_from(claim, &snapshot.name_any()) {
-                    queue.push(Key::of(snapshot.as_ref()));
+                    queue.add(Key::of(snapshot.as_ref()));
                 }
             }
         }
@@ -86,7 +86,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     fleet.synced().await;
     let controller = Controller { ctx: ctx.clone() };
     tokio::join!(
-        queue.work("snapshot-controller", 8, |key| controller.reconcile(key)),
+        queue::work(&queue, "snapshot-controller", 8, |key| controller.reconcile(key)),
         content::run(ctx.clone(), fleet.clone())
     );
 }
@@ -126,14 +126,14 @@ struct Controller {
 }
 
 impl Controller {
-    async fn reconcile(&self, key: Key) -> Result<Wake> {
+    async fn reconcile(&self, key: Key) -> Result<Next> {
         let ctx = &self.ctx;
         let known = ctx.store::<VolumeSnapshot>().get(&key);
         if self.is_elsewhere() {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         let Some(snapshot) = known else {
-            return self.let_claims_go(&key.namespace).await.map(|()| Wake::OnChange);
+            return self.let_claims_go(&key.namespace).await.map(|()| Next::Wait);
         };
         let content = ctx.store::<VolumeSnapshotContent>().get(&Key::new("", snapshot.content()));
         let claims = ctx.store::<PersistentVolumeClaim>();
@@ -164,7 +164,7 @@ impl Controller {
                     self.hold(claim, true).await?;
                 }
                 // The claim's change wakes us as well, unless it is known already.
-                return Ok(Wake::After(std::time::Duration::from_millis(10)));
+                return Ok(Next::After(std::time::Duration::from_millis(10)));
             }
             Step::Make(content) => self.make(&snapshot, *content, volume.as_deref()).await?,
             Step::Bind => {
@@ -193,7 +193,7 @@ impl Controller {
             }
         }
         self.let_claims_go(&key.namespace).await?;
-        Ok(Wake::OnChange)
+        Ok(Next::Wait)
     }
 
     /// Whether a snapshot controller of somebody else's runs, or is to run.
@@ -267,7 +267,7 @@ impl Controller {
     }
 
     /// Says what is wrong, and looks again later: what is missing may come.
-    async fn fail(&self, snapshot: &VolumeSnapshot, reason: &'static str, message: String) -> Result<Wake> {
+    async fn fail(&self, snapshot: &VolumeSnapshot, reason: &'static str, message: String) -> Result<Next> {
         let (ctx, key) = (&self.ctx, Key::of(snapshot));
         let known = snapshot.status.as_ref().and_then(|status| status.error.as_ref()?.message.as_deref());
         if known != Some(message.as_str()) {

@@ -19,22 +19,22 @@ use super::source;
 use crate::clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::sidecar::Function;
 use crate::store::Key;
 
 /// Runs until the context's shutdown.
 pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::patient());
+    let queue = Arc::new(queue::patient());
     let (attachments, volumes) = (ctx.store::<VolumeAttachment>(), ctx.store::<PersistentVolume>());
     attachments.on_change({
         let queue = queue.clone();
         move |old, new| {
             let Some(attachment) = new.or(old) else { return };
             if new.is_some() {
-                queue.push(Key::of(attachment.as_ref()));
+                queue.add(Key::of(attachment.as_ref()));
             } else if let Some(volume) = &attachment.spec.source.persistent_volume_name {
-                queue.push(Key::new(VOLUME, volume.as_str()));
+                queue.add(Key::new(VOLUME, volume.as_str()));
             }
         }
     });
@@ -42,7 +42,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let queue = queue.clone();
         move |_, new| {
             if let Some(volume) = new.filter(|volume| facts::is_leaving(volume.as_ref())) {
-                queue.push(Key::new(VOLUME, volume.name_any()));
+                queue.add(Key::new(VOLUME, volume.name_any()));
             }
         }
     });
@@ -50,7 +50,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let (queue, attachments) = (queue.clone(), attachments.clone());
         move || {
             for attachment in attachments.all() {
-                queue.push(Key::of(attachment.as_ref()));
+                queue.add(Key::of(attachment.as_ref()));
             }
         }
     };
@@ -58,7 +58,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     fleet.synced().await;
     attachments.synced().await;
     volumes.synced().await;
-    queue.work("csi-attacher", 16, |key| reconcile(&ctx, &fleet, key)).await;
+    queue::work(&queue, "csi-attacher", 16, |key| reconcile(&ctx, &fleet, key)).await;
 }
 
 /// Stands in a key's namespace for "a volume": attachments have none.
@@ -68,25 +68,25 @@ fn finalizer(driver: &str) -> String {
     format!("external-attacher/{}", driver.replace('.', "-"))
 }
 
-async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Wake> {
+async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Next> {
     if key.namespace == VOLUME {
         release_volume(ctx, fleet, &key.name).await?;
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
-    let Some(attachment) = ctx.store::<VolumeAttachment>().get(&key) else { return Ok(Wake::OnChange) };
+    let Some(attachment) = ctx.store::<VolumeAttachment>().get(&key) else { return Ok(Next::Wait) };
     let driver = attachment.spec.attacher.as_str();
     if !fleet.serves(driver, Function::Attacher) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let leaving = facts::is_leaving(attachment.as_ref());
     if leaving && !attachment.finalizers().contains(&finalizer(driver)) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     if !leaving && attachment.status.as_ref().is_some_and(|s| s.attached) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let outcome = if leaving { detach(ctx, fleet, &attachment).await } else { attach(ctx, fleet, &attachment).await };
-    let Err(why) = outcome else { return Ok(Wake::OnChange) };
+    let Err(why) = outcome else { return Ok(Next::Wait) };
     let field = if leaving { "detachError" } else { "attachError" };
     let known = attachment
         .status

@@ -25,7 +25,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::pod;
 use crate::quantity;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::sidecar::Function;
 use crate::store::Key;
 
@@ -39,12 +39,12 @@ const REFRESH: Duration = Duration::from_secs(60);
 
 /// Runs until the context's shutdown. Work goes driver by driver.
 pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::patient());
+    let queue = Arc::new(queue::patient());
     ctx.store::<CSIDriver>().on_change({
         let queue = queue.clone();
         move |old, new| {
             if let Some(driver) = new.or(old) {
-                queue.push(driver.name_any());
+                queue.add(driver.name_any());
             }
         }
     });
@@ -52,7 +52,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let queue = queue.clone();
         move |old, new| {
             if let Some(class) = new.or(old) {
-                queue.push(class.provisioner.clone());
+                queue.add(class.provisioner.clone());
             }
         }
     });
@@ -61,7 +61,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         move |old, new| {
             let csi = new.or(old).and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
             if let Some(csi) = csi.filter(|_| old.map(|v| facts::capacity(v)) != new.map(|v| facts::capacity(v))) {
-                queue.push(csi.driver.clone());
+                queue.add(csi.driver.clone());
             }
         }
     });
@@ -70,7 +70,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         move |old, new| {
             if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
                 let drivers = old.into_iter().chain(new).flat_map(|node| node.spec.drivers.iter());
-                drivers.for_each(|driver| queue.push(driver.name.clone()));
+                drivers.for_each(|driver| queue.add(driver.name.clone()));
             }
         }
     });
@@ -78,14 +78,14 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     ctx.store::<StorageClass>().synced().await;
     ctx.store::<PersistentVolume>().synced().await;
     ctx.store::<CSIStorageCapacity>().synced().await;
-    queue.work("csi-capacity", 2, |driver| reconcile(&ctx, &fleet, driver)).await;
+    queue::work(&queue, "csi-capacity", 2, |driver| reconcile(&ctx, &fleet, driver)).await;
 }
 
-async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Wake> {
+async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Next> {
     let object = ctx.store::<CSIDriver>().get(&Key::new("", driver.as_str()));
     let publishes = object.as_ref().is_some_and(|object| object.spec.storage_capacity == Some(true));
     if fleet.beside().is_some_and(|own| own.driver != driver) {
-        return Ok(Wake::OnChange);
+        return Ok(Next::Wait);
     }
     let ours = publishes && fleet.serves(&driver, Function::Provisioner);
     let mut known: BTreeMap<String, Arc<CSIStorageCapacity>> = BTreeMap::new();
@@ -127,7 +127,7 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Wake>
     for room in known.values() {
         ctx.delete("delete csistoragecapacity", room.as_ref(), DeleteParams::default()).await?;
     }
-    Ok(if ours { Wake::After(REFRESH) } else { Wake::OnChange })
+    Ok(if ours { Next::After(REFRESH) } else { Next::Wait })
 }
 
 /// Who is said to write what this process writes.

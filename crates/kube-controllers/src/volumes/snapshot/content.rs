@@ -16,7 +16,7 @@ use crate::clock;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::events::Severity;
-use crate::queue::{Queue, Wake};
+use crate::queue::{self, Next};
 use crate::sidecar::Function;
 use crate::store::Key;
 use crate::volumes::driver::{Driver, Fleet, worded};
@@ -35,13 +35,13 @@ struct Snapshotter {
 
 /// Runs until the context's shutdown.
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
-    let queue = Arc::new(Queue::patient());
+    let queue = Arc::new(queue::patient());
     let contents = ctx.store::<VolumeSnapshotContent>();
     contents.on_change({
         let queue = queue.clone();
         move |old, new| {
             if let Some(content) = new.filter(|_| super::is_news(old, new)) {
-                queue.push(Key::of(content.as_ref()));
+                queue.add(Key::of(content.as_ref()));
             }
         }
     });
@@ -50,44 +50,42 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let queue = queue.clone();
         move |old, new| {
             if let (Some(old), None) = (old, new) {
-                queue.push(Key::new("", old.content()));
+                queue.add(Key::new("", old.content()));
             }
         }
     });
     fleet.on_change({
         let (queue, contents) = (queue.clone(), contents.clone());
-        move || contents.all().iter().for_each(|content| queue.push(Key::of(content.as_ref())))
+        move || contents.all().iter().for_each(|content| queue.add(Key::of(content.as_ref())))
     });
     let snapshotter = Snapshotter { ctx, fleet };
-    queue.work("csi-snapshotter", 8, |key| snapshotter.reconcile(key)).await;
+    queue::work(&queue, "csi-snapshotter", 8, |key| snapshotter.reconcile(key)).await;
 }
 
 impl Snapshotter {
-    async fn reconcile(&self, key: Key) -> Result<Wake> {
-        let Some(content) = self.ctx.store::<VolumeSnapshotContent>().get(&key) else { return Ok(Wake::OnChange) };
+    async fn reconcile(&self, key: Key) -> Result<Next> {
+        let Some(content) = self.ctx.store::<VolumeSnapshotContent>().get(&key) else { return Ok(Next::Wait) };
         if !self.fleet.serves(&content.spec.driver, Function::Snapshotter) || !self.is_ours(&content) {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         if facts::is_leaving(content.as_ref()) {
             return self.leave(&content).await;
         }
         write::finalizer(&self.ctx, "keep volumesnapshotcontent", content.as_ref(), CONTENT, true).await?;
         if content.is_ready() {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         let outcome = match (&content.spec.source.volume_handle, &content.spec.source.snapshot_handle) {
             (Some(volume), _) => self.create(&content, volume).await,
             (None, Some(handle)) => self.look(&content, handle).await,
-            (None, None) => return Ok(Wake::OnChange),
+            (None, None) => return Ok(Next::Wait),
         };
         match outcome {
             Ok(snapshot) => self.say(&content, &snapshot).await,
             // It may be on another node, whose driver is asked beside it; one of them says that it is nowhere.
-            Err(status) if status.code() == Code::NotFound && self.leaves_word_to_others(&content) => {
-                Ok(Wake::OnChange)
-            }
+            Err(status) if status.code() == Code::NotFound && self.leaves_word_to_others(&content) => Ok(Next::Wait),
             // The driver is at work on it.
-            Err(status) if matches!(status.code(), Code::Aborted | Code::DeadlineExceeded) => Ok(Wake::After(AGAIN)),
+            Err(status) if matches!(status.code(), Code::Aborted | Code::DeadlineExceeded) => Ok(Next::After(AGAIN)),
             Err(status) => self.fail(&content, &status).await,
         }
     }
@@ -197,7 +195,7 @@ impl Snapshotter {
         Err(Status::not_found(format!("driver {name} has no snapshot {handle:?}")))
     }
 
-    async fn say(&self, content: &VolumeSnapshotContent, found: &csi::Snapshot) -> Result<Wake> {
+    async fn say(&self, content: &VolumeSnapshotContent, found: &csi::Snapshot) -> Result<Next> {
         let taken = found.creation_time.map_or_else(
             || clock::now().0.as_nanosecond(),
             |time| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos),
@@ -215,7 +213,7 @@ impl Snapshotter {
             write::merge_status::<VolumeSnapshotContent>(&self.ctx, operation, &content.name_any(), &change).await?;
         }
         if !found.ready_to_use {
-            return Ok(Wake::After(AGAIN));
+            return Ok(Next::After(AGAIN));
         }
         let now = self.ctx.store::<VolumeSnapshotContent>().get(&Key::of(content));
         if now.is_some_and(|content| content.annotations().contains_key(BEING_CREATED)) {
@@ -223,10 +221,10 @@ impl Snapshotter {
             let operation = "annotate volumesnapshotcontent";
             write::merge::<VolumeSnapshotContent>(&self.ctx, operation, &content.name_any(), &change).await?;
         }
-        Ok(Wake::OnChange)
+        Ok(Next::Wait)
     }
 
-    async fn fail(&self, content: &VolumeSnapshotContent, status: &Status) -> Result<Wake> {
+    async fn fail(&self, content: &VolumeSnapshotContent, status: &Status) -> Result<Next> {
         let words = worded(status);
         let (reason, message) = match &content.spec.source.volume_handle {
             Some(volume) => {
@@ -255,16 +253,16 @@ impl Snapshotter {
     }
 
     /// A content that is being deleted goes when its snapshot does: the driver deletes it before, as the policy says.
-    async fn leave(&self, content: &VolumeSnapshotContent) -> Result<Wake> {
+    async fn leave(&self, content: &VolumeSnapshotContent) -> Result<Next> {
         let marked = content.annotations().contains_key(BEING_DELETED);
         if !marked && self.has_snapshot(content) {
-            return Ok(Wake::OnChange);
+            return Ok(Next::Wait);
         }
         if content.deletes()
             && let Err(status) = self.delete(content).await
         {
             if matches!(status.code(), Code::Aborted | Code::DeadlineExceeded) {
-                return Ok(Wake::After(AGAIN));
+                return Ok(Next::After(AGAIN));
             }
             let message = format!("Failed to delete snapshot: {:?}", worded(&status));
             self.ctx.events.record(COMPONENT, content, Severity::Warning, "SnapshotDeleteError", message.clone());
@@ -274,7 +272,7 @@ impl Snapshotter {
             let operation = "let volumesnapshotcontent go";
             write::finalizer(&self.ctx, operation, current.as_ref(), CONTENT, false).await?;
         }
-        Ok(Wake::OnChange)
+        Ok(Next::Wait)
     }
 
     fn has_snapshot(&self, content: &VolumeSnapshotContent) -> bool {
