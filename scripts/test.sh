@@ -26,7 +26,8 @@ finish() {
     trap - EXIT
     part ''
     [ -z "$live" ] || bin/ferrovirt down --purge || true
-    longest
+    # Of a failure the last lines are what is read first: they belong to what failed.
+    if [ $code = 0 ]; then longest; else rm -f "$E2E_TIMES"; echo "error: failed in \"$failed_in\"" >&2; fi
     [ "$which" != all ] || result "$([ $code = 0 ] && echo passed || echo "failed in \"$failed_in\"")"
     exit $code
 }

@@ -33,18 +33,8 @@ fn readiness_of_each_kind() -> Result<()> {
     }
     sh(&space, "http", "rm /tmp/www/healthy")?;
     space.kubectl(&["wait", "pod/http", "--for=condition=Ready=false", "--timeout=60s"])?;
-    let events = |name: &str, words: &str| {
-        e2e::until("the failed probe was told", || {
-            let printed = space.kubectl(&[
-                "get",
-                "events",
-                &format!("--field-selector=involvedObject.name={name},reason=Unhealthy"),
-            ])?;
-            Ok(printed.contains(words).then_some(()))
-        })
-    };
-    events("http", "HTTP probe failed with statuscode: 404")?;
-    events("grpc", "Readiness probe failed")?;
+    space.event_with("Pod", "http", "Unhealthy", "HTTP probe failed with statuscode: 404")?;
+    space.event_with("Pod", "grpc", "Unhealthy", "Readiness probe failed")?;
     let pod = space.get("pod", "grpc")?;
     ensure!(pod["status"]["containerStatuses"][0]["ready"] == false, "{pod}");
     Ok(())
@@ -59,8 +49,7 @@ fn liveness_restarts() -> Result<()> {
     space.wait("pod", "p", "was restarted", |pod| {
         pod["status"]["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
     })?;
-    let events = space.kubectl(&["get", "events", "--field-selector=involvedObject.name=p,reason=Killing"])?;
-    ensure!(events.contains("Container main failed liveness probe, will be restarted"), "{events}");
+    space.event_with("Pod", "p", "Killing", "Container main failed liveness probe, will be restarted")?;
     Ok(())
 }
 
@@ -72,10 +61,7 @@ fn startup_holds_the_others_back() -> Result<()> {
     });
     apply(&space, &[special("p", IDLE, &main, &json!({}))])?;
     space.wait("pod", "p", "ran", |pod| pod["status"]["phase"] == "Running")?;
-    e2e::until("the startup probe failed", || {
-        let events = space.kubectl(&["get", "events", "--field-selector=involvedObject.name=p,reason=Unhealthy"])?;
-        Ok(events.contains("Startup probe failed").then_some(()))
-    })?;
+    space.event_with("Pod", "p", "Unhealthy", "Startup probe failed")?;
     let status = space.get("pod", "p")?["status"]["containerStatuses"][0].clone();
     ensure!(status["started"] == false && status["ready"] == false && status["restartCount"] == 0, "{status}");
     sh(&space, "p", "busybox touch /tmp/started")?;

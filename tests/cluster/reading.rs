@@ -164,7 +164,10 @@ fn nodes_show_their_address() -> Result<()> {
     let cells: Vec<_> = printed.split_whitespace().collect();
     ensure!(cells.get(..2) == Some(&["node1", "Ready"]) && cells.get(5) == Some(&"10.88.0.11"), "{printed}");
     apply(&space, &[pod("p", IDLE)])?;
-    let events = crate::pods::ready(&space, "p").and_then(|()| space.kubectl(&["events", "--for", "pod/p"]));
+    crate::pods::ready(&space, "p")?;
+    space.event("Pod", "p", "Scheduled")?;
+    space.event("Pod", "p", "Started")?;
+    let events = space.kubectl(&["events", "--for", "pod/p"]);
     let events = match events {
         Ok(events) => events,
         // An old kubectl has no `events`.

@@ -44,8 +44,7 @@ fn images_are_pushed_and_pulled() -> Result<()> {
         &json!({"spec": {"containers": [with(container("main", "echo from the registry"), &json!({"image": image, "imagePullPolicy": "Always"}))]}}),
     );
     ensure!(once(&space, &pulled)? == "from the registry\n", "another output");
-    let events = space.kubectl(&["get", "events", "--field-selector=involvedObject.name=pulled,reason=Pulled"])?;
-    ensure!(events.contains(&format!("Successfully pulled image \"{image}\"")), "{events}");
+    space.event_with("Pod", "pulled", "Pulled", &format!("Successfully pulled image \"{image}\""))?;
     let id = space.kubectl(&["get", "pod", "pulled", "-o", "jsonpath={.status.containerStatuses[0].imageID}"])?;
     ensure!(id.contains("sha256:"), "{id}");
     once(&space, &special("untell", &format!("rm -r '/certs/{host}'"), &mount, &volume))?;

@@ -53,10 +53,8 @@ fn restarts_back_off() -> Result<()> {
     })?;
     let message = waiting["status"]["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap_or_default();
     ensure!(message.contains("restarting failed container=main pod=p_"), "{message}");
-    e2e::until("the back-off was told", || {
-        let events = space.kubectl(&["get", "events", "--field-selector=involvedObject.name=p,reason=BackOff"])?;
-        Ok(events.contains("Back-off restarting failed container main").then_some(()))
-    })
+    space.event_with("Pod", "p", "BackOff", "Back-off restarting failed container main")?;
+    Ok(())
 }
 
 fn init_containers_come_first() -> Result<()> {
@@ -154,8 +152,7 @@ fn images_that_cannot_be_had_are_named() -> Result<()> {
     waits("absent", &["ErrImagePull", "ImagePullBackOff"], "127.0.0.1:1/no/such:v1")?;
     waits("never", &["ErrImageNeverPull"], "ferrovirt.local/absent:v1")?;
     waits("wrong", &["InvalidImageName"], "Not A Name")?;
-    let events = space.kubectl(&["get", "events", "--field-selector=involvedObject.name=absent,reason=Failed"])?;
-    ensure!(events.contains("Failed to pull image \"127.0.0.1:1/no/such:v1\""), "{events}");
+    space.event_with("Pod", "absent", "Failed", "Failed to pull image \"127.0.0.1:1/no/such:v1\"")?;
     Ok(())
 }
 

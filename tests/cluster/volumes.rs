@@ -183,12 +183,7 @@ fn sub_paths_and_host_paths() -> Result<()> {
     // A file is no directory, and nothing is not there.
     let absent = json!({"volumes": [{"name": "h", "hostPath": {"path": "/no/such/place", "type": "Directory"}}]});
     apply(&space, &[special("absent", IDLE, &all, &absent)])?;
-    let events = until("the failed mount was told", || {
-        let events =
-            space.kubectl(&["get", "events", "--field-selector=involvedObject.name=absent,reason=FailedMount"])?;
-        Ok(events.contains("FailedMount").then_some(events))
-    })?;
-    ensure!(events.contains("/no/such/place"), "{events}");
+    space.event_with("Pod", "absent", "FailedMount", "/no/such/place")?;
     Ok(())
 }
 
@@ -240,11 +235,7 @@ fn what_is_missing_is_said() -> Result<()> {
             special("env", "echo $A", &key, &json!({"restartPolicy": "Never"})),
         ],
     )?;
-    until("the failed mount was told", || {
-        let events =
-            space.kubectl(&["get", "events", "--field-selector=involvedObject.name=volume,reason=FailedMount"])?;
-        Ok(events.contains("configmap \"late\" not found").then_some(()))
-    })?;
+    space.event_with("Pod", "volume", "FailedMount", "configmap \"late\" not found")?;
     let env = space.wait("pod", "env", "told what it lacks", |pod| {
         pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"
     })?;

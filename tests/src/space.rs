@@ -144,10 +144,18 @@ impl Namespace {
 
     /// Waits for an event about an object and returns its message.
     pub fn event(&self, kind: &str, name: &str, reason: &str) -> Result<String> {
-        until(&format!("event {reason} of {kind} {name}"), wait::SOON, || {
-            let events = self.events(kind, name)?;
-            Ok(events.into_iter().find(|(found, _)| found == reason).map(|(_, message)| message))
-        })
+        self.event_with(kind, name, reason, "")
+    }
+
+    /// Waits for an event about an object whose message contains `words`, and returns the message. Events are written
+    /// beside the status of their object: whoever has seen a status has not seen its event yet.
+    pub fn event_with(&self, kind: &str, name: &str, reason: &str, words: &str) -> Result<String> {
+        let mut seen = Vec::new();
+        let found = until(&format!("event {reason} of {kind} {name} with {words:?}"), wait::SOON, || {
+            seen = self.events(kind, name)?;
+            Ok(seen.iter().find(|(found, message)| found == reason && message.contains(words)).cloned())
+        });
+        found.map(|(_, message)| message).with_context(|| format!("events: {seen:?}"))
     }
 
     /// Asks a web server until it answers.

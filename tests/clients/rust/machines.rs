@@ -1,15 +1,18 @@
 //! Machines through types of Rust: made with zeros, watched, frozen, paused, described.
 
-use anyhow::{Context, Result, ensure};
+use std::pin::pin;
+
+use anyhow::{Context, Result, bail, ensure};
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceGuestAgentInfo};
 use e2e::machine;
+use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::runtime::wait::conditions;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{Space, Test, object, wait};
+use super::{LIMIT, Space, Test, object, wait};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_guest_starts_under_a_quota_and_is_frozen_twice", |space| Box::pin(guest(space))),
@@ -104,11 +107,20 @@ async fn refused(space: Space) -> Result<()> {
         })
     };
     wait(vms.clone(), "refused", told).await?;
+    // Its event is written beside the status: it may come after it.
     let events: Api<Event> = space.api();
-    let events = events.list(&ListParams::default().fields("involvedObject.name=refused,reason=FailedCreate")).await?;
-    let said =
-        events.items.iter().filter_map(|event| event.message.as_deref()).any(|text| text.contains("exceeded quota"));
-    ensure!(said, "{:?}", events.items);
+    let about = WatchParams::default().fields("involvedObject.name=refused,reason=FailedCreate");
+    let mut told = pin!(events.watch(&about, "0").await?);
+    let said = async {
+        while let Some(event) = told.try_next().await? {
+            let (WatchEvent::Added(event) | WatchEvent::Modified(event)) = event else { continue };
+            if event.message.is_some_and(|text| text.contains("exceeded quota")) {
+                return Ok(());
+            }
+        }
+        bail!("the watch of events ended without the event")
+    };
+    tokio::time::timeout(LIMIT, said).await.context("no event says that the quota is exceeded")??;
 
     // What kept it away goes, and the instance comes.
     let quotas: Api<ResourceQuota> = space.api();

@@ -51,7 +51,11 @@ async fn discovery(space: Space) -> Result<()> {
             ensure!(may.scope == Scope::Namespaced && may.supports_operation(verbs::WATCH), "{resource:?}");
         }
     }
-    let names = |found: &Discovery| found.groups_alphabetical().iter().map(|g| g.name().to_owned()).collect::<Vec<_>>();
+    // Tests beside this one define kinds in groups of their own, between one discovery and the other.
+    let names = |found: &Discovery| {
+        let all = found.groups_alphabetical().iter().map(|group| group.name().to_owned()).collect::<Vec<_>>();
+        all.into_iter().filter(|name| !name.ends_with(".example.com")).collect::<Vec<_>>()
+    };
     ensure!(names(&each) == names(&together), "{:?} is not {:?}", names(&each), names(&together));
     let version = space.client.apiserver_version().await?;
     ensure!(version.major == "1" && version.minor.starts_with("33"), "{version:?}");
