@@ -192,8 +192,8 @@ async fn execute(
             let release = Error::api("release", "virtualmachineinstance", &namespace, &name);
             finalizers_patch(&vmis, vmi, kept).await.map_err(release)?;
         }
-        (Step::Start { paused, receiver }, _) => {
-            let wanted = instance::instance(vm, *paused, *receiver, tracking.starts_tracked());
+        (Step::Start { paused }, _) => {
+            let wanted = instance::instance(vm, *paused, tracking.starts_tracked());
             return start(context, vm, &vmis, wanted).await.map(|vmi| Outcome::Started(Box::new(vmi)));
         }
         (Step::Stop, Some(vmi)) if vmi.metadata.deletion_timestamp.is_none() => {

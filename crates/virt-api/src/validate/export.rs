@@ -3,7 +3,7 @@
 use api::export::v1::{VirtualMachineExport, VirtualMachineExportSpec};
 use kit::admission::{Cause, Request, Verdict};
 
-use super::{invalid, strict};
+use super::{invalid, names, strict};
 
 /// `/virtualmachineexports-validate`.
 pub fn export(request: &Request) -> Verdict {
@@ -47,6 +47,13 @@ fn spec(spec: &VirtualMachineExportSpec) -> Vec<Cause> {
     let mut causes = Vec::new();
     if source.name.is_empty() {
         causes.push(invalid("spec.source.name".to_owned(), format!("{named} name must not be empty")));
+    } else if source.name.len() > 253 || !source.name.split('.').all(names::is_label) {
+        // The controller asks the API server for this name: what is no name would be a path of another request.
+        let message = format!(
+            "{:?} is not the name of an object: it has at most 253 lower case letters, digits, \"-\" and \".\"",
+            source.name
+        );
+        causes.push(invalid("spec.source.name".to_owned(), message));
     }
     causes.extend(grouped.err().map(|why| invalid("spec.source.APIGroup".to_owned(), why.to_owned())));
     if let Some(text) = spec.ttl_duration.as_deref().filter(|text| kit::duration::parse(text).is_none()) {
@@ -102,6 +109,12 @@ mod tests {
         check(source("backup.kubevirt.io", "VirtualMachineBackup", "a"), &[]);
         let backup = [(group, "VMBackup API group must be backup.kubevirt.io")];
         check(source("kubevirt.io", "VirtualMachineBackup", "a"), &backup);
+        for name in ["a/status", "..", "a?watch=1", "A"] {
+            let message = format!(
+                "{name:?} is not the name of an object: it has at most 253 lower case letters, digits, \"-\" and \".\""
+            );
+            check(source("", "PersistentVolumeClaim", name), &[("spec.source.name", &message)]);
+        }
         check(source("", "Pod", "a"), &[("spec.source.kind", "invalid kind")]);
     }
 

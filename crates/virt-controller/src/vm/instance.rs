@@ -52,15 +52,12 @@ pub fn revision(vm: &VirtualMachine) -> ControllerRevision {
 }
 
 /// The instance of `vm`; the changes of its disks are to be `tracked` or not.
-pub fn instance(vm: &VirtualMachine, paused: bool, receiver: bool, tracked: bool) -> VirtualMachineInstance {
+pub fn instance(vm: &VirtualMachine, paused: bool, tracked: bool) -> VirtualMachineInstance {
     let template = &vm.spec.template;
     let given = template.metadata.clone().unwrap_or_default();
     let mut annotations = given.annotations.unwrap_or_default();
     annotations.retain(|key, _| !key.starts_with("kubectl.kubernetes.io/"));
     annotations.insert(annotation::VM_GENERATION.into(), vm.metadata.generation.unwrap_or(0).to_string());
-    if receiver {
-        annotations.insert("kubevirt.io/create-migration-target".into(), "true".into());
-    }
     let mut spec = template.spec.as_deref().cloned().unwrap_or_default();
     // The instance has the claim only while its memory is written to it.
     spec.volumes.retain(|volume| volume.memory_dump.is_none());

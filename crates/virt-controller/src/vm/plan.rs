@@ -7,7 +7,7 @@
 //! | Manual | start when asked | delete when a start is asked | same | delete |
 //! | Once | start | leave | leave | delete |
 //! | Halted | - | delete | delete | delete |
-//! | WaitAsReceiver | create, to be filled by a migration (which [`unserved`] keeps from happening) | leave | leave | delete |
+//! | WaitAsReceiver | refused by [`unserved`] | leave | leave | delete |
 
 use std::time::Duration;
 
@@ -40,8 +40,6 @@ pub enum Step {
     Start {
         /// With its CPUs stopped.
         paused: bool,
-        /// Waiting for a migration to fill it.
-        receiver: bool,
     },
     /// Delete the instance.
     Stop,
@@ -228,7 +226,7 @@ fn absent(View { vm, has_disks, now, .. }: View<'_>, plan: &mut Plan) {
         return;
     }
     let paused = asked.is_some_and(|request| request.data.get("paused").is_some_and(|paused| paused == "true"));
-    plan.steps.push(Step::Start { paused, receiver: wanted == run_strategy::WAIT_AS_RECEIVER });
+    plan.steps.push(Step::Start { paused });
 }
 
 /// Counts instances that failed before the guest was stable; one that was stable, or that ended well, ends the count.
@@ -322,7 +320,7 @@ mod tests {
         Some(json!({ "metadata": { "name": "vm", "uid": "u" }, "status": { "phase": phase } }))
     }
 
-    const RUN: Step = Step::Start { paused: false, receiver: false };
+    const RUN: Step = Step::Start { paused: false };
 
     #[test]
     fn always() {
@@ -342,7 +340,7 @@ mod tests {
     fn manual_waits_to_be_asked() {
         check("Manual", json!([]), None, &[]);
         check("Manual", json!([{ "action": "Start" }]), None, &[RUN]);
-        let paused = Step::Start { paused: true, receiver: false };
+        let paused = Step::Start { paused: true };
         check("Manual", json!([{ "action": "Start", "data": { "paused": "true" } }]), None, &[paused]);
         check("Manual", json!([]), vmi("Succeeded"), &[]);
         check("Manual", json!([{ "action": "Stop", "uid": "u" }]), vmi("Running"), &[Step::Stop]);

@@ -252,7 +252,7 @@ mod tests {
         check(None, &crashed, "Stopped", false);
         check(None, &Plan { again: Some(Duration::from_secs(10)), ..crashed }, "CrashLoopBackOff", false);
         let refused =
-            Plan { steps: vec![super::super::plan::Step::Start { paused: false, receiver: false }], ..none.clone() };
+            Plan { steps: vec![super::super::plan::Step::Start { paused: false }], ..none.clone() };
         let failure = Some(("FailedCreate", "the quota is used up".to_owned()));
         let vm: VirtualMachine = serde_json::from_value(json!({ "spec": { "template": {} } })).unwrap();
         for (failure, word) in [(failure, "ErrorUnschedulable"), (None, "Starting")] {
