@@ -25,6 +25,9 @@ help:
 deps:
 	@scripts/deps.sh
 
+# What users run is optimised; tests build everything else with the dev profile, and so the programs as well.
+test test-all: export PROFILE = dev
+
 build: deps
 	@scripts/build.sh
 

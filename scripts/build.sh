@@ -1,17 +1,30 @@
 #!/usr/bin/env bash
-# Build bin/ferrovirt, bin/virtctl, and what goes into images beside them. PROFILE=release for a release build.
+# Build bin/ferrovirt, bin/virtctl, and what goes into images beside them: the release profile, which is what users run, or
+# PROFILE=dev, which the tests build everything else with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/cargo.sh
-profile=${PROFILE:-dev}
+profile=${PROFILE:-release}
 dir=$profile
 [ "$profile" != dev ] || dir=debug
 static=x86_64-unknown-linux-gnu
 
-echo "building (a first build takes several minutes)"
-cargo build --quiet --locked --profile "$profile" -p ferrovirt -p virtctl -p virt-launcher
+# Cargo's own progress bar on a terminal; elsewhere a line for every fifty crates, and whatever else cargo says.
+compile() {
+    if [ -t 2 ]; then cargo "$@"; return; fi
+    cargo "$@" --color never 2>&1 | awk -v all="$crates" '
+        BEGIN { start = systime() }
+        $1 == "Compiling" { if (++n % 50 == 0) { printf "  %d of about %d crates after %d s\n", n, all, systime() - start; fflush() }; next }
+        $1 ~ /^(Finished|Downloading|Downloaded|Updating|Locking)$/ { next }
+        { print; fflush() }'
+}
+
+programs=(-p ferrovirt -p virtctl -p virt-launcher)
+crates=$(cargo tree --quiet --locked "${programs[@]}" --edges normal,build --prefix none --no-dedupe 2>/dev/null | sort -u | wc -l)
+echo "building, profile $profile (a first build takes a quarter of an hour)"
+compile build --locked --profile "$profile" "${programs[@]}"
 # Runs inside of images that hold nothing but a disk, so it may need no library.
-cargo rustc --quiet --locked --release -p container-disk --target $static -- -C target-feature=+crt-static
+crates=4 compile rustc --locked --release -p container-disk --target $static -- -C target-feature=+crt-static
 mkdir -p bin
 # Replaced and not overwritten: a running program keeps its file. The same program stays the same file, so that nothing is
 # restarted for it.
