@@ -13,12 +13,12 @@ pub mod volume_snapshot;
 /// Group `kubevirt.io`.
 pub mod kubevirt {
     pub mod conditions;
+    pub mod constants;
     pub mod eviction;
     pub mod hotplug;
     pub mod identity;
     pub mod memory_dump;
     pub mod tls;
-    pub mod words;
 
     pub use crate::generated::kubevirt_v1 as v1;
 }
@@ -45,15 +45,15 @@ pub mod clone {
 
 /// Group `export.kubevirt.io`.
 pub mod export {
+    pub mod constants;
     pub mod lending;
-    pub mod words;
 
     pub use crate::generated::export_v1 as v1;
 }
 
 /// Groups `cdi.kubevirt.io` and `upload.cdi.kubevirt.io`.
 pub mod cdi {
-    pub mod words;
+    pub mod constants;
 
     pub use crate::generated::cdi_v1beta1 as v1beta1;
 }

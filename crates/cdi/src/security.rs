@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use api::cdi::{
+    constants::{self, env},
     v1beta1::{CDIConfig, TLSSecurityProfile},
-    words::{self, env},
 };
 use kit::{
     Task,
@@ -55,7 +55,7 @@ pub(crate) fn follow_optional(client: &Client, server: Arc<Changing>) -> Task<()
 }
 
 fn only() -> watcher::Config {
-    watcher::Config::default().fields(&format!("metadata.name={}", words::CONFIG))
+    watcher::Config::default().fields(&format!("metadata.name={}", constants::CONFIG))
 }
 
 /// The configuration of a server in a pod that fills a volume, as its environment says.

@@ -2,8 +2,8 @@
 //!
 //! The reason words and the order in which they win are KubeVirt's: clients match on them.
 
+use api::kubevirt::constants::annotation;
 use api::kubevirt::v1::{Disk, Interface, VirtualMachineInstance, Volume};
-use api::kubevirt::words::annotation;
 
 /// What the node adds to the question.
 #[derive(Clone, Copy, Debug, Default)]

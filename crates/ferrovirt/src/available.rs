@@ -35,24 +35,24 @@ pub(crate) async fn wait_until_available(client: &Client, starts: &Starts, patie
         if tokio::time::timeout_at((now + SILENCE).min(deadline), &mut available).await.is_ok() {
             return Ok(());
         }
-        let hindrance = match components(client).await {
-            Ok(pods) => hindrance(&pods),
+        let not_ready = match components(client).await {
+            Ok(pods) => not_ready(&pods),
             Err(error) => format!("{error:#}"),
         };
         if tokio::time::Instant::now() >= deadline {
             let seconds = patience.as_secs();
-            let error = anyhow::anyhow!("the KubeVirt object was not Available after {seconds} s: {hindrance}");
+            let error = anyhow::anyhow!("the KubeVirt object was not Available after {seconds} s: {not_ready}");
             return Err(advise(error, "`kubectl -n kubevirt get kubevirt,pods,events` says more"));
         }
-        if hindrance != said {
-            terminal::say(&format!("           waiting: {hindrance}"));
-            said = hindrance;
+        if not_ready != said {
+            terminal::say(&format!("           waiting: {not_ready}"));
+            said = not_ready;
         }
     }
 }
 
 async fn available(client: &Client, starts: &Starts) {
-    let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
+    let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::constants::DEFAULT_NAMESPACE);
     let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
     while let Some(event) = stream.next().await {
         let Ok(kubevirt) = event else { continue };
@@ -85,13 +85,13 @@ pub(crate) fn runs(pod: &Pod, starts: &Starts) -> bool {
 }
 
 async fn components(client: &Client) -> anyhow::Result<Vec<Pod>> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), api::kubevirt::words::DEFAULT_NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), api::kubevirt::constants::DEFAULT_NAMESPACE);
     let pods = pods.list(&ListParams::default().labels(COMPONENTS)).await;
     Ok(pods.context("the components' pods cannot be listed")?.items)
 }
 
 /// The first thing that is wrong with these pods, in a sentence.
-fn hindrance(pods: &[Pod]) -> String {
+fn not_ready(pods: &[Pod]) -> String {
     for pod in pods {
         let status = pod.status.clone().unwrap_or_default();
         let condition = |kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind);
@@ -123,7 +123,7 @@ mod tests {
     fn check(statuses: &[Value], expect: &str) {
         let pod = |status: &Value| json!({ "metadata": { "name": "p" }, "status": status });
         let pods: Vec<Pod> = statuses.iter().map(|status| serde_json::from_value(pod(status)).unwrap()).collect();
-        assert_eq!(hindrance(&pods), expect);
+        assert_eq!(not_ready(&pods), expect);
     }
 
     #[test]

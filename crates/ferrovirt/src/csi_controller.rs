@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use kube_controllers::volumes::beside::{self, Beside};
+use kube_controllers::volumes::sidecar::{self, Sidecar};
 use kube_controllers::volumes::{Drivers, Socket};
 use tokio::net::UnixStream;
 
@@ -34,7 +34,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         let socket = socket.clone();
         Box::pin(async move { Ok(Box::new(UnixStream::connect(socket).await?) as Box<dyn Socket>) })
     });
-    let beside = Beside { driver: args.driver_name, node: args.node_name, namespace: args.namespace };
-    beside::run(client, drivers, beside, stop).await;
+    let sidecar = Sidecar { driver: args.driver_name, node: args.node_name, namespace: args.namespace };
+    sidecar::run(client, drivers, sidecar, stop).await;
     Ok(())
 }

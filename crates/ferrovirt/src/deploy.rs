@@ -85,8 +85,8 @@ async fn apply_one(client: &Client, object: &DynamicObject, types: &TypeMeta) ->
 
 /// Replaces the pods of the components, whose image's name means another image now. Machines run on.
 pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
-    replace(client, api::cdi::words::DEFAULT_NAMESPACE, CDI_COMPONENTS).await?;
-    replace(client, api::kubevirt::words::DEFAULT_NAMESPACE, COMPONENTS).await
+    replace(client, api::cdi::constants::DEFAULT_NAMESPACE, CDI_COMPONENTS).await?;
+    replace(client, api::kubevirt::constants::DEFAULT_NAMESPACE, COMPONENTS).await
 }
 
 /// Deletes the pods that the labels select and waits until they are gone.

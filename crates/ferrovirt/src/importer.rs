@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use api::cdi::constants::DEFAULT_NAMESPACE;
 use api::cdi::v1beta1::{CDI, DataVolume};
-use api::cdi::words::DEFAULT_NAMESPACE;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
@@ -25,7 +25,7 @@ pub(crate) async fn wait_until_it_judges(client: &Client) -> anyhow::Result<()> 
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         // Before everything is deployed nobody is asked; after that whoever is to be asked may have been started anew.
-        let hindrance = match cdis.get("cdi").await {
+        let not_ready = match cdis.get("cdi").await {
             Ok(cdi) if is_available(&cdi) => match volumes.create(&tried, &empty).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code < 500 && status.code != 404 => return Ok(()),
@@ -35,7 +35,7 @@ pub(crate) async fn wait_until_it_judges(client: &Client) -> anyhow::Result<()> 
             Err(error) => error.to_string(),
         };
         if tokio::time::Instant::now() >= deadline {
-            let error = anyhow::anyhow!("DataVolumes were not taken after {} s: {hindrance}", PATIENCE.as_secs());
+            let error = anyhow::anyhow!("DataVolumes were not taken after {} s: {not_ready}", PATIENCE.as_secs());
             return Err(advise(error, format!("`kubectl -n {DEFAULT_NAMESPACE} get cdi,pods,events` says more")));
         }
         tokio::time::sleep(INTERVAL).await;

@@ -155,16 +155,16 @@ async fn wait_for_storage(client: &Client) -> anyhow::Result<()> {
     let started = tokio::time::Instant::now();
     let (mut said, mut spoken) = (String::new(), started);
     loop {
-        let hindrance = match objects.get(hpp::operator::install::NAMESPACE).await {
-            Ok(object) => match hindrance(&object.data["status"]) {
+        let not_ready = match objects.get(hpp::operator::install::NAMESPACE).await {
+            Ok(object) => match not_ready(&object.data["status"]) {
                 None => return Ok(()),
-                Some(hindrance) => hindrance,
+                Some(not_ready) => not_ready,
             },
             Err(error) => format!("{error:#}"),
         };
         if started.elapsed() >= PATIENCE {
             let error = anyhow::anyhow!(
-                "the hostpath provisioner was not available after {} s: {hindrance}",
+                "the hostpath provisioner was not available after {} s: {not_ready}",
                 PATIENCE.as_secs()
             );
             return Err(advise(
@@ -172,16 +172,16 @@ async fn wait_for_storage(client: &Client) -> anyhow::Result<()> {
                 "`kubectl -n hostpath-provisioner get hostpathprovisioners,pods,events` says more",
             ));
         }
-        if hindrance != said && spoken.elapsed() >= SILENCE {
-            terminal::say(&format!("          waiting: {hindrance}"));
-            (said, spoken) = (hindrance, tokio::time::Instant::now());
+        if not_ready != said && spoken.elapsed() >= SILENCE {
+            terminal::say(&format!("          waiting: {not_ready}"));
+            (said, spoken) = (not_ready, tokio::time::Instant::now());
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
 /// Why it is not available, when it is not.
-fn hindrance(status: &Value) -> Option<String> {
+fn not_ready(status: &Value) -> Option<String> {
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     let of = |kind: &str| conditions.iter().find(|condition| condition["type"] == kind).cloned().unwrap_or(json!({}));
     if of("Available")["status"] == "True" && of("Degraded")["status"] != "True" {
@@ -221,7 +221,7 @@ mod tests {
         let condition =
             |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "message": message });
         let check = |conditions: Value, expect: Option<&str>| {
-            assert_eq!(hindrance(&json!({ "conditions": conditions })).as_deref(), expect);
+            assert_eq!(not_ready(&json!({ "conditions": conditions })).as_deref(), expect);
         };
         check(json!([]), Some("its operator is being started"));
         check(

@@ -39,14 +39,14 @@ pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
 pub(crate) async fn wait_until_ready(client: &Client, nodes: &[String], starts: &Starts) -> anyhow::Result<()> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
-        let hindrance = match hindrance(client, nodes, starts).await {
+        let not_ready = match not_ready(client, nodes, starts).await {
             Ok(None) => return Ok(()),
-            Ok(Some(hindrance)) => hindrance,
+            Ok(Some(not_ready)) => not_ready,
             Err(error) => format!("{error:#}"),
         };
         if tokio::time::Instant::now() >= deadline {
             let seconds = PATIENCE.as_secs();
-            let error = anyhow::anyhow!("the hostpath provisioner was not ready after {seconds} s: {hindrance}");
+            let error = anyhow::anyhow!("the hostpath provisioner was not ready after {seconds} s: {not_ready}");
             return Err(advise(
                 error,
                 format!("`kubectl -n {NAMESPACE} get hostpathprovisioners,pods,events` says more"),
@@ -57,7 +57,7 @@ pub(crate) async fn wait_until_ready(client: &Client, nodes: &[String], starts: 
 }
 
 /// What keeps the driver from being ready, if anything does.
-async fn hindrance(client: &Client, nodes: &[String], starts: &Starts) -> anyhow::Result<Option<String>> {
+async fn not_ready(client: &Client, nodes: &[String], starts: &Starts) -> anyhow::Result<Option<String>> {
     let sets: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
     let Some(set) = sets.get_opt(DRIVER).await.context("cannot ask for the driver")? else {
         return Ok(Some("the operator has not deployed the driver".to_owned()));

@@ -286,7 +286,7 @@ async fn deploy(context: &Context, object: &HostPathProvisioner) -> Result<Next,
     let (claims, mounters) = (context.claims.list(), context.mounters.list());
     let failed = failure.is_some();
     let now = kit::clock::now();
-    let known: Vec<String> = context.nodes.keys_by_word(REGISTERED).into_iter().map(|key| key.name).collect();
+    let known: Vec<String> = context.nodes.keys_by_index(REGISTERED).into_iter().map(|key| key.name).collect();
     let registered = registered::look(&context.pods.list(), &known, now);
     let seen = status::Seen {
         active: active.is_ok(),

@@ -60,9 +60,9 @@ pub struct Change<'a, K> {
     pub key: &'a Key,
     /// The object as it is now, trimmed; none when it is gone.
     pub new: Option<&'a K>,
-    /// The index words it had before.
+    /// The index values it had before.
     pub was: &'a [String],
-    /// The index words it has now.
+    /// The index values it has now.
     pub is: &'a [String],
 }
 
@@ -125,15 +125,15 @@ impl<K: DeserializeOwned + Serialize> Store<K> {
         self.read().objects.values().filter_map(|entry| decode(&entry.json)).collect()
     }
 
-    /// The objects whose index words include `word`.
-    pub fn by_word(&self, word: &str) -> Vec<K> {
+    /// The objects whose index values include `word`.
+    pub fn by_index(&self, word: &str) -> Vec<K> {
         let inner = self.read();
         let Some(keys) = inner.index.get(word) else { return Vec::new() };
         keys.iter().filter_map(|key| inner.objects.get(key)).filter_map(|entry| decode(&entry.json)).collect()
     }
 
-    /// The keys of the objects whose index words include `word`.
-    pub fn keys_by_word(&self, word: &str) -> Vec<Key> {
+    /// The keys of the objects whose index values include `word`.
+    pub fn keys_by_index(&self, word: &str) -> Vec<Key> {
         self.read().index.get(word).map(|keys| keys.iter().cloned().collect()).unwrap_or_default()
     }
 
@@ -355,12 +355,12 @@ mod tests {
     fn words_follow_the_object() {
         let store = Store::<ConfigMap>::default();
         store.put(&object("a", "1"), vec!["owner".into()]);
-        assert_eq!(store.keys_by_word("owner"), [Key::new("ns", "a")]);
+        assert_eq!(store.keys_by_index("owner"), [Key::new("ns", "a")]);
         store.put(&object("a", "2"), vec!["other".into()]);
-        assert!(store.by_word("owner").is_empty());
-        assert_eq!(store.by_word("other").len(), 1);
+        assert!(store.by_index("owner").is_empty());
+        assert_eq!(store.by_index("other").len(), 1);
         store.remove(&Key::new("ns", "a"));
-        assert!(store.is_empty() && store.keys_by_word("other").is_empty());
+        assert!(store.is_empty() && store.keys_by_index("other").is_empty());
     }
 
     #[track_caller]

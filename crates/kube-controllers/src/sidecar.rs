@@ -1,6 +1,6 @@
 //! Whether a driver brings its own sidecars: decided function by function. Pure.
 //!
-//! The word of the driver's `CSIDriver` counts first: annotation [`SERVED`] lists the functions the control plane is to
+//! The index value of the driver's `CSIDriver` counts first: annotation [`SERVED`] lists the functions the control plane is to
 //! serve (`provisioner,attacher,resizer,snapshotter`, or `all`, or `none`). Without it, a function is left alone when a
 //! container whose image or command is that sidecar's runs, or is to run, where the driver's node plugin does.
 

@@ -12,7 +12,6 @@
 //! serve none: there the same controllers run beside the driver, see [`beside`].
 
 mod attach;
-pub mod beside;
 pub(crate) mod binder;
 mod binding;
 mod capability;
@@ -29,6 +28,7 @@ mod place;
 mod plan;
 mod provision;
 mod secret;
+pub mod sidecar;
 mod snapshot;
 mod topology;
 mod turned;

@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt};
 use crate::Source;
 
 /// What virt-api notes on a VM, and nobody else can: the sources that users who wrote its templates may copy, where their account may not.
-pub const NOTED: &str = "ferrovirt.io/copies-allowed";
+pub const COPIES_ALLOWED: &str = "ferrovirt.io/copies-allowed";
 
 /// The configuration of the webhook that notes.
 pub const WEBHOOKS: &str = "virt-api-mutator";
@@ -41,7 +41,7 @@ pub fn account_of(vm: &VirtualMachine, namespace: &str) -> UserInfo {
 
 /// True when virt-api has noted on `vm` that a user who wrote it may copy `source`.
 pub fn is_noted(vm: &VirtualMachine, source: &Source) -> bool {
-    let noted = vm.annotations().get(NOTED).map(String::as_str).unwrap_or_default();
+    let noted = vm.annotations().get(COPIES_ALLOWED).map(String::as_str).unwrap_or_default();
     noted.split(',').any(|one| one == source.to_string())
 }
 
@@ -64,7 +64,7 @@ fn saw(webhooks: Option<&Time>, vm: Option<&Time>) -> bool {
 ///
 /// # Errors
 /// When the cluster cannot be asked.
-pub async fn hindrance(
+pub async fn refusal(
     client: &Client,
     user: &UserInfo,
     source: &Source,

@@ -1,8 +1,8 @@
 //! What virt-api reads and writes of the cluster: one object at a time, no cache.
 
 use api::kubevirt::{
+    constants::label,
     v1::{VirtualMachine, VirtualMachineInstance},
-    words::label,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{

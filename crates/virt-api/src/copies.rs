@@ -26,7 +26,7 @@ const TEMPLATES: &str = "/spec/dataVolumeTemplates";
 /// # Errors
 /// The answer, when the cluster cannot be asked.
 pub(crate) async fn note(client: &Client, request: &Request, component: bool) -> Result<Value, Verdict> {
-    let held = noted(&request.old_object);
+    let held = copies_allowed(&request.old_object);
     let mut object = request.object.clone();
     let note = if component || deleting(&request.object) || !changes(request) {
         held.to_owned()
@@ -48,10 +48,10 @@ pub(crate) async fn note(client: &Client, request: &Request, component: bool) ->
     };
     let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
     match annotations {
-        Some(annotations) if note.is_empty() => drop(annotations.remove(leave::NOTED)),
-        Some(annotations) => drop(annotations.insert(leave::NOTED.to_owned(), json!(note))),
+        Some(annotations) if note.is_empty() => drop(annotations.remove(leave::COPIES_ALLOWED)),
+        Some(annotations) => drop(annotations.insert(leave::COPIES_ALLOWED.to_owned(), json!(note))),
         None if note.is_empty() => {}
-        None => object["metadata"]["annotations"] = json!({ (leave::NOTED): note }),
+        None => object["metadata"]["annotations"] = json!({ (leave::COPIES_ALLOWED): note }),
     }
     Ok(object)
 }
@@ -72,7 +72,7 @@ pub(crate) async fn judge(client: &Client, request: &Request, verdict: Verdict) 
 async fn refusals(client: &Client, request: &Request) -> Result<Vec<Cause>, Verdict> {
     let mut causes = Vec::new();
     for (index, source) in foreign(client, request).await? {
-        let held = noted(&request.object).split(',').any(|one| one == source.to_string());
+        let held = copies_allowed(&request.object).split(',').any(|one| one == source.to_string());
         if held || may(client, &account(request), &source, request).await? {
             continue;
         }
@@ -88,9 +88,9 @@ async fn refusals(client: &Client, request: &Request) -> Result<Vec<Cause>, Verd
     Ok(causes)
 }
 
-fn noted(object: &Value) -> &str {
+fn copies_allowed(object: &Value) -> &str {
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
-    annotations.and_then(|all| all.get(leave::NOTED)?.as_str()).unwrap_or_default()
+    annotations.and_then(|all| all.get(leave::COPIES_ALLOWED)?.as_str()).unwrap_or_default()
 }
 
 /// True when templates are written that were not there before.
@@ -118,7 +118,7 @@ async fn foreign(client: &Client, request: &Request) -> Result<Vec<(usize, Sourc
 }
 
 async fn may(client: &Client, user: &UserInfo, source: &Source, request: &Request) -> Result<bool, Verdict> {
-    let asked = leave::hindrance(client, user, source, &request.namespace).await;
+    let asked = leave::refusal(client, user, source, &request.namespace).await;
     asked.map(|why| why.is_none()).map_err(|error| unanswered(&error))
 }
 

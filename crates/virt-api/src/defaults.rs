@@ -1,8 +1,8 @@
 //! What a machine is when nobody says: the mutating webhooks. Pure over JSON, so that nothing a user wrote is lost.
 
 use api::kubevirt::{
+    constants::{annotation, finalizer, phase},
     v1::{KubeVirtConfiguration, VirtualMachineInstanceSpec},
-    words::{annotation, finalizer, phase},
 };
 use kit::admission::{Request, Verdict};
 use serde_json::{Map, Value, json};

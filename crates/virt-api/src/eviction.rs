@@ -16,10 +16,10 @@
 use std::sync::Arc;
 
 use api::kubevirt::{
+    constants::{annotation, eviction_strategy, label},
     eviction::{can_move, is_marked, strategy},
     hotplug,
     v1::VirtualMachineInstance,
-    words::{annotation, eviction_strategy, label},
 };
 use axum::{
     Json,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::kubevirt::{identity::instance_id, v1::VirtualMachineInstanceMigration, words::label};
+use api::kubevirt::{constants::label, identity::instance_id, v1::VirtualMachineInstanceMigration};
 use axum::{
     Json,
     body::Bytes,

@@ -21,8 +21,8 @@ mod unserved;
 mod volumes;
 
 use api::kubevirt::{
+    constants,
     v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec},
-    words,
 };
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
@@ -233,12 +233,12 @@ fn reserved(new: &Value, old: &Value, request: &Request, rules: &Rules) -> Vec<C
         return vec![cause];
     }
     const OURS: [&str; 6] = [
-        words::label::CREATED_BY,
-        words::label::MIGRATION_JOB,
-        words::label::NODE_NAME,
-        words::label::MIGRATION_TARGET_NODE,
-        words::label::SCHEDULABLE,
-        words::label::INSTALL_STRATEGY,
+        constants::label::CREATED_BY,
+        constants::label::MIGRATION_JOB,
+        constants::label::NODE_NAME,
+        constants::label::MIGRATION_TARGET_NODE,
+        constants::label::SCHEDULABLE,
+        constants::label::INSTALL_STRATEGY,
     ];
     let label = |object: &Value, key: &str| {
         let found = object.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(|all| all.get(key));

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    facts::index::{self, vmi_words},
+    facts::index::{self, vmi_indexes},
     patch, write,
 };
 
@@ -49,51 +49,51 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmbackup", &key, Box::pin(sync(&context, &key)).await)
 }
 
-/// The word under which backups and trackers are found by their machine.
-pub(crate) fn machine_word(namespace: &str, name: &str) -> String {
+/// The index value under which backups and trackers are found by their machine.
+pub(crate) fn machine_index(namespace: &str, name: &str) -> String {
     format!("machine:{namespace}/{name}")
 }
 
-/// The word under which backups are found by their tracker.
-pub(crate) fn tracker_word(key: &Key) -> String {
+/// The index value under which backups are found by their tracker.
+pub(crate) fn tracker_index(key: &Key) -> String {
     format!("tracker:{key}")
 }
 
-/// Index words of a backup: its machine, or the tracker that knows it.
-pub(crate) fn words(backup: &VirtualMachineBackup) -> Vec<String> {
+/// Index values of a backup: its machine, or the tracker that knows it.
+pub(crate) fn indexes(backup: &VirtualMachineBackup) -> Vec<String> {
     let namespace = backup.namespace().unwrap_or_default();
     let source = &backup.spec.source;
     let own = if plan::is_tracked(backup) {
-        tracker_word(&Key::new(namespace.as_str(), source.name.as_str()))
+        tracker_index(&Key::new(namespace.as_str(), source.name.as_str()))
     } else {
-        machine_word(&namespace, &source.name)
+        machine_index(&namespace, &source.name)
     };
-    let claim = backup.spec.pvc_name.as_deref().map(|claim| index::claim_word(&namespace, claim));
+    let claim = backup.spec.pvc_name.as_deref().map(|claim| index::claim_index(&namespace, claim));
     std::iter::once(own).chain(claim).collect()
 }
 
 /// Backups of the machine called so may wait for what has changed of it.
 pub(crate) fn wake(context: &Context, machine: &Key) {
-    let word = machine_word(&machine.namespace, &machine.name);
-    context.backup_queue.add_all(context.backups.keys_by_word(&word));
-    for tracker in context.trackers.keys_by_word(&word) {
-        context.backup_queue.add_all(context.backups.keys_by_word(&tracker_word(&tracker)));
+    let word = machine_index(&machine.namespace, &machine.name);
+    context.backup_queue.add_all(context.backups.keys_by_index(&word));
+    for tracker in context.trackers.keys_by_index(&word) {
+        context.backup_queue.add_all(context.backups.keys_by_index(&tracker_index(&tracker)));
         context.tracker_queue.add(tracker);
     }
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let Some(backup) = context.backups.get(key) else { return Ok(Next::Wait) };
-    let beside = |name: &str| Key::new(key.namespace.as_str(), name);
+    let in_namespace = |name: &str| Key::new(key.namespace.as_str(), name);
     let source = backup.spec.source.name.as_str();
-    let tracker = if plan::is_tracked(&backup) { context.trackers.get(&beside(source)) } else { None };
+    let tracker = if plan::is_tracked(&backup) { context.trackers.get(&in_namespace(source)) } else { None };
     let machine = match (&tracker, plan::is_tracked(&backup)) {
-        (Some(tracker), _) => Some(beside(&tracker.spec.source.name)),
+        (Some(tracker), _) => Some(in_namespace(&tracker.spec.source.name)),
         (None, true) => None,
-        (None, false) => Some(beside(source)),
+        (None, false) => Some(in_namespace(source)),
     };
     let vmi = machine.as_ref().and_then(|machine| context.vmis.get(machine));
-    let claim = backup.spec.pvc_name.as_deref().and_then(|claim| context.claims.get(&beside(claim)));
+    let claim = backup.spec.pvc_name.as_deref().and_then(|claim| context.claims.get(&in_namespace(claim)));
     let claims = vmi.as_ref().map(|vmi| context.claims_of(vmi)).unwrap_or_default();
     let (export, now) = (context.exports.get(key), clock::now());
     let view = View {
@@ -305,7 +305,7 @@ async fn patch_instance(context: &Context, vmi: &VirtualMachineInstance, mut pat
     let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vmis, vmi_words, ("virtualmachineinstance", vmi)).map(drop)
+    write::accept(answer, &context.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
 }
 
 async fn say(context: &Context, backup: &VirtualMachineBackup, outcome: &Outcome) -> Result<(), Error> {
@@ -350,5 +350,5 @@ async fn write_status(
     let api: Api<VirtualMachineBackup> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(backup.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.backups, words, (KIND, backup))
+    write::accept(answer, &context.backups, indexes, (KIND, backup))
 }

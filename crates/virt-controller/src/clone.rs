@@ -22,38 +22,38 @@ use crate::{
     patch, restore, snapshot, write,
 };
 
-/// The word under which clones are found by their source or their copy.
-pub(crate) fn machine_word(vm: &Key) -> String {
+/// The index value under which clones are found by their source or their copy.
+pub(crate) fn machine_index(vm: &Key) -> String {
     format!("machine:{vm}")
 }
 
-/// The word under which clones are found by the snapshot they restore.
-pub(crate) fn snapshot_word(snapshot: &Key) -> String {
+/// The index value under which clones are found by the snapshot they restore.
+pub(crate) fn snapshot_index(snapshot: &Key) -> String {
     format!("snapshot:{snapshot}")
 }
 
-/// The word under which a clone is found by its restore.
-pub(crate) fn restore_word(restore: &Key) -> String {
+/// The index value under which a clone is found by its restore.
+pub(crate) fn restore_index(restore: &Key) -> String {
     format!("restore:{restore}")
 }
 
-/// Index words of a clone.
-pub(crate) fn words(clone: &VirtualMachineClone) -> Vec<String> {
+/// Index values of a clone.
+pub(crate) fn indexes(clone: &VirtualMachineClone) -> Vec<String> {
     let namespace = clone.namespace().unwrap_or_default();
     let key = |name: &str| Key::new(namespace.as_str(), name);
     let status = clone.status.as_ref();
-    let mut words = vec![machine_word(&key(&plan::target_name(clone)))];
+    let mut words = vec![machine_index(&key(&plan::target_name(clone)))];
     if clone.spec.source.kind == plan::MACHINE {
-        words.push(machine_word(&key(&clone.spec.source.name)));
+        words.push(machine_index(&key(&clone.spec.source.name)));
     }
-    words.extend(plan::snapshot_name(clone).map(|name| snapshot_word(&key(name))));
-    words.extend(status.and_then(|status| status.restore_name.as_deref()).map(|name| restore_word(&key(name))));
+    words.extend(plan::snapshot_name(clone).map(|name| snapshot_index(&key(name))));
+    words.extend(status.and_then(|status| status.restore_name.as_deref()).map(|name| restore_index(&key(name))));
     words
 }
 
 /// Has every clone that this word leads to looked at.
 pub(crate) fn wake(context: &Context, word: &str) {
-    context.clone_queue.add_all(context.clones.keys_by_word(word));
+    context.clone_queue.add_all(context.clones.keys_by_index(word));
 }
 
 /// Brings one clone a step further.
@@ -178,5 +178,5 @@ async fn write_status(
     let api: Api<VirtualMachineClone> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(clone.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.clones, words, ("virtualmachineclone", clone)).map(drop)
+    write::accept(answer, &context.clones, indexes, ("virtualmachineclone", clone)).map(drop)
 }

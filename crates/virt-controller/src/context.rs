@@ -11,8 +11,8 @@ use api::{
     clone::v1beta1::VirtualMachineClone,
     export::v1::VirtualMachineExport,
     kubevirt::{
+        constants::device,
         v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
-        words::device,
     },
     migrations::v1alpha1::MigrationPolicy,
     openshift::Route,

@@ -15,7 +15,7 @@ use plan::Step;
 use crate::{
     context::{Context, reference},
     error::Error,
-    facts::index::{budget_words, migration_word, owner_word},
+    facts::index::{budget_indexes, migration_index, owner_index},
 };
 
 /// Brings the budget of one VMI in line.
@@ -33,9 +33,9 @@ async fn sync(context: &Context, key: &Key) -> Result<(), Error> {
     // A budget goes with its owner; only one whose owner lives is our business.
     let Some(vmi) = context.vmis.get(key) else { return Ok(()) };
     let uid = vmi.uid().unwrap_or_default();
-    let budgets = context.budgets.by_word(&owner_word(&uid));
-    let pods = context.pods.by_word(&owner_word(&uid));
-    let migrations = context.migrations.by_word(&migration_word(key));
+    let budgets = context.budgets.by_index(&owner_index(&uid));
+    let pods = context.pods.by_index(&owner_index(&uid));
+    let migrations = context.migrations.by_index(&migration_index(key));
     let steps = plan::plan(&vmi, &budgets, &migrations, &pods, &context.settings().eviction_strategy);
     for step in &steps {
         execute(context, &vmi, step).await?;
@@ -74,7 +74,7 @@ async fn execute(context: &Context, vmi: &VirtualMachineInstance, step: &Step) -
         Ok(written) => {
             if let Some(mut budget) = written {
                 budget.metadata.managed_fields = None;
-                let words = budget_words(&budget);
+                let words = budget_indexes(&budget);
                 context.budgets.put(&budget, words);
             }
             context.recorder.normal(&of, well, format!("{past} PodDisruptionBudget {name}"));

@@ -3,8 +3,8 @@
 pub mod plan;
 
 use api::kubevirt::{
+    constants::{annotation, label},
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::{annotation, label},
 };
 use k8s_openapi::api::core::v1::Pod;
 use kit::{Chain, clock, queue::Next, store::Key};
@@ -19,7 +19,7 @@ use crate::{
     context::{Context, reference},
     error::Error,
     facts::{
-        index::{migration_words, node_word, owner_word},
+        index::{migration_indexes, node_index, owner_index},
         launcher,
     },
 };
@@ -37,14 +37,14 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let Some(node) = context.nodes.get(key) else { return Ok(Next::Wait) };
-    let vmis = context.vmis.by_word(&node_word(&key.name));
+    let vmis = context.vmis.by_index(&node_index(&key.name));
     if vmis.is_empty() {
         return Ok(Next::Wait);
     }
     let migrations = context.migrations.list();
     let settings = context.settings();
     let pods_of = |vmi: &VirtualMachineInstance| {
-        let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
+        let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
         pods.iter().filter(|pod| !launcher::ended(pod) && !is_left_behind(context, pod)).count()
     };
     let seen = Seen { node: &node, vmis: &vmis, migrations: &migrations, pods_of: &pods_of, settings: &settings };
@@ -84,7 +84,7 @@ async fn migrate(context: &Context, vmi: &VirtualMachineInstance, node: &str) ->
 
 /// Tells a descheduler that the pod's eviction is under way, though the pod stays until its guest has left.
 async fn announce(context: &Context, vmi: &VirtualMachineInstance, node: &str) {
-    let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
+    let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     let here = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     let Some(pod) = pods.iter().find(here) else { return };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &vmi.namespace().unwrap_or_default());
@@ -113,7 +113,7 @@ pub(crate) async fn create_migration(
             let message = format!("Created Migration {}{purpose}", created.name_any());
             context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
             // Visible before the watch brings it, or the next look would create a second.
-            let words = migration_words(&created);
+            let words = migration_indexes(&created);
             context.migrations.put(&created, words);
             Ok(())
         }

@@ -31,8 +31,8 @@ pub mod template;
 use std::time::Duration;
 
 use api::export::{
+    constants::TOKEN_KEY,
     v1::{VirtualMachineExport, VirtualMachineExportStatus},
-    words::TOKEN_KEY,
 };
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -50,7 +50,7 @@ use source::Source;
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    facts::index::claim_word,
+    facts::index::claim_index,
     limits, patch,
     snapshot::source_key,
     write,
@@ -65,25 +65,25 @@ const LEND_AGAIN: Duration = Duration::from_secs(1);
 /// Between two looks at an export that is served: certificates are replaced, and nobody tells.
 const LOOK_OUTSIDE: Duration = Duration::from_secs(60);
 
-/// Index words of an export: its source, and the claims it was made of.
-pub(crate) fn words(export: &VirtualMachineExport) -> Vec<String> {
+/// Index values of an export: its source, and the claims it was made of.
+pub(crate) fn indexes(export: &VirtualMachineExport) -> Vec<String> {
     let namespace = export.namespace().unwrap_or_default();
     let name = &export.spec.source.name;
     match export.spec.source.kind.as_str() {
-        source::CLAIM => vec![claim_word(&namespace, name)],
-        source::SNAPSHOT => vec![snapshot_word(&namespace, name)],
-        source::BACKUP => vec![backup_word(&namespace, name)],
+        source::CLAIM => vec![claim_index(&namespace, name)],
+        source::SNAPSHOT => vec![snapshot_index(&namespace, name)],
+        source::BACKUP => vec![backup_index(&namespace, name)],
         _ => vec![source_key(&namespace, name)],
     }
 }
 
-/// The word under which exports are found by their snapshot.
-pub(crate) fn snapshot_word(namespace: &str, name: &str) -> String {
+/// The index value under which exports are found by their snapshot.
+pub(crate) fn snapshot_index(namespace: &str, name: &str) -> String {
     format!("snapshot:{namespace}/{name}")
 }
 
-/// The word under which exports are found by their backup.
-pub(crate) fn backup_word(namespace: &str, name: &str) -> String {
+/// The index value under which exports are found by their backup.
+pub(crate) fn backup_index(namespace: &str, name: &str) -> String {
     format!("backup:{namespace}/{name}")
 }
 
@@ -329,5 +329,5 @@ async fn write_status(
     let api: Api<VirtualMachineExport> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(export.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.exports, words, ("virtualmachineexport", export)).map(drop)
+    write::accept(answer, &context.exports, indexes, ("virtualmachineexport", export)).map(drop)
 }

@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     facts::{
         claims::{self, Claims},
-        index::owner_word,
+        index::owner_index,
         instance,
     },
     limits,
@@ -33,13 +33,13 @@ pub(crate) fn concerns(context: &Context, vmi: &VirtualMachineInstance) -> bool 
     let known = vmi.status.as_ref().map(|status| status.volume_status.as_slice()).unwrap_or_default();
     claims::hotplugged(vmi).next().is_some()
         || known.iter().any(|entry| entry.hotplug_volume.is_some())
-        || !context.attachments.keys_by_word(&owner_word(&vmi.uid().unwrap_or_default())).is_empty()
+        || !context.attachments.keys_by_index(&owner_index(&vmi.uid().unwrap_or_default())).is_empty()
 }
 
 /// The attachment pods beside `launcher`, the pod of `vmi`.
 pub(crate) fn holders(context: &Context, vmi: &VirtualMachineInstance, launcher: &Pod) -> Vec<Holder> {
     let uid = launcher.uid().unwrap_or_default();
-    let pods = context.attachments.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
+    let pods = context.attachments.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     pods.iter().filter(|pod| pod::is_of(pod, &uid)).map(pod::holder).collect()
 }
 
@@ -127,7 +127,7 @@ pub(crate) async fn attach(
 ///
 /// # Errors
 /// While that pod does not run.
-pub(crate) async fn beside(
+pub(crate) async fn target_attachment(
     context: &Context,
     vmi: &VirtualMachineInstance,
     target: &Pod,
@@ -165,7 +165,7 @@ async fn create(context: &Context, vmi: &VirtualMachineInstance, mut pod: Pod) -
             context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
             created.metadata.managed_fields = None;
             pod::trim(&mut created);
-            context.attachments.put(&created, words(&created));
+            context.attachments.put(&created, indexes(&created));
             Ok(Some(created))
         }
         // Made by an earlier look whose result the watch has not brought yet, or still on its way out: the watch tells.
@@ -193,9 +193,9 @@ async fn delete(context: &Context, vmi: &VirtualMachineInstance, name: &str) -> 
     }
 }
 
-/// Index words of an attachment pod: its guest.
-pub(crate) fn words(pod: &Pod) -> Vec<String> {
-    pod.labels().get(api::kubevirt::hotplug::GUEST).map(|uid| owner_word(uid)).into_iter().collect()
+/// Index values of an attachment pod: its guest.
+pub(crate) fn indexes(pod: &Pod) -> Vec<String> {
+    pod.labels().get(api::kubevirt::hotplug::GUEST).map(|uid| owner_index(uid)).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::{
     context::{Context, reference},
     error::{self, Error},
     facts::{
-        index::{UNFINISHED, migration_word, migration_words, owner_word},
+        index::{UNFINISHED, migration_index, migration_indexes, owner_index},
         launcher, migration_state,
         migrations::{self, moved},
         stand_ins, volumes_change,
@@ -61,7 +61,7 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
     let guest_key = moved(&migration);
     let guest = context.vmis.get(&guest_key);
     let pods = guest.as_ref().map(|guest| pods_of(context, guest)).unwrap_or_default();
-    let siblings = context.migrations.by_word(&migration_word(&guest_key));
+    let siblings = context.migrations.by_index(&migration_index(&guest_key));
     let now = clock::now();
     let lost = |node: Option<String>| node.is_some_and(|node| context.lost(&node).is_some());
     let target = target_node(&migration, guest.as_ref(), &pods);
@@ -116,7 +116,7 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
 
 /// Has every migration that waits for its turn look again.
 pub(crate) fn wake_waiting(context: &Context) {
-    for migration in context.migrations.by_word(UNFINISHED) {
+    for migration in context.migrations.by_index(UNFINISHED) {
         if !migrations::is_running(&migration) {
             context.migration_queue.add(Key::of(&migration));
         }
@@ -125,7 +125,7 @@ pub(crate) fn wake_waiting(context: &Context) {
 
 /// The launcher pods of `guest`.
 fn pods_of(context: &Context, guest: &VirtualMachineInstance) -> Vec<Pod> {
-    context.pods.by_word(&owner_word(&guest.uid().unwrap_or_default()))
+    context.pods.by_index(&owner_index(&guest.uid().unwrap_or_default()))
 }
 
 /// The target pod of `migration` has other claims than the guest is to have there.
@@ -152,7 +152,7 @@ fn turn(context: &Context, key: &Key) -> Turn {
     let limits = configuration::limits(&configuration::current(context));
     let (mut waiting, mut running) = (Vec::new(), Vec::new());
     let now = clock::now();
-    for migration in context.migrations.by_word(UNFINISHED) {
+    for migration in context.migrations.by_index(UNFINISHED) {
         let guest_key = moved(&migration);
         let Some(guest) = context.vmis.get(&guest_key) else { continue };
         let pods = pods_of(context, &guest);
@@ -164,7 +164,7 @@ fn turn(context: &Context, key: &Key) -> Turn {
         }
         let held = migration.metadata.deletion_timestamp.is_some()
             || !plan::movable(&guest, &pods)
-            || queue::back_off(&migration, &context.migrations.by_word(&migration_word(&guest_key)), now).is_some();
+            || queue::back_off(&migration, &context.migrations.by_index(&migration_index(&guest_key)), now).is_some();
         if !held {
             let (own, created) = (Key::of(&migration), migration.creation_timestamp().map(|at| at.0));
             waiting.push(Waiting { key: own, priority: queue::priority(&migration), created, source });
@@ -212,7 +212,7 @@ async fn write_status(
     let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(migration.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    if write::accept(answer, &context.migrations, migration_words, ("virtualmachineinstancemigration", migration))? {
+    if write::accept(answer, &context.migrations, migration_indexes, ("virtualmachineinstancemigration", migration))? {
         metrics::observe(context, migration, &plan.phases, clock::now());
     }
     Ok(())

@@ -4,8 +4,8 @@
 pub(crate) mod plan;
 
 use api::kubevirt::{
+    constants::{abort_status, label},
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::{abort_status, label},
 };
 use k8s_openapi::api::core::v1::Pod;
 use kit::clock;
@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     facts::{
         active,
-        index::{job_word, vmi_words},
+        index::{job_index, vmi_indexes},
         launcher, migration_state,
     },
 };
@@ -116,7 +116,7 @@ pub(crate) async fn patch_guest(context: &Context, subject: &mut Subject<'_>, pa
     match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(mut written) => {
             written.metadata.managed_fields = None;
-            let words = vmi_words(&written);
+            let words = vmi_indexes(&written);
             context.vmis.put(&written, words);
             subject.guest = Some(written);
             Ok(())
@@ -133,7 +133,7 @@ pub(crate) async fn sweep(context: &Context, guest: &VirtualMachineInstance, pod
     let called = guest.labels().contains_key(label::MIGRATION_TARGET_NODE);
     let unsettled = migration_state::of(guest).filter(|state| called || !migration_state::over(state));
     jobs.extend(unsettled.and_then(|state| state.migration_uid.as_deref()));
-    jobs.retain(|uid| context.migrations.keys_by_word(&job_word(uid)).is_empty());
+    jobs.retain(|uid| context.migrations.keys_by_index(&job_index(uid)).is_empty());
     if jobs.is_empty() {
         return Ok(());
     }

@@ -11,7 +11,7 @@
 
 pub mod plan;
 
-use api::kubevirt::words::label;
+use api::kubevirt::constants::label;
 use k8s_openapi::api::core::v1::Node;
 use kit::{Chain, clock, queue::Next, store::Key};
 use kube::{
@@ -25,7 +25,7 @@ use crate::{
     context::{Context, reference},
     error::Error,
     facts::{
-        index::{migration_word, node_word, owner_word, pod_words},
+        index::{migration_index, node_index, owner_index, pod_indexes},
         instance,
         nodes::{Lost, NODE_UNRESPONSIVE},
     },
@@ -70,7 +70,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if changed {
         for key in machines(context, &key.name) {
-            context.migration_queue.add_all(context.migrations.keys_by_word(&migration_word(&key)));
+            context.migration_queue.add_all(context.migrations.keys_by_index(&migration_index(&key)));
             context.vmi_queue.add(key);
         }
     }
@@ -108,17 +108,17 @@ fn announce(context: &Context, node: &Node, lost: Option<&Lost>) {
 
 /// The machines on `node`, also those that are just being started there.
 fn machines(context: &Context, node: &str) -> Vec<Key> {
-    let mut out = context.vmis.keys_by_word(&node_word(node));
+    let mut out = context.vmis.keys_by_index(&node_index(node));
     let pods = context.pods.list();
     let there = pods.iter().filter(|pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node));
-    out.extend(there.flat_map(pod_words).flat_map(|word| context.vmis.keys_by_word(&word)));
+    out.extend(there.flat_map(pod_indexes).flat_map(|word| context.vmis.keys_by_index(&word)));
     out
 }
 
 /// Machines of a node that is gone, or silent for long, have ended once their pods have.
 async fn abandoned(context: &Context, node: &str) -> Result<(), Error> {
-    for vmi in context.vmis.by_word(&node_word(node)) {
-        let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
+    for vmi in context.vmis.by_index(&node_index(node)) {
+        let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
         let ended = pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
         if ended && !instance::is_final(&vmi) {
             vmi::lost::give_up(context, &vmi, node).await?;

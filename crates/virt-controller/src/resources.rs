@@ -131,10 +131,10 @@ pub fn compute(
         limits.insert(name.into(), Quantity("1".into()));
     };
     if !domain.devices.interfaces.is_empty() {
-        device(api::kubevirt::words::device::TUN);
+        device(api::kubevirt::constants::device::TUN);
     }
     if !emulation {
-        device(api::kubevirt::words::device::KVM);
+        device(api::kubevirt::constants::device::KVM);
     }
     (requests, limits)
 }

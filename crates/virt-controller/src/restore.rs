@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use api::{
     kubevirt::{
+        constants::run_strategy,
         v1::{VirtualMachine, VirtualMachineInstance},
-        words::run_strategy,
     },
     snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot},
 };
@@ -32,7 +32,7 @@ use crate::{
     error::{self, Error},
     facts::{
         data_volumes,
-        index::{claim_word, vm_words},
+        index::{claim_index, vm_indexes},
         machine,
     },
     patch,
@@ -49,7 +49,7 @@ const GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(300);
 const SOON: Duration = Duration::from_secs(1);
 
 /// Why a target is waited for, as clients know it.
-mod words {
+mod constants {
     pub(super) const STOP: &str =
         "Waiting for target VM to be powered off. Please stop the restore target to proceed with restore";
     pub(super) const STOP_IN_TIME: &str = "Waiting for target VM to be powered off. Please stop the restore target to \
@@ -74,18 +74,18 @@ mod readiness {
     pub(super) const FOR_EVER: &str = "WaitEventually";
 }
 
-/// The word under which restores are found by their snapshot.
-pub(crate) fn snapshot_word(snapshot: &Key) -> String {
+/// The index value under which restores are found by their snapshot.
+pub(crate) fn snapshot_index(snapshot: &Key) -> String {
     format!("snapshot:{snapshot}")
 }
 
-/// Index words of a restore: its snapshot, its target, and the claims it makes.
+/// Index values of a restore: its snapshot, its target, and the claims it makes.
 pub(crate) fn index(restore: &VirtualMachineRestore) -> Vec<String> {
     let namespace = restore.namespace().unwrap_or_default();
     let snapshot = Key::new(namespace.as_str(), restore.spec.virtual_machine_snapshot_name.as_str());
-    let mut words = vec![snapshot_word(&snapshot), source_key(&namespace, &restore.spec.target.name)];
+    let mut words = vec![snapshot_index(&snapshot), source_key(&namespace, &restore.spec.target.name)];
     let made = restore.status.iter().flat_map(|status| &status.restores);
-    words.extend(made.map(|volume| claim_word(&namespace, &volume.persistent_volume_claim)));
+    words.extend(made.map(|volume| claim_index(&namespace, &volume.persistent_volume_claim)));
     words
 }
 
@@ -208,7 +208,7 @@ async fn advance(
     let source = context.snapshots.get(&key);
     if let Some(vm) = target.filter(|_| !restored) {
         if source.as_ref().is_some_and(|source| is_another(vm, source)) {
-            return turn(Outcome::Failed(words::ANOTHER.to_owned()));
+            return turn(Outcome::Failed(constants::ANOTHER.to_owned()));
         }
         if let Some(turn) = at_rest(context, restore, vm).await? {
             return Ok(turn);
@@ -228,7 +228,7 @@ async fn advance(
         return turn(Outcome::Failed(format!("VMSnapshotContent {namespace}/{name} does not exist")));
     };
     if plan::has_state(&content) && target.is_none_or(|vm| is_another(vm, &source)) {
-        return turn(Outcome::Failed(words::STATE.to_owned()));
+        return turn(Outcome::Failed(constants::STATE.to_owned()));
     }
     if let Some(vm) = target.filter(|_| !restored)
         && let Some(turn) = take(context, restore, vm).await?
@@ -241,7 +241,7 @@ async fn advance(
     };
     let of = plan::source_name(&content).and_then(|name| context.vms.get(&Key::new(namespace.as_str(), name)));
     let held: Vec<&VirtualMachine> = target.into_iter().chain(&of).collect();
-    if let Some(why) = networks::hindrance(context, &wanted, &held, &namespace).await? {
+    if let Some(why) = networks::refusal(context, &wanted, &held, &namespace).await? {
         return turn(Outcome::Failed(why));
     }
     status.restores = plan::volumes(restore, &content);
@@ -299,25 +299,25 @@ async fn at_rest(
     let tell = |words: &str| context.recorder.warning(&about, "RestoreTargetNotReady", words);
     let waits = |words: &str| Outcome::Waits(words.to_owned());
     Ok(Some(match restore.spec.target_readiness_policy.as_deref() {
-        Some(readiness::FAIL) => (Outcome::NotReady(words::RUNS), Next::Wait),
+        Some(readiness::FAIL) => (Outcome::NotReady(constants::RUNS), Next::Wait),
         Some(readiness::FOR_EVER) => {
-            tell(words::STILL_THERE);
-            (waits(words::STOP), Next::Wait)
+            tell(constants::STILL_THERE);
+            (waits(constants::STOP), Next::Wait)
         }
         Some(readiness::STOP) => {
-            tell(words::STOPPING);
+            tell(constants::STOPPING);
             stop(context, vm).await?;
-            (waits(words::STOPPING), Next::Wait)
+            (waits(constants::STOPPING), Next::Wait)
         }
         _ => {
             let since = restore.metadata.creation_timestamp.as_ref().map_or(clock::now(), |at| at.0);
             let left = GRACE - clock::now().duration_since(since);
             match Duration::try_from(left) {
                 Ok(left) if !left.is_zero() => {
-                    tell(words::STILL_THERE);
-                    (waits(words::STOP_IN_TIME), Next::After(left))
+                    tell(constants::STILL_THERE);
+                    (waits(constants::STOP_IN_TIME), Next::After(left))
                 }
-                _ => (Outcome::NotReady(words::TOO_LATE), Next::Wait),
+                _ => (Outcome::NotReady(constants::TOO_LATE), Next::Wait),
             }
         }
     }))
@@ -345,7 +345,7 @@ async fn take(
             let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
             let started = api.get_opt(&name).await;
             if started.map_err(Error::api("read", "virtualmachineinstance", &namespace, &name))?.is_some() {
-                return Ok(Some((Outcome::Waits(words::STOP.to_owned()), Next::After(SOON))));
+                return Ok(Some((Outcome::Waits(constants::STOP.to_owned()), Next::After(SOON))));
             }
         }
     }
@@ -441,7 +441,7 @@ async fn write_vm_status(context: &Context, vm: &VirtualMachine, status: &Value)
     let written = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
     let mut written = written.map_err(Error::api("lock", "virtualmachine", &namespace, &name))?;
     written.metadata.managed_fields = None;
-    let words = vm_words(&written);
+    let words = vm_indexes(&written);
     context.vms.put(&written, words);
     Ok(())
 }

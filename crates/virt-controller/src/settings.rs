@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::{
-    kubevirt::{v1::KubeVirt, words::eviction_strategy},
+    kubevirt::{constants::eviction_strategy, v1::KubeVirt},
     quantity::Amount,
 };
 

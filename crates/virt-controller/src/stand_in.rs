@@ -14,7 +14,7 @@ pub(crate) mod wake;
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::label};
+use api::kubevirt::{constants::label, v1::VirtualMachineInstance};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kit::{queue::Next, store::Key};
 use kube::ResourceExt;
@@ -25,7 +25,7 @@ use crate::{
     error::{self, Error},
     facts::{
         claims::{self, Claims},
-        index::{UNFINISHED, claim_word, owner_word, put_back_word, stand_in_word},
+        index::{UNFINISHED, claim_index, owner_index, put_back_index, stand_in_index},
         stand_ins,
     },
 };
@@ -55,19 +55,19 @@ struct Found {
 
 impl Found {
     fn of(context: &Context, key: &Key) -> Self {
-        let stand_ins = context.claims.by_word(&stand_in_word(&key.namespace, &key.name));
-        let mut words = vec![claim_word(&key.namespace, &key.name)];
+        let stand_ins = context.claims.by_index(&stand_in_index(&key.namespace, &key.name));
+        let mut words = vec![claim_index(&key.namespace, &key.name)];
         for one in &stand_ins {
-            words.push(claim_word(&key.namespace, &one.name_any()));
-            words.extend(one.labels().get(label::CREATED_BY).map(|uid| owner_word(uid)));
+            words.push(claim_index(&key.namespace, &one.name_any()));
+            words.extend(one.labels().get(label::CREATED_BY).map(|uid| owner_index(uid)));
         }
-        let keys: BTreeSet<Key> = words.iter().flat_map(|word| context.vmis.keys_by_word(word)).collect();
+        let keys: BTreeSet<Key> = words.iter().flat_map(|word| context.vmis.keys_by_index(word)).collect();
         Self {
             claim: context.claims.get(key),
             stand_ins,
             guests: keys.iter().filter_map(|key| context.vmis.get(key)).collect(),
-            unfinished: context.migrations.by_word(UNFINISHED).iter().filter_map(ResourceExt::uid).collect(),
-            volume: context.put_backs.by_word(&put_back_word(&key.namespace, &key.name)).into_iter().next(),
+            unfinished: context.migrations.by_index(UNFINISHED).iter().filter_map(ResourceExt::uid).collect(),
+            volume: context.put_backs.by_index(&put_back_index(&key.namespace, &key.name)).into_iter().next(),
         }
     }
 
@@ -100,11 +100,11 @@ pub(crate) fn away(context: &Context, vmi: &VirtualMachineInstance, known: &Clai
         let moved_to = known.get(name).and_then(stand_ins::moved_to);
         if let Some(stand_in) = moved_to
             && !context.claims.contains(&Key::new(namespace.as_str(), stand_in))
-            && context.put_backs.keys_by_word(&put_back_word(&namespace, name)).is_empty()
+            && context.put_backs.keys_by_index(&put_back_index(&namespace, name)).is_empty()
         {
             return Some(format!("PVC {namespace}/{name}: {}", plan::gone(stand_in)));
         }
-        if moved_to.is_none() && !context.claims.keys_by_word(&stand_in_word(&namespace, name)).is_empty() {
+        if moved_to.is_none() && !context.claims.keys_by_index(&stand_in_index(&namespace, name)).is_empty() {
             // Whoever starts now would find an outdated disk as soon as the other has gone with it.
             return Some(format!("PVC {namespace}/{name}: its disk is being moved with a guest to another node"));
         }
@@ -114,7 +114,7 @@ pub(crate) fn away(context: &Context, vmi: &VirtualMachineInstance, known: &Clai
                  when nobody uses that any more"
             ));
         }
-        let returning = !context.put_backs.keys_by_word(&put_back_word(&namespace, name)).is_empty();
+        let returning = !context.put_backs.keys_by_index(&put_back_index(&namespace, name)).is_empty();
         (returning && !known.contains_key(name))
             .then(|| format!("PVC {namespace}/{name}: its disk moved with a guest and is being put back"))
     })

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 
+use api::kubevirt::constants::tracking::{DISABLED, ENABLED, GATE, GATE_DISABLED, INITIALIZING, PENDING_RESTART};
 use api::kubevirt::v1::{
     ChangedBlockTrackingSelectors, ChangedBlockTrackingStatus, KubeVirt, VirtualMachine, VirtualMachineInstance,
 };
-use api::kubevirt::words::tracking::{DISABLED, ENABLED, GATE, GATE_DISABLED, INITIALIZING, PENDING_RESTART};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt as _};
 
@@ -46,7 +46,7 @@ pub fn gate(kubevirt: Option<&KubeVirt>) -> bool {
 }
 
 /// What a change of the KubeVirt object may change for every machine.
-pub fn words(kubevirt: &KubeVirt) -> Vec<String> {
+pub fn indexes(kubevirt: &KubeVirt) -> Vec<String> {
     let said = selectors(Some(kubevirt)).map(|all| serde_json::to_string(&all).unwrap_or_default());
     vec![format!("tracking:{}:{}", gate(Some(kubevirt)), said.unwrap_or_default())]
 }

@@ -11,8 +11,8 @@ pub mod status;
 use std::time::Duration;
 
 use api::kubevirt::{
+    constants::finalizer,
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec},
-    words::finalizer,
 };
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Namespace};
 use kit::{Chain, clock, queue::Next, store::Key};
@@ -29,7 +29,7 @@ use crate::{
     error::{self, Error},
     facts::{
         data_volumes,
-        index::{vm_words, vmi_words},
+        index::{vm_indexes, vmi_indexes},
         instance::is_final,
         stand_ins,
     },
@@ -251,7 +251,7 @@ async fn start(
         Err(error) => return Err(Error::api("create", "virtualmachineinstance", &namespace, &name)(error)),
     };
     created.metadata.managed_fields = None;
-    let words = vmi_words(&created);
+    let words = vmi_indexes(&created);
     context.vmis.put(&created, words);
     Ok(created)
 }
@@ -308,7 +308,7 @@ async fn record_revision(context: &Context, vm: &VirtualMachine) -> Result<(), E
 async fn restart_required(context: &Context, vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool {
     let Some(vmi) = vmi.filter(|vmi| vmi.metadata.deletion_timestamp.is_none()) else { return false };
     let generation = vm.metadata.generation.unwrap_or(0).to_string();
-    if vmi.annotations().get(api::kubevirt::words::annotation::VM_GENERATION) == Some(&generation) {
+    if vmi.annotations().get(api::kubevirt::constants::annotation::VM_GENERATION) == Some(&generation) {
         return false;
     }
     let Some(revision) = vmi.status.as_ref().and_then(|status| status.virtual_machine_revision_name.clone()) else {
@@ -340,7 +340,7 @@ async fn plug(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstan
     match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(mut written) => {
             written.metadata.managed_fields = None;
-            let words = vmi_words(&written);
+            let words = vmi_indexes(&written);
             context.vmis.put(&written, words);
             Ok(())
         }
@@ -367,5 +367,5 @@ async fn write_status(
     let name = vm.name_any();
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vms, vm_words, ("virtualmachine", vm)).map(drop)
+    write::accept(answer, &context.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
 }

@@ -9,8 +9,8 @@ pub mod state;
 pub mod status;
 
 use api::kubevirt::{
+    constants::{finalizer, label, phase},
     v1::VirtualMachineInstance,
-    words::{finalizer, label, phase},
 };
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kit::{Chain, clock, queue::Next, store::Key};
@@ -27,7 +27,7 @@ use crate::{
     error::{self, Error},
     facts::{
         active, claims,
-        index::{owner_word, pod_words, vmi_words},
+        index::{owner_index, pod_indexes, vmi_indexes},
         instance, trim, volume_status,
     },
     hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write,
@@ -52,7 +52,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         return Ok(Next::Wait);
     }
     let uid = vmi.uid().unwrap_or_default();
-    let mut pods = context.pods.by_word(&owner_word(&uid));
+    let mut pods = context.pods.by_index(&owner_index(&uid));
     // A guest that runs on another node already is not lost with the one it left.
     let lost = lost::node(context, &vmi, &pods).filter(|_| !active::arrived(&vmi, &pods));
     let mut cut_off = None;
@@ -230,7 +230,7 @@ pub(crate) async fn stored(
         }
     };
     created.metadata.managed_fields = None;
-    let words = pod_words(&created);
+    let words = pod_indexes(&created);
     trim::pod(&mut created);
     context.pods.put(&created, words);
     Ok(created)
@@ -250,7 +250,7 @@ async fn gate(context: &Context, api: &Api<Pod>, name: &str, open: bool) -> Resu
     match result {
         Ok(mut pod) => {
             pod.metadata.managed_fields = None;
-            let words = pod_words(&pod);
+            let words = pod_indexes(&pod);
             trim::pod(&mut pod);
             context.pods.put(&pod, words);
             Ok(())
@@ -298,7 +298,7 @@ async fn write_status(
     let name = vmi.name_any();
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vmis, vmi_words, ("virtualmachineinstance", vmi)).map(drop)
+    write::accept(answer, &context.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
 }
 
 async fn release(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {

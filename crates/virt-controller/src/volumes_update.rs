@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use api::kubevirt::{
     conditions::{remove, set},
+    constants::condition,
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, VolumeMigrationState, VolumeUpdateState},
-    words::condition,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -35,7 +35,7 @@ use crate::{
     facts::{
         claims::{self, Claims},
         data_volumes::DataVolumes,
-        index::vmi_words,
+        index::vmi_indexes,
         instance::is_final,
         volume_status,
         volumes_change::{self, COPIED_BY, Settlement},
@@ -134,7 +134,7 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, patch: Value) ->
     match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(mut written) => {
             written.metadata.managed_fields = None;
-            let words = vmi_words(&written);
+            let words = vmi_indexes(&written);
             context.vmis.put(&written, words);
             context.vmi_queue.add(Key::of(&written));
             Ok(())

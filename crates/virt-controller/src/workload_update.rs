@@ -6,9 +6,9 @@ pub mod plan;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::kubevirt::{
+    constants::{annotation, label},
     identity::instance_id,
     v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::{annotation, label},
 };
 use jiff::Timestamp;
 use kit::{Chain, clock, queue::Next, store::Key};
@@ -23,7 +23,7 @@ use crate::{
     context::{Context, reference},
     error::Error,
     evacuation::create_migration,
-    facts::{index::owner_word, volumes_change},
+    facts::{index::owner_index, volumes_change},
 };
 
 const PURPOSE: &str = " for automated workload update";
@@ -127,7 +127,7 @@ async fn mark(context: &Context, vmi: &VirtualMachineInstance, outdated: bool) -
 async fn end(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {
     let namespace = vmi.namespace().unwrap_or_default();
     let active = vmi.status.as_ref().map(|status| &status.active_pods);
-    let pods = context.pods.by_word(&owner_word(&vmi.uid().unwrap_or_default()));
+    let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     let ours = |uid: Option<String>| active.is_some_and(|active| uid.is_some_and(|uid| active.contains_key(&uid)));
     let Some(pod) = pods.into_iter().find(|pod| ours(pod.uid()) && pod.metadata.deletion_timestamp.is_none()) else {
         return Ok(());

@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use api::export::constants::phase;
 use api::export::v1::VirtualMachineExport;
-use api::export::words::phase;
 use api::kubevirt::tls::asked;
 use api::kubevirt::v1::KubeVirt;
 use axum::Router;

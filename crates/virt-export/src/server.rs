@@ -23,7 +23,7 @@ mod volume;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use api::export::{lending, words};
+use api::export::{constants, lending};
 use jiff::Timestamp;
 use kit::shutdown::{self, CancellationToken};
 use kit::tls::{self, Material, Policy};
@@ -63,22 +63,22 @@ pub struct Args {
     #[arg(long, default_value = "/manifest_data")]
     pub manifest_data: PathBuf,
     /// The least version of TLS, as the KubeVirt object names it.
-    #[arg(long, env = words::TLS_MIN_VERSION, default_value = "")]
+    #[arg(long, env = constants::TLS_MIN_VERSION, default_value = "")]
     pub tls_min_version: String,
     /// The ciphers of TLS 1.2, separated by commas; none are all.
-    #[arg(long, env = words::TLS_CIPHERS, default_value = "")]
+    #[arg(long, env = constants::TLS_CIPHERS, default_value = "")]
     pub tls_ciphers: String,
     /// Which backup is shown, as `api::export::lending` names it; empty when none is.
-    #[arg(long, env = words::BACKUP_IDENTITY, default_value = "")]
+    #[arg(long, env = constants::BACKUP_IDENTITY, default_value = "")]
     pub backup_identity: String,
     /// The bitmap of what changed in the volumes of a backup; empty when all of them is shown.
-    #[arg(long, env = words::BACKUP_BITMAP, default_value = "")]
+    #[arg(long, env = constants::BACKUP_BITMAP, default_value = "")]
     pub backup_bitmap: String,
     /// Where the agent of the node that runs the guest connects.
     #[arg(long, default_value_os_t = Path::new(lending::DIRECTORY).join(lending::SOCKET))]
     pub backup_socket: PathBuf,
     /// Port to listen on.
-    #[arg(long, default_value_t = words::PORT)]
+    #[arg(long, default_value_t = constants::PORT)]
     pub port: u16,
 }
 

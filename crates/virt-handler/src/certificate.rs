@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::kubevirt::words::SIGNER;
+use api::kubevirt::constants::SIGNER;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use kit::certs::{self, Pair, Rotation};

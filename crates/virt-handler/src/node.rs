@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
-use api::kubevirt::words::{annotation, label};
+use api::kubevirt::constants::{annotation, label};
 use domain::NodeCapabilities;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kit::events::Recorder;

@@ -12,9 +12,9 @@ use std::io::{Seek as _, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
+use api::kubevirt::constants::tracking;
 use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, Volume};
-use api::kubevirt::words::tracking;
 use api::quantity::Amount;
 use sys::beneath::{self, Dir};
 

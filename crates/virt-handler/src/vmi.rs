@@ -28,8 +28,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use api::kubevirt::constants::label;
 use api::kubevirt::v1::VirtualMachineInstance;
-use api::kubevirt::words::label;
 use kit::Task;
 use kit::backoff::Backoff;
 use kit::events::Recorder;

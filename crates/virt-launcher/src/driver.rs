@@ -19,7 +19,7 @@ use crate::migration::{Channels, Leaving};
 use crate::prepare::Prepared;
 use crate::publish::{self, Published, Publisher};
 use crate::request_queue::{Kind, Phase, Queue, Verdict, judge};
-use crate::{Args, Dirs, Error, agent, console_log, words};
+use crate::{Args, Dirs, Error, agent, console_log, domain_state};
 
 mod backup;
 mod devices;
@@ -598,7 +598,7 @@ impl Driver {
             return self.end_torn_guest().await;
         }
         self.sizes = sizes;
-        self.phase = words::phase(state, self.phase);
+        self.phase = domain_state::phase(state, self.phase);
         if state != State::Paused(PausedReason::IoError) {
             self.failing.over();
         }
@@ -609,9 +609,9 @@ impl Driver {
         facts.failed_disks = self.failing.disks();
         let guest = serde_json::to_string(&facts).unwrap_or_default();
         self.publisher.update(|published| {
-            words::status(state).as_str().clone_into(&mut published.status);
+            domain_state::status(state).as_str().clone_into(&mut published.status);
             let torn = self.torn && !state.is_active();
-            let reason = if torn { DomainReason::PostCopyFailed } else { words::reason(state) };
+            let reason = if torn { DomainReason::PostCopyFailed } else { domain_state::reason(state) };
             reason.as_str().clone_into(&mut published.reason);
             if !xml.is_empty() {
                 published.guest = guest;

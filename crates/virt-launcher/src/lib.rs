@@ -15,6 +15,7 @@ mod cloud_init;
 mod console_log;
 mod daemon;
 mod dirs;
+mod domain_state;
 mod driver;
 mod exec;
 mod hotplug;
@@ -31,7 +32,6 @@ mod server;
 mod socket;
 mod tpm;
 mod usable;
-mod words;
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::export::words::{AUTHORITY as EXPORTS, PROXY};
+use api::export::constants::{AUTHORITY as EXPORTS, PROXY};
 use api::kubevirt::v1::KubeVirtSpec;
 use kit::certs::Leaf;
 use kit::keyring::{Keyring, Lifetimes, service_names};

@@ -102,7 +102,7 @@ fn rights() -> Vec<Value> {
         ),
         json!({
             "apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["approve", "sign"],
-            "resourceNames": [api::kubevirt::words::SIGNER],
+            "resourceNames": [api::kubevirt::constants::SIGNER],
         }),
         bind("clusterroles", "system:auth-delegator"),
         bind("roles", "extension-apiserver-authentication-reader"),

@@ -20,9 +20,9 @@ pub mod webhook;
 
 use std::sync::Arc;
 
+use api::kubevirt::constants::finalizer;
 use api::kubevirt::tls::asked;
 use api::kubevirt::v1::KubeVirt;
-use api::kubevirt::words::finalizer;
 pub use context::{Context, Release};
 pub use error::Error;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::kubevirt::words::SIGNER;
+use api::kubevirt::constants::SIGNER;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kit::certs::{Authority, Leaf};

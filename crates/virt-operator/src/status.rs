@@ -2,8 +2,8 @@
 
 use api::kubevirt::{
     conditions,
+    constants::{kubevirt_condition as condition, kubevirt_phase as phase, label},
     v1::{GenerationStatus, KubeVirt, KubeVirtCondition, KubeVirtStatus},
-    words::{kubevirt_condition as condition, kubevirt_phase as phase, label},
 };
 use jiff::Timestamp;
 use k8s_openapi::{

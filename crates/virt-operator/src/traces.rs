@@ -1,7 +1,7 @@
 //! What the components leave on objects that are not the product's: labels and annotations of nodes, leases, requests for
 //! certificates. They go with the product, or a node would still say that guests can be scheduled to it.
 
-use api::kubevirt::words::{SIGNER, annotation, label};
+use api::kubevirt::constants::{SIGNER, annotation, label};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -7,11 +7,11 @@ mod connect;
 mod dispatch;
 mod fault;
 mod input;
+mod output;
 mod stream;
 mod target;
 mod terminal;
 mod tls;
-mod words;
 
 use std::process::ExitCode;
 

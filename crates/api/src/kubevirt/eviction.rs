@@ -7,8 +7,8 @@
 //! | LiveMigrateIfPossible | while it can move | while it can move |
 //! | External | yes | by somebody else, who sees `status.evacuationNodeName` |
 
+use super::constants::{condition, eviction_strategy, migration_phase};
 use super::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration};
-use super::words::{condition, eviction_strategy, migration_phase};
 
 /// The strategy of `vmi`: its own, else the cluster's.
 pub fn strategy<'a>(vmi: &'a VirtualMachineInstance, cluster: &'a str) -> &'a str {

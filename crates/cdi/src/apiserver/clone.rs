@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use api::cdi::constants::annotation;
 use api::cdi::v1beta1::DataVolume;
-use api::cdi::words::annotation;
 use k8s_openapi::api::core::v1::Namespace;
 use kit::admission::UserInfo;
 use kube::{Api, Client};
@@ -46,12 +46,12 @@ pub(crate) fn payload(source: &Source, namespace: &str, name: &str) -> Payload {
 ///
 /// # Errors
 /// When the cluster cannot be asked, or the source's namespace is not there.
-pub(crate) async fn hindrance(
+pub(crate) async fn refusal(
     client: &Client,
     user: &UserInfo,
     source: &Source,
     namespace: &str,
 ) -> kube::Result<Option<String>> {
     Api::<Namespace>::all(client.clone()).get(&source.namespace).await?;
-    leave::hindrance(client, user, source, namespace).await
+    leave::refusal(client, user, source, namespace).await
 }

@@ -1,7 +1,7 @@
 //! What admission looks up before it judges.
 
+use api::cdi::constants::CONFIG;
 use api::cdi::v1beta1::{CDIConfig, DataVolume};
-use api::cdi::words::CONFIG;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::admission::Cause;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};

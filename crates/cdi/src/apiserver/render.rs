@@ -1,7 +1,7 @@
 //! A plain claim that asks for it gets what the profile of its storage class adds, as a DataVolume's would.
 
+use api::cdi::constants::{CONFIG, annotation};
 use api::cdi::v1beta1::{CDIConfig, StorageProfile};
-use api::cdi::words::{CONFIG, annotation};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kit::admission::Verdict;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use api::cdi::constants::{annotation, label};
 use api::cdi::v1beta1::{CDI, DataSource, DataVolume, ObjectTransfer};
-use api::cdi::words::{annotation, label};
 use axum::Router;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::admission::{self, Cause, Request, Verdict};
@@ -98,7 +98,7 @@ async fn mutate(context: &Context, request: &Request) -> Judged {
         Some(Err(_)) if filled => return Ok(Verdict::allow()),
         Some(Err(dead)) => return Ok(Verdict::Invalid(vec![look::dead(&dead)])),
     };
-    match clone::hindrance(&context.client, &request.user_info, &source, namespace).await {
+    match clone::refusal(&context.client, &request.user_info, &source, namespace).await {
         Ok(None) => {}
         Ok(Some(_)) | Err(_) if filled => return Ok(Verdict::allow()),
         Ok(Some(message)) => {

@@ -19,7 +19,7 @@ use super::Context;
 use crate::token::{self, Payload, Resource, operation};
 
 /// The group this server adds to the API.
-pub(crate) const GROUP: &str = api::cdi::words::UPLOAD_GROUP;
+pub(crate) const GROUP: &str = api::cdi::constants::UPLOAD_GROUP;
 /// Its versions, the preferred one first.
 pub(crate) const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 const BODY: usize = 1 << 20;

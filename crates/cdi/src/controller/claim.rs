@@ -1,6 +1,6 @@
 //! One claim: whoever has something to do for it does it.
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use kit::{queue::Next, store::Key};
 use kube::ResourceExt;
 
@@ -8,7 +8,7 @@ use crate::{
     Error,
     controller::{
         clone,
-        context::{Context, noted},
+        context::{Context, annotation_of},
         import,
         populator::{self, forklift},
         relay, upload,
@@ -30,7 +30,7 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         let (kind, name) = (kind.to_owned(), name.to_owned());
         return populator::sync(context, &claim, &kind, &name).await;
     }
-    if noted(&claim, annotation::POPULATED_FOR).is_some()
+    if annotation_of(&claim, annotation::POPULATED_FOR).is_some()
         || claim.annotations().contains_key(annotation::EXTERNAL_POPULATION)
     {
         return Ok(Next::Wait);
@@ -42,7 +42,7 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if claim.annotations().contains_key(annotation::UPLOAD) {
         let served = upload::sync(context, &claim).await?;
-        let Some(source) = noted(&claim, annotation::CLONE_REQUEST) else { return Ok(served) };
+        let Some(source) = annotation_of(&claim, annotation::CLONE_REQUEST) else { return Ok(served) };
         let source = source.to_owned();
         let copied = clone::copy::sync(context, &claim, &source).await?;
         return Ok(if served == Next::Wait { copied } else { served });

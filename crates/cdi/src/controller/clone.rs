@@ -10,7 +10,7 @@ pub mod workspace;
 
 use std::time::Duration;
 
-use api::cdi::words::{annotation, finalizer};
+use api::cdi::constants::{annotation, finalizer};
 use choose::{Facts, Strategy};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::{queue::Next, store::Key};
@@ -23,7 +23,7 @@ use workspace::{finish, take_snapshot, unuse, use_claim};
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, reference, uid_word},
+        context::{Context, annotation_of, reference, uid_index},
         populator::{self, rebind},
         progress, settings,
         storage::{requested, size_of},
@@ -38,7 +38,7 @@ const ASK: Duration = Duration::from_secs(2);
 /// Brings the clone of one claim in line.
 pub async fn sync(context: &Context, target: &PersistentVolumeClaim, from: &str) -> Result<Next, Error> {
     let here = target.namespace().unwrap_or_default();
-    let there = noted(target, annotation::DATA_SOURCE_NAMESPACE).unwrap_or(&here).to_owned();
+    let there = annotation_of(target, annotation::DATA_SOURCE_NAMESPACE).unwrap_or(&here).to_owned();
     let began = target.finalizers().iter().any(|one| one == finalizer::POPULATOR);
     if target.metadata.deletion_timestamp.is_some() {
         return if began { finish(context, target, &there).await } else { Ok(Next::Wait) };
@@ -75,7 +75,7 @@ pub async fn sync(context: &Context, target: &PersistentVolumeClaim, from: &str)
         let told = format!("The source {kind} {} doesn't exist in namespace {there}: waiting for it", named.name);
         return waiting(context, target, "CloneWithoutSource", &told).await;
     };
-    let strategy = match began.then(|| noted(target, annotation::CLONE_TYPE)).flatten().and_then(strategy_of) {
+    let strategy = match began.then(|| annotation_of(target, annotation::CLONE_TYPE)).flatten().and_then(strategy_of) {
         Some(strategy) => strategy,
         None => match begin(context, target, &source).await? {
             Ok(strategy) => strategy,
@@ -91,7 +91,7 @@ fn strategy_of(word: &str) -> Option<Strategy> {
 
 /// Says why nothing goes on, on the target and so in the conditions of its DataVolume.
 async fn waiting(context: &Context, target: &PersistentVolumeClaim, reason: &str, why: &str) -> Result<Next, Error> {
-    if noted(target, annotation::CLONE_ERROR) != Some(why) {
+    if annotation_of(target, annotation::CLONE_ERROR) != Some(why) {
         context.recorder.warning(&reference(target), reason, why);
         let said = SAID.into_iter().zip([why, "false", reason, why]);
         let changes = said.map(|(key, value)| (key.to_owned(), Some(value.to_owned()))).collect();
@@ -131,7 +131,7 @@ async fn begin(
             let told = format!(
                 "target resources requests storage size is smaller than the source: {want} where that has {asked}: ask for at least as much in spec.resources.requests.storage"
             );
-            if noted(target, annotation::CLONE_ERROR) != Some(told.as_str()) {
+            if annotation_of(target, annotation::CLONE_ERROR) != Some(told.as_str()) {
                 let plain = "The clone doesn't meet the validation requirements";
                 context.recorder.warning(&reference(target), "CloneValidationFailed", plain);
             }
@@ -149,7 +149,7 @@ async fn begin(
         Source::Claim(claim) => (size_of(claim), mode(claim).to_owned()),
         Source::Snapshot(snapshot) => (
             restore_size(snapshot),
-            noted(&**snapshot, annotation::SOURCE_VOLUME_MODE).unwrap_or(mode(target)).to_owned(),
+            annotation_of(&**snapshot, annotation::SOURCE_VOLUME_MODE).unwrap_or(mode(target)).to_owned(),
         ),
     };
     let want = target.spec.as_ref().and_then(requested).unwrap_or_default();
@@ -178,7 +178,7 @@ async fn begin(
         "uid": target.uid(), "resourceVersion": target.resource_version(), "annotations": annotations, "finalizers": finalizers,
     } });
     let done = write::patch(context, target, &patch).await?;
-    write::remember(&context.claims, done, crate::controller::context::claim_words);
+    write::remember(&context.claims, done, crate::controller::context::claim_indexes);
     Ok(Ok(strategy))
 }
 
@@ -238,13 +238,13 @@ async fn go_on(
         }
         (Step::AwaitSnapshot, _) | (Step::AwaitClaim, None) => Ok(Next::After(AGAIN)),
         (Step::AwaitClaim, Some(claim)) => {
-            let running = noted(&claim, annotation::POD_PHASE) == Some("Running");
+            let running = annotation_of(&claim, annotation::POD_PHASE) == Some("Running");
             Ok(Next::After(if running { ASK } else { AGAIN }))
         }
         (Step::Enlarge(size), Some(claim)) => {
             let patch = json!({ "spec": { "resources": { "requests": { "storage": size.to_string() } } } });
             let done = write::patch(context, &claim, &patch).await?;
-            write::remember(&context.claims, done, crate::controller::context::claim_words);
+            write::remember(&context.claims, done, crate::controller::context::claim_indexes);
             Ok(Next::After(AGAIN))
         }
         (Step::Use, Some(claim)) => use_claim(context, target, &claim).await,
@@ -268,7 +268,7 @@ async fn tell(
     let mut changes = if goes_on { relieved(target) } else { Changes::new() };
     if let Some(claim) = claim.filter(|_| strategy == Strategy::Copy) {
         let mut percent = None;
-        for pod in context.pods.by_word(&uid_word(&claim.uid().unwrap_or_default())) {
+        for pod in context.pods.by_index(&uid_index(&claim.uid().unwrap_or_default())) {
             percent = progress::of_pod(&*context.progress, &pod, &target.uid().unwrap_or_default()).await.or(percent);
         }
         changes.extend(populator::plan::told(target, claim, percent.as_ref()));

@@ -8,8 +8,8 @@ pub mod proxy;
 pub mod status;
 
 use api::cdi::{
+    constants::{self, annotation},
     v1beta1::{CDI, CDIConfig, CDIConfigSpec},
-    words::{self, annotation},
 };
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Service},
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::{
     Error,
     controller::{
-        context::{Context, noted},
+        context::{Context, annotation_of},
         labels::labels,
         worker, write,
     },
@@ -38,7 +38,7 @@ const PROXY_CA: &str = "cdi-uploadproxy-signer-bundle";
 /// Brings the CDIConfig in line.
 pub async fn sync(context: &Context) -> Result<Next, Error> {
     let cdi = context.cdi().filter(|cdi| cdi.metadata.deletion_timestamp.is_none());
-    let Some(mut config) = context.configs.get(&Key::new("", words::CONFIG)) else {
+    let Some(mut config) = context.configs.get(&Key::new("", constants::CONFIG)) else {
         return match cdi {
             Some(cdi) => create(context, &cdi).await,
             None => Ok(Next::Wait),
@@ -62,21 +62,21 @@ pub async fn sync(context: &Context) -> Result<Next, Error> {
     }
     if differs {
         let api: Api<CDIConfig> = Api::all(context.client.clone());
-        let done = api.patch(words::CONFIG, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        done.map_err(Error::api("change", "CDIConfig", words::CONFIG))?;
+        let done = api.patch(constants::CONFIG, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        done.map_err(Error::api("change", "CDIConfig", constants::CONFIG))?;
     }
     Ok(Next::After(std::time::Duration::from_secs(60)))
 }
 
 /// What the CDI object decides, once it is the one that does.
 fn decided(cdi: &CDI) -> Option<CDIConfigSpec> {
-    noted(cdi, annotation::CONFIG_AUTHORITY)?;
+    annotation_of(cdi, annotation::CONFIG_AUTHORITY)?;
     Some(cdi.spec.config.as_deref().cloned().unwrap_or_default())
 }
 
 async fn create(context: &Context, cdi: &CDI) -> Result<Next, Error> {
     let made = json!({
-        "metadata": { "name": words::CONFIG, "labels": labels(""), "ownerReferences": worker::owned_by(cdi) },
+        "metadata": { "name": constants::CONFIG, "labels": labels(""), "ownerReferences": worker::owned_by(cdi) },
         "spec": decided(cdi).unwrap_or_default(),
     });
     let made: CDIConfig = serde_json::from_value(made).map_err(Error::setup("render the CDIConfig"))?;
@@ -85,7 +85,7 @@ async fn create(context: &Context, cdi: &CDI) -> Result<Next, Error> {
         // The watch brings it.
         Ok(_) => Ok(Next::Wait),
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Next::Wait),
-        Err(error) => Err(Error::api("create", "CDIConfig", words::CONFIG)(error)),
+        Err(error) => Err(Error::api("create", "CDIConfig", constants::CONFIG)(error)),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::{ops::Deref, sync::Arc};
 
 use api::cdi::{
+    constants::{self, annotation},
     v1beta1::{
         CDI, CDIConfig, DataImportCron, DataSource, DataVolume, ObjectTransfer, StorageProfile, VolumeCloneSource,
         VolumeImportSource, VolumeUploadSource,
     },
-    words::{self, annotation},
 };
 use k8s_openapi::api::{
     core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -124,7 +124,7 @@ impl std::fmt::Debug for Context {
 impl Context {
     /// The configuration as it is now.
     pub fn settings(&self) -> Settings {
-        Settings::of(self.configs.get(&Key::new("", words::CONFIG)).as_ref())
+        Settings::of(self.configs.get(&Key::new("", constants::CONFIG)).as_ref())
     }
 
     /// The CDI object that counts: of several, the one that is not refused.
@@ -151,99 +151,99 @@ impl Context {
 
     /// The pods that use the claim `name`.
     pub fn users(&self, namespace: &str, name: &str) -> Vec<Pod> {
-        self.pods.by_word(&claim_word(namespace, name))
+        self.pods.by_index(&claim_index(namespace, name))
     }
 }
 
 /// The annotation of `object` under `key`.
-pub fn noted<'a, K: ResourceExt>(object: &'a K, key: &str) -> Option<&'a str> {
+pub fn annotation_of<'a, K: ResourceExt>(object: &'a K, key: &str) -> Option<&'a str> {
     object.annotations().get(key).map(String::as_str)
 }
 
-/// The word of what `uid` owns.
-pub fn owner_word(uid: &str) -> String {
+/// The index value of what `uid` owns.
+pub fn owner_index(uid: &str) -> String {
     format!("owner:{uid}")
 }
 
-/// The word of what uses or is meant for a claim.
-pub fn claim_word(namespace: &str, name: &str) -> String {
+/// The index value of what uses or is meant for a claim.
+pub fn claim_index(namespace: &str, name: &str) -> String {
     format!("claim:{namespace}/{name}")
 }
 
-/// The word of claims that are filled from this object.
-pub fn source_word(kind: &str, namespace: &str, name: &str) -> String {
+/// The index value of claims that are filled from this object.
+pub fn source_index(kind: &str, namespace: &str, name: &str) -> String {
     format!("from:{kind}:{namespace}/{name}")
 }
 
-/// The word under which an object is found by its UID.
-pub fn uid_word(uid: &str) -> String {
+/// The index value under which an object is found by its UID.
+pub fn uid_index(uid: &str) -> String {
     format!("uid:{uid}")
 }
 
-/// The word of what a cron has made.
-pub fn cron_word(namespace: &str, name: &str) -> String {
+/// The index value of what a cron has made.
+pub fn cron_index(namespace: &str, name: &str) -> String {
     format!("cron:{namespace}/{name}")
 }
 
 fn owners<K: Resource>(object: &K) -> impl Iterator<Item = String> + '_ {
-    object.owner_references().iter().filter(|owner| owner.controller == Some(true)).map(|owner| owner_word(&owner.uid))
+    object.owner_references().iter().filter(|owner| owner.controller == Some(true)).map(|owner| owner_index(&owner.uid))
 }
 
 fn made_by_cron<K: Resource>(object: &K) -> Option<String> {
-    let cron = object.labels().get(words::label::DATA_IMPORT_CRON)?;
-    Some(cron_word(&object.namespace().unwrap_or_default(), cron))
+    let cron = object.labels().get(constants::label::DATA_IMPORT_CRON)?;
+    Some(cron_index(&object.namespace().unwrap_or_default(), cron))
 }
 
-/// Index words of a claim: its UID, who owns it, and what it is filled from.
-pub fn claim_words(claim: &PersistentVolumeClaim) -> Vec<String> {
+/// Index values of a claim: its UID, who owns it, and what it is filled from.
+pub fn claim_indexes(claim: &PersistentVolumeClaim) -> Vec<String> {
     let mut words: Vec<String> = owners(claim).collect();
-    words.extend(claim.uid().map(|uid| uid_word(&uid)));
+    words.extend(claim.uid().map(|uid| uid_index(&uid)));
     words.extend(made_by_cron(claim));
     let namespace = claim.namespace().unwrap_or_default();
     if let Some(from) = claim.spec.as_ref().and_then(|spec| spec.data_source_ref.as_ref())
-        && matches!(from.api_group.as_deref(), Some(words::GROUP | FORKLIFT))
+        && matches!(from.api_group.as_deref(), Some(constants::GROUP | FORKLIFT))
     {
-        let namespace = noted(claim, annotation::DATA_SOURCE_NAMESPACE).unwrap_or(&namespace);
-        words.push(source_word(&from.kind, namespace, &from.name));
+        let namespace = annotation_of(claim, annotation::DATA_SOURCE_NAMESPACE).unwrap_or(&namespace);
+        words.push(source_index(&from.kind, namespace, &from.name));
     }
-    words.extend(noted(claim, annotation::CLONE_REQUEST).map(|source| format!("claim:{source}")));
+    words.extend(annotation_of(claim, annotation::CLONE_REQUEST).map(|source| format!("claim:{source}")));
     words
 }
 
-/// Index words of a pod: who owns it and which claims it uses.
-pub fn pod_words(pod: &Pod) -> Vec<String> {
+/// Index values of a pod: who owns it and which claims it uses.
+pub fn pod_indexes(pod: &Pod) -> Vec<String> {
     let namespace = pod.namespace().unwrap_or_default();
     let mut words: Vec<String> = owners(pod).collect();
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref()).into_iter().flatten();
     let claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
-    words.extend(claims.map(|claim| claim_word(&namespace, &claim.claim_name)));
-    words.extend(noted(pod, annotation::OWNER_UID).map(uid_word));
+    words.extend(claims.map(|claim| claim_index(&namespace, &claim.claim_name)));
+    words.extend(annotation_of(pod, annotation::OWNER_UID).map(uid_index));
     words
 }
 
-/// Index words of a cron: its UID.
-pub fn cron_words(cron: &DataImportCron) -> Vec<String> {
-    cron.uid().map(|uid| uid_word(&uid)).into_iter().collect()
+/// Index values of a cron: its UID.
+pub fn cron_indexes(cron: &DataImportCron) -> Vec<String> {
+    cron.uid().map(|uid| uid_index(&uid)).into_iter().collect()
 }
 
-/// Index words of a persistent volume: the claim it is for, and its class.
-pub fn persistent_words(volume: &PersistentVolume) -> Vec<String> {
+/// Index values of a persistent volume: the claim it is for, and its class.
+pub fn persistent_indexes(volume: &PersistentVolume) -> Vec<String> {
     let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    let claim = claim.and_then(|claim| Some(claim_word(claim.namespace.as_deref()?, claim.name.as_deref()?)));
+    let claim = claim.and_then(|claim| Some(claim_index(claim.namespace.as_deref()?, claim.name.as_deref()?)));
     claim.into_iter().collect()
 }
 
-/// Index words of a DataVolume: what it clones, and the cron that made it.
-pub fn volume_words(volume: &DataVolume) -> Vec<String> {
+/// Index values of a DataVolume: what it clones, and the cron that made it.
+pub fn volume_indexes(volume: &DataVolume) -> Vec<String> {
     let namespace = volume.namespace().unwrap_or_default();
     let mut words: Vec<String> = made_by_cron(volume).into_iter().collect();
-    words.extend(volume.uid().map(|uid| uid_word(&uid)));
+    words.extend(volume.uid().map(|uid| uid_index(&uid)));
     if let Some(source) = volume.spec.source.as_deref() {
-        words.extend(source.pvc.as_ref().map(|from| claim_word(&from.namespace, &from.name)));
-        words.extend(source.snapshot.as_ref().map(|from| source_word("VolumeSnapshot", &from.namespace, &from.name)));
+        words.extend(source.pvc.as_ref().map(|from| claim_index(&from.namespace, &from.name)));
+        words.extend(source.snapshot.as_ref().map(|from| source_index("VolumeSnapshot", &from.namespace, &from.name)));
     }
     if let Some(from) = &volume.spec.source_ref {
-        words.push(source_word(&from.kind, from.namespace.as_deref().unwrap_or(&namespace), &from.name));
+        words.push(source_index(&from.kind, from.namespace.as_deref().unwrap_or(&namespace), &from.name));
     }
     words
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use answer::{Asked, Found, Unknown};
 use api::cdi::{
+    constants::{annotation, finalizer, label},
     v1beta1::{DataImportCron, DataSource, DataVolume},
-    words::{annotation, finalizer, label},
 };
 use jiff::Timestamp;
 use kit::{clock, queue::Next, store::Key};
@@ -29,7 +29,7 @@ use serde_json::json;
 use crate::{
     Error,
     controller::{
-        context::{Context, cron_words, noted, reference},
+        context::{Context, annotation_of, cron_indexes, reference},
         settings,
         write::{self, Changes},
     },
@@ -72,7 +72,7 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         match ask::source(context, &stored).await? {
             Asked::Found(found) => cron = polled(context, &stored, found, now).await?,
             // What was found before is gone on with meanwhile.
-            Asked::Later(next) if noted(&stored, annotation::DESIRED_DIGEST).is_none() => return Ok(next),
+            Asked::Later(next) if annotation_of(&stored, annotation::DESIRED_DIGEST).is_none() => return Ok(next),
             Asked::Later(next) => later = next,
             Asked::Unknown(why) => problem = Some(why),
         }
@@ -89,12 +89,12 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 
 /// True when the controller asks; an empty schedule leaves it to others to say that there is something new.
 fn polls(cron: &DataImportCron) -> bool {
-    !cron.spec.schedule.trim().is_empty() || noted(cron, annotation::DESIRED_DIGEST).is_none()
+    !cron.spec.schedule.trim().is_empty() || annotation_of(cron, annotation::DESIRED_DIGEST).is_none()
 }
 
 /// When the source is to be asked next; none when it never was.
 fn due(cron: &DataImportCron, now: Timestamp) -> Option<Timestamp> {
-    let last: Timestamp = noted(cron, annotation::LAST_CRON_TIME)?.parse().ok()?;
+    let last: Timestamp = annotation_of(cron, annotation::LAST_CRON_TIME)?.parse().ok()?;
     Some(
         Schedule::parse(&cron.spec.schedule)
             .ok()
@@ -131,7 +131,7 @@ async fn polled(
     ]);
     let said = write::differing(cron.annotations(), said);
     let done = write::patch(context, cron, &json!({ "metadata": { "annotations": said } })).await?;
-    write::remember(&context.crons, done.clone(), cron_words);
+    write::remember(&context.crons, done.clone(), cron_indexes);
     Ok(done)
 }
 
@@ -150,7 +150,7 @@ async fn go_on(
     let mut import = plan::import(cron, volume.as_ref(), claim.is_some() || snapshot.is_some());
     let class = claim.as_ref().and_then(|claim| context.class_of(claim)).map(|class| class.name_any());
     // Of an import that is kept as a snapshot there is no claim any more.
-    let class = class.or_else(|| noted(cron, annotation::CRON_STORAGE_CLASS).map(ToOwned::to_owned));
+    let class = class.or_else(|| annotation_of(cron, annotation::CRON_STORAGE_CLASS).map(ToOwned::to_owned));
     if import == Import::Done
         && let Some(wanted) = moved(context, cron, class.as_deref())
     {
@@ -188,7 +188,7 @@ async fn go_on(
         }
         Step::Publish => publish(context, cron, by_snapshot).await?,
         Step::Import => {
-            let digest = noted(cron, annotation::DESIRED_DIGEST).unwrap_or_default().to_owned();
+            let digest = annotation_of(cron, annotation::DESIRED_DIGEST).unwrap_or_default().to_owned();
             let class = target(context, cron);
             let made = plan::volume(cron, &digest, class.as_deref().is_some_and(|class| one_writer(context, class)));
             let name = made["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -241,16 +241,16 @@ fn target(context: &Context, cron: &DataImportCron) -> Option<String> {
 /// True when the golden images of `class` are to have one writer, although the class offers more.
 fn one_writer(context: &Context, class: &str) -> bool {
     let profile = context.profiles.get(&Key::new("", class));
-    profile.is_some_and(|profile| noted(&profile, annotation::CRON_READ_WRITE_ONCE) == Some("true"))
+    profile.is_some_and(|profile| annotation_of(&profile, annotation::CRON_READ_WRITE_ONCE) == Some("true"))
 }
 
 async fn remember_class(context: &Context, cron: &mut DataImportCron, class: Option<String>) -> Result<(), Error> {
-    if noted(cron, annotation::CRON_STORAGE_CLASS) == class.as_deref() {
+    if annotation_of(cron, annotation::CRON_STORAGE_CLASS) == class.as_deref() {
         return Ok(());
     }
     let patch = json!({ "metadata": { "annotations": { annotation::CRON_STORAGE_CLASS: class } } });
     *cron = write::patch(context, cron, &patch).await?;
-    write::remember(&context.crons, cron.clone(), cron_words);
+    write::remember(&context.crons, cron.clone(), cron_indexes);
     Ok(())
 }
 
@@ -276,7 +276,7 @@ async fn write_status(
     let patch = json!({ "metadata": { "resourceVersion": cron.resource_version() }, "status": body });
     let done = api.patch(&cron.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
     let done = done.map_err(Error::api("write the status of", "DataImportCron", &cron.name_any()))?;
-    write::remember(&context.crons, done, cron_words);
+    write::remember(&context.crons, done, cron_indexes);
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! DataSources: names of golden images, which say whether there is an image behind them.
 
 use api::cdi::{
+    constants::{annotation, condition},
     v1beta1::{DataSource, DataSourceSource, DataSourceStatus},
-    words::{annotation, condition},
 };
 use jiff::Timestamp;
 use kit::{clock, queue::Next, store::Key};
@@ -16,7 +16,7 @@ use crate::{
     Error,
     controller::{
         conditions,
-        context::{Context, noted},
+        context::{Context, annotation_of},
         labels::of_image,
     },
 };
@@ -101,7 +101,7 @@ fn judge(found: &DataSourceSource, context: &Context) -> Verdict {
         return match context.claims.get(&key) {
             Some(claim) if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound") => ready(),
             // Of a class that waits for a consumer: a clone is one.
-            Some(claim) if noted(&claim, annotation::POPULATED_FOR).is_some() => ready(),
+            Some(claim) if annotation_of(&claim, annotation::POPULATED_FOR).is_some() => ready(),
             Some(claim) => {
                 let phase = claim.status.and_then(|status| status.phase).unwrap_or_else(|| "Pending".to_owned());
                 no(&phase, format!("PVC {key} is {phase}"))

@@ -17,8 +17,8 @@ pub mod status;
 use std::{convert::Infallible, time::Duration};
 
 use api::cdi::{
+    constants::{annotation, clone_strategy, label},
     v1beta1::{DataVolume, VolumeCloneSource, VolumeImportSource, VolumeUploadSource},
-    words::{annotation, clone_strategy, label},
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
 use kit::{Chain, clock, queue::Next, store::Key};
@@ -35,7 +35,7 @@ use crate::{
     Error,
     controller::{
         clone::authorize,
-        context::{Context, noted, owner_word, reference, source_word},
+        context::{Context, annotation_of, owner_index, reference, source_index},
         progress, settings,
         storage::{self, Refusal, Storage},
         worker,
@@ -80,7 +80,7 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
                 claim = None;
             }
         }
-    } else if refused.is_none() && noted(&volume, annotation::PRE_POPULATED).is_none() {
+    } else if refused.is_none() && annotation_of(&volume, annotation::PRE_POPULATED).is_none() {
         refused = make(context, &volume, filling, &settings).await?;
     }
     if filling == Filling::Import {
@@ -91,11 +91,11 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let mut asks = false;
     let mut progress = None;
     if let Some(claim) = &claim
-        && noted(claim, annotation::POD_PHASE) == Some("Running")
+        && annotation_of(claim, annotation::POD_PHASE) == Some("Running")
         && populator_of(claim).is_none()
     {
         asks = true;
-        for pod in context.pods.by_word(&owner_word(&claim.uid().unwrap_or_default())) {
+        for pod in context.pods.by_index(&owner_index(&claim.uid().unwrap_or_default())) {
             progress = progress::of_pod(&*context.progress, &pod, &worker::owner(claim)).await.or(progress);
         }
     }
@@ -112,7 +112,7 @@ pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         let patch = write::status_of(&stored, &status);
         let done = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         let done = done.map_err(Error::api("write the status of", "DataVolume", &key.to_string()))?;
-        write::remember(&context.volumes, done, crate::controller::context::volume_words);
+        write::remember(&context.volumes, done, crate::controller::context::volume_indexes);
         for one in said {
             let record = if one.warning { kit::events::Recorder::warning } else { kit::events::Recorder::normal };
             record(&context.recorder, &reference(&volume), &one.reason, one.message);
@@ -196,7 +196,10 @@ async fn make(
         let said = context.clone_override().or_else(|| profile?.status?.clone_strategy.clone());
         said.as_deref() == Some(clone_strategy::COPY)
     };
-    if populator && plan::fills_beside(volume, filling, copies) && noted(volume, annotation::USE_POPULATOR).is_none() {
+    if populator
+        && plan::fills_beside(volume, filling, copies)
+        && annotation_of(volume, annotation::USE_POPULATOR).is_none()
+    {
         let namespace = volume.namespace().unwrap_or_default();
         let quotas: Api<ResourceQuota> = Api::namespaced(context.client.clone(), &namespace);
         let quotas =
@@ -220,7 +223,7 @@ async fn make(
     }
     let mut claim =
         plan::claim(volume, &rendered, filling, populator, settings).map_err(Error::setup("render a claim"))?;
-    if let Some(short) = noted(volume, annotation::CLONE_TOKEN)
+    if let Some(short) = annotation_of(volume, annotation::CLONE_TOKEN)
         && let Some(long) = authorize::exchange(context, short).await
     {
         claim.annotations_mut().insert(annotation::EXTENDED_CLONE_TOKEN.to_owned(), long);
@@ -302,7 +305,7 @@ async fn adopt(context: &Context, volume: &DataVolume, claim: &PersistentVolumeC
         "annotations": { annotation::POPULATED_FOR: volume.name_any() },
     } });
     let done = write::patch(context, claim, &patch).await?;
-    write::remember(&context.claims, done, crate::controller::context::claim_words);
+    write::remember(&context.claims, done, crate::controller::context::claim_indexes);
     Ok(())
 }
 
@@ -330,7 +333,7 @@ async fn clean(context: &Context, volume: &DataVolume, filling: Filling) -> Resu
     Ok(())
 }
 
-/// The word of DataVolumes that come from the DataSource under `key`.
+/// The index value of DataVolumes that come from the DataSource under `key`.
 pub fn from_source(key: &Key) -> String {
-    source_word("DataSource", &key.namespace, &key.name)
+    source_index("DataSource", &key.namespace, &key.name)
 }

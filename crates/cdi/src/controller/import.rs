@@ -9,7 +9,7 @@
 pub mod pod;
 pub mod status;
 
-use api::cdi::words::{annotation, label, source};
+use api::cdi::constants::{annotation, label, source};
 use disk::Checksum;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kit::{queue::Next, store::Key};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, owner_word, reference},
+        context::{Context, annotation_of, owner_index, reference},
         insecure, names,
         populator::forklift,
         settings,
@@ -48,9 +48,9 @@ pub enum Step {
 
 /// What is to be done for `claim`, whose volume is `reachable` or not.
 pub fn step(claim: &PersistentVolumeClaim, pod: Option<&Pod>, reachable: bool) -> Step {
-    let phase = noted(claim, annotation::POD_PHASE);
-    let over = phase == Some("Succeeded") || noted(claim, annotation::FATAL_ERROR) == Some("true");
-    let retained = noted(claim, annotation::POD_RETAIN) == Some("true");
+    let phase = annotation_of(claim, annotation::POD_PHASE);
+    let over = phase == Some("Succeeded") || annotation_of(claim, annotation::FATAL_ERROR) == Some("true");
+    let retained = annotation_of(claim, annotation::POD_RETAIN) == Some("true");
     match pod {
         // The volume of a claim cannot go while a pod uses it.
         Some(_) if claim.metadata.deletion_timestamp.is_some() => Step::Discard,
@@ -120,7 +120,7 @@ pub async fn sync(context: &Context, claim: &PersistentVolumeClaim) -> Result<Ne
 
 fn current(context: &Context, claim: &PersistentVolumeClaim) -> Option<Pod> {
     let name = if forklift::is_prime(claim) { forklift::pod_name(claim) } else { pod::name(claim) };
-    let owned = context.pods.by_word(&owner_word(&claim.uid().unwrap_or_default()));
+    let owned = context.pods.by_index(&owner_index(&claim.uid().unwrap_or_default()));
     owned.into_iter().find(|pod| pod.name_any() == name)
 }
 
@@ -141,15 +141,15 @@ async fn start(context: &Context, claim: &PersistentVolumeClaim, settings: &sett
         };
     }
     let mut vddk = None;
-    if noted(claim, annotation::SOURCE) == Some(source::VDDK) {
+    if annotation_of(claim, annotation::SOURCE) == Some(source::VDDK) {
         vddk = vddk_image(context, claim).await?;
         if vddk.is_none() {
             return awaiting_vddk(context, claim).await;
         }
     }
     let proxy_certs = proxy_certificates(context, claim, "cdi-proxy-ca", settings).await?;
-    let insecure_registry = noted(claim, annotation::SOURCE) == Some(source::REGISTRY)
-        && insecure::is_insecure(context, noted(claim, annotation::ENDPOINT).unwrap_or_default()).await?;
+    let insecure_registry = annotation_of(claim, annotation::SOURCE) == Some(source::REGISTRY)
+        && insecure::is_insecure(context, annotation_of(claim, annotation::ENDPOINT).unwrap_or_default()).await?;
     let extras = pod::Extras { vddk: vddk.as_deref(), proxy_certs: proxy_certs.as_deref(), insecure_registry };
     let pod = pod::render(claim, &extras, &environment).map_err(Error::setup("render the importer pod"))?;
     begin(context, claim, &pod).await
@@ -160,7 +160,7 @@ async fn begin(context: &Context, claim: &PersistentVolumeClaim, pod: &Pod) -> R
     let mut changes: Changes = [(annotation::IMPORT_POD, name.as_str()), (annotation::POD_PHASE, "Pending")]
         .map(|(key, value)| (key.to_owned(), Some(value.to_owned())))
         .into();
-    if noted(claim, annotation::BOUND_REASON) == Some(AWAITING_VDDK) {
+    if annotation_of(claim, annotation::BOUND_REASON) == Some(AWAITING_VDDK) {
         changes.extend(
             [annotation::BOUND, annotation::BOUND_REASON, annotation::BOUND_MESSAGE].map(|key| (key.to_owned(), None)),
         );
@@ -184,7 +184,7 @@ fn is_being_placed(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
 
 /// What no importer could ever do, and a webhook would have refused.
 fn senseless(claim: &PersistentVolumeClaim) -> Option<String> {
-    let sum = noted(claim, annotation::CHECKSUM).filter(|sum| !sum.is_empty())?;
+    let sum = annotation_of(claim, annotation::CHECKSUM).filter(|sum| !sum.is_empty())?;
     sum.parse::<Checksum>().err().map(|wrong| wrong.to_string())
 }
 
@@ -204,7 +204,7 @@ async fn refuse(context: &Context, claim: &PersistentVolumeClaim, why: &str) -> 
 }
 
 async fn vddk_image(context: &Context, claim: &PersistentVolumeClaim) -> Result<Option<String>, Error> {
-    if let Some(image) = noted(claim, annotation::VDDK_INIT_IMAGE).filter(|image| !image.is_empty()) {
+    if let Some(image) = annotation_of(claim, annotation::VDDK_INIT_IMAGE).filter(|image| !image.is_empty()) {
         return Ok(Some(image.to_owned()));
     }
     let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
@@ -274,7 +274,7 @@ async fn renew(context: &Context, name: &str, copy: &ConfigMap) -> Result<(), Er
 /// The keys of the claims to look at when `pod` changes.
 pub fn claims_of(context: &Context, words: &[String]) -> Vec<Key> {
     let owned = words.iter().filter_map(|word| word.strip_prefix("owner:"));
-    owned.flat_map(|uid| context.claims.keys_by_word(&crate::controller::context::uid_word(uid))).collect()
+    owned.flat_map(|uid| context.claims.keys_by_index(&crate::controller::context::uid_index(uid))).collect()
 }
 
 #[cfg(test)]

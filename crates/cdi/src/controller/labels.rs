@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 
 /// What the labels of an object say that this controller made.
 pub fn labels(component: &str) -> BTreeMap<String, String> {

@@ -1,6 +1,6 @@
 //! What the controllers count, as of when they are asked.
 
-use api::cdi::words::{annotation, condition, phase};
+use api::cdi::constants::{annotation, condition, phase};
 use kube::ResourceExt;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
@@ -9,7 +9,7 @@ use prometheus_client::{
 
 use crate::controller::{
     conditions,
-    context::{Context, noted},
+    context::{Context, annotation_of},
     profile::provisioners::UNSUPPORTED,
 };
 
@@ -59,7 +59,8 @@ impl Figures<'_> {
         let claims = context.claims.list();
         let restarted = |of: &str| {
             let often = |claim: &&k8s_openapi::api::core::v1::PersistentVolumeClaim| {
-                let restarts = noted(*claim, annotation::POD_RESTARTS).and_then(|text| text.parse::<i32>().ok());
+                let restarts =
+                    annotation_of(*claim, annotation::POD_RESTARTS).and_then(|text| text.parse::<i32>().ok());
                 claim.annotations().contains_key(of) && restarts.is_some_and(|count| count > MANY_RESTARTS)
             };
             claims.iter().filter(often).count()
@@ -95,7 +96,7 @@ impl Figures<'_> {
         for profile in self.0.profiles.list() {
             let Some(status) = &profile.status else { continue };
             let class = classes.iter().find(|class| class.name_any() == profile.name_any());
-            let marked = |key: &str| class.is_some_and(|class| noted(class, key) == Some("true"));
+            let marked = |key: &str| class.is_some_and(|class| annotation_of(class, key) == Some("true"));
             let provisioner = status.provisioner.clone().unwrap_or_default();
             let mut modes = status.claim_property_sets.iter().flat_map(|set| &set.access_modes);
             let rwx = modes.any(|mode| mode == "ReadWriteMany");

@@ -13,7 +13,7 @@ pub mod rebind;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::{Chain, queue::Next, store::Key};
 use kube::ResourceExt;
@@ -22,7 +22,7 @@ use plan::Step;
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, owner_word, reference},
+        context::{Context, annotation_of, owner_index, reference},
         labels::of_image,
         progress, settings, sources,
         storage::FILESYSTEM,
@@ -131,10 +131,10 @@ pub async fn follow(
     prime: &PersistentVolumeClaim,
 ) -> Result<Next, Error> {
     let uid = prime.uid().unwrap_or_default();
-    let running = noted(prime, annotation::POD_PHASE) == Some("Running");
+    let running = annotation_of(prime, annotation::POD_PHASE) == Some("Running");
     let mut progress = None;
     if running {
-        for pod in context.pods.by_word(&owner_word(&uid)) {
+        for pod in context.pods.by_index(&owner_index(&uid)) {
             progress = progress::of_pod(&*context.progress, &pod, &worker::owner(prime)).await.or(progress);
         }
     }
@@ -148,7 +148,7 @@ pub async fn follow(
             let labels = labels.filter(|(key, _)| !claim.labels().contains_key(*key));
             let labels = labels.map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
             write::annotate(context, claim, plan::told(claim, prime, None), labels).await?;
-            if noted(prime, annotation::POD_RETAIN) == Some("true") {
+            if annotation_of(prime, annotation::POD_RETAIN) == Some("true") {
                 let told = "PVC Prime retained in Lost state for debugging purposes";
                 context.recorder.warning(&reference(prime), "RetainedPVCPrime", told);
             }

@@ -6,8 +6,8 @@ pub mod provisioners;
 use std::collections::BTreeMap;
 
 use api::cdi::{
+    constants::{annotation, label},
     v1beta1::StorageProfile,
-    words::{annotation, label},
 };
 use kit::{clock, queue::Next, store::Key};
 use kube::{
@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::{
     Error,
     controller::{
-        context::{Context, noted},
+        context::{Context, annotation_of},
         labels::labels,
         write,
     },
@@ -55,7 +55,7 @@ pub async fn sync(context: &Context, name: &str) -> Result<Next, Error> {
     };
     let least = provisioners::known(&class).and_then(|known| known.least);
     if let Some(least) = least
-        && noted(&profile, annotation::MINIMUM_PVC_SIZE).is_none()
+        && annotation_of(&profile, annotation::MINIMUM_PVC_SIZE).is_none()
     {
         let patch = json!({ "metadata": { "annotations": { annotation::MINIMUM_PVC_SIZE: least } } });
         api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(Error::api(
@@ -84,8 +84,9 @@ impl Context {
             .into_iter()
             .filter(|class| class.data["driver"].as_str() == Some(provisioner))
             .collect();
-        of_driver
-            .sort_by_key(|class| (noted(class, annotation::DEFAULT_SNAPSHOT_CLASS) != Some("true"), class.name_any()));
+        of_driver.sort_by_key(|class| {
+            (annotation_of(class, annotation::DEFAULT_SNAPSHOT_CLASS) != Some("true"), class.name_any())
+        });
         let names: Vec<_> = of_driver.iter().map(ResourceExt::name_any).collect();
         match wanted {
             Some(wanted) => names.into_iter().find(|name| name == wanted),

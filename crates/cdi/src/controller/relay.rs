@@ -8,7 +8,7 @@
 
 use std::pin::pin;
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Event, ObjectReference, PersistentVolumeClaim};
 use kit::text::{STATUS, brief};
@@ -21,7 +21,7 @@ use kube::{
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, reference, uid_word},
+        context::{Context, annotation_of, reference, uid_index},
         import::AWAITING_VDDK,
         write::{self, Changes},
     },
@@ -79,13 +79,13 @@ async fn relay(context: &Context, event: &Event) -> Result<(), Error> {
     let (mut receivers, mut waits) = (Vec::new(), None);
     if about.kind.as_deref() == Some("Pod") {
         let Some(pod) = context.pods.get(&key).filter(|pod| pod.uid() == about.uid) else { return Ok(()) };
-        if noted(&pod, annotation::CREATED_BY_CONTROLLER).is_none() {
+        if annotation_of(&pod, annotation::CREATED_BY_CONTROLLER).is_none() {
             return Ok(());
         }
         receivers.extend(stands_for(context, &pod).iter().map(reference));
     } else {
         let Some(claim) = context.claims.get(&key).filter(|claim| claim.uid() == about.uid) else { return Ok(()) };
-        let of_volumes = owners(&claim).flat_map(|uid| context.volumes.by_word(&uid_word(&uid)));
+        let of_volumes = owners(&claim).flat_map(|uid| context.volumes.by_index(&uid_index(&uid)));
         receivers.extend(of_volumes.map(|volume| reference(&volume)));
         receivers.extend(stands_for(context, &claim).iter().map(reference));
         let ours = !receivers.is_empty() || claim.annotations().contains_key(annotation::POPULATOR_KIND);
@@ -132,7 +132,7 @@ fn owners<K: ResourceExt>(object: &K) -> impl Iterator<Item = String> + '_ {
 /// The claims that `object` works for.
 fn stands_for<K: ResourceExt>(context: &Context, object: &K) -> Vec<PersistentVolumeClaim> {
     let named = object.annotations().get(annotation::OWNER_UID).cloned();
-    owners(object).chain(named).flat_map(|uid| context.claims.by_word(&uid_word(&uid))).collect()
+    owners(object).chain(named).flat_map(|uid| context.claims.by_index(&uid_index(&uid))).collect()
 }
 
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {
@@ -149,11 +149,11 @@ async fn unbound(context: &Context, claim: &PersistentVolumeClaim, reason: &str,
 
 /// A claim that has its volume has none of the reasons any more for which it had none.
 pub async fn bound(context: &Context, claim: &PersistentVolumeClaim) -> Result<(), Error> {
-    let said = noted(claim, annotation::BOUND_REASON);
+    let said = annotation_of(claim, annotation::BOUND_REASON);
     let stale = said.is_some_and(|reason| reason != AWAITING_VDDK) && is_bound(claim);
     // One that another still stands in for says what that one says.
     let namespace = claim.namespace().unwrap_or_default();
-    let prime = noted(claim, annotation::PVC_PRIME).map(|prime| Key::new(namespace, prime));
+    let prime = annotation_of(claim, annotation::PVC_PRIME).map(|prime| Key::new(namespace, prime));
     if !stale || prime.is_some_and(|prime| context.claims.contains(&prime)) {
         return Ok(());
     }

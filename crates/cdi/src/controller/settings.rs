@@ -2,8 +2,8 @@
 
 use api::{
     cdi::{
+        constants::{VERBOSE, annotation, gate},
         v1beta1::{CDIConfig, FilesystemOverhead, ImportProxy},
-        words::{VERBOSE, annotation, gate},
     },
     quantity::Amount,
 };

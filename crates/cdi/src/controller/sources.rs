@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use api::cdi::{
+    constants::{annotation, source},
     v1beta1::{
         DataVolumeSource, DataVolumeSourceGCS, DataVolumeSourceHTTP, DataVolumeSourceImageIO, DataVolumeSourceRegistry,
         DataVolumeSourceS3, DataVolumeSourceVDDK, ImportSourceType,
     },
-    words::{annotation, source},
 };
 
 /// Annotations of a claim.

@@ -2,8 +2,8 @@
 //! profile of the class. Pure.
 
 use api::cdi::{
+    constants::annotation,
     v1beta1::{ClaimPropertySet, DataVolume, DataVolumeSpec, StorageProfile, StorageSpec},
-    words::annotation,
 };
 use k8s_openapi::{
     api::{

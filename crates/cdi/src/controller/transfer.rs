@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::cdi::{
+    constants::finalizer,
     v1beta1::{DataVolume, ObjectTransfer, ObjectTransferStatus},
-    words::finalizer,
 };
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kit::{clock, queue::Next, store::Key};

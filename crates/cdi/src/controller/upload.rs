@@ -5,7 +5,7 @@ pub mod pod;
 
 use std::time::Duration;
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret, Service};
 use kit::{clock, queue::Next};
 use kube::{Api, ResourceExt};
@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 use crate::{
     Error,
     controller::{
-        context::{Context, owner_word, reference},
+        context::{Context, owner_index, reference},
         import::{self, Step},
         settings,
         worker::{self, Environment},
@@ -69,7 +69,7 @@ pub async fn withdraw(context: &Context, claim: &PersistentVolumeClaim) -> Resul
 
 fn server(context: &Context, claim: &PersistentVolumeClaim) -> Option<Pod> {
     let name = pod::name(claim);
-    let owned = context.pods.by_word(&owner_word(&claim.uid().unwrap_or_default()));
+    let owned = context.pods.by_index(&owner_index(&claim.uid().unwrap_or_default()));
     owned.into_iter().find(|pod| pod.name_any() == name)
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use api::cdi::words;
+use api::cdi::constants;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kit::{
     Task, served,
@@ -15,7 +15,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::controller::{
-    context::{self, Context, Work, claim_word, source_word},
+    context::{self, Context, Work, claim_index, source_index},
     import,
     populator::forklift,
     snapshot_api, snapshot_resource,
@@ -43,8 +43,8 @@ pub fn start(context: &Context) -> Vec<Task<()>> {
     tasks.push(simple(context, &context.clones, |context, key, _| populated(context, "VolumeCloneSource", key)));
     tasks.push(simple(context, &context.sources, |context, key, _| {
         context.queue.add(Work::Source(key.clone()));
-        let word = source_word("DataSource", &key.namespace, &key.name);
-        context.volumes.keys_by_word(&word).into_iter().for_each(|key| context.queue.add(Work::Volume(key)));
+        let word = source_index("DataSource", &key.namespace, &key.name);
+        context.volumes.keys_by_index(&word).into_iter().for_each(|key| context.queue.add(Work::Volume(key)));
         // Those that name it say what it says.
         for other in context.sources.list() {
             let names = other.spec.source.data_source.as_ref();
@@ -80,7 +80,7 @@ where
 
 fn volumes(context: &Context) -> Task<()> {
     let shared = context.clone();
-    let how = Watch { index: context::volume_words, ..Watch::default() };
+    let how = Watch { index: context::volume_indexes, ..Watch::default() };
     store::watch(Api::all(context.client.clone()), how, context.volumes.clone(), move |change| {
         shared.queue.add(Work::Volume(change.key.clone()));
         of_crons(&shared, change.was.iter().chain(change.is));
@@ -90,7 +90,7 @@ fn volumes(context: &Context) -> Task<()> {
 
 fn claims(context: &Context) -> Task<()> {
     let shared = context.clone();
-    let how = Watch { index: context::claim_words, ..Watch::default() };
+    let how = Watch { index: context::claim_indexes, ..Watch::default() };
     store::watch(Api::all(context.client.clone()), how, context.claims.clone(), move |change| {
         let key = change.key;
         shared.queue.add(Work::Claim(key.clone()));
@@ -100,25 +100,25 @@ fn claims(context: &Context) -> Task<()> {
         for word in change.was.iter().chain(change.is) {
             // What stands in for another claim.
             if let Some(owner) = word.strip_prefix("owner:") {
-                let owners = shared.claims.keys_by_word(&context::uid_word(owner));
+                let owners = shared.claims.keys_by_index(&context::uid_index(owner));
                 owners.into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
             }
         }
-        if let Some(uid) = change.new.and_then(|claim| claim.annotations().get(words::annotation::OWNER_UID)) {
-            let owners = shared.claims.keys_by_word(&context::uid_word(uid));
+        if let Some(uid) = change.new.and_then(|claim| claim.annotations().get(constants::annotation::OWNER_UID)) {
+            let owners = shared.claims.keys_by_index(&context::uid_index(uid));
             owners.into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
         }
         of_crons(&shared, change.was.iter().chain(change.is));
         // Those who wait for it to be cloned.
-        let word = claim_word(&key.namespace, &key.name);
-        shared.volumes.keys_by_word(&word).into_iter().for_each(|key| shared.queue.add(Work::Volume(key)));
+        let word = claim_index(&key.namespace, &key.name);
+        shared.volumes.keys_by_index(&word).into_iter().for_each(|key| shared.queue.add(Work::Volume(key)));
         sources_of(&shared, key);
     })
 }
 
 fn persistent(context: &Context) -> Task<()> {
     let shared = context.clone();
-    let how = Watch { index: context::persistent_words, ..Watch::default() };
+    let how = Watch { index: context::persistent_indexes, ..Watch::default() };
     store::watch(Api::all(context.client.clone()), how, context.persistent.clone(), move |change| {
         for word in change.was.iter().chain(change.is).filter_map(|word| word.strip_prefix("claim:")) {
             if let Some((namespace, name)) = word.split_once('/') {
@@ -138,18 +138,18 @@ fn persistent(context: &Context) -> Task<()> {
 
 fn pods(context: &Context) -> Task<()> {
     let shared = context.clone();
-    let how = Watch { index: context::pod_words, trim: context::trim_pod, ..Watch::default() };
+    let how = Watch { index: context::pod_indexes, trim: context::trim_pod, ..Watch::default() };
     store::watch(Api::all(context.client.clone()), how, context.pods.clone(), move |change| {
         let words: Vec<String> = change.was.iter().chain(change.is).cloned().collect();
         import::claims_of(&shared, &words).into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
         for word in &words {
             // What asks registries for a cron.
             if let Some(owner) = word.strip_prefix("owner:") {
-                let owners = shared.crons.keys_by_word(&context::uid_word(owner));
+                let owners = shared.crons.keys_by_index(&context::uid_index(owner));
                 owners.into_iter().for_each(|key| shared.queue.add(Work::Cron(key)));
             }
             if word.starts_with("uid:") {
-                shared.claims.keys_by_word(word).into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
+                shared.claims.keys_by_index(word).into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
             }
         }
     })
@@ -157,7 +157,7 @@ fn pods(context: &Context) -> Task<()> {
 
 fn crons(context: &Context) -> Task<()> {
     let shared = context.clone();
-    let how = Watch { index: context::cron_words, ..Watch::default() };
+    let how = Watch { index: context::cron_indexes, ..Watch::default() };
     store::watch(Api::all(context.client.clone()), how, context.crons.clone(), move |change| {
         shared.queue.add(Work::Cron(change.key.clone()));
     })
@@ -188,15 +188,16 @@ fn snapshots(context: &Context, kind: &'static str, store: &Store<DynamicObject>
             shared.classes.keys().into_iter().for_each(|key| shared.queue.add(Work::Profile(key.name)));
             return;
         }
-        let word = source_word("VolumeSnapshot", &change.key.namespace, &change.key.name);
-        shared.volumes.keys_by_word(&word).into_iter().for_each(|key| shared.queue.add(Work::Volume(key)));
+        let word = source_index("VolumeSnapshot", &change.key.namespace, &change.key.name);
+        shared.volumes.keys_by_index(&word).into_iter().for_each(|key| shared.queue.add(Work::Volume(key)));
         // What is made on the way to a clone says for which claim.
-        if let Some(uid) = change.new.and_then(|snapshot| snapshot.annotations().get(words::annotation::OWNER_UID)) {
-            let owners = shared.claims.keys_by_word(&context::uid_word(uid));
+        if let Some(uid) = change.new.and_then(|snapshot| snapshot.annotations().get(constants::annotation::OWNER_UID))
+        {
+            let owners = shared.claims.keys_by_index(&context::uid_index(uid));
             owners.into_iter().for_each(|key| shared.queue.add(Work::Claim(key)));
         }
         sources_of(&shared, change.key);
-        if let Some(cron) = change.new.and_then(|snapshot| snapshot.labels().get(words::label::DATA_IMPORT_CRON)) {
+        if let Some(cron) = change.new.and_then(|snapshot| snapshot.labels().get(constants::label::DATA_IMPORT_CRON)) {
             shared.queue.add(Work::Cron(Key::new(change.key.namespace.as_str(), cron.as_str())));
         }
     })
@@ -212,7 +213,7 @@ fn of_forklift(context: &Context, kind: &'static str, store: &Store<DynamicObjec
 }
 
 fn populated(context: &Context, kind: &str, key: &Key) {
-    let claims = context.claims.keys_by_word(&source_word(kind, &key.namespace, &key.name));
+    let claims = context.claims.keys_by_index(&source_index(kind, &key.namespace, &key.name));
     claims.into_iter().for_each(|key| context.queue.add(Work::Claim(key)));
 }
 

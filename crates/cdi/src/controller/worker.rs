@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::cdi::words::{annotation, env, label, path};
+use api::cdi::constants::{annotation, env, label, path};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Resource, ResourceExt};
 use origin::network;

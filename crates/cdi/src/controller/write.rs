@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Error,
-    controller::context::{Context, claim_words, reference},
+    controller::context::{Context, claim_indexes, reference},
 };
 
 /// The reason of what a quota has no room for.
@@ -69,7 +69,7 @@ pub async fn create_claim(context: &Context, claim: &PersistentVolumeClaim) -> R
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(context.client.clone(), &claim.namespace().unwrap_or_default());
     match api.create(&PostParams::default(), claim).await {
-        Ok(made) => remember(&context.claims, made, claim_words),
+        Ok(made) => remember(&context.claims, made, claim_indexes),
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
         Err(error) => return Err(error),
     }
@@ -115,7 +115,7 @@ pub async fn annotate(
     // The UID keeps the patch off a claim that was made anew under the name.
     let change = json!({ "metadata": { "uid": claim.uid(), "annotations": annotations, "labels": labels } });
     let done = patch(context, claim, &change).await?;
-    remember(&context.claims, done, claim_words);
+    remember(&context.claims, done, claim_indexes);
     Ok(())
 }
 

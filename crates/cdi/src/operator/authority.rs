@@ -1,7 +1,7 @@
 //! The CDI object decides the configuration; an installation in which the CDIConfig did is taken over with what it said.
 
+use api::cdi::constants::{self, annotation};
 use api::cdi::v1beta1::{CDI, CDIConfig, CDIConfigSpec};
-use api::cdi::words::{self, annotation};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -29,9 +29,9 @@ pub(super) async fn take(context: &Context, cdi: &CDI) -> Result<(), Error> {
 /// What a CDIConfig says that was there before; its kind may not be.
 async fn said_before(context: &Context) -> Result<Option<CDIConfigSpec>, Error> {
     let api: Api<CDIConfig> = Api::all(context.client.clone());
-    match api.get_opt(words::CONFIG).await {
+    match api.get_opt(constants::CONFIG).await {
         Ok(found) => Ok(found.map(|config| config.spec).filter(|spec| *spec != CDIConfigSpec::default())),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(Error::api("read", "CDIConfig", words::CONFIG)(error)),
+        Err(error) => Err(Error::api("read", "CDIConfig", constants::CONFIG)(error)),
     }
 }

@@ -126,12 +126,12 @@ mod tests {
         let now = "2026-01-01T00:00:00.5Z".parse().unwrap();
         let renewed = ring.plan(&kit::keyring::Held::default(), now).unwrap();
         let all = manifests(ring, &renewed, "cdi", &json!({}));
-        let noted = |name: &str| {
+        let settings_of = |name: &str| {
             all.iter().find(|one| one["metadata"]["name"] == name).unwrap()["metadata"]["annotations"].clone()
         };
         let expect = |until: &str, life: &str, refresh: &str| json!({ NOT_BEFORE: "2026-01-01T00:00:00Z", NOT_AFTER: until, CONFIG: json!({ "lifetime": life, "refresh": refresh }).to_string() });
-        assert_eq!(noted("cdi-apiserver-signer"), expect("2026-01-01T00:20:00Z", "20m0s", "15m0s"));
-        assert_eq!(noted("cdi-apiserver-server-cert"), expect("2026-01-01T00:05:00Z", "5m0s", "3m0s"));
-        assert_eq!(noted("cdi-apiserver-signer-bundle"), Value::Null);
+        assert_eq!(settings_of("cdi-apiserver-signer"), expect("2026-01-01T00:20:00Z", "20m0s", "15m0s"));
+        assert_eq!(settings_of("cdi-apiserver-server-cert"), expect("2026-01-01T00:05:00Z", "5m0s", "3m0s"));
+        assert_eq!(settings_of("cdi-apiserver-signer-bundle"), Value::Null);
     }
 }

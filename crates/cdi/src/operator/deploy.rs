@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::cdi::constants::VERBOSE;
 use api::cdi::v1beta1::CDI;
-use api::cdi::words::VERBOSE;
 use api::kubevirt::v1::CustomizeComponentsPatch;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::Secret;

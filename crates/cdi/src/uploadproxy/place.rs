@@ -1,6 +1,6 @@
 //! Where the upload into a claim goes, by the claim. Pure.
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
@@ -31,16 +31,16 @@ pub(super) struct Place {
 /// What the annotations of `claim` say.
 pub(super) fn next(claim: &PersistentVolumeClaim) -> Next {
     let name = claim.name_any();
-    let noted = |key: &str| claim.annotations().get(key).map(String::as_str);
+    let annotation_of = |key: &str| claim.annotations().get(key).map(String::as_str);
     // The annotation is anybody's who may change the claim: it is followed to the claim that a populator fills, and nowhere else.
-    if let Some(prime) = noted(annotation::PVC_PRIME).filter(|prime| is_prime(prime)) {
+    if let Some(prime) = annotation_of(annotation::PVC_PRIME).filter(|prime| is_prime(prime)) {
         return Next::Follow(prime.to_owned());
     }
     let populated = claim
         .spec
         .as_ref()
         .is_some_and(|spec| spec.data_source_ref.as_ref().is_some_and(|from| from.kind == "VolumeUploadSource"));
-    if noted(annotation::UPLOAD).is_none() {
+    if annotation_of(annotation::UPLOAD).is_none() {
         let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
         return match (populated, bound) {
             (true, false) => Next::Wait,
@@ -48,13 +48,13 @@ pub(super) fn next(claim: &PersistentVolumeClaim) -> Next {
             (false, _) => Next::Refuse(format!("PVC {name} is not an upload target")),
         };
     }
-    if noted(annotation::POD_PHASE) == Some("Succeeded") {
+    if annotation_of(annotation::POD_PHASE) == Some("Succeeded") {
         return finished(&name);
     }
-    if noted(annotation::POD_READY) != Some("true") {
+    if annotation_of(annotation::POD_READY) != Some("true") {
         return Next::Wait;
     }
-    let archive = match noted(annotation::CONTENT_TYPE) {
+    let archive = match annotation_of(annotation::CONTENT_TYPE) {
         None | Some("" | "kubevirt") => false,
         Some("archive") => true,
         Some(other) => {
@@ -88,9 +88,9 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(annotations: Value, rest: Value, expect: &str) {
         let mut claim = json!({ "metadata": { "name": "disk", "namespace": "ns" } });
-        let noted = annotations.as_object().unwrap();
+        let annotation_of = annotations.as_object().unwrap();
         claim["metadata"]["annotations"] =
-            noted.iter().map(|(key, value)| (format!("cdi.kubevirt.io/{key}"), value.clone())).collect();
+            annotation_of.iter().map(|(key, value)| (format!("cdi.kubevirt.io/{key}"), value.clone())).collect();
         claim.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
         let found = format!("{:?}", next(&serde_json::from_value(claim).unwrap()));
         assert!(found.contains(expect), "{found}");

@@ -2,7 +2,7 @@
 //!
 //! A copying pod's certificate lies beside the claim that it reads, where others may read it: it opens the server of its own target only.
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 use kit::certs::Identity;
 
 use crate::operator::certificates::UPLOAD_PROXY;

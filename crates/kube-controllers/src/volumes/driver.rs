@@ -33,7 +33,7 @@ type Open = dyn Fn(String, String) -> BoxFuture<'static, io::Result<Box<dyn Sock
 
 /// Beside which driver, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beside {
+pub struct Sidecar {
     /// The driver's name.
     pub driver: String,
     /// The node whose driver is called.
@@ -47,7 +47,7 @@ pub struct Beside {
 pub struct Drivers {
     open: Option<Arc<Open>>,
     /// The only driver, on the only node.
-    beside: Option<Arc<Beside>>,
+    sidecar: Option<Arc<Sidecar>>,
 }
 
 impl Drivers {
@@ -56,18 +56,18 @@ impl Drivers {
     where
         F: Fn(String, String) -> BoxFuture<'static, io::Result<Box<dyn Socket>>> + Send + Sync + 'static,
     {
-        Self { open: Some(Arc::new(open)), beside: None }
+        Self { open: Some(Arc::new(open)), sidecar: None }
     }
 
     /// The same, but only of one driver on one node.
-    pub(super) fn beside(self, beside: Beside) -> Self {
-        Self { beside: Some(Arc::new(beside)), ..self }
+    pub(super) fn sidecar(self, sidecar: Sidecar) -> Self {
+        Self { sidecar: Some(Arc::new(sidecar)), ..self }
     }
 }
 
 impl std::fmt::Debug for Drivers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Drivers").field("open", &self.open.is_some()).field("beside", &self.beside).finish()
+        f.debug_struct("Drivers").field("open", &self.open.is_some()).field("beside", &self.sidecar).finish()
     }
 }
 
@@ -125,23 +125,23 @@ impl Fleet {
     }
 
     /// Beside which driver this process runs, if it runs beside one.
-    pub(crate) fn beside(&self) -> Option<&Beside> {
-        self.ctx.options.drivers.beside.as_deref()
+    pub(crate) fn sidecar(&self) -> Option<&Sidecar> {
+        self.ctx.options.drivers.sidecar.as_deref()
     }
 
     /// Whether what is to be done by the driver on one of the nodes, on `node` if it can be, is for this process to do.
     pub(crate) fn is_ours(&self, driver: &str, node: Option<&str>, affinity: Option<&VolumeNodeAffinity>) -> bool {
-        self.beside().is_none_or(|own| self.place(driver, node, affinity).as_ref() == Some(&own.node))
+        self.sidecar().is_none_or(|own| self.place(driver, node, affinity).as_ref() == Some(&own.node))
     }
 
     /// Whether the driver on that very node is called by this process.
     pub(crate) fn is_at(&self, node: &str) -> bool {
-        self.beside().is_none_or(|own| own.node == node)
+        self.sidecar().is_none_or(|own| own.node == node)
     }
 
     /// Has `look` look for work again when a driver comes, goes, or is put into our hands.
     pub(crate) fn on_change(&self, look: impl Fn() + Clone + Send + Sync + 'static) {
-        if self.beside().is_some() {
+        if self.sidecar().is_some() {
             // Another node's work may have become this one's.
             let look = look.clone();
             self.ctx.store::<Node>().on_change(move |old, new| {
@@ -169,7 +169,7 @@ impl Fleet {
             async { ctx.store::<CSINode>().synced().await },
             async { ctx.store::<CSIDriver>().synced().await },
         );
-        if self.beside().is_some() {
+        if self.sidecar().is_some() {
             return;
         }
         tokio::join!(
@@ -185,7 +185,7 @@ impl Fleet {
         if self.ctx.options.drivers.open.is_none() {
             return false;
         }
-        if let Some(own) = self.beside() {
+        if let Some(own) = self.sidecar() {
             return own.driver == driver;
         }
         let registered = self.ctx.store::<CSINode>().all();
@@ -233,7 +233,7 @@ impl Fleet {
         affinity: Option<&VolumeNodeAffinity>,
     ) -> Result<Driver, tonic::Status> {
         // Whose work it is was asked before.
-        let own = self.beside().filter(|own| own.driver == driver).map(|own| own.node.clone());
+        let own = self.sidecar().filter(|own| own.driver == driver).map(|own| own.node.clone());
         let place = own.or_else(|| self.place(driver, node, affinity));
         let place = place
             .ok_or_else(|| tonic::Status::unavailable(format!("no node that can be reached runs driver {driver}")))?;

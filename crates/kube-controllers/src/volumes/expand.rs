@@ -67,7 +67,7 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Next> {
     let Some(volume) = volume.filter(|volume| facts::is_for(volume, &claim)) else { return Ok(Next::Wait) };
     let name = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|csi| csi.driver.clone());
     let Some(name) = name.filter(|name| fleet.serves(name, Function::Resizer)) else {
-        if fleet.beside().is_some() {
+        if fleet.sidecar().is_some() {
             return Ok(Next::Wait);
         }
         let text = "waiting for an external controller to expand this PVC";

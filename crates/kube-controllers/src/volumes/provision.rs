@@ -51,7 +51,7 @@ struct Provisioner {
 
 /// Whether the claim's volume is for this process to make: where the provisioner of the whole cluster would make it.
 fn makes(ctx: &Context, fleet: &Fleet, claim: &PersistentVolumeClaim, class: &StorageClass) -> bool {
-    if fleet.beside().is_none() {
+    if fleet.sidecar().is_none() {
         return true;
     }
     let driver = &class.provisioner;

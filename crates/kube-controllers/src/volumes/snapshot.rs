@@ -93,7 +93,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
 
 /// Takes and deletes snapshots with the one driver this process runs beside; the snapshots' own controller is the
 /// cluster's.
-pub(super) async fn beside(ctx: Context, fleet: Arc<Fleet>) {
+pub(super) async fn sidecar(ctx: Context, fleet: Arc<Fleet>) {
     // On clusters that know no snapshots these are never complete, and nothing is to be done.
     ctx.store::<VolumeSnapshot>().synced().await;
     ctx.store::<VolumeSnapshotContent>().synced().await;

@@ -3,7 +3,6 @@
 #![allow(clippy::large_futures, clippy::needless_pass_by_value, reason = "few live at a time, and cases are literals")]
 
 mod batch;
-mod beside;
 mod cluster;
 mod collection;
 mod cronjobs;
@@ -11,6 +10,7 @@ mod driver;
 mod nodes;
 mod scheduling;
 mod services;
+mod sidecar;
 mod snapshots;
 mod storage;
 mod workloads;

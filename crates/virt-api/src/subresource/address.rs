@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 
 use api::kubevirt::{
+    constants::{condition, phase},
     v1::VirtualMachineInstance,
-    words::{condition, phase},
 };
 use k8s_openapi::api::core::v1::Pod;
 use kit::address::is_special;

@@ -1,8 +1,8 @@
 //! What reaches the guest through virt-handler: streams, reads and actions, after the instance's state allows them.
 
 use api::kubevirt::{
+    constants::{condition, phase},
     v1::VirtualMachineInstance,
-    words::{condition, phase},
 };
 use axum::{
     body::{Body, Bytes},

@@ -1,8 +1,8 @@
 //! start, stop, restart: a change of the run strategy, or a request in the machine's status. What to write is pure.
 
 use api::kubevirt::{
+    constants::{condition, phase, run_strategy},
     v1::{VirtualMachine, VirtualMachineInstance},
-    words::{condition, phase, run_strategy},
 };
 use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::{Value, json};

@@ -2,9 +2,9 @@
 //! from where its controller carries it out.
 
 use api::kubevirt::{
+    constants::phase,
     memory_dump::{self, DEFAULT_OVERHEAD, request},
     v1::{VirtualMachine, VirtualMachineMemoryDumpRequest as Request},
-    words::phase,
 };
 use api::quantity::Amount;
 use axum::{body::Bytes, http::StatusCode, response::Response};

@@ -1,11 +1,11 @@
 //! migrate: a migration is made for the machine's guest. evacuate/cancel: the guest stays where it is.
 
 use api::kubevirt::{
+    constants::{migration_priority, phase},
     v1::{
         EvacuateCancelOptions, KubeVirtConfiguration, MigrateOptions, VirtualMachineInstance,
         VirtualMachineInstanceMigration,
     },
-    words::{migration_priority, phase},
 };
 use axum::{
     Json,

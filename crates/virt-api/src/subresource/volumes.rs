@@ -2,9 +2,9 @@
 //! instance, in the running guest alone. What to write is pure.
 
 use api::kubevirt::{
+    constants::phase,
     hotplug::{self, EPHEMERAL, MOST_DISKS, is_hotplug},
     v1::{AddVolumeOptions, Disk, RemoveVolumeOptions, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume},
-    words::phase,
 };
 use axum::{body::Bytes, http::StatusCode, response::Response};
 use serde_json::{Value, json};

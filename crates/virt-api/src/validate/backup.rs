@@ -3,7 +3,7 @@
 //! What the fields must look like is in the schemas.
 
 use api::backup::v1alpha1::VirtualMachineBackup;
-use api::kubevirt::words::tracking::GATE;
+use api::kubevirt::constants::tracking::GATE;
 use kit::admission::{Request, Verdict};
 
 use super::{Rules, deleting, invalid, unsupported};

@@ -1,7 +1,7 @@
 //! What of a machine stays as it is while a snapshot is made of it, or while it is brought back to one.
 
+use api::kubevirt::constants::run_strategy;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineSpec, Volume};
-use api::kubevirt::words::run_strategy;
 use kit::admission::{Cause, Request};
 
 use super::unsupported;

@@ -1,8 +1,8 @@
 //! An eviction strategy that the guest cannot follow: kept, because an administrator may drain around it, and said.
 
 use api::kubevirt::{
+    constants::eviction_strategy,
     v1::{VirtualMachineInstance, VirtualMachineInstanceSpec},
-    words::eviction_strategy,
 };
 use domain::{Host, migratability};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -1,12 +1,12 @@
 //! Migrations.
 
 use api::kubevirt::{
+    constants::{condition, finalizer, label, migration_phase, migration_priority, phase},
     identity::instance_id,
     v1::{
         VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceMigration,
         VirtualMachineInstanceMigrationSpec,
     },
-    words::{condition, finalizer, label, migration_phase, migration_priority, phase},
 };
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::{Value, json};

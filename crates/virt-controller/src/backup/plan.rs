@@ -9,9 +9,9 @@ use api::{
     },
     export::v1::VirtualMachineExport,
     kubevirt::{
+        constants::{phase, tracking},
         hotplug::phase as volume_phase,
         v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
-        words::{phase, tracking},
     },
 };
 use jiff::Timestamp;

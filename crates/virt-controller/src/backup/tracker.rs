@@ -9,8 +9,8 @@ use api::{
         BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackupTracker, VirtualMachineBackupTrackerStatus,
     },
     kubevirt::{
+        constants::{phase, tracking},
         v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
-        words::{phase, tracking},
     },
 };
 use kit::{Chain, queue::Next, store::Key};
@@ -20,7 +20,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{is_gone, machine_word, subresource};
+use super::{is_gone, machine_index, subresource};
 use crate::{
     context::{Context, reference},
     error::{self, Error},
@@ -33,9 +33,9 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmbackuptracker", &key, Box::pin(sync(&context, &key)).await)
 }
 
-/// Index words of a tracker: its machine.
-pub(crate) fn words(tracker: &VirtualMachineBackupTracker) -> Vec<String> {
-    vec![machine_word(&tracker.namespace().unwrap_or_default(), &tracker.spec.source.name)]
+/// Index values of a tracker: its machine.
+pub(crate) fn indexes(tracker: &VirtualMachineBackupTracker) -> Vec<String> {
+    vec![machine_index(&tracker.namespace().unwrap_or_default(), &tracker.spec.source.name)]
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
@@ -133,5 +133,5 @@ async fn change(
     let api: Api<VirtualMachineBackupTracker> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(tracker.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.trackers, words, ("virtualmachinebackuptracker", tracker)).map(|_| Next::Wait)
+    write::accept(answer, &context.trackers, indexes, ("virtualmachinebackuptracker", tracker)).map(|_| Next::Wait)
 }

@@ -1,9 +1,9 @@
 //! Which budget a virtual machine instance should have. Pure.
 
 use api::kubevirt::{
+    constants::{label, migration_phase},
     eviction::{is_protected, is_unfinished, phase_of},
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::{label, migration_phase},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, policy::v1::PodDisruptionBudget},

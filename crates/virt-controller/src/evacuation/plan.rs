@@ -6,9 +6,9 @@ use std::{
 };
 
 use api::kubevirt::{
+    constants::{annotation, migration_phase},
     eviction::{can_move, is_marked, is_unfinished, phase_of, wants_to_move},
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::{annotation, migration_phase},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use api::export::constants::AUTHORITY;
 use api::export::v1::VirtualMachineExport;
-use api::export::words::AUTHORITY;
 use api::kubevirt::v1::{CertConfig, KubeVirt};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;

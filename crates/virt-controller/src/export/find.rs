@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use api::{
-    cdi::words::phase as data_phase,
+    cdi::constants::phase as data_phase,
     export::v1::VirtualMachineExport,
     kubevirt::{
+        constants::phase,
         v1::{VirtualMachine, VirtualMachineSpec},
-        words::phase,
     },
     snapshot::v1beta1::{VirtualMachineSnapshot, VirtualMachineSnapshotContent, VolumeBackup},
 };
@@ -55,14 +55,14 @@ pub(super) async fn source(context: &Context, export: &VirtualMachineExport) -> 
 }
 
 fn backup(context: &Context, (namespace, name): (&str, &str)) -> Source {
-    let beside = |name: &str| Key::new(namespace, name);
-    let found = context.backups.get(&beside(name));
+    let in_namespace = |name: &str| Key::new(namespace, name);
+    let found = context.backups.get(&in_namespace(name));
     let machine = found.as_ref().and_then(|found| {
         let source = found.spec.source.name.as_str();
-        let tracked = is_tracked(found).then(|| context.trackers.get(&beside(source)));
+        let tracked = is_tracked(found).then(|| context.trackers.get(&in_namespace(source)));
         tracked.map_or(Some(source.to_owned()), |tracker| tracker.map(|tracker| tracker.spec.source.name))
     });
-    let vmi = machine.and_then(|machine| context.vmis.get(&beside(&machine)));
+    let vmi = machine.and_then(|machine| context.vmis.get(&in_namespace(&machine)));
     of_backup((namespace, name), found.as_ref(), vmi.as_ref())
 }
 

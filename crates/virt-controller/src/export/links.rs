@@ -1,11 +1,11 @@
 //! The links of an export: where its volumes and manifests are, from inside of the cluster and from outside. Pure.
 
+use api::export::constants::{endpoint, format, manifest};
 use api::export::v1::{
     VirtualMachineExport, VirtualMachineExportBackup, VirtualMachineExportBackupEndpoint, VirtualMachineExportLink,
     VirtualMachineExportLinks, VirtualMachineExportManifest, VirtualMachineExportVolume,
     VirtualMachineExportVolumeFormat,
 };
-use api::export::words::{endpoint, format, manifest};
 use kube::ResourceExt;
 
 use super::source::{Source, Volume};

@@ -12,7 +12,7 @@ use kube::{Api, discovery::ApiResource};
 use super::{all_changed, links::Host};
 use crate::context::Context;
 use crate::error::Error;
-use api::export::words::PROXY;
+use api::export::constants::PROXY;
 
 /// Where the cluster's own authorities are in every namespace.
 const ROOTS: (&str, &str) = ("kube-root-ca.crt", "ca.crt");

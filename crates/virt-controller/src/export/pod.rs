@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use api::{
     export::{
+        constants::{APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION},
         lending,
         v1::VirtualMachineExport,
-        words::{APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION},
     },
-    kubevirt::{tls, v1::KubeVirt, words::label},
+    kubevirt::{constants::label, tls, v1::KubeVirt},
 };
 use jiff::Timestamp;
 use k8s_openapi::{

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use api::export::constants::phase;
 use api::export::v1::{Condition, VirtualMachineExport, VirtualMachineExportLinks, VirtualMachineExportStatus};
-use api::export::words::phase;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 
+use api::cdi::constants::phase as data_phase;
 use api::cdi::v1beta1::DataVolume;
-use api::cdi::words::phase as data_phase;
+use api::kubevirt::constants::label;
 use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{DataVolumeTemplateSpec, VirtualMachine};
-use api::kubevirt::words::label;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::core::ObjectMeta;

@@ -1,6 +1,6 @@
 //! The phase of a virtual machine instance. Pure.
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::phase};
+use api::kubevirt::{constants::phase, v1::VirtualMachineInstance};
 
 /// The VMI's phase; empty when unset.
 pub fn phase_of(vmi: &VirtualMachineInstance) -> &str {

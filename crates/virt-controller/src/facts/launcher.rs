@@ -1,6 +1,6 @@
 //! What the pod of a guest says of itself. Pure.
 
-use api::kubevirt::words::label;
+use api::kubevirt::constants::label;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use sha2::{Digest, Sha256};

@@ -1,6 +1,6 @@
 //! The phase of a migration, and whom it moves. Pure.
 
-use api::kubevirt::{v1::VirtualMachineInstanceMigration as Migration, words::migration_phase as phase};
+use api::kubevirt::{constants::migration_phase as phase, v1::VirtualMachineInstanceMigration as Migration};
 use kit::store::Key;
 use kube::ResourceExt;
 

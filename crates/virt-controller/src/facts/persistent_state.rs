@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use api::kubevirt::{
+    constants::{label, tracking},
     v1::{VirtualMachineInstance, VirtualMachineInstanceSpec},
-    words::{label, tracking},
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Store;
@@ -47,21 +47,21 @@ pub fn is_kept(spec: &VirtualMachineInstanceSpec) -> bool {
     keeps_efi(spec) || keeps_tpm(spec)
 }
 
-/// The word under which the claims are found that hold the state of the machine called so.
+/// The index value under which the claims are found that hold the state of the machine called so.
 pub(crate) fn word(namespace: &str, machine: &str) -> String {
     format!("state:{namespace}/{machine}")
 }
 
-/// The word under which a claim is found by the migration that it was made for.
-pub(crate) fn migration_word(namespace: &str, migration: &str) -> String {
+/// The index value under which a claim is found by the migration that it was made for.
+pub(crate) fn migration_index(namespace: &str, migration: &str) -> String {
     format!("state-of-migration:{namespace}/{migration}")
 }
 
-/// Index words of a claim that holds state.
-pub(crate) fn words(claim: &PersistentVolumeClaim) -> Vec<String> {
+/// Index values of a claim that holds state.
+pub(crate) fn indexes(claim: &PersistentVolumeClaim) -> Vec<String> {
     let (namespace, labels) = (claim.namespace().unwrap_or_default(), claim.labels());
     let machine = labels.get(LABEL).map(|machine| word(&namespace, machine));
-    let migration = labels.get(MIGRATION).map(|migration| migration_word(&namespace, migration));
+    let migration = labels.get(MIGRATION).map(|migration| migration_index(&namespace, migration));
     machine.into_iter().chain(migration).collect()
 }
 
@@ -82,6 +82,6 @@ pub(crate) fn find(
     namespace: &str,
     machine: &str,
 ) -> Option<PersistentVolumeClaim> {
-    let found = claims.by_word(&word(namespace, machine));
+    let found = claims.by_index(&word(namespace, machine));
     newest(found.into_iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()), |claim| claim.labels())
 }

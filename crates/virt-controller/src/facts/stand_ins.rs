@@ -2,8 +2,8 @@
 
 use api::{
     kubevirt::{
+        constants::label,
         v1::{PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance},
-        words::label,
     },
     quantity::Amount,
 };

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::kubevirt::{
+    constants::{device, label},
     v1::{KubeVirt, KubeVirtStatus},
-    words::{device, label},
 };
 use k8s_openapi::api::{
     core::v1::{Container, Node, NodeSpec, PersistentVolumeClaim, Pod, PodSpec},

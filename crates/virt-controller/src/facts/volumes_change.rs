@@ -10,11 +10,11 @@
 
 use api::kubevirt::{
     conditions::{remove, set},
+    constants::condition,
     v1::{
         DataVolumeSource, PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance,
         VirtualMachineInstanceStatus, Volume,
     },
-    words::condition,
 };
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};

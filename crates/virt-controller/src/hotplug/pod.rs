@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 
 use api::kubevirt::{
+    constants::label,
     hotplug::{APP, CONTAINER, GUEST},
     v1::VirtualMachineInstance,
-    words::label,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

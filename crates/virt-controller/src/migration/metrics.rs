@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use api::kubevirt::{
+    constants::migration_phase as phase,
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::migration_phase as phase,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -16,8 +16,9 @@ use prometheus_client::{
 
 use crate::{
     context::Context,
+    evictable,
     facts::{migration_state, migrations::phase_of},
-    hindrance, snapshot,
+    snapshot,
 };
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -97,7 +98,7 @@ fn times(guests: &[VirtualMachineInstance], migrations: &[Migration]) -> Vec<Las
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let Some(context) = self.0.get() else { return Ok(()) };
-        hindrance::encode(context, &mut encoder)?;
+        evictable::encode(context, &mut encoder)?;
         snapshot::metrics::encode(context, &mut encoder)?;
         let migrations = context.migrations.list();
         for (word, found) in counts(&migrations) {

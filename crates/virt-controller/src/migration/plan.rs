@@ -13,9 +13,9 @@
 use std::time::Duration;
 
 use api::kubevirt::{
+    constants::{annotation, finalizer, label, migration_condition as condition, migration_phase as phase},
     hotplug::utilities,
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::{annotation, finalizer, label, migration_condition as condition, migration_phase as phase},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -404,7 +404,7 @@ fn stands(pod: &Pod) -> bool {
 
 /// Nothing stands in the way of moving `guest`: it runs, and an earlier migration has left at most pods that are ending.
 pub fn movable(guest: &VirtualMachineInstance, pods: &[Pod]) -> bool {
-    instance::phase_of(guest) == api::kubevirt::words::phase::RUNNING
+    instance::phase_of(guest) == api::kubevirt::constants::phase::RUNNING
         && migration_state::of(guest).is_none_or(migration_state::over)
         && !guest.labels().contains_key(label::MIGRATION_TARGET_NODE)
         && !stand_ins::is_switching(guest)

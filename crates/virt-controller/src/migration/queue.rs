@@ -3,8 +3,8 @@
 use std::{cmp::Reverse, collections::HashMap, time::Duration};
 
 use api::kubevirt::{
+    constants::{annotation, migration_phase, migration_priority},
     v1::VirtualMachineInstanceMigration,
-    words::{annotation, migration_phase, migration_priority},
 };
 use jiff::{SignedDuration, Timestamp};
 use kit::{backoff::Backoff, store::Key};

@@ -2,12 +2,12 @@
 
 use api::kubevirt::{
     conditions::{remove, set},
+    constants::{migration_condition as condition, migration_phase as phase},
     v1::{
         VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
         VirtualMachineInstanceMigrationPhaseTransitionTimestamp as Transition,
         VirtualMachineInstanceMigrationStatus as Status,
     },
-    words::{migration_condition as condition, migration_phase as phase},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use api::{
     kubevirt::{
+        constants::{annotation, finalizer, label},
         identity::instance_id,
         v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-        words::{annotation, finalizer, label},
     },
     migrations::v1alpha1::MigrationPolicy,
 };
@@ -23,7 +23,7 @@ use crate::facts::stand_ins;
 use crate::{
     context::{Context, reference},
     error::Error,
-    facts::{active, index::migration_words, launcher::job, volumes_change},
+    facts::{active, index::migration_indexes, launcher::job, volumes_change},
     hotplug, limits,
     migration_cleanup::{self, Subject, amend, patch_guest},
     patch, stand_in,
@@ -82,7 +82,7 @@ async fn patch_migration(context: &Context, migration: &Migration, patch: Value)
             // What was let go while it was deleted is gone, though the answer shows it once more.
             let gone = written.metadata.deletion_timestamp.is_some() && written.finalizers().is_empty();
             if !gone {
-                let words = migration_words(&written);
+                let words = migration_indexes(&written);
                 context.migrations.put(&written, words);
             }
             Ok(())
@@ -141,7 +141,7 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
     let (Some(source), Some(target)) = (active::active(guest, subject.pods), target) else { return Ok(()) };
     let known = stand_in::prepare::claims(context, guest, &uid);
     let there = stand_ins::there(guest, &known, &uid);
-    let attachment = hotplug::beside(context, &there, target).await?;
+    let attachment = hotplug::target_attachment(context, &there, target).await?;
     let (configuration, policy) = configuration_for(context, guest).await?;
     let old = guest.status.as_deref().cloned().unwrap_or_default();
     let mut new = old.clone();

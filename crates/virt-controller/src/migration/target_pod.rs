@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::kubevirt::{
+    constants::{annotation, label},
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::{annotation, label},
 };
 use k8s_openapi::{
     api::core::v1::{Pod, PodAffinityTerm},

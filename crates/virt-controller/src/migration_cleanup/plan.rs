@@ -1,7 +1,7 @@
 //! What is left to do once a migration is over, or its object gone: the VMI says how it ended, the pod that lost is
 //! deleted, the label that called the target's virt-handler is taken back. Pure.
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::label};
+use api::kubevirt::{constants::label, v1::VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::kubevirt::words::{annotation, label};
+use api::kubevirt::constants::{annotation, label};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 

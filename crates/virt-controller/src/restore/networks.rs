@@ -19,7 +19,7 @@ fn foreign(vm: &VirtualMachine, namespace: &str) -> BTreeSet<Foreign> {
 }
 
 /// Why `wanted` may not be made in `namespace`, where the machines `held` are; none when it may.
-pub(super) async fn hindrance(
+pub(super) async fn refusal(
     context: &Context,
     wanted: &VirtualMachine,
     held: &[&VirtualMachine],

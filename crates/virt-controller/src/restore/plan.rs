@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use api::{
     kubevirt::{
+        constants::run_strategy,
         v1::{PersistentVolumeClaimVolumeSource, VirtualMachine, VirtualMachineSpec},
-        words::run_strategy,
     },
     quantity::Amount,
     snapshot::v1beta1::{

@@ -5,8 +5,8 @@
 
 use api::{
     cdi::{
+        constants::annotation,
         v1beta1::{DataVolume, DataVolumeBlankImage, DataVolumeSource},
-        words::annotation,
     },
     kubevirt::v1::VirtualMachine,
     snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshotContent},

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::kubevirt::conditions::set;
+use api::kubevirt::constants::{condition, phase as vmi_phase};
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
-use api::kubevirt::words::{condition, phase as vmi_phase};
 use api::snapshot::v1beta1::{
     Condition, SourceIndication, VirtualMachineSnapshot, VirtualMachineSnapshotContent, VirtualMachineSnapshotStatus,
 };

@@ -1,6 +1,8 @@
 //! The source of a snapshot: what is in the way of having it to oneself, its lock, and its guest's file systems.
 
-use api::{cdi::words::phase as data_phase, kubevirt::v1::VirtualMachine, snapshot::v1beta1::VirtualMachineSnapshot};
+use api::{
+    cdi::constants::phase as data_phase, kubevirt::v1::VirtualMachine, snapshot::v1beta1::VirtualMachineSnapshot,
+};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kit::{Chain, clock, store::Key};
 use kube::{
@@ -16,7 +18,7 @@ use super::{
 use crate::{
     context::{Context, reference},
     error::Error,
-    facts::index::vm_words,
+    facts::index::vm_indexes,
     patch,
 };
 
@@ -108,7 +110,7 @@ async fn hold(context: &Context, vm: &VirtualMachine, holder: Value) -> Result<V
 
 fn remember(context: &Context, mut written: VirtualMachine) -> VirtualMachine {
     written.metadata.managed_fields = None;
-    let words = vm_words(&written);
+    let words = vm_indexes(&written);
     context.vms.put(&written, words);
     written
 }

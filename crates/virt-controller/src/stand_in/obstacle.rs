@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{hotplug::GUEST, v1::VirtualMachineInstance, words::label};
+use api::kubevirt::{constants::label, hotplug::GUEST, v1::VirtualMachineInstance};
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::StorageClass,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::PUT_BACK;
 use crate::facts::{
-    index::put_back_word,
+    index::put_back_index,
     stand_ins::{self, size_of},
 };
 
@@ -105,10 +105,10 @@ impl Record {
     }
 }
 
-/// Index words of a volume that is put back: the claim it is put back for.
-pub(crate) fn words(volume: &PersistentVolume) -> Vec<String> {
+/// Index values of a volume that is put back: the claim it is put back for.
+pub(crate) fn indexes(volume: &PersistentVolume) -> Vec<String> {
     let named = Record::of(volume).map(|record| record.named());
-    named.map(|(namespace, name)| put_back_word(&namespace, &name)).into_iter().collect()
+    named.map(|(namespace, name)| put_back_index(&namespace, &name)).into_iter().collect()
 }
 
 /// `claim` as somebody would write it who wants it on `volume`.
@@ -198,7 +198,7 @@ mod tests {
         let mut remembers = volume.clone();
         remembers.metadata.annotations = serde_json::from_value(begun["metadata"]["annotations"].clone()).unwrap();
         assert_eq!(Record::of(&remembers), Some(record.clone()));
-        assert_eq!(words(&remembers), [put_back_word("ns", "data")]);
+        assert_eq!(indexes(&remembers), [put_back_index("ns", "data")]);
         assert_eq!(record.end(&volume)["spec"]["persistentVolumeReclaimPolicy"], "Delete");
     }
 }

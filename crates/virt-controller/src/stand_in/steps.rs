@@ -23,7 +23,7 @@ use crate::{
     error::Error,
     facts::{
         claims,
-        index::{self, vmi_words},
+        index::{self, vmi_indexes},
         stand_ins::{self, MOVED_TO},
         trim, volume_status,
     },
@@ -89,11 +89,11 @@ async fn point(context: &Context, key: &Key, found: &Found, stand_in: &str) -> R
 /// Knows of a claim what a write has answered.
 pub(super) fn known(context: &Context, mut claim: PersistentVolumeClaim) {
     claim.metadata.managed_fields = None;
-    let words = index::claim_words(&claim);
+    let words = index::claim_indexes(&claim);
     trim::claim(&mut claim);
     context.claims.put(&claim, words);
     let key = Key::of(&claim);
-    wake::claim(context, &key, index::claim_words(&claim).into_iter());
+    wake::claim(context, &key, index::claim_indexes(&claim).into_iter());
 }
 
 async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> {
@@ -113,7 +113,7 @@ async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> 
     let written = api.patch(guest, &PatchParams::default(), &Patch::Merge(patch)).await;
     if let Some(mut written) = there(written, "patch", "virtualmachineinstance", key)? {
         written.metadata.managed_fields = None;
-        let words = vmi_words(&written);
+        let words = vmi_indexes(&written);
         context.vmis.put(&written, words);
     }
     Ok(())
@@ -187,7 +187,7 @@ async fn patch_volume(context: &Context, volume: &PersistentVolume, patch: Value
     let written = there(written, "patch", "persistentvolume", &Key::new("", name.as_str()))?;
     if let Some(mut written) = written.filter(|volume| Record::of(volume).is_some()) {
         written.metadata.managed_fields = None;
-        let words = record::words(&written);
+        let words = record::indexes(&written);
         context.put_backs.put(&written, words);
     }
     Ok(())

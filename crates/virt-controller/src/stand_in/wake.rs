@@ -6,31 +6,31 @@ use kube::ResourceExt;
 use crate::{
     context::Context,
     facts::{
-        index::{claim_word, put_back_word, stand_in_word},
+        index::{claim_index, put_back_index, stand_in_index},
         stand_ins,
     },
 };
 
-/// A volume is put back under a claim's name, and its index words are and were `words`.
+/// A volume is put back under a claim's name, and its index values are and were `words`.
 pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {
     for word in words {
         let Some((namespace, name)) = word.strip_prefix("put-back:").and_then(|claim| claim.split_once('/')) else {
             continue;
         };
         context.claim_queue.add(Key::new(namespace, name));
-        context.vmi_queue.add_all(context.vmis.keys_by_word(&claim_word(namespace, name)));
+        context.vmi_queue.add_all(context.vmis.keys_by_index(&claim_index(namespace, name)));
     }
 }
 
-/// A claim has changed, whose index words are and were `words`.
+/// A claim has changed, whose index values are and were `words`.
 pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = String>) {
     let mut roots: Vec<Key> = words.filter_map(|word| root_of(&word)).collect();
     for root in &roots {
         // Guests that wait for the disk name the claim.
-        context.vmi_queue.add_all(context.vmis.keys_by_word(&claim_word(&root.namespace, &root.name)));
+        context.vmi_queue.add_all(context.vmis.keys_by_index(&claim_index(&root.namespace, &root.name)));
     }
     let is_root = context.claims.get(key).is_none_or(|claim| stand_ins::moved_to(&claim).is_some())
-        || !context.claims.keys_by_word(&stand_in_word(&key.namespace, &key.name)).is_empty()
+        || !context.claims.keys_by_index(&stand_in_index(&key.namespace, &key.name)).is_empty()
         || is_put_back(context, key);
     if is_root {
         roots.push(key.clone());
@@ -41,7 +41,7 @@ pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = St
 }
 
 fn is_put_back(context: &Context, key: &Key) -> bool {
-    !context.put_backs.keys_by_word(&put_back_word(&key.namespace, &key.name)).is_empty()
+    !context.put_backs.keys_by_index(&put_back_index(&key.namespace, &key.name)).is_empty()
 }
 
 fn root_of(word: &str) -> Option<Key> {
@@ -49,7 +49,7 @@ fn root_of(word: &str) -> Option<Key> {
     Some(Key::new(namespace, name))
 }
 
-/// A guest has changed, whose index words are and were `words`: among them are its claims and its UID.
+/// A guest has changed, whose index values are and were `words`: among them are its claims and its UID.
 pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {
     for word in words {
         if let Some((namespace, name)) = word.strip_prefix("claim:").and_then(|claim| claim.split_once('/')) {
@@ -61,14 +61,14 @@ pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a Strin
                 None => {}
             }
         } else {
-            by_word(context, word);
+            by_index(context, word);
         }
     }
 }
 
 /// Looks at every disk for which there is a stand-in with this index word.
-pub(crate) fn by_word(context: &Context, word: &str) {
-    for stand_in in context.claims.by_word(word) {
+pub(crate) fn by_index(context: &Context, word: &str) {
+    for stand_in in context.claims.by_index(word) {
         context.claim_queue.add(Key::new(stand_in.namespace().unwrap_or_default(), stand_ins::root(&stand_in)));
     }
 }

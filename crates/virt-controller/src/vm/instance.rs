@@ -1,8 +1,8 @@
 //! The instance of a virtual machine: its template, made concrete. Pure.
 
 use api::kubevirt::{
+    constants::{annotation, finalizer, tracking},
     v1::{ChangedBlockTrackingStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceStatus},
-    words::{annotation, finalizer, tracking},
 };
 use k8s_openapi::{
     api::apps::v1::ControllerRevision,

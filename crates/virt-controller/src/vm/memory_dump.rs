@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{backup::set_volumes, context::Context, error::Error, facts::index::vm_words, write};
+use crate::{backup::set_volumes, context::Context, error::Error, facts::index::vm_indexes, write};
 
 /// The reason of a machine whose dump does not go on.
 pub(super) const TROUBLE: &str = "MemoryDumpError";
@@ -48,7 +48,7 @@ async fn template(context: &Context, vm: &VirtualMachine, mut patch: Value) -> R
     patch["metadata"] = json!({ "resourceVersion": vm.metadata.resource_version });
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &vm.namespace().unwrap_or_default());
     let answer = api.patch(&vm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vms, vm_words, ("virtualmachine", vm)).map(drop)
+    write::accept(answer, &context.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
 }
 
 /// Has the claim say which of its files is the dump. A claim that is gone has none.

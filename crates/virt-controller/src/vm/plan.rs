@@ -12,8 +12,8 @@
 use std::time::Duration;
 
 use api::kubevirt::{
+    constants::{finalizer, phase, run_strategy},
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineStartFailure, VirtualMachineStateChangeRequest},
-    words::{finalizer, phase, run_strategy},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,7 +1,7 @@
 //! Making the data volumes that the templates of a virtual machine ask for.
 
 use api::{
-    cdi::{v1beta1::DataVolume, words::label},
+    cdi::{constants::label, v1beta1::DataVolume},
     kubevirt::v1::VirtualMachine,
 };
 use kit::{Chain, store::Key};
@@ -63,7 +63,7 @@ pub(crate) async fn permitted(
     let Some(end) = found.transpose().map_err(|dead| Error::NoSource(dead.to_string()))? else { return Ok(wanted) };
     if !(leave::is_noted(vm, &end.source) && witnessed(context, vm).await?) {
         let user = leave::account_of(vm, &own);
-        let asked = leave::hindrance(&context.client, &user, &end.source, &own).await;
+        let asked = leave::refusal(&context.client, &user, &end.source, &own).await;
         if let Some(why) = asked.map_err(Error::api("ask for the permissions of", "user", "", &user.username))? {
             return Err(Error::Forbidden(format!(
                 "Authorization failed, message is: {why}: it needs to create datavolumes/source of cdi.kubevirt.io there"

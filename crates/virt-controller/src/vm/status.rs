@@ -2,8 +2,8 @@
 
 use api::kubevirt::{
     conditions::{remove, set},
+    constants::{condition, phase, printable},
     v1::{VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus},
-    words::{condition, phase, printable},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -81,7 +81,7 @@ fn find<'a>(vmi: &'a VirtualMachineInstance, kind: &str) -> Option<(&'a str, &'a
 
 fn generation(vmi: &VirtualMachineInstance) -> Option<i64> {
     let annotations = vmi.metadata.annotations.as_ref()?;
-    annotations.get(api::kubevirt::words::annotation::VM_GENERATION)?.parse().ok()
+    annotations.get(api::kubevirt::constants::annotation::VM_GENERATION)?.parse().ok()
 }
 
 fn conditions(
@@ -251,8 +251,7 @@ mod tests {
         check(vmi("Failed", json!([])), &crashed, "CrashLoopBackOff", false);
         check(None, &crashed, "Stopped", false);
         check(None, &Plan { again: Some(Duration::from_secs(10)), ..crashed }, "CrashLoopBackOff", false);
-        let refused =
-            Plan { steps: vec![super::super::plan::Step::Start { paused: false }], ..none.clone() };
+        let refused = Plan { steps: vec![super::super::plan::Step::Start { paused: false }], ..none.clone() };
         let failure = Some(("FailedCreate", "the quota is used up".to_owned()));
         let vm: VirtualMachine = serde_json::from_value(json!({ "spec": { "template": {} } })).unwrap();
         for (failure, word) in [(failure, "ErrorUnschedulable"), (None, "Starting")] {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::kubevirt::{
+    constants::{condition, phase},
     v1::{VirtualMachineInstance, VirtualMachineInstanceStatus},
-    words::{condition, phase},
 };
 use jiff::{SignedDuration, Timestamp};
 

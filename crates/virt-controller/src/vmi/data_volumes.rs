@@ -1,10 +1,10 @@
 //! What an instance says of the data volumes that its disks lie on, in KubeVirt's words. Pure.
 
+use api::cdi::constants::condition as data_condition;
 use api::cdi::v1beta1::DataVolume;
-use api::cdi::words::condition as data_condition;
 use api::kubevirt::conditions::set;
+use api::kubevirt::constants::condition;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus};
-use api::kubevirt::words::condition;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

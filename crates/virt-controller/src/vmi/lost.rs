@@ -4,8 +4,8 @@ pub mod fate;
 pub mod fence;
 
 use api::kubevirt::{
+    constants::phase,
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::phase,
 };
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, Pod},

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use api::kubevirt::{
+    constants::{condition, finalizer, phase},
     v1::VirtualMachineInstance,
-    words::{condition, finalizer, phase},
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;

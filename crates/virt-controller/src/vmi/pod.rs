@@ -14,9 +14,9 @@ mod probes;
 mod volumes;
 
 use api::kubevirt::{
+    constants::{annotation, label},
     identity::instance_id,
     v1::VirtualMachineInstance,
-    words::{annotation, label},
 };
 use k8s_openapi::api::core::v1::Pod;
 use origin::network;

@@ -7,10 +7,10 @@
 use api::{
     cdi::v1beta1::StorageProfile,
     kubevirt::{
+        constants::migration_phase,
         v1::{
             VirtualMachineInstance, VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationState,
         },
-        words::migration_phase,
     },
 };
 use k8s_openapi::{
@@ -30,7 +30,7 @@ use crate::{
     facts::{
         claims::Claims,
         index, launcher, migration_state as moving,
-        persistent_state::{LABEL, MIGRATION, find, is_kept, is_kept_by, keeps_tracking, migration_word, of, word},
+        persistent_state::{LABEL, MIGRATION, find, is_kept, is_kept_by, keeps_tracking, migration_index, of, word},
         trim,
     },
 };
@@ -57,7 +57,7 @@ pub(crate) async fn establish(context: &Context, namespace: &str, machine: &str,
         }
     };
     mark(json!({ (LABEL): machine })).await?;
-    let all = context.claims.by_word(&word(namespace, machine));
+    let all = context.claims.by_index(&word(namespace, machine));
     for old in all.iter().map(ResourceExt::name_any).filter(|old| old != name) {
         delete(context, namespace, &old).await?;
     }
@@ -111,7 +111,7 @@ pub(crate) fn tell(
         return;
     }
     let namespace = guest.namespace().unwrap_or_default();
-    let made = context.claims.by_word(&migration_word(&namespace, &migration.name_any()));
+    let made = context.claims.by_index(&migration_index(&namespace, &migration.name_any()));
     state.source_persistent_state_pvc_name =
         find(&context.claims, &namespace, &guest.name_any()).map(|claim| claim.name_any());
     state.target_persistent_state_pvc_name = made.first().map(ResourceExt::name_any);
@@ -130,7 +130,7 @@ pub(crate) async fn settle(
     guest: Option<&VirtualMachineInstance>,
 ) -> Result<(), Error> {
     let namespace = migration.namespace().unwrap_or_default();
-    let made = context.claims.by_word(&migration_word(&namespace, &migration.name_any()));
+    let made = context.claims.by_index(&migration_index(&namespace, &migration.name_any()));
     let Some(made) = made.into_iter().next() else { return Ok(()) };
     let uid = migration.uid().unwrap_or_default();
     let arrived = guest.and_then(|guest| moving::ours(guest, &uid)).is_some_and(moving::moved);
@@ -144,7 +144,7 @@ pub(crate) async fn settle(
 
 fn remember(context: &Context, mut claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
     claim.metadata.managed_fields = None;
-    let words = index::claim_words(&claim);
+    let words = index::claim_indexes(&claim);
     trim::claim(&mut claim);
     context.claims.put(&claim, words);
     claim

@@ -2,11 +2,11 @@
 
 use api::kubevirt::{
     conditions::{remove, set},
+    constants::{condition, phase},
     v1::{
         CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
         VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
     },
-    words::{condition, phase},
 };
 use jiff::Timestamp;
 use k8s_openapi::{

@@ -12,11 +12,11 @@
 use std::collections::BTreeMap;
 
 use api::{
-    cdi::words::phase as data_phase,
+    cdi::constants::phase as data_phase,
     kubevirt::{
+        constants::{condition, phase},
         hotplug::{disk, is_hotplug},
         v1::{PersistentVolumeClaimInfo, StorageMigratedVolumeInfo, VirtualMachine, VirtualMachineInstance, Volume},
-        words::{condition, phase},
     },
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;

@@ -1,6 +1,6 @@
 //! Nodes and their leases, the KubeVirt object, and what moves guests between nodes or forbids it.
 
-use api::kubevirt::words::label;
+use api::kubevirt::constants::label;
 use k8s_openapi::api::coordination::v1::Lease;
 use kit::{
     Task,
@@ -50,7 +50,7 @@ fn leases(context: &Context) -> Task<()> {
 
 fn kubevirts(context: &Context) -> Task<()> {
     let (api, queues) = (Api::namespaced(context.client.clone(), &context.namespace), context.clone());
-    let how = Watch { trim: trim::kubevirt, index: tracking::words, ..Watch::default() };
+    let how = Watch { trim: trim::kubevirt, index: tracking::indexes, ..Watch::default() };
     store::watch(api, how, context.kubevirts.clone(), move |change| {
         queues.update_queue.add(change.key.clone());
         // Other machines may be selected now.
@@ -66,11 +66,11 @@ fn kubevirts(context: &Context) -> Task<()> {
 
 fn migrations(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: index::migration_words, ..Watch::default() };
+    let how = Watch { index: index::migration_indexes, ..Watch::default() };
     store::watch(api, how, context.migrations.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {
             may_make_room(&queues, word);
-            stand_in::wake::by_word(&queues, word);
+            stand_in::wake::by_index(&queues, word);
         }
         queues.migration_queue.add(change.key.clone());
         // Where one ends, another begins.
@@ -82,10 +82,10 @@ fn migrations(context: &Context) -> Task<()> {
 
 fn budgets(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { trim: trim::budget, index: index::budget_words, ..Watch::default() };
+    let how = Watch { trim: trim::budget, index: index::budget_indexes, ..Watch::default() };
     store::watch(api, how, context.budgets.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {
-            queues.budget_queue.add_all(queues.vmis.keys_by_word(word));
+            queues.budget_queue.add_all(queues.vmis.keys_by_index(word));
         }
     })
 }

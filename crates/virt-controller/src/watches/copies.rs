@@ -1,6 +1,6 @@
 //! What is made of machines: snapshots and what comes of them, copies, backups, exports.
 
-use api::export::words::SELECTOR as EXPORTER;
+use api::export::constants::SELECTOR as EXPORTER;
 use kit::{
     Task, served,
     store::{self, Key, Watch},
@@ -30,10 +30,10 @@ fn snapshots(context: &Context) -> Task<()> {
     let how = Watch { index: snapshot::snapshot_keys, ..Watch::default() };
     store::watch(api, how, context.snapshots.clone(), move |change| {
         queues.snapshot_queue.add(change.key.clone());
-        queues.restore_queue.add_all(queues.restores.keys_by_word(&restore::snapshot_word(change.key)));
-        clone::wake(&queues, &clone::snapshot_word(change.key));
-        let word = export::snapshot_word(&change.key.namespace, &change.key.name);
-        queues.export_queue.add_all(queues.exports.keys_by_word(&word));
+        queues.restore_queue.add_all(queues.restores.keys_by_index(&restore::snapshot_index(change.key)));
+        clone::wake(&queues, &clone::snapshot_index(change.key));
+        let word = export::snapshot_index(&change.key.namespace, &change.key.name);
+        queues.export_queue.add_all(queues.exports.keys_by_index(&word));
     })
 }
 
@@ -42,7 +42,7 @@ fn restores(context: &Context) -> Task<()> {
     let how = Watch { index: restore::index, ..Watch::default() };
     store::watch(api, how, context.restores.clone(), move |change| {
         queues.restore_queue.add(change.key.clone());
-        clone::wake(&queues, &clone::restore_word(change.key));
+        clone::wake(&queues, &clone::restore_index(change.key));
         // A VM that is brought back does not start meanwhile.
         for word in change.was.iter().chain(change.is) {
             let Some((namespace, name)) = word.strip_prefix("source:").and_then(|vm| vm.split_once('/')) else {
@@ -87,32 +87,32 @@ fn storage_classes(context: &Context) -> Task<()> {
 
 fn clones(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: clone::words, ..Watch::default() };
+    let how = Watch { index: clone::indexes, ..Watch::default() };
     store::watch(api, how, context.clones.clone(), move |change| queues.clone_queue.add(change.key.clone()))
 }
 
 fn backups(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: backup::words, ..Watch::default() };
+    let how = Watch { index: backup::indexes, ..Watch::default() };
     store::watch(api, how, context.backups.clone(), move |change| {
         queues.backup_queue.add(change.key.clone());
-        let word = export::backup_word(&change.key.namespace, &change.key.name);
-        queues.export_queue.add_all(queues.exports.keys_by_word(&word));
+        let word = export::backup_index(&change.key.namespace, &change.key.name);
+        queues.export_queue.add_all(queues.exports.keys_by_index(&word));
     })
 }
 
 fn trackers(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: backup::tracker::words, ..Watch::default() };
+    let how = Watch { index: backup::tracker::indexes, ..Watch::default() };
     store::watch(api, how, context.trackers.clone(), move |change| {
         queues.tracker_queue.add(change.key.clone());
-        queues.backup_queue.add_all(queues.backups.keys_by_word(&backup::tracker_word(change.key)));
+        queues.backup_queue.add_all(queues.backups.keys_by_index(&backup::tracker_index(change.key)));
     })
 }
 
 fn exports(context: &Context) -> Task<()> {
     let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: export::words, ..Watch::default() };
+    let how = Watch { index: export::indexes, ..Watch::default() };
     store::watch(api, how, context.exports.clone(), move |change| {
         queues.export_queue.add(change.key.clone());
         // A backup and the export that shows it share their name.

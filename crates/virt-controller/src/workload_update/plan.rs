@@ -3,9 +3,9 @@
 use std::{collections::HashMap, time::Duration};
 
 use api::kubevirt::{
+    constants::{annotation, kubevirt_phase, label, phase},
     eviction::{can_move, is_unfinished},
     v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration},
-    words::{annotation, kubevirt_phase, label, phase},
 };
 use jiff::{SignedDuration, Timestamp};
 

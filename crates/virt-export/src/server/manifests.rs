@@ -85,7 +85,7 @@ pub(super) fn machine(directory: &Path, side: Side) -> io::Result<Vec<Value>> {
 
 /// The Secret with the header that data volumes send.
 pub(super) fn header_secret(export: &str, token: &str) -> Value {
-    let header = format!("{}:{token}", api::export::words::TOKEN);
+    let header = format!("{}:{token}", api::export::constants::TOKEN);
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": format!("header-secret-{export}") },
         "stringData": { "token": header },

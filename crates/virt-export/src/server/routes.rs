@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::export::words::{READY, TOKEN};
+use api::export::constants::{READY, TOKEN};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use api::kubevirt::constants::annotation;
 use api::kubevirt::v1::VirtualMachineInstance;
-use api::kubevirt::words::annotation;
 use domain::MigrationProgress;
 use kit::Task;
 use kit::shutdown::CancellationToken;

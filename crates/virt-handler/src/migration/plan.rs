@@ -9,8 +9,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use api::kubevirt::constants::{annotation, label};
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
-use api::kubevirt::words::{annotation, label};
 use domain::MigrationProgress;
 
 use super::uid;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::words::label;
+use api::kubevirt::constants::label;
 use domain::NodeCapabilities;
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::kubevirt::constants::{annotation, phase};
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus};
-use api::kubevirt::words::{annotation, phase};
 use domain::Environment;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kit::queue::Next;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::kubevirt::constants::label;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
-use api::kubevirt::words::label;
 use domain::MigrationChannel;
 use k8s_openapi::api::core::v1::Pod;
 use kit::connections::{Bounds, Connected, Connections, Seat};

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
+use api::kubevirt::constants::phase;
 use api::kubevirt::v1::VirtualMachineInstance;
-use api::kubevirt::words::phase;
 use jiff::{SignedDuration, Timestamp};
 
 /// KubeVirt's grace period when the VMI names none.

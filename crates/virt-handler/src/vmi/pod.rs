@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::kubevirt::constants::phase;
 use api::kubevirt::v1::VirtualMachineInstance;
-use api::kubevirt::words::phase;
 use jiff::SignedDuration;
 use kit::store::Key;
 use kit::{Chain, clock};

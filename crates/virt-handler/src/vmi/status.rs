@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use api::kubevirt::conditions::{remove, set};
+use api::kubevirt::constants::{condition, eviction_strategy, phase};
 use api::kubevirt::hotplug::{self, is_hotplug};
 use api::kubevirt::v1::{
     Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
     VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
 };
-use api::kubevirt::words::{condition, eviction_strategy, phase};
 use api::quantity::Amount;
 use domain::{DeviceKind, DomainReason as Reason, DomainStatus as Status, FailedDisk, GuestFacts, Host, MemoryDump};
 use jiff::Timestamp;

@@ -18,8 +18,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use api::kubevirt::constants::tracking;
 use api::kubevirt::v1::{Disk, VirtualMachineInstance, Volume};
-use api::kubevirt::words::tracking;
 use disk::tracking::{Holes, create, fits, reopen};
 use domain::{Backing, Format, ResolvedDisk};
 use rustix::fs::{FlockOperation, fcntl_lock};

@@ -4,7 +4,7 @@
 //! is bound where the API server narrows the roles of agents to their node, as the embedded cluster's does. Elsewhere each node's token reads
 //! all machines.
 
-use api::kubevirt::words::{annotation, label};
+use api::kubevirt::constants::{annotation, label};
 use serde_json::{Value, json};
 
 use super::Input;

@@ -1,6 +1,6 @@
 //! Who may do what: roles for users, and for each component no more than it uses.
 
-use api::kubevirt::words::label;
+use api::kubevirt::constants::label;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! virt-api, virt-controller, virt-exportproxy and virt-handler: Services, Deployments and the DaemonSet.
 
-use api::export::words::{AUTHORITY as EXPORT_CA, PROXY};
-use api::kubevirt::words::label;
+use api::export::constants::{AUTHORITY as EXPORT_CA, PROXY};
+use api::kubevirt::constants::label;
 use kit::workload::{self, field, variable};
 use serde_json::{Value, json};
 

@@ -12,8 +12,8 @@ mod webhooks;
 use std::{fmt::Debug, time::Duration};
 
 use api::kubevirt::{
+    constants::{SIGNER, label},
     v1::KubeVirt,
-    words::{SIGNER, label},
 };
 use futures::TryStreamExt as _;
 use k8s_openapi::{

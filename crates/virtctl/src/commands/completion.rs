@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap_complete::Shell;
 
-use crate::{fault::Outcome, words};
+use crate::{fault::Outcome, output};
 
 /// Generate the completion script of a shell.
 #[derive(Debug, clap::Args)]
@@ -19,6 +19,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, command: &mut clap::Command) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, command, "virtctl", &mut script);
-    words::say(String::from_utf8_lossy(&script).trim_end())?;
+    output::say(String::from_utf8_lossy(&script).trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

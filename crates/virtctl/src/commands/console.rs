@@ -8,7 +8,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use api::kubevirt::{v1::VirtualMachineInstance, words::phase};
+use api::kubevirt::{constants::phase, v1::VirtualMachineInstance};
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use kit::text::printable;

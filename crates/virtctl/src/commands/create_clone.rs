@@ -8,7 +8,7 @@ use super::create_vm::{params::wrong, suffix};
 use crate::{
     connect::Globals,
     fault::{Fault, Outcome},
-    words,
+    output,
 };
 
 /// Print the manifest of a clone of a virtual machine.
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 pub(crate) fn run(globals: &Globals, args: &Args) -> Outcome {
     let manifest = manifest(args, globals.namespace.as_deref(), &mut suffix)?;
     let text = serde_saphyr::to_string(&manifest).map_err(|error| Fault::new("cannot write YAML").because(error))?;
-    words::say(text.trim_end())?;
+    output::say(text.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }
 

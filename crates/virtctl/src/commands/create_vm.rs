@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use access::CloudInit;
 use api::{
-    kubevirt::words::{API_VERSION, run_strategy},
+    kubevirt::constants::{API_VERSION, run_strategy},
     quantity::Amount,
 };
 use params::{Params, wrong};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     connect::Globals,
     fault::{Fault, Outcome},
-    words,
+    output,
 };
 
 /// Print the manifest of a virtual machine.
@@ -123,7 +123,7 @@ pub(crate) fn run(globals: &Globals, args: &Args) -> Outcome {
     }
     let manifest = manifest(args, globals.namespace.as_deref(), &mut suffix)?;
     let text = serde_saphyr::to_string(&manifest).map_err(|error| Fault::new("cannot write YAML").because(error))?;
-    words::say(text.trim_end())?;
+    output::say(text.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,8 +10,8 @@ use super::request::{self, DryRun};
 use crate::{
     connect::{Cluster, Globals},
     fault::{Fault, Outcome},
+    output,
     target::Kind,
-    words,
 };
 
 /// Have a virtual machine stay where it is.
@@ -74,7 +74,7 @@ async fn node(cluster: &Cluster, args: &Args) -> Outcome {
         }
     }
     if list.items.iter().filter(leaving).count() == 0 {
-        words::say(&format!("no machine is being moved off node {}", args.name))?;
+        output::say(&format!("no machine is being moved off node {}", args.name))?;
     }
     Ok(failed.unwrap_or(ExitCode::SUCCESS))
 }

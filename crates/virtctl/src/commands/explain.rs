@@ -20,8 +20,8 @@ use picture::Picture;
 use crate::{
     connect::{Cluster, Globals},
     fault::{Fault, Outcome},
+    output,
     target::Target,
-    words,
 };
 
 /// Say why a virtual machine is not running, and what to do about it.
@@ -41,7 +41,7 @@ pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
         return Err(Fault::new(format!("there is no VM {namespace}/{}", target.name))
             .hint("look for it with `kubectl get vm -A`, and choose the namespace with -n"));
     }
-    words::say(&verdict::explain(&picture))?;
+    output::say(&verdict::explain(&picture))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use api::kubevirt::{
+    constants::label,
     identity::instance_id,
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceSpec},
-    words::label,
 };
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, api::PostParams};
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use crate::{
     connect::Globals,
     fault::{Fault, Outcome},
+    output,
     target::Kind,
-    words,
 };
 
 /// Expose a virtual machine's ports as a Service.
@@ -189,7 +189,7 @@ pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
     let planned: Service = serde_json::from_value(planned).map_err(|error| Fault::new(what.clone()).because(error))?;
     let services: Api<Service> = Api::namespaced(client, &namespace);
     services.create(&PostParams::default(), &planned).await.map_err(failed)?;
-    words::say(&format!("Service {} successfully created for {kind} {}", args.name, args.machine))?;
+    output::say(&format!("Service {} successfully created for {kind} {}", args.name, args.machine))?;
     Ok(ExitCode::SUCCESS)
 }
 

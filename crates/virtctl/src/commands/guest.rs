@@ -6,8 +6,8 @@ use super::request;
 use crate::{
     connect::Globals,
     fault::{Fault, Outcome},
+    output,
     target::Kind,
-    words,
 };
 
 /// Show what the guest's agent says.
@@ -26,6 +26,6 @@ pub(crate) async fn run(globals: &Globals, args: Args, subresource: &str) -> Out
         _ => fault,
     })?;
     let text = serde_json::to_string_pretty(&says).map_err(|error| Fault::new("cannot print").because(error))?;
-    words::say(&text)?;
+    output::say(&text)?;
     Ok(ExitCode::SUCCESS)
 }

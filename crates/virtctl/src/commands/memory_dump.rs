@@ -17,8 +17,8 @@ use super::{request, vmexport};
 use crate::{
     connect::{Cluster, Globals},
     fault::{Fault, Outcome},
+    output,
     target::Kind,
-    words,
 };
 
 /// How long a dump is waited for.
@@ -126,7 +126,7 @@ pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
             let vm = (cluster.namespace.as_str(), name.as_str());
             let answer = request::put(&cluster, Kind::Vm, vm, "removememorydump", &Value::Null).await;
             answer.map_err(|fault| fault.of("error removing memory dump association"))?;
-            words::say(&format!("Successfully submitted remove memory dump association of VM {name}"))?;
+            output::say(&format!("Successfully submitted remove memory dump association of VM {name}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -141,7 +141,7 @@ async fn get(cluster: &Cluster, name: &str, args: &Args) -> Result<(), Fault> {
     let body = json!({ "claimName": args.claim_name, "phase": "" });
     let answer = request::put(cluster, Kind::Vm, vm, "memorydump", &body).await;
     answer.map_err(|fault| fault.of("error dumping vm memory"))?;
-    words::say(&format!("Successfully submitted memory dump request of VM {name}"))?;
+    output::say(&format!("Successfully submitted memory dump request of VM {name}"))?;
     if args.output.is_empty() { Ok(()) } else { download(cluster, name, args).await }
 }
 
@@ -165,7 +165,7 @@ async fn create(cluster: &Cluster, name: &str, args: &Args) -> Result<(), Fault>
     let size = needed(cluster, &vmi, args).await?;
     let wanted = serde_json::from_value(manifest(args, size)?).map_err(|error| Fault::new(&what).because(error))?;
     claims.create(&PostParams::default(), &wanted).await.map_err(|error| Fault::api(&what, &error))?;
-    words::say(&format!("PVC {namespace}/{claim} created"))
+    output::say(&format!("PVC {namespace}/{claim} created"))
 }
 
 fn manifest(args: &Args, size: Amount) -> Result<Value, Fault> {
@@ -193,7 +193,7 @@ async fn needed(cluster: &Cluster, vmi: &VirtualMachineInstance, args: &Args) ->
     let class = Some(args.storage_class.as_str()).filter(|class| !class.is_empty());
     let said = config.as_ref().and_then(|config| overhead(config, class));
     if said.is_none() {
-        words::say("Using default 5.5% filesystem overhead for pvc size")?;
+        output::say("Using default 5.5% filesystem overhead for pvc size")?;
     }
     let said = said.unwrap_or(DEFAULT_OVERHEAD);
     claim_size(expected_size(vmi), said)
@@ -232,7 +232,7 @@ async fn complete(cluster: &Cluster, name: &str) -> Result<String, Fault> {
         };
         match held.phase.as_str() {
             phase::COMPLETED => {
-                words::say("Memory dump completed successfully")?;
+                output::say("Memory dump completed successfully")?;
                 return Ok(held.claim_name);
             }
             phase::FAILED => {
@@ -244,7 +244,7 @@ async fn complete(cluster: &Cluster, name: &str) -> Result<String, Fault> {
             }
             other if other != told => {
                 let claim = &held.claim_name;
-                words::say(&format!("Waiting for memorydump {claim} to complete, current phase: {other}..."))?;
+                output::say(&format!("Waiting for memorydump {claim} to complete, current phase: {other}..."))?;
                 other.clone_into(&mut told);
             }
             _ => {}

@@ -5,8 +5,8 @@ mod progress;
 use std::{collections::BTreeMap, process::ExitCode};
 
 use api::kubevirt::{
+    constants::migration_phase as phase,
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::migration_phase as phase,
 };
 use futures::{StreamExt, stream};
 use kube::{Api, runtime::watcher::watch_object};
@@ -17,8 +17,8 @@ use super::request::{self, DryRun};
 use crate::{
     connect::{Cluster, Globals},
     fault::{Fault, Outcome},
+    output,
     target::Kind,
-    words,
 };
 
 /// Move a running virtual machine to another node.
@@ -94,7 +94,7 @@ async fn watch(cluster: &Cluster, (namespace, name): (&str, &str), migration: &s
             Err(error) => return Err(Fault::new(what).because(crate::fault::chain(&error))),
         }
         if let Some(line) = watched.line() {
-            words::say(&line)?;
+            output::say(&line)?;
         }
         match watched.phase() {
             phase::SUCCEEDED => return Ok(ExitCode::SUCCESS),

@@ -1,9 +1,9 @@
 //! `virtctl migrate-cancel`: the machine stays where it is, by deleting the migration that has not ended.
 
 use api::kubevirt::{
+    constants::{label, migration_phase as phase},
     identity::instance_id,
     v1::VirtualMachineInstanceMigration as Migration,
-    words::{label, migration_phase as phase},
 };
 use kube::{
     Api, ResourceExt,

@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 use crate::{
     connect::Cluster,
     fault::{Fault, Outcome},
-    stream,
+    output, stream,
     target::{Kind, Target},
-    words,
 };
 
 /// `--dry-run`, as kubectl has it for what the server decides.
@@ -33,9 +32,9 @@ impl DryRun {
     /// Says what happened to a machine.
     pub(super) fn done(&self, kind: Kind, name: &str, done: &str) -> Outcome {
         if self.dry_run {
-            words::say("Dry Run execution")?;
+            output::say("Dry Run execution")?;
         }
-        words::say(&format!("{} {name} {done}", kind.short().to_uppercase()))?;
+        output::say(&format!("{} {name} {done}", kind.short().to_uppercase()))?;
         Ok(std::process::ExitCode::SUCCESS)
     }
 }

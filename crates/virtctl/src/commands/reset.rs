@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::request;
-use crate::{connect::Globals, fault::Outcome, target::Kind, words};
+use crate::{connect::Globals, fault::Outcome, output, target::Kind};
 
 /// The machine to reset or reboot.
 #[derive(Debug, clap::Args)]
@@ -20,6 +20,6 @@ pub(crate) async fn run(globals: &Globals, args: Args, subresource: &str, verb: 
     let cluster = globals.cluster().await?;
     let (namespace, name) = request::named(&cluster, Kind::Vmi, &args.name)?;
     request::put(&cluster, Kind::Vmi, (&namespace, &name), subresource, &Value::Null).await?;
-    words::say(&format!("VMI {name} was scheduled to {verb}"))?;
+    output::say(&format!("VMI {name} was scheduled to {verb}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     connect::Globals,
     fault::{Fault, Outcome},
-    words,
+    output,
 };
 
 /// Print the versions of client and server.
@@ -34,7 +34,7 @@ fn server(info: &Value) -> String {
 }
 
 pub(crate) async fn run(globals: &Globals, args: &Args) -> Outcome {
-    words::say(&own())?;
+    output::say(&own())?;
     if args.client {
         return Ok(ExitCode::SUCCESS);
     }
@@ -44,7 +44,7 @@ pub(crate) async fn run(globals: &Globals, args: &Args) -> Outcome {
         .body(Vec::new())
         .map_err(|error| Fault::new(what).because(error))?;
     let info: Value = cluster.client.request(request).await.map_err(|error| Fault::api(what, &error))?;
-    words::say(&server(&info))?;
+    output::say(&server(&info))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -277,7 +277,7 @@ async fn token(cluster: &Cluster, export: &VirtualMachineExport) -> Result<Strin
     let what = format!("cannot read the token of the export in Secret {}/{name}", cluster.namespace);
     let api: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let secret = api.get(&name).await.map_err(|error| Fault::api(&what, &error))?;
-    let bytes = secret.data.and_then(|mut data| data.remove(api::export::words::TOKEN_KEY));
+    let bytes = secret.data.and_then(|mut data| data.remove(api::export::constants::TOKEN_KEY));
     let text = bytes.and_then(|bytes| String::from_utf8(bytes.0).ok());
     let token = text.map(|text| text.trim_end_matches(['\r', '\n']).to_owned()).filter(|token| !token.is_empty());
     token.ok_or_else(|| Fault::new(what).because("it has no key \"token\" with a text"))

@@ -19,10 +19,9 @@ use super::request;
 use crate::{
     connect::{Cluster, Globals},
     fault::{Fault, Outcome, chain},
-    stream,
+    output, stream,
     target::Kind,
     terminal::Ending,
-    words,
 };
 
 /// How long a viewer that was started may take to connect.
@@ -157,7 +156,7 @@ async fn show(cluster: &Cluster, args: Args) -> Outcome {
     let address = listener.local_addr().map_err(cannot)?;
     let mut ending = Ending::watch().map_err(|error| Fault::new("cannot watch signals").because(error))?;
     if args.proxy_only {
-        words::say(&serde_json::json!({ "port": address.port() }).to_string())?;
+        output::say(&serde_json::json!({ "port": address.port() }).to_string())?;
     }
     loop {
         let serving = async {

@@ -11,8 +11,8 @@ use super::request::{self, DryRun};
 use crate::{
     connect::{Cluster, Globals},
     fault::{Fault, Outcome},
+    output,
     target::Kind,
-    words,
 };
 
 /// The volume, and what the guest sees of it.
@@ -136,9 +136,9 @@ pub(crate) async fn remove(globals: &Globals, args: RemoveArgs) -> Outcome {
 
 fn said(dry_run: &DryRun, verb: &str, name: &str, volume: &str) -> Outcome {
     if dry_run.dry_run {
-        words::say("Dry Run execution")?;
+        output::say("Dry Run execution")?;
     }
-    words::say(&format!("Successfully submitted {verb} volume request to VM {name} for volume {volume}"))?;
+    output::say(&format!("Successfully submitted {verb} volume request to VM {name} for volume {volume}"))?;
     Ok(std::process::ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! DataVolumes: the claim that is asked for, and where its content comes from.
 
+use api::cdi::constants::annotation;
 use api::cdi::v1beta1::{DataVolume, DataVolumeSpec};
-use api::cdi::words::annotation;
 use api::quantity::Amount;
 use api::unserved::{self, DATA_VOLUME};
 use k8s_openapi::api::core::v1::{

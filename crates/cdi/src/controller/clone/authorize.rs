@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use api::cdi::constants::annotation;
 use api::cdi::v1beta1::DataVolume;
-use api::cdi::words::annotation;
 use k8s_openapi::{
     ByteString,
     api::core::v1::{PersistentVolumeClaim, Secret},
@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt};
 use origin::Source;
 
 use crate::{
-    controller::context::{Context, noted},
+    controller::context::{Context, annotation_of},
     token::{self, Payload, Resource, Signer, Verifier},
 };
 
@@ -46,7 +46,7 @@ struct Tokens<'a> {
 impl<'a> Tokens<'a> {
     fn of<K: ResourceExt>(object: &'a K) -> Self {
         let (long, short) = (annotation::EXTENDED_CLONE_TOKEN, annotation::CLONE_TOKEN);
-        Self { long: noted(object, long), short: noted(object, short) }
+        Self { long: annotation_of(object, long), short: annotation_of(object, short) }
     }
 
     fn or(self, other: Self) -> Self {

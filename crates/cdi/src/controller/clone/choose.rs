@@ -1,6 +1,6 @@
 //! How a clone is made: by the driver, from a snapshot, or byte by byte; and why not better. Pure.
 
-use api::cdi::words::clone_strategy;
+use api::cdi::constants::clone_strategy;
 
 /// Ways of a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

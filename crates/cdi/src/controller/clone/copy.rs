@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::cdi::words::{annotation, env, label, path};
+use api::cdi::constants::{annotation, env, label, path};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kit::{
     certs::{Authority, Leaf},
@@ -17,7 +17,7 @@ use crate::{
     Error,
     controller::{
         clone::{authorize, plan, restore, source::in_use},
-        context::{Context, noted, reference, uid_word},
+        context::{Context, annotation_of, reference, uid_index},
         import::status,
         upload::{certificate, pod as server},
         worker::{self, Environment, confined, is_block, variable},
@@ -37,12 +37,12 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub async fn sync(context: &Context, target: &PersistentVolumeClaim, source: &str) -> Result<Next, Error> {
     let uid = target.uid().unwrap_or_default();
     let name = pod_name(target);
-    let pod = context.pods.by_word(&uid_word(&uid)).into_iter().find(|pod| pod.name_any() == name);
-    let over =
-        noted(target, annotation::POD_PHASE) == Some("Succeeded") || target.metadata.deletion_timestamp.is_some();
+    let pod = context.pods.by_index(&uid_index(&uid)).into_iter().find(|pod| pod.name_any() == name);
+    let over = annotation_of(target, annotation::POD_PHASE) == Some("Succeeded")
+        || target.metadata.deletion_timestamp.is_some();
     let leaves = target.metadata.deletion_timestamp.is_some();
     match pod {
-        Some(_) if over && !leaves && noted(target, annotation::POD_RETAIN) == Some("true") => Ok(Next::Wait),
+        Some(_) if over && !leaves && annotation_of(target, annotation::POD_RETAIN) == Some("true") => Ok(Next::Wait),
         Some(pod) if over => discard(context, &pod).await,
         None if over => Ok(Next::Wait),
         Some(pod) => {
@@ -53,7 +53,7 @@ pub async fn sync(context: &Context, target: &PersistentVolumeClaim, source: &st
             Ok(Next::Wait)
         }
         // The server comes first.
-        None if noted(target, annotation::POD_READY) != Some("true") => Ok(Next::Wait),
+        None if annotation_of(target, annotation::POD_READY) != Some("true") => Ok(Next::Wait),
         None => start(context, target, source, &name).await,
     }
 }
@@ -104,8 +104,8 @@ async fn permitted(
         return Ok(());
     }
     // A claim that a populator made stands in for the one that somebody asked for, and whose token counts.
-    let owner = noted(target, annotation::OWNER_UID);
-    let owner = owner.and_then(|uid| context.claims.by_word(&uid_word(uid)).into_iter().next());
+    let owner = annotation_of(target, annotation::OWNER_UID);
+    let owner = owner.and_then(|uid| context.claims.by_index(&uid_index(uid)).into_iter().next());
     let owner = owner.filter(|owner| plan::claim_name(owner) == target.name_any());
     let asked = owner.as_ref().filter(|owner| owner.namespace() == target.namespace()).unwrap_or(target);
     let snapshot = source.spec.as_ref().and_then(|spec| spec.data_source.as_ref());
@@ -146,8 +146,8 @@ fn render(
             secret("CLIENT_CERT", "tls.crt"),
             secret("SERVER_CA_CERT", "servers.crt"),
             variable("UPLOAD_URL", &format!("https://{host}/v1beta1/upload")),
-            variable(env::PREALLOCATION, noted(target, annotation::PREALLOCATION_REQUESTED).unwrap_or("false")),
-            variable(env::OWNER_UID, &noted(target, annotation::OWNER_UID).map_or_else(|| worker::owner(target), ToOwned::to_owned)),
+            variable(env::PREALLOCATION, annotation_of(target, annotation::PREALLOCATION_REQUESTED).unwrap_or("false")),
+            variable(env::OWNER_UID, &annotation_of(target, annotation::OWNER_UID).map_or_else(|| worker::owner(target), ToOwned::to_owned)),
         ],
         "ports": [{ "name": "metrics", "containerPort": 8443, "protocol": "TCP" }],
         "resources": environment.settings.resources,

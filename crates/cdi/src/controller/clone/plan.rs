@@ -9,12 +9,14 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::words::{annotation, label};
+use api::cdi::constants::{annotation, label};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, core::DynamicObject};
 use serde_json::{Value, json};
 
-use crate::controller::{clone::choose::Strategy, context::noted, labels::labels, settings::bytes, storage::requested};
+use crate::controller::{
+    clone::choose::Strategy, context::annotation_of, labels::labels, settings::bytes, storage::requested,
+};
 
 /// What is cloned.
 #[derive(Clone, Debug)]
@@ -108,11 +110,11 @@ pub fn step(strategy: Strategy, of_snapshot: bool, state: &State<'_>) -> Step {
         };
     };
     let Some(name) = volume(claim).filter(|_| bound(claim)) else {
-        let used = noted(claim, annotation::SELECTED_NODE).is_some();
+        let used = annotation_of(claim, annotation::SELECTED_NODE).is_some();
         // The worker that copies is a consumer, too.
         return if state.waits && !used && strategy != Strategy::Copy { Step::Use } else { Step::AwaitClaim };
     };
-    if strategy == Strategy::Copy && noted(claim, annotation::POD_PHASE) != Some("Succeeded") {
+    if strategy == Strategy::Copy && annotation_of(claim, annotation::POD_PHASE) != Some("Succeeded") {
         return Step::AwaitClaim;
     }
     let wanted = state.target.spec.as_ref().and_then(requested).unwrap_or_default();
@@ -186,12 +188,13 @@ pub fn claim(target: &PersistentVolumeClaim, source: &Source, strategy: Strategy
                 annotation::POD_RETAIN,
             ];
             for key in passed_on.into_iter().chain(annotation::PASSED_ON) {
-                annotations.extend(noted(target, key).map(|value| (key.to_owned(), value.to_owned())));
+                annotations.extend(annotation_of(target, key).map(|value| (key.to_owned(), value.to_owned())));
             }
         }
     }
     annotations.extend(
-        noted(target, annotation::SELECTED_NODE).map(|node| (annotation::SELECTED_NODE.to_owned(), node.to_owned())),
+        annotation_of(target, annotation::SELECTED_NODE)
+            .map(|node| (annotation::SELECTED_NODE.to_owned(), node.to_owned())),
     );
     json!({
         "metadata": {

@@ -1,6 +1,6 @@
 //! A snapshot that the target's driver knows nothing of is copied by way of a claim that its own driver makes of it.
 
-use api::cdi::words::{annotation, label};
+use api::cdi::constants::{annotation, label};
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
 use kit::store::Key;
 use kube::{ResourceExt, core::DynamicObject};
@@ -14,7 +14,7 @@ use crate::{
             plan::Source,
             source::{driver_of, restore_size},
         },
-        context::{Context, noted},
+        context::{Context, annotation_of},
         write,
     },
 };
@@ -63,7 +63,7 @@ fn render(target: &PersistentVolumeClaim, snapshot: &DynamicObject, class: &str)
             "annotations": plan::marks(target),
         },
         "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": class, "volumeMode": noted(snapshot, annotation::SOURCE_VOLUME_MODE),
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class, "volumeMode": annotation_of(snapshot, annotation::SOURCE_VOLUME_MODE),
             "resources": { "requests": { "storage": size.to_string() } },
             "dataSource": { "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot.name_any() },
         },

@@ -1,6 +1,6 @@
 //! What is cloned: whether it can be, how large it is, and whose driver has it.
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, Pod},
     apimachinery::pkg::api::resource::Quantity,

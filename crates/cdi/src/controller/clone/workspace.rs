@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::cdi::words::{annotation, finalizer};
+use api::cdi::constants::{annotation, finalizer};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kit::{clock, queue::Next, store::Key};
 use kube::{
@@ -15,7 +15,7 @@ use crate::{
     Error,
     controller::{
         clone::{copy, plan, plan::Source, restore, source::driver_of, waiting},
-        context::{Context, noted, reference, uid_word},
+        context::{Context, annotation_of, reference, uid_index},
         names, snapshot_api_in,
         worker::{self, Environment, confined},
         write,
@@ -61,7 +61,7 @@ pub async fn use_claim(
     let name = use_name(target);
     let found = context
         .pods
-        .by_word(&uid_word(&target.uid().unwrap_or_default()))
+        .by_index(&uid_index(&target.uid().unwrap_or_default()))
         .into_iter()
         .find(|pod| pod.name_any() == name);
     if let Some(pod) = found {
@@ -99,7 +99,7 @@ pub async fn use_claim(
 
 /// That pod is of no further use.
 pub async fn unuse(context: &Context, target: &PersistentVolumeClaim, namespace: &str) -> Result<(), Error> {
-    let pods = context.pods.by_word(&uid_word(&target.uid().unwrap_or_default()));
+    let pods = context.pods.by_index(&uid_index(&target.uid().unwrap_or_default()));
     for pod in
         pods.iter().filter(|pod| pod.name_any() == use_name(target) && pod.namespace().as_deref() == Some(namespace))
     {
@@ -113,17 +113,17 @@ pub async fn finish(context: &Context, target: &PersistentVolumeClaim, source: &
     let here = target.namespace().unwrap_or_default();
     // What was left for whoever looks after a mistake is left, unless the clone goes.
     let retained =
-        target.metadata.deletion_timestamp.is_none() && noted(target, annotation::POD_RETAIN) == Some("true");
+        target.metadata.deletion_timestamp.is_none() && annotation_of(target, annotation::POD_RETAIN) == Some("true");
     for namespace in [here.as_str(), source] {
         unuse(context, target, namespace).await?;
         if let Some(claim) = context.claims.get(&Key::new(namespace, plan::claim_name(target))) {
-            if retained && noted(&claim, annotation::CLONE_REQUEST).is_some() {
+            if retained && annotation_of(&claim, annotation::CLONE_REQUEST).is_some() {
                 let told = "PVC Prime retained in Lost state for debugging purposes";
                 context.recorder.warning(&reference(target), "RetainedPVCPrime", told);
                 continue;
             }
             // A copy that is not over has a server, which goes with its claim, and a sender, which does not.
-            if let Some(from) = noted(&claim, annotation::CLONE_REQUEST) {
+            if let Some(from) = annotation_of(&claim, annotation::CLONE_REQUEST) {
                 let mut ending = claim.clone();
                 ending.annotations_mut().insert(annotation::POD_PHASE.to_owned(), "Succeeded".to_owned());
                 copy::sync(context, &ending, from).await?;
@@ -149,6 +149,6 @@ pub async fn finish(context: &Context, target: &PersistentVolumeClaim, source: &
     } });
     let done = write::patch(context, target, &patch).await?;
     tracing::info!(claim = %Key::of(target), at = %clock::now(), "cloned");
-    write::remember(&context.claims, done, crate::controller::context::claim_words);
+    write::remember(&context.claims, done, crate::controller::context::claim_indexes);
     Ok(Next::Wait)
 }

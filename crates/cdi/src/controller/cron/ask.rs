@@ -59,7 +59,7 @@ pub async fn permitted(context: &Context, cron: &DataImportCron) -> Result<(), U
     let Some(end) = found.transpose().map_err(|dead| unknown(dead.to_string()))? else { return Ok(()) };
     let account = cron.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
     let user = leave::account(&here, account);
-    let hindered = leave::hindrance(&context.client, &user, &end.source, &here).await;
+    let hindered = leave::refusal(&context.client, &user, &end.source, &here).await;
     if let Some(why) = hindered.map_err(|error| unknown(Chain(&error).to_string()))? {
         let message = format!(
             "{why}: let it create datavolumes/source there, or name another account in spec.serviceAccountName"

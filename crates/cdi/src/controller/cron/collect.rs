@@ -1,8 +1,8 @@
 //! What a cron has made goes: when it is of no use any more, and with a cron that keeps nothing.
 
 use api::cdi::{
+    constants::{annotation, finalizer, label},
     v1beta1::DataImportCron,
-    words::{annotation, finalizer, label},
 };
 use kit::{queue::Next, store::Key};
 use kube::{
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::{
     Error,
     controller::{
-        context::{Context, cron_word, noted},
+        context::{Context, annotation_of, cron_index},
         cron::plan,
         snapshot_api_in, write,
     },
@@ -26,19 +26,19 @@ pub async fn surplus(context: &Context, cron: &DataImportCron, namespace: &str) 
         return Ok(());
     }
     let kept = cron.spec.imports_to_keep.and_then(|kept| usize::try_from(kept).ok()).unwrap_or(plan::KEPT);
-    let word = cron_word(namespace, &cron.name_any());
+    let word = cron_index(namespace, &cron.name_any());
     let used = |annotations: Option<&str>, made: Option<String>| {
         annotations.map(ToOwned::to_owned).or(made).unwrap_or_default()
     };
     let mut made: Vec<(String, String)> = context
         .claims
-        .by_word(&word)
+        .by_index(&word)
         .iter()
         .map(|claim| {
             (
                 claim.name_any(),
                 used(
-                    noted(claim, annotation::LAST_USE_TIME),
+                    annotation_of(claim, annotation::LAST_USE_TIME),
                     claim.creation_timestamp().map(|time| time.0.to_string()),
                 ),
             )
@@ -48,7 +48,7 @@ pub async fn surplus(context: &Context, cron: &DataImportCron, namespace: &str) 
         let ours = snapshot.labels().get(label::DATA_IMPORT_CRON) == Some(&cron.name_any())
             && snapshot.namespace().as_deref() == Some(namespace);
         if ours && !made.iter().any(|(name, _)| *name == snapshot.name_any()) {
-            made.push((snapshot.name_any(), used(noted(&snapshot, annotation::LAST_USE_TIME), None)));
+            made.push((snapshot.name_any(), used(annotation_of(&snapshot, annotation::LAST_USE_TIME), None)));
         }
     }
     let current = plan::current(cron).map(|one| one.data_volume_name.clone()).unwrap_or_default();
@@ -87,9 +87,9 @@ pub async fn all(context: &Context, namespace: &str, name: &str) -> Result<(), E
 pub async fn end(context: &Context, cron: &DataImportCron, passing: bool) -> Result<Next, Error> {
     let namespace = cron.namespace().unwrap_or_default();
     if passing {
-        let word = cron_word(&namespace, &cron.name_any());
-        let mut names: Vec<String> = context.volumes.by_word(&word).iter().map(ResourceExt::name_any).collect();
-        names.extend(context.claims.by_word(&word).iter().map(ResourceExt::name_any));
+        let word = cron_index(&namespace, &cron.name_any());
+        let mut names: Vec<String> = context.volumes.by_index(&word).iter().map(ResourceExt::name_any).collect();
+        names.extend(context.claims.by_index(&word).iter().map(ResourceExt::name_any));
         let snapshots = context.snapshots.list().into_iter().filter(|one| {
             one.labels().get(label::DATA_IMPORT_CRON) == Some(&cron.name_any())
                 && one.namespace().as_deref() == Some(&namespace)

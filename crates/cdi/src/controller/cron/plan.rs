@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::cdi::{
+    constants::{annotation, condition, label, phase},
     v1beta1::{DataImportCron, DataImportCronStatus, DataVolume, DataVolumeSourcePVC, ImportStatus},
-    words::{annotation, condition, label, phase},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::controller::{
     conditions,
-    context::noted,
+    context::annotation_of,
     cron::answer::{NOT_AUTHORIZED, Unknown},
     labels, worker,
 };
@@ -51,7 +51,7 @@ pub enum Step {
 
 /// What follows for `cron`, whose latest import stands so.
 pub fn step(cron: &DataImportCron, import: Import) -> Step {
-    let desired = noted(cron, annotation::DESIRED_DIGEST).unwrap_or_default();
+    let desired = annotation_of(cron, annotation::DESIRED_DIGEST).unwrap_or_default();
     let current = current(cron).map(|one| one.digest.as_str());
     let outdated = !desired.is_empty() && current != Some(desired);
     match import {
@@ -110,7 +110,7 @@ pub fn volume(cron: &DataImportCron, digest: &str, one_writer: bool) -> Value {
     let registry = &mut spec["source"]["registry"];
     if let Some(url) = registry["url"].as_str() {
         registry["url"] = json!(pinned(url, digest));
-    } else if let Some(reference) = noted(cron, annotation::IMAGE_STREAM_REFERENCE) {
+    } else if let Some(reference) = annotation_of(cron, annotation::IMAGE_STREAM_REFERENCE) {
         registry["url"] = json!(format!("docker://{reference}"));
         registry["imageStream"] = Value::Null;
     }
@@ -124,7 +124,7 @@ pub fn volume(cron: &DataImportCron, digest: &str, one_writer: bool) -> Value {
     annotations.entry(annotation::IMMEDIATE_BINDING.to_owned()).or_insert_with(|| "true".to_owned());
     annotations.insert(
         annotation::LAST_USE_TIME.to_owned(),
-        noted(cron, annotation::LAST_CRON_TIME).unwrap_or_default().to_owned(),
+        annotation_of(cron, annotation::LAST_CRON_TIME).unwrap_or_default().to_owned(),
     );
     json!({
         "metadata": {
@@ -188,7 +188,7 @@ pub struct View<'a> {
 pub fn status(cron: &DataImportCron, view: &View<'_>, now: Timestamp) -> DataImportCronStatus {
     let View { import, phase, problem, format } = *view;
     let mut status = cron.status.as_deref().cloned().unwrap_or_default();
-    let desired = noted(cron, annotation::DESIRED_DIGEST).unwrap_or_default();
+    let desired = annotation_of(cron, annotation::DESIRED_DIGEST).unwrap_or_default();
     let outdated = !desired.is_empty() && current(cron).map(|one| one.digest.as_str()) != Some(desired);
     let (truth, reason, message) = match import {
         _ if problem.is_some_and(|problem| problem.reason == NOT_AUTHORIZED) => {
@@ -228,7 +228,7 @@ pub fn status(cron: &DataImportCron, view: &View<'_>, now: Timestamp) -> DataImp
         }
         status.source_format = Some(format.to_owned());
     }
-    let executed = noted(cron, annotation::LAST_CRON_TIME).and_then(|text| text.parse().ok()).map(Time);
+    let executed = annotation_of(cron, annotation::LAST_CRON_TIME).and_then(|text| text.parse().ok()).map(Time);
     status.last_execution_timestamp = executed.or(status.last_execution_timestamp);
     status
 }

@@ -14,8 +14,8 @@ pub mod pod;
 use std::time::Duration;
 
 use api::cdi::{
+    constants::label,
     v1beta1::{DataImportCron, DataVolumeSourceRegistry},
-    words::label,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -27,7 +27,7 @@ use super::answer::{Asked, Found, unknown};
 use crate::{
     Error,
     controller::{
-        context::{self, Context, owner_word, reference},
+        context::{self, Context, owner_index, reference},
         import,
         insecure::is_insecure,
         names,
@@ -97,7 +97,7 @@ async fn begin(context: &Context, cron: &DataImportCron, key: &Key, pod: &Pod, n
     context.polls.asked_by(key, asker);
     // Before the watch tells of it, it would be taken for deleted.
     context::trim_pod(&mut made);
-    write::remember(&context.pods, made, context::pod_words);
+    write::remember(&context.pods, made, context::pod_indexes);
     Ok(Asked::Later(Next::After(LIMIT)))
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn tidy(context: &Context, cron: &DataImportCron, wanted: bool)
         context.polls.forget(&key);
     }
     let asker = context.polls.asker(&key, &uid);
-    for pod in context.pods.by_word(&owner_word(&uid)) {
+    for pod in context.pods.by_index(&owner_index(&uid)) {
         let asks = asker.as_ref().is_some_and(|asker| pod.uid().as_ref() == Some(&asker.uid));
         let polls = pod.labels().contains_key(label::POLLER) && pod.metadata.deletion_timestamp.is_none();
         if polls && !asks {

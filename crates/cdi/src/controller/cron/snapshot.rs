@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{v1beta1::DataImportCron, words::annotation};
+use api::cdi::{constants::annotation, v1beta1::DataImportCron};
 use kit::{clock, store::Key};
 use kube::{
     Api, ResourceExt,
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     Error,
     controller::{
-        context::{Context, noted},
+        context::{Context, annotation_of},
         cron::{
             collect,
             plan::{self, Import},
@@ -52,7 +52,7 @@ pub async fn keep(
     let class = from.and_then(|claim| context.class_of(&claim));
     let class = class.and_then(|class| {
         let profile = context.profiles.get(&Key::new("", class.name_any()));
-        let said = profile.as_ref().and_then(|profile| noted(profile, annotation::CRON_SNAPSHOT_CLASS));
+        let said = profile.as_ref().and_then(|profile| annotation_of(profile, annotation::CRON_SNAPSHOT_CLASS));
         let of_profile = || profile.as_ref()?.status.as_ref()?.snapshot_class.clone();
         said.and_then(|said| context.snapshot_class(&class.provisioner, Some(said)))
             .or_else(of_profile)

@@ -2,11 +2,11 @@
 //!
 //! The claim is made without a source. Bound to one of those volumes, it is filled; bound to another, it was made in vain and goes.
 
-use api::cdi::{v1beta1::DataVolume, words::annotation};
+use api::cdi::{constants::annotation, v1beta1::DataVolume};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use crate::controller::context::noted;
+use crate::controller::context::annotation_of;
 
 /// The volumes that are kept for the claim of `volume`; none when nobody asks for them.
 pub fn volumes(volume: &DataVolume, all: &[PersistentVolume]) -> Vec<String> {
@@ -36,9 +36,9 @@ pub enum Verdict {
 
 /// Looks at `claim`.
 pub fn verdict(claim: &PersistentVolumeClaim) -> Verdict {
-    let Some(wanted) = noted(claim, annotation::PERSISTENT_VOLUME_LIST) else { return Verdict::Nothing };
+    let Some(wanted) = annotation_of(claim, annotation::PERSISTENT_VOLUME_LIST) else { return Verdict::Nothing };
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-    if !bound || noted(claim, annotation::POPULATED_FOR).is_some() {
+    if !bound || annotation_of(claim, annotation::POPULATED_FOR).is_some() {
         return Verdict::Nothing;
     }
     let wanted: Vec<String> = serde_json::from_str(wanted).unwrap_or_default();

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use api::cdi::{
+    constants::{annotation, label},
     v1beta1::DataVolume,
-    words::{annotation, label},
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
@@ -20,13 +20,13 @@ use super::{
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, volume_words},
+        context::{Context, annotation_of, volume_indexes},
         write::{self, Changes},
     },
 };
 
 /// What a claim says of its filling that its DataVolume says, too.
-const NOTED: [&str; 4] =
+const MARKS: [&str; 4] =
     [annotation::USE_POPULATOR, annotation::CLONE_TYPE, annotation::VDDK_HOST, annotation::VDDK_VERSION];
 
 /// True for a label that says which machine a disk is made for.
@@ -57,16 +57,16 @@ pub async fn write(
     let change = json!({ "metadata": { "uid": stored.uid(), "annotations": annotations, "labels": labels } });
     let done = write::patch(context, &stored, &change).await?;
     volume.metadata = done.metadata.clone();
-    write::remember(&context.volumes, done.clone(), volume_words);
+    write::remember(&context.volumes, done.clone(), volume_indexes);
     Ok(done)
 }
 
 /// The notes that `volume` lacks; what its user has noted stands where it is an order.
 fn annotations(volume: &DataVolume, claim: &PersistentVolumeClaim, filling: Filling) -> Changes {
     let mut wanted = Changes::new();
-    let ordered = |key: &str| key == annotation::USE_POPULATOR && noted(volume, key).is_some();
-    for key in NOTED {
-        if let Some(value) = noted(claim, key).filter(|_| filling != Filling::External && !ordered(key)) {
+    let ordered = |key: &str| key == annotation::USE_POPULATOR && annotation_of(volume, key).is_some();
+    for key in MARKS {
+        if let Some(value) = annotation_of(claim, key).filter(|_| filling != Filling::External && !ordered(key)) {
             wanted.insert(key.to_owned(), Some(value.to_owned()));
         }
     }

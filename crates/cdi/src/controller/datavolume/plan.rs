@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use api::cdi::{
+    constants::{self, annotation, label},
     v1beta1::{DataVolume, DataVolumeSpec},
-    words::{self, annotation, label},
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{context::noted, labels::labels, settings::Settings, sources, storage::FILESYSTEM, worker};
+use crate::controller::{
+    context::annotation_of, labels::labels, settings::Settings, sources, storage::FILESYSTEM, worker,
+};
 
 /// How the volume comes to its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +63,9 @@ pub fn claimed(volume: &DataVolume, claim: &PersistentVolumeClaim, settings: &Se
         return Claimed::Leaving;
     }
     let Some(controller) = controller else {
-        let filled = noted(claim, annotation::POPULATED_FOR) == Some(&volume.name_any());
-        let asked =
-            noted(volume, annotation::ALLOW_CLAIM_ADOPTION).or_else(|| noted(claim, annotation::ALLOW_CLAIM_ADOPTION));
+        let filled = annotation_of(claim, annotation::POPULATED_FOR) == Some(&volume.name_any());
+        let asked = annotation_of(volume, annotation::ALLOW_CLAIM_ADOPTION)
+            .or_else(|| annotation_of(claim, annotation::ALLOW_CLAIM_ADOPTION));
         let allowed = asked.map_or(settings.claim_adoption, |value| value == "true");
         return if filled || allowed { Claimed::Adopt } else { Claimed::Foreign };
     };
@@ -72,7 +74,7 @@ pub fn claimed(volume: &DataVolume, claim: &PersistentVolumeClaim, settings: &Se
 
 /// True when the volume is filled by a populator: on CSI storage, unless the user says otherwise.
 pub fn uses_populator(volume: &DataVolume, csi: bool) -> bool {
-    noted(volume, annotation::USE_POPULATOR).map_or(csi, |value| value == "true")
+    annotation_of(volume, annotation::USE_POPULATOR).map_or(csi, |value| value == "true")
 }
 
 /// True when a populator fills another claim in the namespace of `volume` first: a driver clones beside the source, a copy goes where the
@@ -201,8 +203,7 @@ pub fn claim(
             annotations.insert(annotation::EXTERNAL_POPULATION.to_owned(), "true".to_owned());
         }
         filling if populator => {
-            rendered["dataSourceRef"] =
-                json!({ "apiGroup": words::GROUP, "kind": source_kind(filling), "name": source_name(volume, filling) });
+            rendered["dataSourceRef"] = json!({ "apiGroup": constants::GROUP, "kind": source_kind(filling), "name": source_name(volume, filling) });
             let from = source_namespace(volume);
             if from != volume.namespace().unwrap_or_default() {
                 annotations.insert(annotation::DATA_SOURCE_NAMESPACE.to_owned(), from);
@@ -219,7 +220,7 @@ pub fn claim(
             let from = spec.source.as_ref().and_then(|source| source.pvc.as_ref());
             let from = from.map(|pvc| format!("{}/{}", source_namespace(volume), pvc.name)).unwrap_or_default();
             annotations.insert(annotation::CLONE_REQUEST.to_owned(), from);
-            annotations.insert(annotation::CLONE_TYPE.to_owned(), words::clone_strategy::COPY.to_owned());
+            annotations.insert(annotation::CLONE_TYPE.to_owned(), constants::clone_strategy::COPY.to_owned());
             annotations.insert(annotation::UPLOAD.to_owned(), String::new());
         }
         Filling::Restore => {

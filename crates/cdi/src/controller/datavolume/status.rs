@@ -5,14 +5,14 @@ mod stage;
 pub use stage::{came_filled, is_filled};
 
 use api::cdi::{
+    constants::{NO_PROGRESS, annotation, condition, phase},
     v1beta1::{CDICondition, DataVolume, DataVolumeStatus},
-    words::{NO_PROGRESS, annotation, condition, phase},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use crate::controller::{conditions, context::noted, datavolume::plan::Filling, progress::Far};
+use crate::controller::{conditions, context::annotation_of, datavolume::plan::Filling, progress::Far};
 
 /// The reason of a claim that is not there, and of nothing else.
 pub const NOT_FOUND: &str = "NotFound";
@@ -56,7 +56,7 @@ pub fn status(
     let (phase, told) = match claim {
         Some(claim) => stage::of_claim(volume, claim, &old_phase, view),
         // One that comes filled, such as one that is brought back from a backup, waits for the claim that holds it.
-        None if noted(volume, annotation::PRE_POPULATED).is_some() => (phase::PENDING.to_owned(), None),
+        None if annotation_of(volume, annotation::PRE_POPULATED).is_some() => (phase::PENDING.to_owned(), None),
         None if old_phase.is_empty() || view.refused.is_some() => (phase::PENDING.to_owned(), None),
         None => (old_phase.clone(), None),
     };
@@ -68,7 +68,7 @@ pub fn status(
     after.progress = Some(if came { NO_PROGRESS.to_owned() } else { progress(claim, &phase, &before, view) });
     if let Some(claim) = claim {
         after.claim_name = Some(claim.name_any());
-        let restarts = noted(claim, annotation::POD_RESTARTS).and_then(|text| text.parse().ok());
+        let restarts = annotation_of(claim, annotation::POD_RESTARTS).and_then(|text| text.parse().ok());
         after.restart_count = restarts.or(after.restart_count);
     }
     after.phase = Some(phase.clone());
@@ -81,7 +81,7 @@ fn progress(claim: Option<&PersistentVolumeClaim>, phase: &str, before: &DataVol
     if phase == phase::SUCCEEDED && view.filling != Filling::External {
         return "100.0%".to_owned();
     }
-    let told = claim.and_then(|claim| noted(claim, annotation::POPULATOR_PROGRESS)).map(ToOwned::to_owned);
+    let told = claim.and_then(|claim| annotation_of(claim, annotation::POPULATOR_PROGRESS)).map(ToOwned::to_owned);
     let own = view.progress.filter(|far| far.percent < 100.0).map(|far| format!("{:.2}%", far.percent));
     told.or(own).or_else(|| before.progress.clone()).unwrap_or_else(|| NO_PROGRESS.to_owned())
 }
@@ -96,7 +96,7 @@ fn describe(
     let refused = view.refused;
     let unready = refused.filter(|(reason, _)| *reason != NOT_FOUND).unwrap_or_default();
     let far = view.progress.map(|far| far.message.as_str()).filter(|message| !message.is_empty());
-    let get = |key: &str| claim.and_then(|claim| noted(claim, key));
+    let get = |key: &str| claim.and_then(|claim| annotation_of(claim, key));
     let (bound, reason, message) = match claim {
         None => match refused {
             Some((reason, message)) => ("False", reason.to_owned(), message.to_owned()),
@@ -146,8 +146,8 @@ fn describe(
 
 fn bound(claim: &PersistentVolumeClaim) -> (&'static str, String, String) {
     let name = claim.name_any();
-    let told = noted(claim, annotation::BOUND).filter(|value| !value.eq_ignore_ascii_case("true")).map(|_| {
-        let get = |key: &str| noted(claim, key).unwrap_or_default().to_owned();
+    let told = annotation_of(claim, annotation::BOUND).filter(|value| !value.eq_ignore_ascii_case("true")).map(|_| {
+        let get = |key: &str| annotation_of(claim, key).unwrap_or_default().to_owned();
         (get(annotation::BOUND_REASON), get(annotation::BOUND_MESSAGE))
     });
     match (claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending"), told) {
@@ -155,8 +155,9 @@ fn bound(claim: &PersistentVolumeClaim) -> (&'static str, String, String) {
         ("Bound", Some((reason, message))) => ("False", reason, message),
         ("Pending", Some((reason, message))) => ("False", reason, format!("target PVC {name} Pending and {message}")),
         ("Pending", None) => {
-            let prime =
-                noted(claim, annotation::PVC_PRIME).map(|prime| format!(" [Prime PVC {prime}]")).unwrap_or_default();
+            let prime = annotation_of(claim, annotation::PVC_PRIME)
+                .map(|prime| format!(" [Prime PVC {prime}]"))
+                .unwrap_or_default();
             ("False", "Pending".to_owned(), format!("PVC {name}{prime} Pending"))
         }
         ("Lost", _) => ("False", "ClaimLost".to_owned(), "Claim Lost".to_owned()),

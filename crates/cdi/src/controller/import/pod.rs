@@ -1,12 +1,12 @@
 //! The pod that fills a claim from elsewhere. Pure.
 
-use api::cdi::words::{annotation, env, label, path, source};
+use api::cdi::constants::{annotation, env, label, path, source};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::controller::{
-    context::noted,
+    context::annotation_of,
     names,
     settings::Settings,
     storage::requested,
@@ -19,7 +19,7 @@ const ARCHITECTURE: &str = "kubernetes.io/arch";
 /// Name of the importer pod of `claim`; each checkpoint has its own.
 pub fn name(claim: &PersistentVolumeClaim) -> String {
     let base = names::joined("importer", &claim.name_any());
-    match noted(claim, annotation::CHECKPOINT_CURRENT) {
+    match annotation_of(claim, annotation::CHECKPOINT_CURRENT) {
         Some(checkpoint) => names::joined(&base, &format!("checkpoint-{checkpoint}")),
         None => base,
     }
@@ -44,7 +44,7 @@ pub fn render(
     let mut volumes = Vec::new();
     let mut mounts = Vec::new();
     let mut variables = variables(claim, environment.settings, extras.insecure_registry);
-    let get = |key: &str| noted(claim, key).filter(|value| !value.is_empty());
+    let get = |key: &str| annotation_of(claim, key).filter(|value| !value.is_empty());
     let mut mount = |name: &str, at: &str, source: Value| {
         let (volume, mount) = worker::mounted(name, at, source);
         volumes.push(volume);
@@ -118,10 +118,11 @@ pub fn render(
 /// the importer beside it.
 fn node_pull(pod: &mut Value, claim: &PersistentVolumeClaim, environment: &Environment<'_>) {
     // The kubelet pulls what its own machine runs.
-    if let Some(architecture) = noted(claim, annotation::REGISTRY_ARCHITECTURE).filter(|name| !name.is_empty()) {
+    if let Some(architecture) = annotation_of(claim, annotation::REGISTRY_ARCHITECTURE).filter(|name| !name.is_empty())
+    {
         pod["spec"]["nodeSelector"][ARCHITECTURE] = json!(architecture);
     }
-    let endpoint = noted(claim, annotation::ENDPOINT).unwrap_or_default();
+    let endpoint = annotation_of(claim, annotation::ENDPOINT).unwrap_or_default();
     let image = endpoint.trim_start_matches("docker://");
     let mount = json!({ "name": "shared-volume", "mountPath": "/shared" });
     let resources = &environment.settings.resources;
@@ -157,7 +158,7 @@ fn node_pull(pod: &mut Value, claim: &PersistentVolumeClaim, environment: &Envir
 }
 
 fn variables(claim: &PersistentVolumeClaim, settings: &Settings, insecure_registry: bool) -> Vec<Value> {
-    let get = |key: &str| noted(claim, key).filter(|value| !value.is_empty());
+    let get = |key: &str| annotation_of(claim, key).filter(|value| !value.is_empty());
     let spec = claim.spec.clone().unwrap_or_default();
     let size = requested(&spec).map_or_else(String::new, |bytes| bytes.to_string());
     let (overhead, _) = settings.overhead(spec.storage_class_name.as_deref());

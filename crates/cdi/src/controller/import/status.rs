@@ -1,12 +1,12 @@
 //! What is said on a claim of the pod that fills it. Pure.
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PersistentVolumeClaim, Pod};
 use kit::text::{STATUS, brief};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::controller::{context::noted, labels::of_image, write::Changes};
+use crate::controller::{context::annotation_of, labels::of_image, write::Changes};
 
 /// Reason of an import whose data are not what was asked for.
 pub const CHECKSUM_ERROR: &str = "ChecksumError";
@@ -58,7 +58,7 @@ pub fn seen(claim: &PersistentVolumeClaim, pod: &Pod) -> Seen {
         seen.annotations.insert(key.to_owned(), Some(brief(value, STATUS).into_owned()));
     };
     let restarts = worker.map_or(0, |worker| worker.restart_count);
-    let before: i32 = noted(claim, annotation::POD_RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let before: i32 = annotation_of(claim, annotation::POD_RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0);
     say(annotation::POD_RESTARTS, &restarts.max(before).to_string());
     say(annotation::POD_READY, if worker.is_some_and(|worker| worker.ready) { "true" } else { "false" });
     let Running { status: truth, reason, message } = running(pod, worker);
@@ -67,10 +67,12 @@ pub fn seen(claim: &PersistentVolumeClaim, pod: &Pod) -> Seen {
     say(annotation::RUNNING_MESSAGE, &message);
     match condition(pod, "PodScheduled") {
         Some(("False", "Unschedulable", _)) => say(annotation::POD_SCHEDULABLE, "false"),
-        Some(_) if noted(claim, annotation::POD_SCHEDULABLE).is_some() => say(annotation::POD_SCHEDULABLE, "true"),
+        Some(_) if annotation_of(claim, annotation::POD_SCHEDULABLE).is_some() => {
+            say(annotation::POD_SCHEDULABLE, "true")
+        }
         _ => {}
     }
-    if noted(claim, annotation::CHECKPOINT_CURRENT).is_some_and(|name| !name.is_empty()) {
+    if annotation_of(claim, annotation::CHECKPOINT_CURRENT).is_some_and(|name| !name.is_empty()) {
         say(annotation::CHECKPOINT_POD_ID, &pod.uid().unwrap_or_default());
     }
 
@@ -105,17 +107,17 @@ pub fn seen(claim: &PersistentVolumeClaim, pod: &Pod) -> Seen {
     }
     // A worker that is killed for its memory is spared the page cache the next time.
     let killed = ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled"));
-    if killed && noted(claim, annotation::REQUIRES_DIRECT_IO) != Some("true") {
+    if killed && annotation_of(claim, annotation::REQUIRES_DIRECT_IO) != Some("true") {
         say(annotation::REQUIRES_DIRECT_IO, "true");
         say(annotation::POD_PHASE, "Pending");
         seen.discard = true;
     } else if late {
         seen.discard = true;
     } else if phase == "Succeeded" {
-        seen.discard = noted(claim, annotation::POD_RETAIN) != Some("true");
+        seen.discard = annotation_of(claim, annotation::POD_RETAIN) != Some("true");
     }
     if phase == "Succeeded" && !fatal && !late {
-        seen.done = noted(claim, annotation::POD_PHASE) != Some("Succeeded");
+        seen.done = annotation_of(claim, annotation::POD_PHASE) != Some("Succeeded");
         for (key, value) in report.0["labels"].as_object().into_iter().flatten() {
             // What the user said of the machine stands, and what these controllers say is theirs alone.
             if of_image(key) && !claim.labels().contains_key(key) {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{v1beta1::DataVolumeCheckpoint, words::annotation};
+use api::cdi::{constants::annotation, v1beta1::DataVolumeCheckpoint};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, reference},
+        context::{Context, annotation_of, reference},
         write::{self, Changes},
     },
 };
@@ -48,15 +48,15 @@ fn copied_key(checkpoint: &str) -> String {
 
 /// What a stage's end changes on the claim: pure.
 fn ended(claim: &PersistentVolumeClaim, checkpoints: &[DataVolumeCheckpoint], is_final: bool) -> Option<Changes> {
-    let current = noted(claim, annotation::CHECKPOINT_CURRENT)?;
-    if noted(claim, annotation::POD_PHASE) != Some("Succeeded") {
+    let current = annotation_of(claim, annotation::CHECKPOINT_CURRENT)?;
+    if annotation_of(claim, annotation::POD_PHASE) != Some("Succeeded") {
         return None;
     }
     let mut changes = Changes::new();
     let mut known = claim.annotations().clone();
     let key = copied_key(current);
     if !known.contains_key(&key) {
-        let pod = noted(claim, annotation::CHECKPOINT_POD_ID).unwrap_or_default().to_owned();
+        let pod = annotation_of(claim, annotation::CHECKPOINT_POD_ID).unwrap_or_default().to_owned();
         known.insert(key.clone(), pod.clone());
         changes.insert(key, Some(pod));
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::words::{annotation, label};
+use api::cdi::constants::{annotation, label};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kit::{queue::Next, store::Key};
 use kube::{ResourceExt, core::DynamicObject};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     Error,
     controller::{
-        context::{Context, noted, reference, uid_word},
+        context::{Context, annotation_of, reference, uid_index},
         storage::requested,
         worker::{self, Environment, confined, extend, is_block, proxies},
         write::{self, Changes},
@@ -47,7 +47,7 @@ pub fn named(claim: &PersistentVolumeClaim) -> Option<(&str, &str)> {
 
 /// True of a claim that is filled in the place of one that names such a populator.
 pub fn is_prime(claim: &PersistentVolumeClaim) -> bool {
-    noted(claim, annotation::POPULATOR_KIND) == Some(WORD)
+    annotation_of(claim, annotation::POPULATOR_KIND) == Some(WORD)
 }
 
 /// What the populator is; none when it is not there, or no populator that is known.
@@ -67,7 +67,7 @@ pub fn find(context: &Context, claim: &PersistentVolumeClaim) -> Result<Populato
 
 /// Says why nothing fills `claim`.
 pub async fn tell(context: &Context, claim: &PersistentVolumeClaim, why: &str) -> Result<Next, Error> {
-    if noted(claim, annotation::BOUND_MESSAGE) != Some(why) {
+    if annotation_of(claim, annotation::BOUND_MESSAGE) != Some(why) {
         context.recorder.warning(&reference(claim), REASON, why);
         let said = [(annotation::BOUND, "false"), (annotation::BOUND_REASON, REASON), (annotation::BOUND_MESSAGE, why)];
         let changes = said.map(|(key, value)| (key.to_owned(), Some(value.to_owned()))).into();
@@ -87,7 +87,7 @@ pub fn pod(
     prime: &PersistentVolumeClaim,
     environment: &Environment<'_>,
 ) -> Result<Option<Pod>, Error> {
-    let target = context.claims.by_word(&uid_word(&worker::owner(prime))).into_iter().next();
+    let target = context.claims.by_index(&uid_index(&worker::owner(prime))).into_iter().next();
     let Some(populator) = target.and_then(|target| find(context, &target).ok()) else { return Ok(None) };
     let rendered = serde_json::from_value(render(prime, &populator, environment));
     rendered.map(Some).map_err(Error::setup("render a populator pod"))

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::words::{self, annotation, label};
+use api::cdi::constants::{self, annotation, label};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{context::noted, labels, progress::Far, worker, write::Changes};
+use crate::controller::{context::annotation_of, labels, progress::Far, worker, write::Changes};
 
 /// What is said of the prime on the claim it stands in for.
 const TOLD: [&str; 17] = [
@@ -33,7 +33,7 @@ const TOLD: [&str; 17] = [
 /// Which populator of ours fills `claim`, and from which object.
 pub fn source(claim: &PersistentVolumeClaim) -> Option<(&str, &str)> {
     let from = claim.spec.as_ref()?.data_source_ref.as_ref()?;
-    let ours = from.api_group.as_deref() == Some(words::GROUP) && from.namespace.is_none();
+    let ours = from.api_group.as_deref() == Some(constants::GROUP) && from.namespace.is_none();
     ours.then_some((from.kind.as_str(), from.name.as_str()))
 }
 
@@ -45,7 +45,7 @@ pub fn prime_name(claim: &PersistentVolumeClaim) -> String {
 /// True when the claim can be filled now: its class does not wait for a consumer, there is one, or nobody is to be waited for.
 pub fn ready(claim: &PersistentVolumeClaim, waits: bool) -> bool {
     !waits
-        || noted(claim, annotation::SELECTED_NODE).is_some_and(|node| !node.is_empty())
+        || annotation_of(claim, annotation::SELECTED_NODE).is_some_and(|node| !node.is_empty())
         || claim.annotations().contains_key(annotation::IMMEDIATE_BINDING)
 }
 
@@ -69,7 +69,7 @@ pub fn prime(claim: &PersistentVolumeClaim, kind: &str, how: BTreeMap<String, St
     .into_iter()
     .chain(annotation::PASSED_ON)
     {
-        if let Some(value) = noted(claim, key) {
+        if let Some(value) = annotation_of(claim, key) {
             annotations.insert(key.to_owned(), value.to_owned());
         }
     }
@@ -90,7 +90,7 @@ pub fn told(claim: &PersistentVolumeClaim, prime: &PersistentVolumeClaim, progre
     let mut out: Changes = TOLD
         .into_iter()
         .filter(|key| claim.annotations().contains_key(*key) || prime.annotations().contains_key(*key))
-        .map(|key| (key.to_owned(), noted(prime, key).map(ToOwned::to_owned)))
+        .map(|key| (key.to_owned(), annotation_of(prime, key).map(ToOwned::to_owned)))
         .collect();
     out.extend(unbound(claim, prime));
     out.insert(annotation::PVC_PRIME.to_owned(), Some(prime.name_any()));
@@ -102,7 +102,9 @@ pub fn told(claim: &PersistentVolumeClaim, prime: &PersistentVolumeClaim, progre
         (true, _) => Some("100.0%".to_owned()),
         // The last steps are still to come.
         (false, Some(percent)) if percent < 100.0 => Some(format!("{percent:.2}%")),
-        (false, _) if noted(claim, annotation::POPULATOR_PROGRESS).is_none() => Some(words::NO_PROGRESS.to_owned()),
+        (false, _) if annotation_of(claim, annotation::POPULATOR_PROGRESS).is_none() => {
+            Some(constants::NO_PROGRESS.to_owned())
+        }
         _ => None,
     };
     out.extend(percent.map(|percent| (annotation::POPULATOR_PROGRESS.to_owned(), Some(percent))));
@@ -114,13 +116,14 @@ pub fn unbound(claim: &PersistentVolumeClaim, other: &PersistentVolumeClaim) -> 
     [annotation::BOUND, annotation::BOUND_REASON, annotation::BOUND_MESSAGE]
         .into_iter()
         .filter(|key| claim.annotations().contains_key(*key) || other.annotations().contains_key(*key))
-        .map(|key| (key.to_owned(), noted(other, key).map(ToOwned::to_owned)))
+        .map(|key| (key.to_owned(), annotation_of(other, key).map(ToOwned::to_owned)))
         .collect()
 }
 
 /// True when the volume of `claim` holds what it was to be filled with.
 pub fn is_complete(claim: &PersistentVolumeClaim) -> bool {
-    noted(claim, annotation::POD_PHASE) == Some("Succeeded") && noted(claim, annotation::CHECKPOINT_CURRENT).is_none()
+    annotation_of(claim, annotation::POD_PHASE) == Some("Succeeded")
+        && annotation_of(claim, annotation::CHECKPOINT_CURRENT).is_none()
 }
 
 /// What follows once the prime has begun.
@@ -144,11 +147,7 @@ pub fn step(claim: &PersistentVolumeClaim, prime: &PersistentVolumeClaim) -> Ste
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
     match (volume(claim), volume(prime)) {
         (Some(has), Some(given)) if bound && has == given => {
-            if noted(prime, annotation::POD_RETAIN) == Some("true") {
-                Step::Done
-            } else {
-                Step::Clean
-            }
+            if annotation_of(prime, annotation::POD_RETAIN) == Some("true") { Step::Done } else { Step::Clean }
         }
         (None, Some(given)) if is_complete(prime) => Step::Rebind(given),
         _ => Step::Follow,

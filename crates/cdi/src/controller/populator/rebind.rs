@@ -1,6 +1,6 @@
 //! A volume changes hands: its `claimRef` is turned from one claim to another.
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kit::queue::Next;
 use kube::{

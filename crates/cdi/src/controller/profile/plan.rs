@@ -1,8 +1,8 @@
 //! What is said of the storage of a class. Pure.
 
 use api::cdi::{
+    constants::{annotation, clone_strategy, condition},
     v1beta1::{CDICondition, ClaimPropertySet, StorageProfile, StorageProfileStatus},
-    words::{annotation, clone_strategy, condition},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::StorageClass};

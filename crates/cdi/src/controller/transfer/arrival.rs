@@ -1,6 +1,6 @@
 //! What is transferred, as it is made anew where it goes. Pure.
 
-use api::cdi::{v1beta1::DataVolume, words::annotation};
+use api::cdi::{constants::annotation, v1beta1::DataVolume};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use serde_json::{Value, json};

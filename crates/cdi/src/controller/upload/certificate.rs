@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 use k8s_openapi::{
     ByteString,
     api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret},

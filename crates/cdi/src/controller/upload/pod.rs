@@ -1,6 +1,6 @@
 //! The pod and the Service that take an upload in. Pure.
 
-use api::cdi::words::{annotation, env, label, path};
+use api::cdi::constants::{annotation, env, label, path};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     controller::{
-        context::noted,
+        context::annotation_of,
         labels::labels,
         names,
         storage::requested,
@@ -62,7 +62,7 @@ pub fn render(
     let size = requested(&spec).map_or_else(String::new, |bytes| bytes.to_string());
     let (overhead, _) = settings.overhead(spec.storage_class_name.as_deref());
     let destination = if is_block(claim) { path::BLOCK.to_owned() } else { format!("{}/disk.img", path::DATA) };
-    let preallocation = noted(claim, annotation::PREALLOCATION_REQUESTED).unwrap_or("false");
+    let preallocation = annotation_of(claim, annotation::PREALLOCATION_REQUESTED).unwrap_or("false");
     let file = |name: &str| format!("{CERTIFICATES}/{name}");
     let mut container = json!({
         "name": label::UPLOAD_SERVER,

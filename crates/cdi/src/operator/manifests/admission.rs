@@ -1,6 +1,6 @@
 //! Webhook configurations and the aggregated API, all served by cdi-apiserver.
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 

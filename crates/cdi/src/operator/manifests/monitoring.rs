@@ -1,6 +1,6 @@
 //! What Prometheus' operator is told, where there is one: what to scrape, and what to raise an alarm at.
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 use serde_json::{Value, json};
 
 use super::Input;

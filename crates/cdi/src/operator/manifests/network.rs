@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 
 use super::Input;
 

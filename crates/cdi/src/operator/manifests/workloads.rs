@@ -1,6 +1,6 @@
 //! cdi-deployment, cdi-apiserver and cdi-uploadproxy: Services, Deployments and what they mount.
 
-use api::cdi::words::label;
+use api::cdi::constants::label;
 use kit::workload::{self, field, variable};
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::cdi::{
+    constants::annotation,
     v1beta1::{DataVolume, VolumeCloneSource},
-    words::annotation,
 };
 use cdi::token::{self, Payload, Resource, Signer};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota};

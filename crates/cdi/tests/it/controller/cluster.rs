@@ -3,8 +3,8 @@
 use std::{fmt::Debug, future::Future, net::IpAddr, path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use api::cdi::{
+    constants::label,
     v1beta1::{CDIConfig, DataVolume},
-    words::label,
 };
 use cdi::controller::{
     self, Args, Running,

@@ -1,8 +1,8 @@
 //! DataImportCrons.
 
 use api::cdi::{
+    constants::annotation,
     v1beta1::{DataImportCron, DataSource, DataVolume},
-    words::annotation,
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{

@@ -1,6 +1,6 @@
 //! Claims that name a populator of Forklift's.
 
-use api::cdi::words::annotation;
+use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, api::PostParams};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Imports: by a populator, on the claim itself, empty disks, and what goes wrong.
 
-use api::cdi::{v1beta1::DataVolume, words::annotation};
+use api::cdi::{constants::annotation, v1beta1::DataVolume};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{
     ResourceExt,

@@ -1,8 +1,8 @@
 //! Polls of registries: by a pod of the cron's namespace, which may be anybody's, say anything, and never end.
 
 use api::cdi::{
+    constants::{annotation, label},
     v1beta1::DataImportCron,
-    words::{annotation, label},
 };
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::{

@@ -34,7 +34,7 @@ const DRIVER: &str = "csi.storage.k8s.io/drivername";
 const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 const OURS: &str = "ferrovirt-csi-provisioner";
 /// The same of those that are written beside the driver.
-const BESIDE: &str = "csi-controller";
+const SIDECAR: &str = "csi-controller";
 const REFRESH: Duration = Duration::from_secs(60);
 
 /// Runs until the context's shutdown. Work goes driver by driver.
@@ -84,7 +84,7 @@ pub(in crate::volumes) async fn run(ctx: Context, fleet: Arc<Fleet>) {
 async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Next> {
     let object = ctx.store::<CSIDriver>().get(&Key::new("", driver.as_str()));
     let publishes = object.as_ref().is_some_and(|object| object.spec.storage_capacity == Some(true));
-    if fleet.beside().is_some_and(|own| own.driver != driver) {
+    if fleet.sidecar().is_some_and(|own| own.driver != driver) {
         return Ok(Next::Wait);
     }
     let ours = publishes && fleet.serves(&driver, Function::Provisioner);
@@ -97,13 +97,13 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Next>
     }
     if ours {
         let Known { mut rooms, silent } = ask(ctx, fleet, &driver).await?;
-        if let Some(own) = fleet.beside() {
+        if let Some(own) = fleet.sidecar() {
             // They go with the driver, whoever is still there then.
             let owner = object.as_ref().and_then(|object| object.owner_ref(&()));
             for room in &mut rooms {
                 room.metadata.namespace = Some(own.namespace.clone());
                 room.metadata.owner_references = owner.clone().map(|owner| vec![owner]);
-                room.labels_mut().insert(MANAGED_BY.to_owned(), BESIDE.to_owned());
+                room.labels_mut().insert(MANAGED_BY.to_owned(), SIDECAR.to_owned());
             }
         }
         // What is not known now is left as it was.
@@ -132,7 +132,7 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, driver: String) -> Result<Next>
 
 /// Who is said to write what this process writes.
 fn writer(fleet: &Fleet) -> &'static str {
-    if fleet.beside().is_some() { BESIDE } else { OURS }
+    if fleet.sidecar().is_some() { SIDECAR } else { OURS }
 }
 
 /// What a driver said.

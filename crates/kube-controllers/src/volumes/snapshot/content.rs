@@ -135,7 +135,7 @@ impl Snapshotter {
         if !content.annotations().contains_key(BEING_CREATED) {
             let mut change = json!({"metadata": {"annotations": {BEING_CREATED: "yes"}}});
             // The volume may be gone when the snapshot is to go: its node is known then by this.
-            if let Some(own) = self.fleet.beside().filter(|_| self.affinity(content).is_some()) {
+            if let Some(own) = self.fleet.sidecar().filter(|_| self.affinity(content).is_some()) {
                 change["metadata"]["labels"] = json!({ MANAGED_BY: own.node });
             }
             self.annotate(content, &change).await?;
@@ -241,7 +241,7 @@ impl Snapshotter {
         if known != Some(message.as_str()) {
             let mut change =
                 json!({"status": {"readyToUse": false, "error": {"message": message, "time": clock::now()}}});
-            if self.fleet.beside().is_some() && content.spec.source.snapshot_handle.is_some() {
+            if self.fleet.sidecar().is_some() && content.spec.source.snapshot_handle.is_some() {
                 // Another node's driver may just have found it.
                 change["metadata"] = json!({"resourceVersion": content.resource_version()});
             }

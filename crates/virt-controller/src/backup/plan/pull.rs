@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use api::backup::v1alpha1::{BackupVolumeInfo, VirtualMachineBackup, VirtualMachineBackupStatus};
+use api::export::constants::{endpoint, phase};
 use api::export::v1::{VirtualMachineExport, VirtualMachineExportLink, VirtualMachineExportSpec};
-use api::export::words::{endpoint, phase};
 use api::kubevirt::v1::VirtualMachineInstanceBackupStatus as Told;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::TypedLocalObjectReference;

@@ -2,10 +2,10 @@
 //! itself. Pure.
 
 use api::kubevirt::{
+    constants::phase,
     hotplug,
     memory_dump::{FAILED, TYPE, phase as volume_phase, request, volume},
     v1::{UtilityVolume, VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest as Request, Volume},
-    words::phase,
 };
 
 use crate::facts::instance::{is_final, phase_of};

@@ -10,8 +10,8 @@
 //! A guest that nobody would start again is left alone: its node may come back with it.
 
 use api::kubevirt::{
+    constants::run_strategy,
     v1::{VirtualMachine, VirtualMachineInstance},
-    words::run_strategy,
 };
 use k8s_openapi::api::core::v1::Node;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::kubevirt::{
+    constants::{default, label},
     v1::VirtualMachineInstance,
-    words::{default, label},
 };
 use k8s_openapi::api::core::v1::{
     Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,

@@ -3,8 +3,8 @@
 //! virt-controller enters a backup's name and takes it away again; what happens to that backup is entered here, from what
 //! the launcher tells. A launcher's word of another backup is old.
 
+use api::kubevirt::constants::tracking;
 use api::kubevirt::v1::VirtualMachineInstanceStatus;
-use api::kubevirt::words::tracking;
 
 use super::Observed;
 

@@ -1,8 +1,8 @@
 //! All that is looked at to explain a machine, and questions about it.
 
 use api::kubevirt::{
+    constants::run_strategy,
     v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceCondition},
-    words::run_strategy,
 };
 use k8s_openapi::{
     api::core::v1::{Event, Node, Pod},

@@ -1,6 +1,6 @@
 //! From what the cluster says to one paragraph. Pure; the first cause that fits is told, nearest to the user first.
 
-use api::kubevirt::words::{condition, kubevirt_condition, kubevirt_phase, phase, run_strategy};
+use api::kubevirt::constants::{condition, kubevirt_condition, kubevirt_phase, phase, run_strategy};
 
 use super::{
     cause::Verdict,

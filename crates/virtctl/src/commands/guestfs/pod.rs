@@ -1,7 +1,7 @@
 //! The pod of `virtctl guestfs`, and whether others use its claim. Pure.
 
+use api::kubevirt::constants::device;
 use api::kubevirt::v1::VirtualMachine;
-use api::kubevirt::words::device;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
+use api::cdi::constants::{CONFIG, DEFAULT_NAMESPACE};
 use api::cdi::v1beta1::CDIConfig;
-use api::cdi::words::{CONFIG, DEFAULT_NAMESPACE};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use api::cdi::constants::annotation;
 use api::cdi::v1beta1::DataVolume;
-use api::cdi::words::annotation;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Map, Value, json};
 

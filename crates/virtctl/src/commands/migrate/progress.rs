@@ -1,8 +1,8 @@
 //! What is shown of a migration: a line for each phase, and for each step of the copy. Pure.
 
 use api::kubevirt::{
+    constants::{annotation, migration_condition as condition, migration_phase as phase},
     v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    words::{annotation, migration_condition as condition, migration_phase as phase},
 };
 use serde::Deserialize;
 

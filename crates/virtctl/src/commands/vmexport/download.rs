@@ -46,7 +46,7 @@ async fn ask(
         .method(method)
         .uri(path)
         .header(header::HOST, uri.host().unwrap_or_default())
-        .header(api::export::words::TOKEN, token);
+        .header(api::export::constants::TOKEN, token);
     for (name, value) in more {
         request = request.header(name, *value);
     }

@@ -1,7 +1,7 @@
 //! Which of an export's links are followed. Pure.
 
+use api::export::constants::{format, manifest};
 use api::export::v1::{VirtualMachineExport, VirtualMachineExportLink};
-use api::export::words::{format, manifest};
 use kube::ResourceExt;
 
 use super::Args;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use api::export::constants::phase;
 use api::export::v1::VirtualMachineExport;
-use api::export::words::phase;
 use kube::Api;
 use tokio::time::Instant;
 

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use api::export::constants::{PORT, SELECTOR};
 use api::export::v1::VirtualMachineExport;
-use api::export::words::{PORT, SELECTOR};
 use http::Uri;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::ListParams;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::cdi::{
+    constants::{annotation, env, label, path},
     v1beta1::{DataImportCron, DataVolumeSourceRegistry},
-    words::{annotation, env, label, path},
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;

@@ -1,8 +1,8 @@
 //! The phase of a DataVolume, read off its claim, and what is said when it is entered. Pure.
 
 use api::cdi::{
+    constants::{annotation, phase},
     v1beta1::DataVolume,
-    words::{annotation, phase},
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use super::{Said, View};
 use crate::controller::{
-    context::noted,
+    context::annotation_of,
     datavolume::plan::{self, Filling},
 };
 
@@ -23,10 +23,10 @@ pub(super) fn of_claim(
 ) -> (String, Option<Said>) {
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
     let populator = plan_uses_populator(claim);
-    let ended = noted(claim, annotation::POD_PHASE) == Some("Succeeded");
-    let fatal = noted(claim, annotation::FATAL_ERROR) == Some("true");
+    let ended = annotation_of(claim, annotation::POD_PHASE) == Some("Succeeded");
+    let fatal = annotation_of(claim, annotation::FATAL_ERROR) == Some("true");
     let immediate = claim.annotations().contains_key(annotation::IMMEDIATE_BINDING);
-    let consumed = noted(claim, annotation::SELECTED_NODE).is_some_and(|node| !node.is_empty());
+    let consumed = annotation_of(claim, annotation::SELECTED_NODE).is_some_and(|node| !node.is_empty());
     match bound {
         _ if fatal => working(volume, claim, view.filling),
         "Lost" => {
@@ -46,7 +46,7 @@ pub(super) fn of_claim(
         }
         "Bound" | "Pending" if populator => working(volume, claim, view.filling),
         "Pending" => (phase::PENDING.to_owned(), None),
-        "Bound" if noted(claim, annotation::POD_PHASE).is_some() => working(volume, claim, view.filling),
+        "Bound" if annotation_of(claim, annotation::POD_PHASE).is_some() => working(volume, claim, view.filling),
         "Bound" => {
             let keeps = !matches!(old, "" | phase::PENDING | phase::WAIT_FOR_FIRST_CONSUMER | phase::UNKNOWN);
             (if keeps { old } else { phase::PVC_BOUND }.to_owned(), None)
@@ -57,7 +57,7 @@ pub(super) fn of_claim(
 
 /// True when somebody else has filled the claim.
 pub fn came_filled(volume: &DataVolume, claim: &PersistentVolumeClaim) -> bool {
-    noted(claim, annotation::POPULATED_FOR) == Some(&volume.name_any())
+    annotation_of(claim, annotation::POPULATED_FOR) == Some(&volume.name_any())
 }
 
 /// True when the claim holds all the data.
@@ -65,9 +65,9 @@ pub fn is_filled(volume: &DataVolume, claim: &PersistentVolumeClaim, filling: Fi
     if came_filled(volume, claim) || filling == Filling::External {
         return true;
     }
-    let staged = noted(claim, annotation::CHECKPOINT_CURRENT).is_some();
+    let staged = annotation_of(claim, annotation::CHECKPOINT_CURRENT).is_some();
     let unstaged_restore = filling == Filling::Restore && !plan_uses_populator(claim);
-    unstaged_restore || (noted(claim, annotation::POD_PHASE) == Some("Succeeded") && !staged)
+    unstaged_restore || (annotation_of(claim, annotation::POD_PHASE) == Some("Succeeded") && !staged)
 }
 
 fn plan_uses_populator(claim: &PersistentVolumeClaim) -> bool {
@@ -75,7 +75,7 @@ fn plan_uses_populator(claim: &PersistentVolumeClaim) -> bool {
         .spec
         .as_ref()
         .and_then(|spec| spec.data_source_ref.as_ref())
-        .is_some_and(|from| from.api_group.as_deref() == Some(api::cdi::words::GROUP))
+        .is_some_and(|from| from.api_group.as_deref() == Some(api::cdi::constants::GROUP))
 }
 
 fn finished(volume: &DataVolume, claim: &PersistentVolumeClaim, filling: Filling) -> Option<Said> {
@@ -97,8 +97,8 @@ fn working(volume: &DataVolume, claim: &PersistentVolumeClaim, filling: Filling)
     let name = claim.name_any();
     let normal = |reason: &str, message: String| Some(Said { warning: false, reason: reason.to_owned(), message });
     let failed = |reason: &str, message: String| Some(Said { warning: true, reason: reason.to_owned(), message });
-    let pod = noted(claim, annotation::POD_PHASE).unwrap_or_default();
-    let fatal = noted(claim, annotation::FATAL_ERROR) == Some("true");
+    let pod = annotation_of(claim, annotation::POD_PHASE).unwrap_or_default();
+    let fatal = annotation_of(claim, annotation::FATAL_ERROR) == Some("true");
     let (phase, said) = match (filling, pod) {
         (Filling::Import, _) if fatal => {
             (phase::FAILED, failed("ImportFailed", format!("Failed to import into PVC {name}")))
@@ -109,14 +109,14 @@ fn working(volume: &DataVolume, claim: &PersistentVolumeClaim, filling: Filling)
         (Filling::Import, "Failed") => {
             (phase::IMPORT_IN_PROGRESS, failed("ImportFailed", format!("Failed to import into PVC {name}")))
         }
-        (Filling::Import, "Succeeded") if noted(claim, annotation::CHECKPOINT_CURRENT).is_some() => {
+        (Filling::Import, "Succeeded") if annotation_of(claim, annotation::CHECKPOINT_CURRENT).is_some() => {
             (phase::PAUSED, normal("ImportPaused", format!("Multistage import into PVC {name} is paused")))
         }
         (Filling::Import, "Succeeded") => (phase::IMPORT_IN_PROGRESS, None),
         (Filling::Import, _) => {
             (phase::IMPORT_SCHEDULED, normal("ImportScheduled", format!("Import into {name} scheduled")))
         }
-        (Filling::Upload, "Running") if noted(claim, annotation::POD_READY) == Some("true") => {
+        (Filling::Upload, "Running") if annotation_of(claim, annotation::POD_READY) == Some("true") => {
             (phase::UPLOAD_READY, normal("UploadReady", format!("Upload into {name} ready")))
         }
         (Filling::Upload, "Failed") => {
@@ -142,7 +142,7 @@ fn cloned(volume: &DataVolume) -> String {
 
 fn cloning(volume: &DataVolume, claim: &PersistentVolumeClaim, filling: Filling) -> (String, Option<Said>) {
     let (from, into) = (cloned(volume), Key::of(claim).to_string());
-    let (phase, reason, message) = match noted(claim, annotation::CLONE_PHASE).unwrap_or_default() {
+    let (phase, reason, message) = match annotation_of(claim, annotation::CLONE_PHASE).unwrap_or_default() {
         "Snapshot" => (
             phase::SNAPSHOT_FOR_SMART_CLONE_IN_PROGRESS,
             "SnapshotForSmartCloneInProgress",
@@ -171,7 +171,7 @@ fn cloning(volume: &DataVolume, claim: &PersistentVolumeClaim, filling: Filling)
             "RebindInProgress",
             format!("Rebinding PersistentVolumeClaim for DataVolume {into}"),
         ),
-        _ if noted(claim, annotation::POD_PHASE) == Some("Running") => {
+        _ if annotation_of(claim, annotation::POD_PHASE) == Some("Running") => {
             (phase::CLONE_IN_PROGRESS, "CloneInProgress", format!("Cloning from {from} into {into} in progress"))
         }
         _ => (phase::CLONE_SCHEDULED, "CloneScheduled", format!("Cloning from {from} into {into} scheduled")),

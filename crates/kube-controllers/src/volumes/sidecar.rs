@@ -9,20 +9,20 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-pub use super::driver::Beside;
+pub use super::driver::Sidecar;
 use super::driver::{Drivers, Fleet};
 use super::{capacity, expand, health, provision, snapshot};
 use crate::Options;
 use crate::context::Context;
 
 /// Serves the driver that `drivers` opens until `shutdown`.
-pub async fn run(client: kube::Client, drivers: Drivers, beside: Beside, shutdown: CancellationToken) {
-    let options = Options { drivers: drivers.beside(beside), ..Options::default() };
+pub async fn run(client: kube::Client, drivers: Drivers, sidecar: Sidecar, shutdown: CancellationToken) {
+    let options = Options { drivers: drivers.sidecar(sidecar), ..Options::default() };
     let ctx = Context::new(client, options, shutdown);
     let fleet = Arc::new(Fleet::new(ctx.clone()));
     ctx.spawn(provision::run(ctx.clone(), fleet.clone()));
     ctx.spawn(expand::run(ctx.clone(), fleet.clone()));
-    ctx.spawn(snapshot::beside(ctx.clone(), fleet.clone()));
+    ctx.spawn(snapshot::sidecar(ctx.clone(), fleet.clone()));
     ctx.spawn(capacity::publish::run(ctx.clone(), fleet.clone()));
     ctx.spawn(health::run(ctx.clone(), fleet));
     ctx.drained().await;

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kube_controllers::volumes::beside::{self, Beside};
+use kube_controllers::volumes::sidecar::{self, Sidecar};
 use kube_controllers::volumes::{self, Drivers};
 use kube_controllers::{protection, scheduler};
 use serde_json::{Value, json};
@@ -29,8 +29,8 @@ async fn scene(driver: &Driver) -> (Cluster, DropGuard) {
     let stop = CancellationToken::new();
     for name in ["n1", "n2"] {
         node(&cluster, name).await;
-        let beside = Beside { driver: NAME.into(), node: name.into(), namespace: "default".into() };
-        tokio::spawn(beside::run(cluster.client.clone(), driver.drivers(), beside, stop.clone()));
+        let sidecar = Sidecar { driver: NAME.into(), node: name.into(), namespace: "default".into() };
+        tokio::spawn(sidecar::run(cluster.client.clone(), driver.drivers(), sidecar, stop.clone()));
     }
     class(&cluster, "now", json!({})).await;
     class(&cluster, "late", json!({"volumeBindingMode": "WaitForFirstConsumer"})).await;

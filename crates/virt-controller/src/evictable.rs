@@ -1,6 +1,6 @@
 //! What stands in the way of emptying a node or of updating launchers, in figures.
 
-use api::kubevirt::{eviction, v1::VirtualMachineInstance, words::eviction_strategy};
+use api::kubevirt::{constants::eviction_strategy, eviction, v1::VirtualMachineInstance};
 use kube::ResourceExt;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric},
