@@ -9,7 +9,6 @@ mod error;
 mod gcs;
 mod http;
 mod imageio;
-mod known;
 mod openstack;
 mod origin;
 mod registry;

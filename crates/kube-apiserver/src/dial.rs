@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use rand::seq::SliceRandom as _;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
+use tls_verify::ServerVerifier;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -152,7 +153,11 @@ pub fn tls_config(ca: Option<&[u8]>, client: Option<(&str, &str)>) -> Result<Arc
         .map_err(|e| fail(&e))?;
     let builder = match ca {
         Some(pem) => builder.with_root_certificates(tls::roots(pem).map_err(|e| fail(&e))?),
-        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(tls::provider()))),
+        // For `insecureSkipTLSVerify`, and for kubelets whose certificate the cluster's authority did not sign.
+        None => {
+            let verifier = Arc::new(ServerVerifier::anybody(tls::provider()));
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        }
     };
     let mut config = match client {
         Some((certificate, key)) => builder
@@ -165,42 +170,6 @@ pub fn tls_config(ca: Option<&[u8]>, client: Option<(&str, &str)>) -> Result<Arc
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
-}
-
-/// For `insecureSkipTLSVerify` and for kubelets whose certificate the cluster CA did not sign.
-#[derive(Debug)]
-struct Unverified(Arc<rustls::crypto::CryptoProvider>);
-
-impl rustls::client::danger::ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &rustls_pki_types::CertificateDer<'_>,
-        _intermediates: &[rustls_pki_types::CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: rustls_pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &rustls_pki_types::CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &rustls_pki_types::CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// Opens a TLS connection.

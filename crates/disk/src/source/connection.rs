@@ -4,17 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::TLS13;
-use rustls::{
-    ClientConfig, DEFAULT_VERSIONS, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
-};
+use rustls::{ClientConfig, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion};
+use tls_verify::ServerVerifier;
 
 use super::Error;
-use super::known::Known;
 
 static MODERN: &[&SupportedProtocolVersion] = &[&TLS13];
 
@@ -107,7 +104,7 @@ impl Connection {
             .with_protocol_versions(versions)
             .map_err(|e| Error::Setup { what: "TLS", source: e.into() })?;
         if self.insecure {
-            let verifier = Arc::new(Anybody(provider));
+            let verifier = Arc::new(ServerVerifier::anybody(provider));
             return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
         }
         let mut roots = RootCertStore::empty();
@@ -135,7 +132,7 @@ impl Connection {
                 roots.add(certificate).map_err(|e| unusable(e.into()))?;
             }
         }
-        let verifier = Known::new(roots, known, provider);
+        let verifier = ServerVerifier::known(roots, known, provider);
         Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
     }
 }
@@ -173,43 +170,4 @@ fn authorities(directory: &Path) -> Result<Vec<CertificateDer<'static>>, Error> 
         }
     }
     Ok(found)
-}
-
-/// Trusts every certificate, because somebody set `insecureSkipVerify`; signatures are checked all the same.
-#[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
