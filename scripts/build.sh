@@ -12,7 +12,7 @@ static=x86_64-unknown-linux-gnu
 # Cargo's own progress bar on a terminal; elsewhere a line for every fifty crates, and whatever else cargo says.
 compile() {
     if [ -t 2 ]; then cargo "$@"; return; fi
-    cargo "$@" --color never 2>&1 | awk -v all="$crates" '
+    CARGO_TERM_COLOR=never cargo "$@" 2>&1 | awk -v all="$crates" '
         BEGIN { start = systime() }
         $1 == "Compiling" { if (++n % 50 == 0) { printf "  %d of about %d crates after %d s\n", n, all, systime() - start; fflush() }; next }
         $1 ~ /^(Finished|Downloading|Downloaded|Updating|Locking)$/ { next }
