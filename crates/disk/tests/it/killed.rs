@@ -5,8 +5,8 @@ use std::io::{self, Read, Seek as _, SeekFrom};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use disk::source::FileSource;
@@ -24,7 +24,19 @@ const TASK: &str = "FERROVIRT_TEST_IMPORT";
 struct Lethal {
     image: FileSource,
     left: Arc<AtomicI64>,
-    journal: Option<Arc<(Place, Vec<u8>)>>,
+    journal: Option<Arc<Watched>>,
+}
+
+/// A journal that is waited for before the process ends.
+struct Watched {
+    place: Place,
+    /// What it said before the import.
+    before: Vec<u8>,
+    /// Once as many bytes are left, nobody reads on until the journal is at rest. An entry says what was done when it was
+    /// begun: one that took a busy disk all the time of the import would say that nothing was.
+    pause: i64,
+    /// What it said then.
+    paused: OnceLock<Vec<u8>>,
 }
 
 impl Source for Lethal {
@@ -49,7 +61,7 @@ impl Source for Lethal {
 struct Reader {
     inner: Box<dyn Read + Send>,
     left: Arc<AtomicI64>,
-    journal: Option<Arc<(Place, Vec<u8>)>>,
+    journal: Option<Arc<Watched>>,
 }
 
 /// A journal that is as it was for so long, beside the time that the disk takes, is not written any more.
@@ -91,9 +103,12 @@ impl Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = buffer.len().min(256 << 10);
         let got = self.inner.read(&mut buffer[..most])?;
-        if self.left.fetch_sub(got as i64, Ordering::Relaxed) <= got as i64 {
-            if let Some((place, before)) = self.journal.as_deref() {
-                at_rest(place, before);
+        let left = self.left.fetch_sub(got as i64, Ordering::Relaxed) - got as i64;
+        let watched = self.journal.as_deref().filter(|watched| left <= watched.pause);
+        let paused = watched.map(|watched| watched.paused.get_or_init(|| at_rest(&watched.place, &watched.before)));
+        if left <= 0 {
+            if let (Some(watched), Some(paused)) = (watched, paused) {
+                at_rest(&watched.place, paused);
             }
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
         }
@@ -102,8 +117,8 @@ impl Read for Reader {
 }
 
 /// Waits until the journal tells of everything that is on its way: it is another than `before`, and stays as it is while the disk
-/// is waited for twice. On a busy disk an entry takes longer than any time that could be named here.
-fn at_rest(place: &Place, before: &[u8]) {
+/// is waited for twice. On a busy disk an entry takes longer than any time that could be named here. Returns what it says.
+fn at_rest(place: &Place, before: &[u8]) -> Vec<u8> {
     let late = Instant::now() + Duration::from_secs(60);
     let (mut last, mut same) = (place.said(), 0);
     while (last == before || same < 2) && Instant::now() < late {
@@ -116,6 +131,7 @@ fn at_rest(place: &Place, before: &[u8]) {
         same = if said == last { same + 1 } else { 0 };
         last = said;
     }
+    last
 }
 
 /// What the tests below start as a process of its own and kill. Whoever starts it without a task gets an import that nobody
@@ -158,7 +174,9 @@ fn import(task: &Value) {
         }
     };
     let before = journal.said();
-    let journal = task["waits"].as_bool().unwrap().then(|| Arc::new((journal, before)));
+    let pause = task["after"].as_i64().unwrap() / 3;
+    let watched = Watched { place: journal, before, pause, paused: OnceLock::new() };
+    let journal = task["waits"].as_bool().unwrap().then(|| Arc::new(watched));
     let source = Lethal { image, left, journal };
     let resume = Some(Resume { place, every: Duration::ZERO });
     let progress = Progress::default();
