@@ -21,6 +21,7 @@ pub mod gate;
 pub mod health;
 pub mod keyring;
 pub mod lease;
+pub mod merge_patch;
 pub mod metrics;
 pub mod operator;
 pub mod peer;

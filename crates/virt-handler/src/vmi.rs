@@ -8,7 +8,6 @@
 //! What a [`Guest`] holds can be rebuilt: after a restart this process connects again, plugs what is plugged already and
 //! hands the same VMI to the launcher, which has it running. The guest notices nothing.
 
-mod difference;
 mod execute;
 mod guest;
 mod handover;

@@ -9,14 +9,13 @@ use domain::Environment;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kit::queue::Next;
 use kit::store::Key;
-use kit::{Chain, clock};
+use kit::{Chain, clock, merge_patch};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
 use rpc::launcher::{Empty, SyncRequest};
 use serde_json::json;
 
 use super::Context;
-use super::difference::difference;
 use super::guest::Guest;
 use super::handover;
 use super::memory_dump;
@@ -268,7 +267,8 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
         return Ok(());
     }
     let failed = |source| Error::Write { what: format!("the status of {}", vmi.name_any()), source };
-    let changes = difference(&json!(before), &json!(wanted));
+    // Nothing, and not null, which would take the status away.
+    let changes = merge_patch::difference(&json!(before), json!(wanted)).unwrap_or_else(|| json!({}));
     let mut metadata = json!({ "resourceVersion": vmi.resource_version() });
     if let Some(progress) = progress {
         metadata["annotations"] = json!({ annotation::MIGRATION_PROGRESS: progress });

@@ -13,7 +13,7 @@ use kit::peer::check_node;
 use kit::queue::Next;
 use kit::shutdown::CancellationToken;
 use kit::store::Key;
-use kit::{Chain, clock};
+use kit::{Chain, clock, merge_patch};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use rpc::launcher::{Empty, ExpectRequest};
@@ -22,7 +22,6 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-use super::difference::difference;
 use super::guest::Guest;
 use super::status::Observed;
 use super::{Context, pod};
@@ -194,7 +193,8 @@ async fn write(
     if wanted == before {
         return Ok(());
     }
-    let changes = difference(&json!(before), &json!(wanted));
+    // Nothing, and not null, which would take the status away.
+    let changes = merge_patch::difference(&json!(before), json!(wanted)).unwrap_or_else(|| json!({}));
     let patch = json!({ "metadata": metadata, "status": changes });
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &key.namespace);
     match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
