@@ -58,7 +58,7 @@ pub(super) fn due(cron: &CronJob, schedule: &Schedule, now: &Time) -> Due {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     /// Beside those that run.
-    Sidecar,
+    Concurrently,
     /// Instead of those that run.
     Instead,
     /// Not while one runs.
@@ -70,7 +70,7 @@ pub(super) fn start(cron: &CronJob, running: usize) -> Start {
     match cron.spec.as_ref().and_then(|spec| spec.concurrency_policy.as_deref()) {
         Some("Forbid") if running > 0 => Start::Later,
         Some("Replace") => Start::Instead,
-        _ => Start::Sidecar,
+        _ => Start::Concurrently,
     }
 }
 
@@ -146,9 +146,9 @@ mod tests {
             let cron = cron(json!({"schedule": "* * * * *", "concurrencyPolicy": policy}), None);
             assert_eq!(start(&cron, running), expect, "{policy} {running}");
         };
-        check("Allow", 2, Start::Sidecar);
+        check("Allow", 2, Start::Concurrently);
         check("Forbid", 1, Start::Later);
-        check("Forbid", 0, Start::Sidecar);
+        check("Forbid", 0, Start::Concurrently);
         check("Replace", 1, Start::Instead);
     }
 

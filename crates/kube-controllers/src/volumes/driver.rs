@@ -67,7 +67,7 @@ impl Drivers {
 
 impl std::fmt::Debug for Drivers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Drivers").field("open", &self.open.is_some()).field("beside", &self.sidecar).finish()
+        f.debug_struct("Drivers").field("open", &self.open.is_some()).field("sidecar", &self.sidecar).finish()
     }
 }
 
