@@ -19,6 +19,8 @@ pub fn parse(text: &str) -> Option<Duration> {
                 "m" => 60.0,
                 "s" => 1.0,
                 "ms" => 1e-3,
+                "us" | "µs" => 1e-6,
+                "ns" => 1e-9,
                 _ => return None,
             };
         rest = &rest[unit_end..];

@@ -4,7 +4,6 @@ pub(crate) mod cron;
 pub(crate) mod datavolume;
 pub(crate) mod installation;
 pub(crate) mod populator;
-pub(crate) mod schedule;
 pub(crate) mod source;
 pub(crate) mod transfer;
 

@@ -6,7 +6,6 @@ pub mod ask;
 pub mod collect;
 pub mod plan;
 pub mod poll;
-pub mod schedule;
 pub mod snapshot;
 
 use std::time::Duration;
@@ -16,14 +15,13 @@ use api::cdi::{
     constants::{annotation, finalizer, label},
     v1beta1::{DataImportCron, DataSource, DataVolume},
 };
-use jiff::Timestamp;
-use kit::{clock, queue::Next, store::Key};
+use jiff::{Timestamp, tz::TimeZone};
+use kit::{clock, cron::Schedule, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
 use plan::{Import, Step};
-use schedule::Schedule;
 use serde_json::json;
 
 use crate::{
@@ -98,7 +96,7 @@ fn due(cron: &DataImportCron, now: Timestamp) -> Option<Timestamp> {
     Some(
         Schedule::parse(&cron.spec.schedule)
             .ok()
-            .and_then(|schedule| schedule.next(last))
+            .and_then(|schedule| schedule.next(last, &TimeZone::UTC))
             .unwrap_or(now + Duration::from_secs(1 << 30)),
     )
 }
@@ -122,7 +120,7 @@ async fn polled(
     now: Timestamp,
 ) -> Result<DataImportCron, Error> {
     let at = clock::seconds(now);
-    let next = Schedule::parse(&cron.spec.schedule).ok().and_then(|schedule| schedule.next(now));
+    let next = Schedule::parse(&cron.spec.schedule).ok().and_then(|schedule| schedule.next(now, &TimeZone::UTC));
     let said = Changes::from([
         (annotation::LAST_CRON_TIME.to_owned(), Some(at.to_string())),
         (annotation::NEXT_CRON_TIME.to_owned(), next.map(|next| next.to_string())),

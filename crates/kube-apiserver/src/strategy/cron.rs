@@ -1,5 +1,6 @@
 //! CronJobs: a schedule that can be read, a time zone that there is, and a template that makes jobs.
 
+use kit::cron::Schedule;
 use serde_json::Value;
 
 use super::field::{Causes, Field, NOT_NEGATIVE, Rule, check};
@@ -49,78 +50,12 @@ fn zone(zone: &Field<'_>, causes: &mut Causes) {
     }
 }
 
-/// The bounds of a field, and the words that stand for its numbers, from the lowest.
-type Bounds = (u32, u32, &'static [&'static str]);
-
-/// What is wrong with a schedule: five fields, each a list of values, ranges and steps within its bounds, or a name.
+/// What is wrong with a schedule.
 fn schedule_problem(text: &str) -> Option<String> {
-    const NAMED: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-    const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-    const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    const FIELDS: [Bounds; 5] = [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 6, &DAYS)];
     if text.contains("TZ") {
         return Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".into());
     }
-    let text = text.trim();
-    if NAMED.contains(&text) || text.strip_prefix("@every ").is_some_and(is_duration) {
-        return None;
-    }
-    if text.starts_with('@') {
-        return Some(format!("unrecognized descriptor: {text}"));
-    }
-    let fields: Vec<&str> = text.split_whitespace().collect();
-    if fields.len() != FIELDS.len() {
-        return Some(format!("expected exactly 5 fields, found {}: [{text}]", fields.len()));
-    }
-    let mut parts =
-        fields.iter().zip(FIELDS).flat_map(|(field, bounds)| field.split(',').map(move |part| (part, bounds)));
-    parts.find_map(|(part, bounds)| part_problem(part, bounds))
-}
-
-fn part_problem(part: &str, (low, high, names): Bounds) -> Option<String> {
-    let number = |word: &str| {
-        let named = names.iter().position(|name| name.eq_ignore_ascii_case(word));
-        named.and_then(|at| u32::try_from(at).ok()).map(|at| at + low).or_else(|| word.parse().ok())
-    };
-    let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
-    let ends: Vec<&str> = range.split('-').collect();
-    let (first, last) = match ends.as_slice() {
-        ["*" | "?"] => (Some(low), Some(high)),
-        // A step from one value goes on to the highest.
-        [one] if step.is_some() => (number(one), Some(high)),
-        [one] => (number(one), number(one)),
-        [first, last] => (number(first), number(last)),
-        _ => return Some(format!("too many hyphens: {part}")),
-    };
-    let (Some(first), Some(last)) = (first, last) else { return Some(format!("failed to parse int from {part}")) };
-    match step.map(str::parse::<u32>) {
-        Some(Err(_)) => return Some(format!("failed to parse int from {part}")),
-        Some(Ok(0)) => return Some(format!("step of range should be a positive number: {part}")),
-        _ => {}
-    }
-    match (first, last) {
-        _ if first < low => Some(format!("beginning of range ({first}) below minimum ({low}): {part}")),
-        _ if last > high => Some(format!("end of range ({last}) above maximum ({high}): {part}")),
-        _ if first > last => Some(format!("beginning of range ({first}) beyond end of range ({last}): {part}")),
-        _ => None,
-    }
-}
-
-/// Whether a text is a length of time, `1h30m`.
-fn is_duration(text: &str) -> bool {
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-        let unit = ["ns", "us", "ms", "s", "m", "h"].iter().find(|unit| {
-            let after = digits.strip_prefix(**unit);
-            after.is_some_and(|after| after.is_empty() || after.starts_with(|c: char| c.is_ascii_digit()))
-        });
-        match unit.filter(|_| digits.len() < rest.len()) {
-            Some(unit) => rest = &digits[unit.len()..],
-            None => return false,
-        }
-    }
-    !text.is_empty()
+    Schedule::parse(text).err()
 }
 
 #[cfg(test)]
@@ -144,7 +79,7 @@ mod tests {
         check("5-1 * * * *", "(5) beyond end of range (1)");
         check("0 0 * * 7", "(7) above maximum (6)");
         check("@often", "unrecognized");
-        check("@every day", "unrecognized");
+        check("@every day", "failed to parse duration @every day");
         check("TZ=UTC * * * * *", "timeZone field");
     }
 }

@@ -2,8 +2,9 @@
 
 use api::cdi::v1beta1::{DataImportCron, DataImportCronSpec};
 use kit::admission::{Cause, Request, Verdict};
+use kit::cron::Schedule;
 
-use super::{LABEL, NAME, datavolume, fixed, length, read, refuse, schedule, verdict};
+use super::{LABEL, NAME, datavolume, fixed, length, read, refuse, verdict};
 
 /// Judges what is created or changed.
 pub(crate) fn judge(request: &Request) -> Verdict {
@@ -37,8 +38,8 @@ fn spec(spec: &DataImportCronSpec) -> Result<(), Cause> {
     }
     datavolume::spec(template, "Template")?;
     // None at all is a cron that only a webhook sets off.
-    if !spec.schedule.is_empty() && !schedule::is_schedule(&spec.schedule) {
-        return refuse("spec.Schedule", "Illegal cron schedule");
+    if let Some(why) = Schedule::parse(&spec.schedule).err().filter(|_| !spec.schedule.is_empty()) {
+        return refuse("spec.Schedule", &format!("Illegal cron schedule: {why}"));
     }
     let keeps = |value: &Option<String>, known: [&str; 2]| value.as_deref().is_none_or(|value| known.contains(&value));
     if !keeps(&spec.garbage_collect, ["Never", "Outdated"]) {
@@ -83,7 +84,13 @@ mod tests {
     fn crons() {
         check(json!({}), "");
         check(json!({ "schedule": "" }), "");
-        check(json!({ "schedule": "now" }), "Illegal cron schedule");
+        check(json!({ "schedule": "now" }), "Illegal cron schedule: expected exactly 5 fields, found 1: [now]");
+        // CronJobs cannot say either of them, and so the controller cannot.
+        check(json!({ "schedule": "0 0 L * *" }), "Illegal cron schedule: failed to parse int from L");
+        check(json!({ "schedule": "0 0 * * 7" }), "Illegal cron schedule: end of range (7) above maximum (6): 7");
+        for good in ["0 */12 * * *", "30 1 * * 1-5", "@daily", "0 0 1,15 jan-mar mon"] {
+            check(json!({ "schedule": good }), "");
+        }
         check(json!({ "garbageCollect": "x" }), "Illegal GarbageCollect value");
         check(json!({ "managedDataSource": "" }), "Illegal ManagedDataSource value");
         let source = json!({ "template": { "spec": { "source": { "registry": null, "blank": {} } } } });
