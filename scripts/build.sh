@@ -12,11 +12,18 @@ static=x86_64-unknown-linux-gnu
 # Cargo's own progress bar on a terminal; elsewhere a line for every fifty crates, and whatever else cargo says.
 compile() {
     if [ -t 2 ]; then cargo "$@"; return; fi
-    CARGO_TERM_COLOR=never cargo "$@" 2>&1 | awk -v all="$crates" '
-        BEGIN { start = systime() }
-        $1 == "Compiling" { if (++n % 50 == 0) { printf "  %d of about %d crates after %d s\n", n, all, systime() - start; fflush() }; next }
-        $1 ~ /^(Finished|Downloading|Downloaded|Updating|Locking)$/ { next }
-        { print; fflush() }'
+    local start=$SECONDS n=0 line
+    # Not awk: Debian's waits until it has read a block.
+    CARGO_TERM_COLOR=never cargo "$@" 2>&1 | while IFS= read -r line; do
+        case $line in
+            *' Compiling '*)
+                n=$((n + 1))
+                [ $((n % 50)) -ne 0 ] || echo "  $n of about $crates crates after $((SECONDS - start)) s"
+                ;;
+            *' Finished '* | *' Downloading '* | *' Downloaded '* | *' Updating '* | *' Locking '*) ;;
+            *) echo "$line" ;;
+        esac
+    done
 }
 
 programs=(-p ferrovirt -p virtctl -p virt-launcher)

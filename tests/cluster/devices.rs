@@ -1,8 +1,8 @@
 //! Devices that a plugin offers: counted on the node, given to containers, and missed by those that come too late.
 
 use anyhow::{Result, ensure};
-use api::quantity::Amount;
 use e2e::Namespace;
+use meta::quantity::Amount;
 use serde_json::json;
 
 use crate::Test;

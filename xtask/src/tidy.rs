@@ -31,7 +31,7 @@ enum Layer {
 
 fn layer(name: &str) -> Option<Layer> {
     Some(match name {
-        "api" => Layer::Api,
+        "api" | "meta" => Layer::Api,
         "apimachinery" | "kube-store" => Layer::Library,
         "kit" | "origin" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "tls-verify" | "images" => {
             Layer::Library

@@ -1,24 +1,26 @@
-//! The API groups of virtualization: their types, words, defaults and quantities. No I/O, no client, no clock.
+//! The API groups of virtualization: their types, constants and defaults. No I/O, no client, no clock.
 
 #![warn(missing_docs)]
 
+mod conditions;
 mod generated;
 mod wire;
 
+pub mod hpp;
 pub mod openshift;
-pub mod quantity;
 pub mod unserved;
 pub mod volume_snapshot;
 
 /// Group `kubevirt.io`.
 pub mod kubevirt {
-    pub mod conditions;
     pub mod constants;
     pub mod eviction;
     pub mod hotplug;
     pub mod identity;
     pub mod memory_dump;
+    pub mod size;
     pub mod tls;
+    mod volumes;
 
     pub use crate::generated::kubevirt_v1 as v1;
 }

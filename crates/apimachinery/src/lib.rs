@@ -12,7 +12,6 @@ pub mod labels;
 pub mod names;
 pub mod patch;
 pub mod pointer;
-pub mod quantity;
 pub mod request;
 pub mod rules;
 pub mod schema;

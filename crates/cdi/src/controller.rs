@@ -10,7 +10,6 @@
 
 pub mod claim;
 pub mod clone;
-pub mod conditions;
 pub mod config;
 pub mod context;
 pub mod cron;

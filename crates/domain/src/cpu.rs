@@ -1,7 +1,10 @@
 //! vCPUs: how many, how they are arranged, and which model the guest sees.
 
-use api::kubevirt::v1::{CPU, DomainSpec};
-use api::quantity::Amount;
+use api::kubevirt::{
+    size,
+    v1::{CPU, DomainSpec},
+};
+use meta::quantity::Amount;
 
 use crate::xml::Element;
 use crate::{Environment, Error, memory};
@@ -11,41 +14,32 @@ const VCPU_LIMIT: u64 = 255;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Topology {
-    sockets: u64,
+    size: size::Topology,
     max_sockets: u64,
-    cores: u64,
-    threads: u64,
 }
 
 impl Topology {
-    /// Sockets, cores and threads as the VMI says; without any, one socket for each CPU requested.
+    /// Sockets, cores and threads as the VMI says; without any, one socket for each CPU that is asked for.
     pub(crate) fn of(spec: &DomainSpec) -> Result<Self, Error> {
-        let positive = |value: Option<i64>| value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0);
-        let cpu = spec.cpu.clone().unwrap_or_default();
-        let (sockets, cores, threads) = (positive(cpu.sockets), positive(cpu.cores), positive(cpu.threads));
-        let requested = if sockets.or(cores).or(threads).is_none() { requested(spec)? } else { None };
-        let sockets = sockets.or(requested).unwrap_or(1);
-        let topology = Self {
-            sockets,
-            max_sockets: positive(cpu.max_sockets).unwrap_or(sockets).max(sockets),
-            cores: cores.unwrap_or(1),
-            threads: threads.unwrap_or(1),
-        };
-        let product = |sockets: u64| sockets.saturating_mul(topology.cores).saturating_mul(topology.threads);
-        if product(topology.sockets) > VCPU_LIMIT {
-            return Err(Error::TooManyCpus { vcpus: product(topology.sockets), limit: VCPU_LIMIT });
+        if let Some((field, quantity)) = size::asked_cpus(spec) {
+            Amount::try_from(quantity).map_err(|_| memory::malformed(field, quantity))?;
         }
+        let size = size::Topology::of(spec);
+        if size.vcpus() > VCPU_LIMIT {
+            return Err(Error::TooManyCpus { vcpus: size.vcpus(), limit: VCPU_LIMIT });
+        }
+        let wished = spec.cpu.as_ref().and_then(|cpu| cpu.max_sockets).and_then(|most| u64::try_from(most).ok());
         // Room to grow is a wish, not a demand: it ends where the machine does.
-        let room = VCPU_LIMIT / (topology.cores * topology.threads);
-        Ok(Self { max_sockets: topology.max_sockets.min(room), ..topology })
+        let room = VCPU_LIMIT / (size.cores * size.threads);
+        Ok(Self { size, max_sockets: wished.unwrap_or(0).clamp(size.sockets, room) })
     }
 
     pub(crate) fn vcpus(self) -> u64 {
-        self.sockets * self.cores * self.threads
+        self.size.vcpus()
     }
 
     fn maximum(self) -> u64 {
-        self.max_sockets * self.cores * self.threads
+        self.max_sockets * self.size.cores * self.size.threads
     }
 
     pub(crate) fn vcpu(self) -> Element {
@@ -54,25 +48,13 @@ impl Topology {
     }
 }
 
-fn requested(spec: &DomainSpec) -> Result<Option<u64>, Error> {
-    let Some(resources) = &spec.resources else {
-        return Ok(None);
-    };
-    let Some(cpu) = resources.requests.get("cpu").or_else(|| resources.limits.get("cpu")) else {
-        return Ok(None);
-    };
-    let amount = Amount::try_from(cpu)
-        .map_err(|_| Error::Quantity { field: "spec.domain.resources.requests.cpu", value: cpu.0.clone() })?;
-    Ok(u64::try_from(amount.value()).ok().filter(|cpus| *cpus > 0))
-}
-
 pub(crate) fn element(spec: &DomainSpec, topology: &Topology, environment: &Environment) -> Result<Element, Error> {
     let cpu = spec.cpu.clone().unwrap_or_default();
     let mut element = model(&cpu, environment).child(
         Element::new("topology")
             .attr("sockets", topology.max_sockets)
-            .attr("cores", topology.cores)
-            .attr("threads", topology.threads),
+            .attr("cores", topology.size.cores)
+            .attr("threads", topology.size.threads),
     );
     for feature in &cpu.features {
         let policy = feature.policy.as_deref().filter(|policy| !policy.is_empty()).unwrap_or("require");

@@ -61,7 +61,7 @@ pub enum Error {
     Model { interface: String, model: String },
     #[error("no memory is requested: set spec.domain.memory.guest or spec.domain.resources.requests.memory")]
     NoMemory,
-    #[error("{field}: {value:?} is not a quantity")]
+    #[error("spec.domain.{field}: {value:?} is not a quantity")]
     Quantity { field: &'static str, value: String },
     #[error("spec.domain.cpu: {vcpus} vCPUs are more than a machine of this type has ({limit})")]
     TooManyCpus { vcpus: u64, limit: u64 },

@@ -1,31 +1,29 @@
 //! How much memory the guest has, may grow to, and what backs it.
 
-use api::kubevirt::v1::DomainSpec;
-use api::quantity::Amount;
+use api::kubevirt::{size, v1::DomainSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use meta::quantity::Amount;
 
 use crate::Error;
 use crate::xml::Element;
 
 fn amount(field: &'static str, quantity: &Quantity) -> Result<Amount, Error> {
-    Amount::try_from(quantity).map_err(|_| Error::Quantity { field, value: quantity.0.clone() })
+    Amount::try_from(quantity).map_err(|_| malformed(field, quantity))
+}
+
+/// The field below `spec.domain` is no quantity.
+pub(crate) fn malformed(field: &'static str, quantity: &Quantity) -> Error {
+    Error::Quantity { field, value: quantity.0.clone() }
 }
 
 /// Bytes of guest memory: `memory.guest`, else the request, else the limit.
 pub(crate) fn guest(spec: &DomainSpec) -> Result<u64, Error> {
-    if let Some(guest) = spec.memory.as_ref().and_then(|memory| memory.guest.as_ref()) {
-        return Ok(amount("spec.domain.memory.guest", guest)?.bytes());
-    }
-    let resources = spec.resources.as_ref().ok_or(Error::NoMemory)?;
-    if let Some(request) = resources.requests.get("memory") {
-        return Ok(amount("spec.domain.resources.requests.memory", request)?.bytes());
-    }
-    if let Some(limit) = resources.limits.get("memory") {
-        return Ok(amount("spec.domain.resources.limits.memory", limit)?.bytes());
+    if let Some((field, quantity)) = size::asked_memory(spec) {
+        return Ok(amount(field, quantity)?.bytes());
     }
     if let Some(page) = spec.memory.as_ref().and_then(|memory| memory.hugepages.as_ref()) {
         return Err(Error::Quantity {
-            field: "spec.domain.memory.guest (required with hugepages)",
+            field: "memory.guest (required with hugepages)",
             value: page.page_size.clone().unwrap_or_default(),
         });
     }
@@ -37,7 +35,7 @@ pub(crate) fn maximum(spec: &DomainSpec) -> Result<Option<u64>, Error> {
     let Some(max) = spec.memory.as_ref().and_then(|memory| memory.max_guest.as_ref()) else {
         return Ok(None);
     };
-    let max = amount("spec.domain.memory.maxGuest", max)?.bytes();
+    let max = amount("memory.maxGuest", max)?.bytes();
     Ok((max > guest(spec)?).then_some(max))
 }
 
@@ -58,7 +56,7 @@ pub(crate) fn elements(spec: &DomainSpec) -> Result<Vec<Element>, Error> {
     if let Some(hugepages) = spec.memory.as_ref().and_then(|memory| memory.hugepages.as_ref()) {
         let mut pages = Element::new("hugepages");
         if let Some(size) = &hugepages.page_size {
-            let size = amount("spec.domain.memory.hugepages.pageSize", &Quantity(size.clone()))?;
+            let size = amount("memory.hugepages.pageSize", &Quantity(size.clone()))?;
             pages = pages.child(Element::new("page").attr("size", kib(size.bytes())).attr("unit", "KiB"));
         }
         out.push(Element::new("memoryBacking").child(pages));

@@ -155,8 +155,7 @@ fn movement(vmi: &VirtualMachineInstance, disk: &Disk, volume: &Volume) -> Movem
     let readonly = disk.cdrom.as_ref().is_some_and(|cdrom| cdrom.readonly.unwrap_or(true))
         || disk.disk.as_ref().is_some_and(|target| target.readonly == Some(true))
         || disk.lun.as_ref().is_some_and(|lun| lun.readonly == Some(true));
-    let claim = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.as_str());
-    if let Some(claim) = claim.or(volume.data_volume.as_ref().map(|source| source.name.as_str())) {
+    if let Some(claim) = volume.own_claim() {
         let mounted = volume.persistent_volume_claim.as_ref().and_then(|source| source.read_only) == Some(true);
         let writer = match disk.shareable {
             _ if readonly || mounted => Writer::None,

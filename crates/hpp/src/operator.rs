@@ -10,13 +10,13 @@ mod constraints;
 pub mod install;
 mod manifests;
 mod monitoring;
-pub mod object;
 mod pools;
 mod registered;
 mod settings;
 mod sidecar;
 mod status;
 
+use api::hpp::{HostPathProvisioner, PathConfig, Spec, StoragePool};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -41,7 +41,6 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 pub(crate) use self::monitoring::ON_ROOT;
-use self::object::{HostPathProvisioner, PathConfig, Spec, StoragePool};
 use self::pools::Refusal;
 pub use self::settings::Controllers;
 use self::settings::{DRIVER, LEGACY, Settings};

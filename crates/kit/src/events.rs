@@ -14,12 +14,13 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::ObjectMeta,
 };
+use meta::text::brief;
 use tokio::{
     sync::mpsc,
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use crate::{Chain, clock, text::brief};
+use crate::{Chain, clock};
 
 const FLUSH: Duration = Duration::from_secs(60);
 const FORGET: Duration = Duration::from_secs(600);

@@ -33,7 +33,6 @@ pub mod server;
 pub mod shutdown;
 pub mod store;
 mod task;
-pub mod text;
 pub mod tls;
 pub mod workload;
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::DynamicObject;
 use kube::{Api, Resource, ResourceExt};
+use meta::conditions;
 
 use crate::clock::{self, seconds_between};
 use crate::context::Context;
@@ -146,7 +147,7 @@ fn failed(budget: &PodDisruptionBudget, why: String, now: &Time) -> PodDisruptio
     let mut status = budget.status.clone().unwrap_or_default();
     status.disruptions_allowed = 0;
     status.observed_generation = budget.metadata.generation;
-    set_allowed(&mut status, "False", "SyncFailed", why, budget, now);
+    set_allowed(&mut status, "False", "SyncFailed", &why, budget, now);
     status
 }
 
@@ -154,22 +155,15 @@ fn set_allowed(
     status: &mut PodDisruptionBudgetStatus,
     state: &str,
     reason: &str,
-    message: String,
+    message: &str,
     budget: &PodDisruptionBudget,
     now: &Time,
 ) {
-    let conditions = status.conditions.get_or_insert_default();
-    let known = conditions.iter().find(|c| c.type_ == "DisruptionAllowed" && c.status == state);
-    let since = known.map_or(now, |c| &c.last_transition_time).clone();
-    conditions.retain(|c| c.type_ != "DisruptionAllowed");
-    conditions.push(Condition {
-        type_: "DisruptionAllowed".into(),
-        status: state.into(),
-        reason: reason.into(),
-        message,
-        last_transition_time: since,
-        observed_generation: budget.metadata.generation,
-    });
+    let list = status.conditions.get_or_insert_default();
+    let mut condition = conditions::said(list, "DisruptionAllowed", state, Some(reason), Some(message), now);
+    condition.observed_generation = budget.metadata.generation;
+    conditions::remove(list, "DisruptionAllowed");
+    list.push(condition);
 }
 
 /// The status, and in how many seconds a granted eviction that did not happen expires.
@@ -211,7 +205,7 @@ fn status(
         expected_pods: expected,
         observed_generation: budget.metadata.generation,
     };
-    set_allowed(&mut status, state, reason, String::new(), budget, now);
+    set_allowed(&mut status, state, reason, "", budget, now);
     (status, wake)
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use api::quantity::Amount;
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec},
     apimachinery::pkg::api::resource::Quantity,
 };
+use meta::quantity::Amount;
 use rpc::cri::LinuxContainerResources;
 
 const PERIOD: i64 = 100_000;

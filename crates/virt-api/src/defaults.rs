@@ -160,7 +160,7 @@ fn cpu(domain: &mut Value, defaults: &Defaults) {
     let asked = ["limits", "requests"].iter().find_map(|kind| {
         let text = domain.pointer(&format!("/resources/{kind}/cpu"))?;
         let text = text.as_str().map_or_else(|| text.to_string(), str::to_owned);
-        Some(text.parse::<api::quantity::Amount>().ok()?.value().max(1))
+        Some(text.parse::<meta::quantity::Amount>().ok()?.value().max(1))
     });
     let cpu = object(domain, "cpu");
     let named = ["sockets", "cores", "threads"].iter().any(|part| cpu.get(part).is_some_and(|v| !v.is_null()));

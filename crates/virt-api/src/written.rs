@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use api::quantity::Amount;
+use meta::quantity::Amount;
 use serde_json::{Value, json};
 
 /// Resource lists and single quantities of an instance's spec.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{kubevirt::v1::VirtualMachineInstance, quantity::Amount};
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::{
     api::core::v1::{Container, Namespace, Pod, ResourceQuota},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::LabelSelector},
@@ -12,6 +12,7 @@ use kube::{
     api::ListParams,
     core::{Selector, SelectorExt as _},
 };
+use meta::quantity::Amount;
 
 use crate::{context::Context, error::Error, resources};
 
@@ -101,7 +102,7 @@ pub(crate) async fn meet(context: &Context, pod: &mut Pod, namespace: &str, vcpu
 
 /// How many CPUs the pod of `vmi` may use.
 pub(crate) fn vcpus(vmi: &VirtualMachineInstance) -> i64 {
-    resources::vcpus(vmi.spec.domain.cpu.as_ref(), &vmi.spec.domain)
+    resources::vcpus(&vmi.spec.domain)
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! The merge patches that statuses are written with. Pure.
 
-use kit::{
-    merge_patch,
-    text::{STATUS, brief},
-};
+use kit::merge_patch;
+use meta::text::{STATUS, brief};
 use serde::Serialize;
 use serde_json::{Value, json};
 

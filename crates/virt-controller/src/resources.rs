@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use api::{
-    kubevirt::v1::{CPU, DomainSpec, VirtualMachineInstanceSpec},
-    quantity::Amount,
+use api::kubevirt::{
+    size::{Topology, guest_memory},
+    v1::{DomainSpec, VirtualMachineInstanceSpec},
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use meta::quantity::Amount;
 
 use crate::settings::Settings;
 
@@ -25,34 +26,9 @@ const TRANSLATION: i64 = 48 * MIB;
 /// Firmware with secure boot keeps its variables and a larger image in memory.
 const EFI: i64 = 16 * MIB;
 
-/// Sockets x cores x threads, each at least one.
-pub fn vcpus(cpu: Option<&CPU>, domain: &DomainSpec) -> i64 {
-    let resources = domain.resources.as_ref();
-    let named = cpu.map(|c| (c.sockets.unwrap_or(0), c.cores.unwrap_or(0), c.threads.unwrap_or(0)));
-    match named {
-        Some((sockets, cores, threads)) if sockets + cores + threads > 0 => {
-            sockets.max(1).saturating_mul(cores.max(1)).saturating_mul(threads.max(1))
-        }
-        // Without a topology the guest gets as many CPUs as it may use.
-        _ => resources
-            .and_then(|r| r.limits.get("cpu").or_else(|| r.requests.get("cpu")))
-            .and_then(|q| Amount::try_from(q).ok())
-            .map_or(1, |amount| amount.value().max(1)),
-    }
-}
-
-/// The memory the guest sees.
-pub fn guest_memory(domain: &DomainSpec) -> Amount {
-    let parse = |q: &Quantity| Amount::try_from(q).ok();
-    let resources = domain.resources.as_ref();
-    domain
-        .memory
-        .as_ref()
-        .and_then(|memory| memory.guest.as_ref())
-        .and_then(parse)
-        .or_else(|| resources.and_then(|r| r.requests.get("memory")).and_then(parse))
-        .or_else(|| resources.and_then(|r| r.limits.get("memory")).and_then(parse))
-        .unwrap_or(Amount::ZERO)
+/// How many CPUs a guest gets.
+pub fn vcpus(domain: &DomainSpec) -> i64 {
+    i64::try_from(Topology::of(domain).vcpus()).unwrap_or(i64::MAX)
 }
 
 /// What the pod needs beyond the guest's memory.
@@ -60,7 +36,7 @@ pub fn overhead(spec: &VirtualMachineInstanceSpec, settings: &Settings, emulatio
     let domain = &spec.domain;
     let guest = guest_memory(domain).value();
     let mut bytes = DAEMONS + QEMU + guest / 512;
-    bytes += PER_VCPU.saturating_mul(vcpus(domain.cpu.as_ref(), domain));
+    bytes += PER_VCPU.saturating_mul(vcpus(domain));
     if domain.devices.autoattach_graphics_device.unwrap_or(true) {
         bytes += GRAPHICS;
     }
@@ -90,7 +66,7 @@ pub fn compute(
     let mut requests = given.requests.clone();
     let mut limits = given.limits.clone();
 
-    let vcpus = vcpus(domain.cpu.as_ref(), domain);
+    let vcpus = vcpus(domain);
     let dedicated = domain.cpu.as_ref().and_then(|cpu| cpu.dedicated_cpu_placement).unwrap_or(false);
     if dedicated {
         let all = Amount::from_integer(vcpus).to_decimal();

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::{
-    kubevirt::{constants::eviction_strategy, v1::KubeVirt},
-    quantity::Amount,
-};
+use api::kubevirt::{constants::eviction_strategy, v1::KubeVirt};
+use meta::quantity::Amount;
 
 /// Choices of the cluster's administrator.
 #[derive(Clone, Debug, PartialEq)]

@@ -34,7 +34,6 @@ use plan::{Outcome, Source};
 use crate::{
     context::Context,
     error::{self, Error},
-    facts::claims::claim_of,
     patch, write,
 };
 
@@ -255,7 +254,7 @@ fn lists(vm: &VirtualMachine, content: &VirtualMachineSnapshotContent) -> (Snaps
     };
     let spec = vm.spec.template.spec.as_deref();
     let volumes = spec.into_iter().flat_map(|spec| &spec.volumes);
-    let partial = volumes.clone().any(|volume| claim_of(volume).is_some() && !taken(&volume.name));
+    let partial = volumes.clone().any(|volume| volume.kept_claim().is_some() && !taken(&volume.name));
     let names = volumes.map(|volume| volume.name.clone());
     let (mut included_volumes, excluded_volumes): (Vec<String>, Vec<String>) = names.partition(|name| taken(name));
     included_volumes.extend(Some(state_volume(&vm.name_any())).filter(|name| taken(name)));

@@ -15,7 +15,6 @@ pub mod plan;
 use std::collections::BTreeMap;
 
 use api::kubevirt::{
-    conditions::{remove, set},
     constants::condition,
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, VolumeMigrationState, VolumeUpdateState},
 };
@@ -26,6 +25,7 @@ use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
+use meta::conditions::{remove, set};
 use plan::{Update, View};
 use serde_json::{Value, json};
 

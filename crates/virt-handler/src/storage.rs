@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use api::kubevirt::constants::tracking;
 use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, Volume};
-use api::quantity::Amount;
+use meta::quantity::Amount;
 use sys::beneath::{self, Dir};
 
 use crate::Error;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{VirtualMachineInstance, Volume};
-use api::quantity::Amount;
 use disk::iso::Files;
 use disk::qcow2::{self, BackingFile};
 use domain::{Backing, Format, ResolvedDisk, ResolvedKernel};
+use meta::quantity::Amount;
 
 use crate::cloud_init::{self, Secret, Seed};
 use crate::dirs::Dirs;

@@ -1,7 +1,6 @@
 //! The status of the KubeVirt object. Pure.
 
 use api::kubevirt::{
-    conditions,
     constants::{kubevirt_condition as condition, kubevirt_phase as phase, label},
     v1::{GenerationStatus, KubeVirt, KubeVirtCondition, KubeVirtStatus},
 };
@@ -11,6 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kit::operator;
+use meta::conditions;
 
 /// What was seen of the components.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::{fmt, process::ExitCode};
 
-use kit::text::printable;
+use meta::text::printable;
 
 /// Exit code of a mistake on the command line.
 pub(crate) const USAGE: u8 = 2;

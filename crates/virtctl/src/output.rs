@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use kit::text::printable;
+use meta::text::printable;
 
 use crate::fault::Fault;
 

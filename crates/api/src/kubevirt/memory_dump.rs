@@ -8,10 +8,10 @@
 //! The machine's template has a volume `memoryDump`, called as the claim, for as long as the two are associated. The instance
 //! has the claim only while something is written to it, as one of its utility volumes.
 
+use meta::quantity::Amount;
 use serde_json::Value;
 
 use super::v1::{VirtualMachineInstance, Volume};
-use crate::quantity::Amount;
 
 /// Values of `status.memoryDumpRequest.phase` of a machine.
 pub mod request {

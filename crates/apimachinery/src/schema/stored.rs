@@ -90,7 +90,7 @@ pub fn settle(schema: &Schema, value: &mut Value) {
                     (None, Some(of)) => {
                         // Amounts of resources are in thousandths at the finest.
                         if is(of, "Quantity") {
-                            crate::quantity::thousandths(value);
+                            thousandths(value);
                         }
                         settle(of, value);
                     }
@@ -127,6 +127,15 @@ pub fn settle(schema: &Schema, value: &mut Value) {
     }
 }
 
+/// Rounds a quantity up to thousandths, where it is finer.
+fn thousandths(quantity: &mut Value) {
+    const MILLI: i128 = 1_000_000;
+    let nanos = quantity.as_str().and_then(meta::quantity::nanos);
+    if let Some(nanos) = nanos.filter(|nanos| nanos % MILLI != 0) {
+        *quantity = format!("{}m", nanos.div_euclid(MILLI) + 1).into();
+    }
+}
+
 /// The one form of a quantity, a time or bytes; None where the value has it already.
 fn scalar(schema: &Schema, value: &Value) -> Option<String> {
     let text = match value {
@@ -134,7 +143,7 @@ fn scalar(schema: &Schema, value: &Value) -> Option<String> {
         other => other.to_string(),
     };
     let written = match super::types::short(&schema.type_name) {
-        "Quantity" => crate::quantity::canonical(&text)?,
+        "Quantity" => meta::quantity::canonical(&text)?,
         "Time" => time(&text, "%Y-%m-%dT%H:%M:%SZ")?,
         "MicroTime" => time(&text, "%Y-%m-%dT%H:%M:%S.%6fZ")?,
         _ if schema.format == "byte" && text.contains(['\r', '\n']) => text.replace(['\r', '\n'], ""),

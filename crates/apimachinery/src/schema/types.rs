@@ -139,7 +139,7 @@ fn unreadable(schema: &Schema, value: &Value) -> Option<String> {
     match (name, value) {
         ("Quantity", Value::Number(_)) | ("IntOrString", Value::String(_)) => None,
         ("IntOrString", Value::Number(number)) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => None,
-        ("Quantity", Value::String(text)) => crate::quantity::nanos(text).is_none().then(|| {
+        ("Quantity", Value::String(text)) => meta::quantity::nanos(text).is_none().then(|| {
             "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned()
         }),
         ("Quantity", _) => Some("unable to parse quantity's suffix".to_owned()),

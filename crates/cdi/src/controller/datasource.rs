@@ -5,17 +5,18 @@ use api::cdi::{
     v1beta1::{DataSource, DataSourceSource, DataSourceStatus},
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::{clock, queue::Next, store::Key};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
+use meta::conditions;
 use serde_json::json;
 
 use crate::{
     Error,
     controller::{
-        conditions,
         context::{Context, annotation_of},
         labels::of_image,
     },
@@ -128,7 +129,7 @@ fn status(
 ) -> DataSourceStatus {
     let mut all = source.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let (truth, reason, message) = verdict;
-    conditions::set(&mut all, condition::READY, truth, reason, message, now);
+    conditions::set(&mut all, condition::READY, truth, Some(reason), Some(message), &Time(now));
     DataSourceStatus {
         conditions: all,
         source: resolved.filter(|found| found.pvc.is_some() || found.snapshot.is_some()).map(Box::new),

@@ -2,13 +2,13 @@
 
 use api::cdi::constants::{annotation, condition, phase};
 use kube::ResourceExt;
+use meta::conditions;
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
     metrics::{MetricType, gauge::ConstGauge},
 };
 
 use crate::controller::{
-    conditions,
     context::{Context, annotation_of},
     profile::provisioners::UNSUPPORTED,
 };
@@ -127,8 +127,8 @@ impl Figures<'_> {
         )?;
         for cron in self.0.crons.list() {
             let all = cron.status.as_ref().map_or(&[][..], |status| &status.conditions);
-            let up_to_date = conditions::get(all, condition::UP_TO_DATE).is_some_and(|one| one.status == "True");
-            let progressing = conditions::get(all, condition::PROGRESSING).is_some_and(|one| one.status == "True");
+            let up_to_date = conditions::is_true(all, condition::UP_TO_DATE);
+            let progressing = conditions::is_true(all, condition::PROGRESSING);
             let labels = Cron {
                 ns: cron.namespace().unwrap_or_default(),
                 cron_name: cron.name_any(),

@@ -11,12 +11,12 @@ use std::pin::pin;
 use api::cdi::constants::annotation;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Event, ObjectReference, PersistentVolumeClaim};
-use kit::text::{STATUS, brief};
 use kit::{Chain, Task, store::Key};
 use kube::{
     Api, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
 };
+use meta::text::{STATUS, brief};
 
 use crate::{
     Error,

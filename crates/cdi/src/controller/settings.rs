@@ -1,11 +1,8 @@
 //! What an administrator has decided: the CDIConfig's words as values, and which storage class is meant. Pure.
 
-use api::{
-    cdi::{
-        constants::{VERBOSE, annotation, gate},
-        v1beta1::{CDIConfig, FilesystemOverhead, ImportProxy},
-    },
-    quantity::Amount,
+use api::cdi::{
+    constants::{VERBOSE, annotation, gate},
+    v1beta1::{CDIConfig, FilesystemOverhead, ImportProxy},
 };
 use k8s_openapi::{
     api::{
@@ -15,6 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::ResourceExt;
+use meta::quantity::Amount;
 
 use crate::security;
 

@@ -8,6 +8,8 @@
 
 pub mod arrival;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use meta::conditions;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Error,
-    controller::{conditions, context::Context, write},
+    controller::{context::Context, write},
 };
 
 const PENDING: &str = "Pending";
@@ -93,7 +95,8 @@ pub async fn sync(context: &Context, name: &str) -> Result<Next, Error> {
     after.phase = Some(verdict.phase.to_owned());
     after.data = verdict.data;
     let truth = if verdict.done { "True" } else { "False" };
-    conditions::set(&mut after.conditions, "Complete", truth, &verdict.reason, &verdict.message, clock::now());
+    let (reason, message) = (Some(verdict.reason.as_str()), Some(verdict.message.as_str()));
+    conditions::set(&mut after.conditions, "Complete", truth, reason, message, &Time(clock::now()));
     if after != status {
         write_status(&api, &transfer, &status, &after).await?;
     }

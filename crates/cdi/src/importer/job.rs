@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use api::quantity::Amount;
 use disk::Checksum;
 use disk::source::{CloudImage, Connection, ContainerImage, EngineDisk, GcsObject, Patience, Proxies, S3Object, Web};
+use meta::quantity::Amount;
 
 use super::Args;
 

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::operator;
+use meta::conditions;
 
 /// Annotation of a Deployment that names the configuration it was made from.
 pub const CONFIGURATION: &str = "operator.cdi.kubevirt.io/configuration";
@@ -112,26 +113,8 @@ pub fn unwanted(cdi: &CDI, now: Timestamp) -> CDIStatus {
 pub const UNWANTED: &str = "Reconciling to error state, unwanted CDI object";
 
 fn set(held: &mut Vec<CDICondition>, kind: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
-    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let status = if value { "True" } else { "False" };
-    let condition = match held.iter().position(|held| held.type_ == kind) {
-        Some(at) => &mut held[at],
-        None => {
-            held.push(CDICondition { type_: kind.to_owned(), ..CDICondition::default() });
-            let last = held.len() - 1;
-            &mut held[last]
-        }
-    };
-    let (reason, message) = (some(reason), some(message));
-    if condition.status == status && condition.reason == reason && condition.message == message {
-        return;
-    }
-    if condition.status != status {
-        condition.last_transition_time = Some(Time(now));
-    }
-    condition.status = status.to_owned();
-    condition.last_heartbeat_time = Some(Time(now));
-    (condition.reason, condition.message) = (reason, message);
+    conditions::set(held, kind, status, Some(reason), Some(message), &Time(now));
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Pools that are volumes: on each node of the driver a claim, and a pod that mounts its volume where the pool is to
 //! be. Pure.
 
+use api::hpp::{Spec, StoragePool};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PersistentVolumeClaimSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::object::{Spec, StoragePool};
 use super::pools::short;
 use super::settings::{ACCOUNT, Settings, labels};
 

@@ -1,12 +1,12 @@
 //! What users apply: the operator itself, and what asks it for volumes. Generated from the code, so that the operator's
 //! rights are always those it needs.
 
+use api::hpp::SHARED;
 use kit::operator::manifests::{APPLY, Documents, Program, account, binding, pod, role, rule};
 use kit::workload;
 use serde_json::{Value, json};
 
 use super::monitoring::{self, PORT, SCRAPED};
-use super::object::SHARED;
 pub use super::settings::CLASS;
 use super::settings::{Controllers, labels};
 use super::sidecar;

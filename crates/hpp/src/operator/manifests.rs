@@ -1,11 +1,11 @@
 //! What is deployed for a HostPathProvisioner. Pure.
 
+use api::hpp::{PathConfig, Spec, StoragePool};
 use kit::operator::manifests as roles;
 use kit::workload::{self, field, variable};
 use serde_json::{Value, json};
 
 use super::monitoring::{self, PORT, SCRAPED};
-use super::object::{PathConfig, Spec, StoragePool};
 use super::pools::short;
 use super::settings::{ACCOUNT, CLASS, Controllers, DRIVER, LEGACY, LEGACY_ACCOUNT, Settings, labels};
 use super::{claims, constraints, sidecar};

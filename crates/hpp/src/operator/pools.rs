@@ -1,8 +1,7 @@
 //! The pools that a HostPathProvisioner asks for. Pure.
 
+use api::hpp::{SHARED, Spec, StoragePool};
 use sha2::{Digest, Sha256};
-
-use super::object::{SHARED, Spec, StoragePool};
 
 /// The pool of `pathConfig`.
 pub(crate) const LEGACY: &str = "legacy";

@@ -1,14 +1,15 @@
 //! What the status of a HostPathProvisioner says. Pure.
 
+use api::hpp::{ClaimStatus, PoolStatus, Status, StoragePool};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::operator;
 use kube::ResourceExt;
+use meta::conditions;
 
 use super::claims;
-use super::object::{ClaimStatus, Condition, PoolStatus, Status, StoragePool};
 use super::pools::Refusal;
 use super::registered::Registered;
 
@@ -72,12 +73,11 @@ pub(crate) fn status(before: Option<&Status>, seen: &Seen<'_>, now: Timestamp) -
         Some((reason, message)) => ("True", reason, message),
         None => ("False", "Complete", String::new()),
     };
-    let mut conditions = Vec::new();
-    for (kind, (state, reason, message)) in
-        [("Available", available), ("Progressing", progressing), ("Degraded", degraded)]
-    {
-        conditions.push(condition(before, kind, state, reason, message, now));
-    }
+    let before_conditions = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
+    let said = [("Available", available), ("Progressing", progressing), ("Degraded", degraded)];
+    let said = said.map(|(type_, (state, reason, message))| {
+        conditions::said(before_conditions, type_, state, Some(reason), Some(&message), &Time(now))
+    });
     let pools = seen.pools.unwrap_or_default().iter().map(|pool| {
         let (ready, wanted) = mounted(pool, seen.mounters).unwrap_or((ready, wanted));
         PoolStatus {
@@ -90,7 +90,7 @@ pub(crate) fn status(before: Option<&Status>, seen: &Seen<'_>, now: Timestamp) -
     });
     let observed = before.and_then(|before| before.observed_version.clone());
     Status {
-        conditions,
+        conditions: said.into(),
         storage_pool_statuses: pools.collect(),
         observed_version: if whole { Some(seen.version.to_owned()) } else { observed },
         operator_version: Some(seen.version.to_owned()),
@@ -115,35 +115,6 @@ fn claims_of(pool: &StoragePool, all: &[PersistentVolumeClaim]) -> Vec<ClaimStat
     its.map(|claim| ClaimStatus { name: claim.name_any(), status: claim.status.clone().unwrap_or_default() }).collect()
 }
 
-/// A condition; one that says the same as before keeps its times, so that nothing is written for it.
-fn condition(
-    before: Option<&Status>,
-    kind: &str,
-    status: &str,
-    reason: &str,
-    message: String,
-    now: Timestamp,
-) -> Condition {
-    let known = before.and_then(|before| before.conditions.iter().find(|known| known.kind == kind));
-    let message = Some(message).filter(|message| !message.is_empty());
-    if let Some(known) = known
-        && known.status == status
-        && known.reason.as_deref() == Some(reason)
-        && known.message == message
-    {
-        return known.clone();
-    }
-    let since = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
-    Condition {
-        kind: kind.to_owned(),
-        status: status.to_owned(),
-        reason: Some(reason.to_owned()),
-        message,
-        last_heartbeat_time: Some(Time(now)),
-        last_transition_time: since.or(Some(Time(now))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -160,7 +131,7 @@ mod tests {
 
     fn words(status: &Status) -> Value {
         let words =
-            status.conditions.iter().map(|c| format!("{}={} {}", c.kind, c.status, c.reason.as_deref().unwrap()));
+            status.conditions.iter().map(|c| format!("{}={} {}", c.type_, c.status, c.reason.as_deref().unwrap()));
         json!(words.collect::<Vec<_>>())
     }
 
@@ -275,7 +246,7 @@ mod tests {
         };
         let first = status(None, &seen, Timestamp::UNIX_EPOCH);
         assert_eq!(status(Some(&first), &seen, Timestamp::MAX), first);
-        let wrong = super::super::pools::of(&super::super::object::Spec::default()).unwrap_err();
+        let wrong = super::super::pools::of(&api::hpp::Spec::default()).unwrap_err();
         let refused = status(Some(&first), &Seen { pools: Err(&wrong), workloads: &[], ..seen }, Timestamp::MAX);
         assert_eq!(
             words(&refused),

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
+use meta::quantity::nanos;
 use serde_json::Value;
 
 use apimachinery::pointer::items;
-use apimachinery::quantity::nanos;
 
 const ONE: i128 = 1_000_000_000;
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use meta::quantity::nanos;
 use serde_json::{Value, json};
 
 use apimachinery::error::ApiError;
 use apimachinery::pointer::text;
-use apimachinery::quantity::nanos;
 
 use super::{Attributes, Operation};
 use crate::view::View;

@@ -1,9 +1,9 @@
 //! Claims: what they must say, what may change once they are bound.
 
+use meta::quantity::nanos;
 use serde_json::{Map, Value, json};
 
 use apimachinery::error::Cause;
-use apimachinery::quantity::nanos;
 use apimachinery::schema::stored;
 
 use super::volume::{VOLUME_MODES, access_modes, forbidden, size};

@@ -13,10 +13,10 @@ mod volumes;
 
 use std::collections::{HashMap, HashSet};
 
+use meta::quantity::nanos;
 use serde_json::{Value, json};
 
 use apimachinery::names::qualified_name_problem;
-use apimachinery::quantity::nanos;
 
 pub(super) use self::placement::toleration;
 pub(crate) use self::resources::{aggregated_requests, of_whole_pods};

@@ -1,10 +1,10 @@
 //! ResourceQuotas: which bounds there are, that they are amounts, and that scopes fit what is bounded.
 
+use meta::quantity::nanos;
 use serde_json::Value;
 
 use apimachinery::error::Cause;
 use apimachinery::pointer::{items, text};
-use apimachinery::quantity::nanos;
 
 use super::{invalid, required};
 

@@ -1,9 +1,9 @@
 //! Volumes: what they must say, what may change.
 
+use meta::quantity::nanos;
 use serde_json::{Map, Value, json};
 
 use apimachinery::error::Cause;
-use apimachinery::quantity::nanos;
 use apimachinery::schema::validate::cause;
 
 use super::rules::{self, Must, Rules};

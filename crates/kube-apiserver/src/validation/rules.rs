@@ -141,7 +141,7 @@ fn judge(value: &Value, at: &str, must: Must, causes: &mut Vec<Cause>) {
         Must::Lie(least, most, why) if !(least..=most).contains(&value.as_i64().unwrap_or(0)) => {
             invalid(at, &json!(value.as_i64().unwrap_or(0)), why, causes);
         }
-        Must::NotBeNegative if apimachinery::quantity::nanos(text).is_some_and(|n| n < 0) => {
+        Must::NotBeNegative if meta::quantity::nanos(text).is_some_and(|n| n < 0) => {
             invalid(at, value, "must be greater than or equal to 0", causes);
         }
         Must::HoldAtMost(most) if value.as_array().is_some_and(|items| items.len() > most) => {

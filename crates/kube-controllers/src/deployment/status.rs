@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use meta::conditions;
 
 use super::sets::{available, bounds, counted, is_complete, replicas, size, split};
 use crate::clock::seconds_between;
@@ -39,7 +40,7 @@ pub(crate) fn status(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: &Ti
         ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
     };
     let (state, reason, message) = available;
-    let available = set_condition(&old, "Available", state, reason, message.to_owned(), false, now);
+    let available = set_condition(&old, "Available", state, reason, message, false, now);
     // The order of first appearance stays, so that an unchanged status is written by nobody.
     let mut fresh = vec![available];
     fresh.extend(progressing);
@@ -61,28 +62,15 @@ fn set_condition(
     type_: &str,
     state: &str,
     reason: &str,
-    message: String,
+    message: &str,
     touched: bool,
     now: &Time,
 ) -> DeploymentCondition {
-    let known = old.iter().find(|c| c.type_ == type_);
-    if let Some(known) = known
-        && known.status == state
-        && known.reason.as_deref() == Some(reason)
-        && known.message.as_deref() == Some(message.as_str())
-        && !touched
-    {
-        return known.clone();
+    let mut condition = conditions::said(old, type_, state, Some(reason), Some(message), now);
+    if touched {
+        condition.last_update_time = Some(now.clone());
     }
-    let same_state = known.filter(|c| c.status == state);
-    DeploymentCondition {
-        type_: type_.into(),
-        status: state.into(),
-        reason: Some(reason.into()),
-        message: Some(message),
-        last_update_time: Some(now.clone()),
-        last_transition_time: same_state.map_or_else(|| Some(now.clone()), |c| c.last_transition_time.clone()),
-    }
+    condition
 }
 
 fn progressing(
@@ -94,10 +82,11 @@ fn progressing(
 ) -> (Option<DeploymentCondition>, Option<i64>) {
     let spec = deployment.spec.as_ref();
     let deadline = i64::from(spec.and_then(|s| s.progress_deadline_seconds).unwrap_or(600));
-    let set = |state, reason, message, touched| set_condition(old, "Progressing", state, reason, message, touched, now);
+    let set =
+        |state, reason, message: &str, touched| set_condition(old, "Progressing", state, reason, message, touched, now);
     let known = old.iter().find(|c| c.type_ == "Progressing");
     if spec.and_then(|s| s.paused).unwrap_or(false) {
-        return (Some(set("Unknown", "DeploymentPaused", "Deployment is paused".into(), false)), None);
+        return (Some(set("Unknown", "DeploymentPaused", "Deployment is paused", false)), None);
     }
     // The value that stands for "no deadline".
     if deadline == i64::from(i32::MAX) {
@@ -112,13 +101,13 @@ fn progressing(
     let what = if current.is_some() { "ReplicaSet" } else { "Deployment" };
     if is_complete(deployment, sets) {
         let text = format!("{what} \"{name}\" has successfully progressed.");
-        return (Some(set("True", "NewReplicaSetAvailable", text, false)), None);
+        return (Some(set("True", "NewReplicaSetAvailable", &text, false)), None);
     }
     let Some(known) = known.filter(|_| !resumed) else {
         let condition = if resumed {
-            set("Unknown", "DeploymentResumed", "Deployment is resumed".into(), true)
+            set("Unknown", "DeploymentResumed", "Deployment is resumed", true)
         } else {
-            set("True", "NewReplicaSetCreated", format!("Created new replica set \"{name}\""), true)
+            set("True", "NewReplicaSetCreated", &format!("Created new replica set \"{name}\""), true)
         };
         return (Some(condition), Some(deadline));
     };
@@ -136,7 +125,7 @@ fn progressing(
         && known.reason.as_deref() != Some("ReplicaSetUpdated");
     if moved || new_rollout {
         let text = format!("{what} \"{name}\" is progressing.");
-        return (Some(set("True", "ReplicaSetUpdated", text, true)), Some(deadline));
+        return (Some(set("True", "ReplicaSetUpdated", &text, true)), Some(deadline));
     }
     if known.reason.as_deref() == Some("ProgressDeadlineExceeded") {
         return (Some(known.clone()), None);
@@ -150,7 +139,7 @@ fn progressing(
         return (Some(known.clone()), Some(deadline - since));
     }
     let text = format!("{what} \"{name}\" has timed out progressing.");
-    (Some(set("False", "ProgressDeadlineExceeded", text, true)), None)
+    (Some(set("False", "ProgressDeadlineExceeded", &text, true)), None)
 }
 
 fn failure(
@@ -166,5 +155,5 @@ fn failure(
     };
     let failed = current.and_then(of).or_else(|| others.iter().find_map(|set| of(set)))?;
     let (reason, message) = (failed.reason.unwrap_or_default(), failed.message.unwrap_or_default());
-    Some(set_condition(old, "ReplicaFailure", &failed.status, &reason, message, false, now))
+    Some(set_condition(old, "ReplicaFailure", &failed.status, &reason, &message, false, now))
 }

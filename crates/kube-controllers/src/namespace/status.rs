@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::NamespaceCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use meta::conditions;
 
 /// What is left after everything was told to go.
 #[derive(Debug, Default)]
@@ -76,15 +77,7 @@ pub(crate) fn conditions(old: &[NamespaceCondition], left: &Left, now: &Time) ->
     ];
     let foreign = old.iter().filter(|c| !wanted.iter().any(|w| w.0 == c.type_)).cloned();
     let ours = wanted.iter().map(|(type_, status, reason, message)| {
-        let known = old.iter().find(|c| c.type_ == *type_ && c.status == *status);
-        let since = known.and_then(|c| c.last_transition_time.clone()).unwrap_or_else(|| now.clone());
-        NamespaceCondition {
-            type_: (*type_).into(),
-            status: (*status).into(),
-            reason: Some((*reason).into()),
-            message: Some(message.clone()),
-            last_transition_time: Some(since),
-        }
+        conditions::said(old, type_, status, Some(reason), Some(message.as_str()), now)
     });
     foreign.chain(ours).collect()
 }

@@ -10,6 +10,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use meta::conditions;
 
 use crate::{
     images::Waiting,
@@ -323,34 +324,18 @@ fn conditions(
         ("ContainersReady", containers.is_none(), containers),
         ("PodScheduled", true, None),
     ];
+    let now = Time(inputs.now);
     let mut all: Vec<PodCondition> = Vec::new();
     for (kind, good, why) in wanted {
         let status = if good { "True" } else { "False" };
-        let known = old.iter().find(|condition| condition.type_ == kind);
-        let since = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
-        let (reason, message) = why.map_or((None, None), |(reason, message)| (Some(reason), Some(message)));
-        all.push(PodCondition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason,
-            message: message.filter(|message| !message.is_empty()),
-            last_transition_time: since.or(Some(Time(kit::clock::seconds(inputs.now)))),
-            observed_generation: known.and_then(|known| known.observed_generation),
-            ..Default::default()
-        });
+        let (reason, message) = why.unzip();
+        all.push(conditions::said(&old, kind, status, reason.as_deref(), message.as_deref(), &now));
     }
     let evicted = inputs.verdict.filter(|(reason, _)| reason == EVICTED);
     let foreign = old.into_iter().filter(|condition| !is_own(&condition.type_));
     let mut foreign: Vec<_> = foreign.collect();
     if let Some((_, message)) = evicted.filter(|_| !foreign.iter().any(|condition| condition.type_ == DISRUPTION)) {
-        foreign.push(PodCondition {
-            type_: DISRUPTION.to_owned(),
-            status: "True".to_owned(),
-            reason: Some("TerminationByKubelet".to_owned()),
-            message: Some(message.clone()),
-            last_transition_time: Some(Time(kit::clock::seconds(inputs.now))),
-            ..Default::default()
-        });
+        conditions::set(&mut foreign, DISRUPTION, "True", Some("TerminationByKubelet"), Some(message), &now);
     }
     all.extend(foreign);
     all

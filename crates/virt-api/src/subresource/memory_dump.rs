@@ -6,11 +6,11 @@ use api::kubevirt::{
     memory_dump::{self, DEFAULT_OVERHEAD, request},
     v1::{VirtualMachine, VirtualMachineMemoryDumpRequest as Request},
 };
-use api::quantity::Amount;
 use axum::{body::Bytes, http::StatusCode, response::Response};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use meta::quantity::Amount;
 use serde_json::{Value, json};
 
 use super::{Context, Object, options};

@@ -123,11 +123,6 @@ fn removed(body: &[u8]) -> Result<(Asked, bool), Refusal> {
     Ok((Asked::Remove(options.name), dry_run))
 }
 
-fn claim_of(volume: &Volume) -> Option<&str> {
-    let claim = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.as_str());
-    claim.or(volume.data_volume.as_ref().map(|data| data.name.as_str()))
-}
-
 /// Changes `spec`; the error says why it cannot be done.
 fn change(spec: &mut VirtualMachineInstanceSpec, asked: &Asked) -> Result<(), String> {
     match asked {
@@ -139,8 +134,8 @@ fn change(spec: &mut VirtualMachineInstanceSpec, asked: &Asked) -> Result<(), St
             if spec.domain.devices.disks.iter().any(|known| known.name == *name) {
                 return Err(format!("Unable to add volume [{name}] because disk with that name already exists"));
             }
-            if let Some(other) = spec.volumes.iter().find(|known| claim_of(known) == claim_of(volume)) {
-                let claim = claim_of(volume).unwrap_or_default();
+            if let Some(other) = spec.volumes.iter().find(|known| known.own_claim() == volume.own_claim()) {
+                let claim = volume.own_claim().unwrap_or_default();
                 let other = &other.name;
                 return Err(format!(
                     "Unable to add volume source [{claim}] because it already exists: it is that of volume {other}"

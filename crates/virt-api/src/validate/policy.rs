@@ -3,10 +3,10 @@
 use api::{
     kubevirt::v1::{ExperimentalMigrationOptions, StallDetectorOptions},
     migrations::v1alpha1::{MigrationPolicy, MigrationPolicySpec},
-    quantity::Amount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::admission::{Cause, Request, Verdict};
+use meta::quantity::Amount;
 
 use super::{Rules, invalid, strict};
 

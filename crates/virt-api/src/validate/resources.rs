@@ -1,11 +1,12 @@
 //! CPU topology and memory.
 
-use api::{
-    kubevirt::v1::{CPU, VirtualMachineInstanceSpec},
-    quantity::Amount,
+use api::kubevirt::{
+    size::asked_memory,
+    v1::{CPU, VirtualMachineInstanceSpec},
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::admission::Cause;
+use meta::quantity::Amount;
 
 use super::{invalid, required};
 
@@ -65,12 +66,7 @@ fn memory(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>
     let resources = domain.resources.clone().unwrap_or_default();
     let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
     let hugepages = domain.memory.as_ref().and_then(|memory| memory.hugepages.as_ref());
-    let candidates = [
-        ("memory.guest", guest),
-        ("resources.requests.memory", resources.requests.get("memory")),
-        ("resources.limits.memory", resources.limits.get("memory")),
-    ];
-    let Some((name, quantity)) = candidates.into_iter().find_map(|(name, q)| q.map(|q| (name, q))) else {
+    let Some((name, quantity)) = asked_memory(domain) else {
         if hugepages.is_none() {
             let message = "no memory requested, at least one of memory guest size, memory requests or limits, or huge \
                            page size must be set: for example domain.memory.guest: 1Gi";

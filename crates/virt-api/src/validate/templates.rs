@@ -10,13 +10,7 @@ use super::{duplicate, invalid, required};
 pub(super) fn check(vm: &VirtualMachine, causes: &mut Vec<Cause>) {
     let spec = vm.spec.template.spec.as_deref();
     let volumes = spec.map(|spec| spec.volumes.as_slice()).unwrap_or_default();
-    let used = |name: &str| {
-        let claims = volumes.iter().filter_map(|volume| {
-            let data = volume.data_volume.as_ref().map(|data| data.name.as_str());
-            data.or(volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.as_str()))
-        });
-        claims.into_iter().any(|claim| claim == name)
-    };
+    let used = |name: &str| volumes.iter().any(|volume| volume.own_claim() == Some(name));
     let own = vm.metadata.namespace.as_deref().unwrap_or_default();
     let mut seen: Vec<&str> = Vec::new();
     for (index, template) in vm.spec.data_volume_templates.iter().enumerate() {

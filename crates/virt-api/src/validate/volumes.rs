@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use api::{
-    kubevirt::v1::{VirtualMachineInstanceSpec, Volume},
-    quantity::Amount,
-};
+use api::kubevirt::v1::{VirtualMachineInstanceSpec, Volume};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::LocalObjectReference;
 use kit::admission::Cause;
+use meta::quantity::Amount;
 use serde_json::Value;
 
 use super::{invalid, names, required};

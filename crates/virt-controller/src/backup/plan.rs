@@ -15,11 +15,9 @@ use api::{
     },
 };
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::PersistentVolumeClaim,
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-};
+use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
 use kube::ResourceExt;
+use meta::conditions;
 
 use crate::facts::{
     claims::{self, Claims},
@@ -368,22 +366,7 @@ fn end(view: &View<'_>, deleting: bool) -> Step {
 /// Writes `outcome` into `status`.
 pub fn enter(status: &mut VirtualMachineBackupStatus, outcome: &Outcome, now: &Time) {
     let mut say = |kind: &str, value: &str, reason: &str, message: &str| {
-        let known = status.conditions.iter_mut().find(|known| known.type_ == kind);
-        let condition = Condition {
-            type_: kind.to_owned(),
-            status: value.to_owned(),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            last_transition_time: now.clone(),
-            observed_generation: None,
-        };
-        match known {
-            Some(known) => {
-                let at = if known.status == value { known.last_transition_time.clone() } else { now.clone() };
-                *known = Condition { last_transition_time: at, ..condition };
-            }
-            None => status.conditions.push(condition),
-        }
+        conditions::set(&mut status.conditions, kind, value, Some(reason), Some(message), now);
     };
     match outcome {
         Outcome::Waits(why) => {
@@ -457,13 +440,9 @@ fn included(made: &VirtualMachineInstanceBackupStatus) -> Vec<BackupVolumeInfo> 
 /// It cannot be pulled any more.
 fn withdrawn(status: &mut VirtualMachineBackupStatus, reason: &str, now: &Time) {
     pull::unlink(status);
-    if let Some(ready) = status.conditions.iter_mut().find(|known| known.type_ == condition::EXPORT_READY) {
-        if ready.status != "False" {
-            ready.last_transition_time = now.clone();
-        }
-        ready.status = "False".to_owned();
-        ready.reason = reason.to_owned();
-        ready.message = "Backup is over".to_owned();
+    if conditions::get(&status.conditions, condition::EXPORT_READY).is_some() {
+        let why = Some("Backup is over");
+        conditions::set(&mut status.conditions, condition::EXPORT_READY, "False", Some(reason), why, now);
     }
 }
 

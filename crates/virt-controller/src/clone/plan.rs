@@ -8,7 +8,7 @@
 
 use api::{
     clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus},
-    kubevirt::{conditions::set, v1::VirtualMachine},
+    kubevirt::v1::VirtualMachine,
     snapshot::v1beta1::{
         Condition, VirtualMachineRestore, VirtualMachineRestoreSpec, VirtualMachineSnapshot,
         VirtualMachineSnapshotContent, VirtualMachineSnapshotSpec,
@@ -20,13 +20,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use kube::ResourceExt;
+use meta::conditions::set;
 use sha2::{Digest, Sha256};
 
 use super::patches::patches;
-use crate::{
-    facts::{claims::claim_of, persistent_state::is_kept},
-    snapshot,
-};
+use crate::{facts::persistent_state::is_kept, snapshot};
 
 /// Values of `status.phase`.
 pub mod phase {
@@ -201,7 +199,7 @@ fn begin(clone: &VirtualMachineClone, world: &World, status: &mut VirtualMachine
 fn not_snapshottable(machine: &VirtualMachine) -> Vec<String> {
     let volumes = machine.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
     let known = machine.status.iter().flat_map(|status| &status.volume_snapshot_statuses);
-    let of_claims = volumes.filter(|volume| volume.memory_dump.is_none() && claim_of(volume).is_some());
+    let of_claims = volumes.filter(|volume| volume.own_claim().is_some());
     let judged = of_claims.filter_map(|volume| {
         let name = &volume.name;
         match known.clone().find(|known| known.name == *name) {
@@ -262,7 +260,7 @@ fn usable(snapshot: &VirtualMachineSnapshot, content: Option<&VirtualMachineSnap
     }
     let backed_up = |name: &str| content.spec.volume_backups.iter().any(|backup| backup.volume_name == name);
     let volumes = spec.into_iter().flat_map(|spec| &spec.volumes);
-    let of_claims = volumes.filter(|volume| volume.memory_dump.is_none() && claim_of(volume).is_some());
+    let of_claims = volumes.filter(|volume| volume.own_claim().is_some());
     let lost = of_claims.filter(|volume| !backed_up(&volume.name));
     let lost: Vec<String> = lost
         .map(|volume| format!("volume {} is not backed up in snapshot {}", volume.name, snapshot.name_any()))

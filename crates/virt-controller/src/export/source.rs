@@ -258,13 +258,7 @@ pub fn of_snapshot((namespace, name): (&str, &str), machine: Option<String>, kep
 /// The claims of a machine's volumes.
 pub fn claims_of(machine: &VirtualMachine) -> Vec<String> {
     let volumes = machine.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
-    volumes.filter_map(claim_of).map(str::to_owned).collect()
-}
-
-/// The claim of a volume that is the machine's own.
-pub fn claim_of(volume: &MachineVolume) -> Option<&str> {
-    let dump = volume.memory_dump.as_ref().map(|dump| dump.claim_name.as_str());
-    dump.or_else(|| claims::of_volume(volume).filter(|_| volume.ephemeral.is_none()).map(|used| used.claim))
+    volumes.filter_map(MachineVolume::kept_claim).map(str::to_owned).collect()
 }
 
 /// The claim's phase.

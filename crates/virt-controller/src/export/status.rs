@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::clock;
+use meta::conditions;
 
 use super::certificate::Lifetimes;
 use super::links::{self, Hosts};
@@ -87,22 +88,9 @@ pub fn say(status: &mut VirtualMachineExportStatus, seen: &Seen<'_>, now: Timest
     }
 }
 
-/// Says `new`; since when is kept as long as nothing of it changes.
-fn set(conditions: &mut Vec<Condition>, new: &NewCondition, now: Timestamp) {
-    let wanted = Condition {
-        type_: new.kind.to_owned(),
-        status: if new.holds { "True" } else { "False" }.to_owned(),
-        reason: Some(new.reason.to_owned()),
-        message: Some(new.message.clone()).filter(|message| !message.is_empty()),
-        last_transition_time: Some(Time(clock::seconds(now))),
-        ..Default::default()
-    };
-    match conditions.iter_mut().find(|held| held.type_ == wanted.type_) {
-        Some(held)
-            if (&held.status, &held.reason, &held.message) == (&wanted.status, &wanted.reason, &wanted.message) => {}
-        Some(held) => *held = wanted,
-        None => conditions.push(wanted),
-    }
+fn set(list: &mut Vec<Condition>, new: &NewCondition, now: Timestamp) {
+    let status = if new.holds { "True" } else { "False" };
+    conditions::set(list, new.kind, status, Some(new.reason), Some(&new.message), &Time(now));
 }
 
 #[cfg(test)]

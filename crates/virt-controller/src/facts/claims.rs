@@ -28,11 +28,9 @@ pub struct Use<'a> {
 /// The claim that `volume` lies on, if it lies on one.
 pub fn of_volume(volume: &Volume) -> Option<Use<'_>> {
     let named = |claim, read_only| Some(Use { volume: &volume.name, claim, read_only });
-    if let Some(source) = &volume.persistent_volume_claim {
-        return named(source.claim_name.as_str(), source.read_only.unwrap_or(false));
-    }
-    if let Some(source) = &volume.data_volume {
-        return named(source.name.as_str(), false);
+    if let Some(claim) = volume.own_claim() {
+        let mounted = volume.persistent_volume_claim.as_ref().and_then(|source| source.read_only);
+        return named(claim, mounted.unwrap_or(false));
     }
     let below = volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
     named(below.claim_name.as_str(), true)
@@ -115,14 +113,6 @@ pub fn written(vmi: &VirtualMachineInstance) -> Vec<Use<'_>> {
     let disks = &vmi.spec.domain.devices.disks;
     let alone = |name: &str| disks.iter().any(|disk| disk.name == name && disk.shareable != Some(true));
     of(vmi).filter(|used| !used.read_only && alone(used.volume)).collect()
-}
-
-/// The claim that a snapshot of `volume` would be one of.
-pub fn claim_of(volume: &Volume) -> Option<&str> {
-    let claim = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.as_str());
-    let data = volume.data_volume.as_ref().map(|source| source.name.as_str());
-    let dump = volume.memory_dump.as_ref().map(|source| source.claim_name.as_str());
-    claim.or(data).or(dump)
 }
 
 #[cfg(test)]

@@ -1,17 +1,15 @@
 //! The claim a disk is copied into while its guest moves: which disks need one, and what it looks like. Pure.
 
-use api::{
-    kubevirt::{
-        constants::label,
-        v1::{PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance},
-    },
-    quantity::Amount,
+use api::kubevirt::{
+    constants::label,
+    v1::{PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance},
 };
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::OwnerReference},
 };
 use kube::ResourceExt;
+use meta::quantity::Amount;
 use sha2::{Digest, Sha256};
 
 use crate::facts::{

@@ -9,7 +9,6 @@
 //! migration copies is written with the hand-over to the nodes, so that an earlier one is not taken for it.
 
 use api::kubevirt::{
-    conditions::{remove, set},
     constants::condition,
     v1::{
         DataVolumeSource, PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance,
@@ -18,6 +17,7 @@ use api::kubevirt::{
 };
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use meta::conditions::{remove, set};
 
 use crate::facts::{claims, instance::is_final, migration_state};
 

@@ -1,7 +1,6 @@
 //! What a migration says of itself. Pure.
 
 use api::kubevirt::{
-    conditions::{remove, set},
     constants::{migration_condition as condition, migration_phase as phase},
     v1::{
         VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
@@ -11,6 +10,7 @@ use api::kubevirt::{
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use meta::conditions::{remove, set};
 
 use super::{plan::Plan, waiting::UTILITY_VOLUMES};
 use crate::facts::{migration_state, migrations::is_final};

@@ -1,6 +1,7 @@
 //! What a machine is brought back to: its claims out of volume snapshots, and its specification on those. Pure.
 
 use api::volume_snapshot::GROUP;
+use meta::quantity::Amount;
 use std::collections::BTreeMap;
 
 use api::{
@@ -8,7 +9,6 @@ use api::{
         constants::run_strategy,
         v1::{PersistentVolumeClaimVolumeSource, VirtualMachine, VirtualMachineSpec},
     },
-    quantity::Amount,
     snapshot::v1beta1::{
         VirtualMachineRestore, VirtualMachineSnapshotContent, VolumeBackup, VolumeRestore, VolumeRestoreOverride,
     },

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use api::kubevirt::conditions::set;
 use api::kubevirt::constants::{condition, phase as vmi_phase};
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use api::snapshot::v1beta1::{
@@ -17,6 +16,7 @@ use api::snapshot::v1beta1::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use meta::conditions::set;
 
 use api::volume_snapshot::VolumeSnapshot;
 

@@ -25,11 +25,7 @@ use kube::{
 };
 
 use super::content;
-use crate::{
-    context::Context,
-    error::Error,
-    facts::{claims::claim_of, persistent_state},
-};
+use crate::{context::Context, error::Error, facts::persistent_state};
 
 /// On a volume snapshot: the machine it was made of.
 const SOURCE_NAME: &str = "snapshot.kubevirt.io/source-vm-name";
@@ -55,7 +51,7 @@ pub(super) async fn used(context: &Context, vm: &VirtualMachine) -> Result<Vec<U
     let spec = vm.spec.template.spec.as_deref();
     let mut wanted = Vec::new();
     for volume in spec.into_iter().flat_map(|spec| &spec.volumes) {
-        let Some(claim) = claim_of(volume) else { continue };
+        let Some(claim) = volume.kept_claim() else { continue };
         if !passing.contains(&volume.name) {
             wanted.push((volume.name.clone(), claim.to_owned()));
         }

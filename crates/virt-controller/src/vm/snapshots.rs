@@ -34,7 +34,7 @@ pub fn statuses(
     can: impl Fn(&str) -> bool,
 ) -> Vec<VolumeSnapshotStatus> {
     let volumes = vm.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
-    let own = volumes.map(|volume| (&volume.name, claims::claim_of(volume)));
+    let own = volumes.map(|volume| (&volume.name, volume.kept_claim()));
     let state = state.map(|(name, claim)| (name, Some(claim.as_str())));
     let said = own.chain(state).map(|(name, used)| {
         let Some(used) = used else {

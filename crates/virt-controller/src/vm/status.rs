@@ -1,12 +1,12 @@
 //! The status of a virtual machine, from its instance and its plan. Pure.
 
 use api::kubevirt::{
-    conditions::{remove, set},
     constants::{condition, phase, printable},
     v1::{VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use meta::conditions::{remove, set};
 
 use super::plan::{Plan, STOP, unserved_requests};
 use crate::{

@@ -2,11 +2,11 @@
 
 use api::cdi::constants::condition as data_condition;
 use api::cdi::v1beta1::DataVolume;
-use api::kubevirt::conditions::set;
 use api::kubevirt::constants::condition;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use meta::conditions::set;
 
 const READY: (&str, &str, &str) = ("True", "AllDVsReady", "All of the VMI's DVs are bound and not running");
 const NOT_READY: (&str, &str) = ("NotAllDVsReady", "Not all of the VMI's DVs are ready");

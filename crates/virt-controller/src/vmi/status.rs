@@ -1,8 +1,8 @@
 //! The part of a VMI's status that this controller writes. Pure.
 
 use api::kubevirt::{
-    conditions::{remove, set},
     constants::{condition, phase},
+    size::guest_memory,
     v1::{
         CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
         VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
@@ -13,6 +13,7 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodCondition},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use meta::conditions::{remove, set};
 
 use super::plan::Plan;
 use crate::{
@@ -101,7 +102,7 @@ fn first(
 ) {
     status.runtime_user = Some(launcher::USER);
     status.launcher_container_image_version = Some(settings.launcher_image.clone());
-    let guest = resources::guest_memory(&vmi.spec.domain).to_binary();
+    let guest = guest_memory(&vmi.spec.domain).to_binary();
     status.memory = Some(MemoryStatus {
         guest_at_boot: Some(guest.clone()),
         guest_current: Some(guest.clone()),

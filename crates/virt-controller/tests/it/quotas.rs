@@ -31,7 +31,7 @@ async fn guests_start_and_move_and_get_volumes_where_a_quota_counts_limits() {
     cluster.vms.create(&PostParams::default(), &machine("Always")).await.unwrap();
     let pod = cluster.pod().await;
     let compute = pod.spec.as_ref().unwrap().containers[0].resources.clone().unwrap();
-    let asked = api::quantity::Amount::try_from(&compute.requests.unwrap()["memory"]).unwrap();
+    let asked = meta::quantity::Amount::try_from(&compute.requests.unwrap()["memory"]).unwrap();
     let twice = asked.saturating_mul(2).to_binary().0;
     let expect = |name: &str, cpu: &str, memory: &str| (name.to_owned(), json!([cpu, memory]));
     let beside = [expect("volumeroot", "100m", "40M"), expect("container-disk-binary", "100m", "40M")];

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::kubevirt::hotplug::{disk, is_named, status, utilities, volumes};
 use api::kubevirt::v1::{VirtualMachineInstance, VolumeStatus};
-use api::quantity::Amount;
 use domain::{DeviceKind, LiveDevice};
+use meta::quantity::Amount;
 
 /// A volume that an attachment pod on this node has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,9 +5,9 @@ use api::kubevirt::v1::{
     DowntimeTuningOptions, StallDetectorOptions, StorageMigratedVolumeInfo, VirtualMachineInstance,
     VirtualMachineInstanceMigrationState as State,
 };
-use api::quantity::Amount;
 use domain::{Destination, DowntimeRamp, MigrationOptions, StallDetector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use meta::quantity::Amount;
 
 use super::uid;
 

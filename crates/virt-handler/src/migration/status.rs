@@ -4,7 +4,7 @@ use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationS
 use domain::{MigrationMode, MigrationOutcome};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::text::{STATUS, brief};
+use meta::text::{STATUS, brief};
 
 use super::plan::{self, Leaving};
 use super::uid;

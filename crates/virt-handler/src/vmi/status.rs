@@ -9,17 +9,17 @@ mod tracking;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use api::kubevirt::conditions::{remove, set};
 use api::kubevirt::constants::{condition, eviction_strategy, phase};
 use api::kubevirt::hotplug::{self, is_hotplug};
 use api::kubevirt::v1::{
     Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
     VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
 };
-use api::quantity::Amount;
 use domain::{DeviceKind, DomainReason as Reason, DomainStatus as Status, FailedDisk, GuestFacts, Host, MemoryDump};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use meta::conditions::{remove, set};
+use meta::quantity::Amount;
 
 use super::launcher_state::LauncherState;
 use crate::hotplug::has;

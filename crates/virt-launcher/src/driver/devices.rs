@@ -156,7 +156,7 @@ impl Driver {
 /// The size of the claim of `volume`.
 fn claim_of(vmi: &VirtualMachineInstance, volume: &str) -> Option<u64> {
     let info = api::kubevirt::hotplug::status(vmi, volume)?.persistent_volume_claim_info.as_ref()?;
-    api::quantity::Amount::try_from(info.capacity.get("storage")?).ok().map(api::quantity::Amount::bytes)
+    meta::quantity::Amount::try_from(info.capacity.get("storage")?).ok().map(meta::quantity::Amount::bytes)
 }
 
 /// What an image that has `size` bytes, in a file system with `free` more, grows to in a claim of `claim` bytes; none when

@@ -133,7 +133,7 @@ fn over_device(
 
 /// The layer's file on the claim with the machine's state. One over another claim of the same volume is removed.
 fn kept(vmi: &VirtualMachineInstance, volume: &str, dirs: &Dirs) -> Result<Option<File>, Error> {
-    let claim = vmi.spec.volumes.iter().find(|known| known.name == volume).and_then(claim_of);
+    let claim = vmi.spec.volumes.iter().find(|known| known.name == volume).and_then(Volume::own_claim);
     let (Some(state), Some(claim)) = (dirs.tracking(), claim) else { return Ok(None) };
     let path = state.join(LAYERS).join(volume);
     let opened = Dir::open(&state).and_then(|dir| dir.make_dir(LAYERS, 0o770)?.make_dir(volume, 0o770));
@@ -148,12 +148,6 @@ fn kept(vmi: &VirtualMachineInstance, volume: &str, dirs: &Dirs) -> Result<Optio
         Error::Read { volume: volume.to_owned(), path: path.clone(), source }
     };
     judged(volume, found.map_err(failed)?, &path).map(Some)
-}
-
-/// The name of the claim that `volume` is on, if it is on one.
-fn claim_of(volume: &Volume) -> Option<&str> {
-    let claim = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.as_str());
-    claim.or_else(|| volume.data_volume.as_ref().map(|source| source.name.as_str()))
 }
 
 fn open_or_create(dir: &Dir, name: &str) -> sys::Result<File> {

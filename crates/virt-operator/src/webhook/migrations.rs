@@ -1,7 +1,8 @@
 //! What the KubeVirt object says about migrations: values that make no sense are refused. Pure.
 
-use api::{kubevirt::v1::MigrationConfiguration, quantity::Amount};
+use api::kubevirt::v1::MigrationConfiguration;
 use kit::admission::Cause;
+use meta::quantity::Amount;
 use serde_json::Value;
 
 const PATH: &str = "spec.configuration.migrations";

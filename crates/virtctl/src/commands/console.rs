@@ -11,11 +11,11 @@ use std::{process::ExitCode, time::Duration};
 use api::kubevirt::{constants::phase, v1::VirtualMachineInstance};
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use kit::text::printable;
 use kube::{
     Api,
     runtime::wait::{Condition, await_condition},
 };
+use meta::text::printable;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     sync::mpsc::Receiver,

@@ -7,10 +7,8 @@ pub(super) mod params;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use access::CloudInit;
-use api::{
-    kubevirt::constants::{API_VERSION, run_strategy},
-    quantity::Amount,
-};
+use api::kubevirt::constants::{API_VERSION, run_strategy};
+use meta::quantity::Amount;
 use params::{Params, wrong};
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};

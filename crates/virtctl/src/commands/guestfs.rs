@@ -11,11 +11,11 @@ use std::{process::ExitCode, time::Duration};
 
 use futures::{SinkExt as _, channel::mpsc};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kit::text::printable;
 use kube::{
     Api, ResourceExt as _,
     api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams, TerminalSize},
 };
+use meta::text::printable;
 use serde::Deserialize;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},

@@ -4,12 +4,12 @@ use std::{process::ExitCode, time::Duration};
 
 use api::kubevirt::memory_dump::{DEFAULT_OVERHEAD, claim_size, expected_size, overhead, request as phase};
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
-use api::quantity::Amount;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
 };
+use meta::quantity::Amount;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

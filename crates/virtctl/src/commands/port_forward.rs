@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use kit::text::printable;
+use meta::text::printable;
 use tokio::{
     net::{TcpListener, UdpSocket},
     sync::mpsc,

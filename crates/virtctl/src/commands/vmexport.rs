@@ -21,9 +21,9 @@ use api::export::v1::VirtualMachineExport;
 use download::Transfer;
 use flags::Function;
 use k8s_openapi::api::core::v1::Secret;
-use kit::text::printable;
 use kube::Api;
 use links::Side;
+use meta::text::printable;
 use sink::Sink;
 
 use crate::connect::{Cluster, Globals};

@@ -2,12 +2,12 @@
 
 use api::cdi::constants::annotation;
 use api::cdi::v1beta1::{DataVolume, DataVolumeSpec};
-use api::quantity::Amount;
 use api::unserved::{self, DATA_VOLUME};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, TypedLocalObjectReference, TypedObjectReference, VolumeResourceRequirements,
 };
 use kit::admission::{Cause, Request, Verdict};
+use meta::quantity::Amount;
 
 use super::{NAME, fixed, invalid, length, refuse, source, verdict};
 

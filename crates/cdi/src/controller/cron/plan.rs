@@ -9,10 +9,10 @@ use api::cdi::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use meta::conditions;
 use serde_json::{Value, json};
 
 use crate::controller::{
-    conditions,
     context::annotation_of,
     cron::answer::{NOT_AUTHORIZED, Unknown},
     labels, worker,
@@ -204,7 +204,7 @@ pub fn status(cron: &DataImportCron, view: &View<'_>, now: Timestamp) -> DataImp
         Import::Snapping => ("False", "ImportProgressing", "Snapshot of imported data is progressing"),
         Import::Done => ("True", "UpToDate", "Latest import is up to date"),
     };
-    conditions::set(&mut status.conditions, condition::UP_TO_DATE, truth, reason, message, now);
+    conditions::set(&mut status.conditions, condition::UP_TO_DATE, truth, Some(reason), Some(message), &Time(now));
     let of_phase = format!("Import DataVolume phase {phase}");
     let (truth, reason, message) = match import {
         Import::Running if phase == phase::IMPORT_IN_PROGRESS => ("True", "ImportProgressing", "Import is progressing"),
@@ -216,7 +216,7 @@ pub fn status(cron: &DataImportCron, view: &View<'_>, now: Timestamp) -> DataImp
         Import::None | Import::Done => ("False", "NoImport", "No current import"),
         Import::Failed => ("False", "ImportFailed", of_phase.as_str()),
     };
-    conditions::set(&mut status.conditions, condition::PROGRESSING, truth, reason, message, now);
+    conditions::set(&mut status.conditions, condition::PROGRESSING, truth, Some(reason), Some(message), &Time(now));
     if import == Import::Done && !outdated {
         let found = current(cron).map(|one| DataVolumeSourcePVC {
             name: one.data_volume_name.clone(),

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use api::quantity::Amount;
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaimSpec, ResourceQuota},
     apimachinery::pkg::api::resource::Quantity,
 };
+use meta::quantity::Amount;
 
 use crate::controller::storage::requested;
 

@@ -10,9 +10,11 @@ use api::cdi::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use meta::conditions;
 
-use crate::controller::{conditions, context::annotation_of, datavolume::plan::Filling, progress::Far};
+use crate::controller::{context::annotation_of, datavolume::plan::Filling, progress::Far};
 
 /// The reason of a claim that is not there, and of nothing else.
 pub const NOT_FOUND: &str = "NotFound";
@@ -104,7 +106,7 @@ fn describe(
         },
         Some(claim) => bound(claim),
     };
-    conditions::set(all, condition::BOUND, bound, &reason, &message, now);
+    conditions::set(all, condition::BOUND, bound, Some(&reason), Some(&message), &Time(now));
     let (running, running_reason, running_message) = match get(annotation::RUNNING).map(str::to_lowercase).as_deref() {
         _ if get(annotation::POD_SCHEDULABLE) == Some("false") => {
             let pod = match view.filling {
@@ -133,7 +135,7 @@ fn describe(
             get(annotation::RUNNING_MESSAGE).unwrap_or_default().to_owned(),
         ),
     };
-    conditions::set(all, condition::RUNNING, running, running_reason, &running_message, now);
+    conditions::set(all, condition::RUNNING, running, Some(running_reason), Some(&running_message), &Time(now));
     let (ready, ready_reason, ready_message) = match (phase, running) {
         (phase::SUCCEEDED, _) => ("True", "", ""),
         (phase::UNKNOWN, _) => ("Unknown", "", ""),
@@ -141,7 +143,7 @@ fn describe(
         (_, "True") => ("False", "TransferRunning", ""),
         _ => ("False", unready.0, unready.1),
     };
-    conditions::set(all, condition::READY, ready, ready_reason, ready_message, now);
+    conditions::set(all, condition::READY, ready, Some(ready_reason), Some(ready_message), &Time(now));
 }
 
 fn bound(claim: &PersistentVolumeClaim) -> (&'static str, String, String) {

@@ -2,8 +2,8 @@
 
 use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PersistentVolumeClaim, Pod};
-use kit::text::{STATUS, brief};
 use kube::ResourceExt;
+use meta::text::{STATUS, brief};
 use serde_json::Value;
 
 use crate::controller::{context::annotation_of, labels::of_image, write::Changes};

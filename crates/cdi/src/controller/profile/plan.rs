@@ -6,12 +6,11 @@ use api::cdi::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use meta::conditions;
 
-use crate::controller::{
-    conditions,
-    profile::provisioners::{self, BY_HAND, UNSUPPORTED},
-};
+use crate::controller::profile::provisioners::{self, BY_HAND, UNSUPPORTED};
 
 /// The status of the profile of `class`: what its `spec` says, and for the rest what is known of the provisioner.
 /// `snapshots` is the snapshot class of its driver, if there is one.
@@ -55,7 +54,7 @@ pub fn status(
     };
     let mut conditions = profile.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let (truth, reason, message) = recognized;
-    conditions::set(&mut conditions, condition::RECOGNIZED, truth, reason, &message, now);
+    conditions::set(&mut conditions, condition::RECOGNIZED, truth, Some(reason), Some(&message), &Time(now));
     StorageProfileStatus {
         claim_property_sets: sets,
         clone_strategy: Some(strategy(profile, class, snapshot_class.is_some()).to_owned()),

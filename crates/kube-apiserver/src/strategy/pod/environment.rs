@@ -1,9 +1,9 @@
 //! Variables of containers, and references to fields of the pod and to resources of containers, which volumes have too.
 
+use meta::quantity::nanos;
 use serde_json::Value;
 
 use apimachinery::names::qualified_name_problem;
-use apimachinery::quantity::nanos;
 
 use super::super::data::key_problem;
 use super::super::field::{Causes, Field, Rule, SUBDOMAIN};

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use meta::quantity::nanos;
 use serde_json::Value;
 
 use apimachinery::names::qualified_name_problem;
-use apimachinery::quantity::nanos;
 
 use super::super::field::{Causes, Field, Rule};
 use super::Around;

@@ -1,7 +1,7 @@
 //! What a guest, its agent or QEMU says is written into the status fit for the terminals it will be read on.
 
 use api::kubevirt::v1::VirtualMachineInstanceStatus;
-use kit::text::{STATUS, brief};
+use meta::text::{STATUS, brief};
 
 /// Writes out what a terminal would obey, wherever the text is not our own.
 pub(super) fn write_out(status: &mut VirtualMachineInstanceStatus) {

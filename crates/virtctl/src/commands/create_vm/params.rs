@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::quantity::Amount;
+use meta::quantity::Amount;
 
 use crate::fault::Fault;
 

@@ -1,4 +1,4 @@
-//! Quantities as Kubernetes writes them: `1Gi`, `500m`, `1e3`. Exact arithmetic in thousand-millionths.
+//! Quantities as Kubernetes writes them: `1Gi`, `500m`, `1e3`. Exact arithmetic in billionths.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,6 +7,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Parts of one: a quantity is a whole number of these.
 const NANO: i128 = 1_000_000_000;
+
+/// The largest quantity, in billionths: Kubernetes caps at 2⁶³-1 whole units.
+const LARGEST: i128 = i64::MAX as i128 * NANO;
+
+/// Parts of one that amounts of resources are counted in.
+const MILLI: i128 = 1000;
 
 /// A parsed quantity, exact to 10⁻⁹ as in Kubernetes (finer digits round up).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,14 +40,34 @@ impl Amount {
         Self(value as i128 * NANO)
     }
 
+    /// So many billionths.
+    pub const fn from_nanos(nanos: i128) -> Self {
+        Self(nanos)
+    }
+
+    /// So many thousandths.
+    pub const fn from_millis(millis: i128) -> Self {
+        Self(millis.saturating_mul(NANO / MILLI))
+    }
+
+    /// Billionths, exactly.
+    pub const fn nanos(self) -> i128 {
+        self.0
+    }
+
+    /// Thousandths, rounded up; one that a `Quantity` can say has at most 2⁷³.
+    pub fn millis(self) -> i128 {
+        ceil(self.0, NANO / MILLI)
+    }
+
     /// The whole number at or above this amount, saturating.
     pub fn value(self) -> i64 {
         clamp(ceil(self.0, NANO))
     }
 
-    /// Thousandths, rounded up: what CPU is counted in.
+    /// Thousandths, rounded up and saturating: what CPU is counted in.
     pub fn milli_value(self) -> i64 {
-        clamp(ceil(self.0, NANO / 1000))
+        clamp(self.millis())
     }
 
     /// Bytes; a negative amount is none.
@@ -55,28 +81,27 @@ impl Amount {
         if self.0 % NANO != 0 {
             return self.to_decimal();
         }
-        let mut number = self.0 / NANO;
-        let mut step = 0;
-        while number != 0 && number % 1024 == 0 && step + 1 < SUFFIXES.len() {
-            number /= 1024;
-            step += 1;
-        }
+        let (number, step) = reduced(self.0 / NANO, 1024, SUFFIXES.len());
         Quantity(format!("{number}{}", SUFFIXES[step]))
     }
 
     /// The canonical decimal form: the largest decimal suffix that leaves a whole number.
     pub fn to_decimal(self) -> Quantity {
-        const SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-        let mut number = self.0;
-        if number == 0 {
+        const SUFFIXES: [&str; DECIMALS] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+        if self.0 == 0 {
             return Quantity("0".to_owned());
         }
-        let mut step = 0;
-        while number % 1000 == 0 && step + 1 < SUFFIXES.len() {
-            number /= 1000;
-            step += 1;
-        }
+        let (number, step) = reduced(self.0, 1000, DECIMALS);
         Quantity(format!("{number}{}", SUFFIXES[step]))
+    }
+
+    fn to_exponent(self) -> String {
+        let (number, step) = reduced(self.0, 1000, DECIMALS);
+        // Billionths come first, units fourth.
+        match step {
+            3 => number.to_string(),
+            _ => format!("{number}e{}", 3 * i64::try_from(step).unwrap_or(3) - 9),
+        }
     }
 
     /// Both together; the largest amount where that is too much.
@@ -93,6 +118,41 @@ impl Amount {
     pub fn saturating_mul(self, factor: i64) -> Self {
         Self(self.0.saturating_mul(i128::from(factor)))
     }
+}
+
+/// How many decimal suffixes there are, `n` to `E`.
+const DECIMALS: usize = 10;
+
+/// `number` divided by `base` as often as that leaves a whole one, but fewer than `most` times; and how often that was.
+fn reduced(mut number: i128, base: i128, most: usize) -> (i128, usize) {
+    let mut step = 0;
+    while number != 0 && number % base == 0 && step + 1 < most {
+        number /= base;
+        step += 1;
+    }
+    (number, step)
+}
+
+/// The quantity in billionths; None when it is not one.
+pub fn nanos(text: &str) -> Option<i128> {
+    text.parse().ok().map(Amount::nanos)
+}
+
+/// The quantity as the API stores it: an integer with the largest suffix of its own family (binary, decimal, exponent) that
+/// leaves it one. None when it is not a quantity.
+pub fn canonical(text: &str) -> Option<String> {
+    let amount: Amount = text.parse().ok()?;
+    let number = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.');
+    let suffix = text.trim_start_matches(number);
+    // Below 1024, and where a fraction is left, binary quantities are written as decimal ones.
+    let binary = suffix.ends_with('i') && amount.0 % NANO == 0 && amount.0.abs() >= 1024 * NANO;
+    let exponent = suffix.len() > 1 && suffix.starts_with(['e', 'E']) && !suffix.ends_with('i');
+    Some(match (binary, exponent) {
+        _ if amount == Amount::ZERO => "0".to_owned(),
+        (true, _) => amount.to_binary().0,
+        (false, true) => amount.to_exponent(),
+        (false, false) => amount.to_decimal().0,
+    })
 }
 
 fn ceil(value: i128, unit: i128) -> i128 {
@@ -172,7 +232,7 @@ impl Scale {
 
     /// `whole.fraction` times the scale in nano-units, rounded up, saturating.
     fn apply(&self, whole: &str, fraction: &str) -> i128 {
-        // Enough digits for the largest amount there is; anything longer saturates or vanishes.
+        let fraction = fraction.trim_end_matches('0');
         let digits: String = whole.chars().chain(fraction.chars()).collect();
         let digits = digits.trim_start_matches('0');
         if digits.is_empty() {
@@ -184,10 +244,12 @@ impl Scale {
             Self::Decimal(exponent) => (1, exponent.saturating_add(9).saturating_sub(places)),
         };
         let Some(mantissa) = digits.parse::<i128>().ok().and_then(|m| m.checked_mul(factor)) else {
-            // More digits than an i128 holds: cut the tail, which only matters below the precision kept.
-            let kept = &digits[..digits.len().min(18)];
-            let cut = i32::try_from(digits.len() - kept.len()).unwrap_or(i32::MAX);
-            let mantissa = kept.parse::<i128>().unwrap_or(i128::MAX).saturating_add(1).saturating_mul(factor);
+            // More digits than an i128 holds: the tail only decides how the precision that is kept is rounded.
+            let most = usize::try_from(i128::MAX.ilog10() - factor.ilog10() - 1).unwrap_or(1);
+            let (kept, tail) = digits.split_at(digits.len().min(most));
+            let cut = i32::try_from(tail.len()).unwrap_or(i32::MAX);
+            let rest = i128::from(tail.bytes().any(|digit| digit != b'0'));
+            let mantissa = kept.parse::<i128>().unwrap_or(i128::MAX).saturating_add(rest).saturating_mul(factor);
             return scale_ten(mantissa, decimal.saturating_add(cut));
         };
         scale_ten(mantissa, decimal)
@@ -195,17 +257,15 @@ impl Scale {
 }
 
 fn scale_ten(mantissa: i128, exponent: i32) -> i128 {
-    // Kubernetes caps at 2⁶³-1 whole units.
-    let cap = i128::from(i64::MAX) * NANO;
     let scaled = if exponent >= 0 {
-        10_i128.checked_pow(exponent.unsigned_abs()).and_then(|p| mantissa.checked_mul(p)).unwrap_or(cap)
+        10_i128.checked_pow(exponent.unsigned_abs()).and_then(|p| mantissa.checked_mul(p)).unwrap_or(LARGEST)
     } else {
         match 10_i128.checked_pow(exponent.unsigned_abs()) {
             Some(divisor) => ceil(mantissa, divisor),
             None => 1,
         }
     };
-    scaled.min(cap)
+    scaled.min(LARGEST)
 }
 
 #[cfg(test)]
@@ -236,11 +296,48 @@ mod tests {
         check("5.", 5, 5000, "5");
         check("0.1n", 1, 1, "1n");
         check("9Ei", i64::MAX, i64::MAX, "9223372036854775807");
+        check("1e19", i64::MAX, i64::MAX, "9223372036854775807");
+        check("1e-19", 1, 1, "1n");
+        check("1.0000000000000000000000000000000000000000000Gi", 1 << 30, 1000 << 30, "1Gi");
+        check("1.0000000000000000000000000000000000000000001", 2, 1001, "1000000001n");
+        check(
+            "123456789012.1234567890000000000000000000000001",
+            123_456_789_013,
+            123_456_789_012_124,
+            "123456789012123456790n",
+        );
+        check("100000000000000000000000000000000000000000e-41", 1, 1000, "1");
+    }
+
+    #[test]
+    fn quantities_are_stored_in_one_form() {
+        for (text, expect) in [
+            ("0.5Gi", "512Mi"),
+            ("1.5Gi", "1536Mi"),
+            ("1024Mi", "1Gi"),
+            ("1000m", "1"),
+            ("0.1", "100m"),
+            ("1000", "1k"),
+            ("1024", "1024"),
+            ("0.5Ki", "512"),
+            ("1023Ki", "1023Ki"),
+            ("0Gi", "0"),
+            ("+5", "5"),
+            ("1e3", "1e3"),
+            ("12e2", "1200"),
+            ("-1.5", "-1500m"),
+            ("0.1n", "1n"),
+        ] {
+            assert_eq!(canonical(text).as_deref(), Some(expect), "{text}");
+        }
+        assert_eq!(canonical("1X"), None);
     }
 
     #[test]
     fn refuses_what_kubernetes_refuses() {
-        for text in ["", "Mi", "1 Gi", "1gi", "1..2", "1.2.3", "e3", "1e", "--1", "1Gib", "0x10", "1e1.5"] {
+        for text in [
+            "", "Mi", "1 Gi", "1gi", "1..2", "1.2.3", "e3", "1e", "--1", "1Gib", "0x10", "1e1.5", "a", "-", "1X", "1ki",
+        ] {
             assert_eq!(text.parse::<Amount>(), Err(ParseError), "{text:?}");
         }
     }

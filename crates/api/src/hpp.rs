@@ -1,10 +1,10 @@
-//! The HostPathProvisioner object, as far as the operator reads and writes it.
+//! Group `hostpathprovisioner.kubevirt.io`, v1beta1: the HostPathProvisioner object.
 
 use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::{Affinity, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::core::ClusterResourceScope;
+use kube_core::ClusterResourceScope;
 use serde::{Deserialize, Serialize};
 
 /// Where volumes are to be kept, and how that is.
@@ -105,12 +105,12 @@ pub struct Status {
 }
 
 /// One fact.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// Which.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
     /// Why, in one word.
@@ -155,32 +155,31 @@ pub struct ClaimStatus {
 }
 
 /// On a HostPathProvisioner: the names of pools, separated by commas, whose directory is one on all nodes, as a file
-/// server's
-/// is. Volumes in them can be ReadWriteMany.
+/// server's is. Volumes in them can be ReadWriteMany.
 pub const SHARED: &str = "ferrovirt.io/shared-pools";
 
 impl HostPathProvisioner {
     /// The names of the pools that are one on all nodes.
-    pub(crate) fn shared(&self) -> Vec<&str> {
+    pub fn shared(&self) -> Vec<&str> {
         let listed = self.metadata.annotations.as_ref().and_then(|all| all.get(SHARED));
         let names = listed.into_iter().flat_map(|names| names.split(',')).map(str::trim);
         names.filter(|name| !name.is_empty()).collect()
     }
 
     /// Whether the condition of that type is said to be true.
-    pub(crate) fn is(&self, kind: &str) -> bool {
-        self.status.as_ref().is_some_and(|status| status.is(kind))
+    pub fn is(&self, type_: &str) -> bool {
+        self.status.as_ref().is_some_and(|status| status.is(type_))
     }
 }
 
 impl Status {
     /// Whether the condition of that type is said to be true.
-    pub(crate) fn is(&self, kind: &str) -> bool {
-        self.conditions.iter().any(|condition| condition.kind == kind && condition.status == "True")
+    pub fn is(&self, type_: &str) -> bool {
+        meta::conditions::is_true(&self.conditions, type_)
     }
 }
 
-impl kube::Resource for HostPathProvisioner {
+impl kube_core::Resource for HostPathProvisioner {
     type DynamicType = ();
     type Scope = ClusterResourceScope;
 

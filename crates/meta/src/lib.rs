@@ -1,0 +1,7 @@
+//! What the kinds of every API group have in common: quantities, conditions, and text that is fit for a status.
+//!
+//! Pure, and below everything: the API server, its controllers and the components read a quantity alike.
+
+pub mod conditions;
+pub mod quantity;
+pub mod text;
