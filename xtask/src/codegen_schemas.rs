@@ -9,7 +9,7 @@
 //! What the types and fields are documented with, the words of the Kubernetes API itself (Apache-2.0), goes to a file of
 //! its own, `descriptions.json`: nothing but documents needs it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -20,6 +20,25 @@ const REFERENCE: &str = "#/components/schemas/";
 
 /// Kinds a real server lists which this one does not serve: nothing behind them would act on the objects.
 const UNSERVED: [&str; 3] = ["componentstatuses", "flowschemas", "prioritylevelconfigurations"];
+
+/// Fields of newer API levels that nothing here acts on: to this server they are unknown, and so are refused or warned of by
+/// name as any unknown field is.
+const UNKNOWN: [(&str, &[&str]); 11] = [
+    ("io.k8s.api.core.v1.Container", &["restartPolicyRules"]),
+    ("io.k8s.api.core.v1.EphemeralContainer", &["restartPolicyRules"]),
+    ("io.k8s.api.core.v1.EnvVarSource", &["fileKeyRef"]),
+    ("io.k8s.api.core.v1.NodeStatus", &["declaredFeatures"]),
+    ("io.k8s.api.core.v1.PodSpec", &["hostnameOverride", "schedulingGroup"]),
+    (
+        "io.k8s.api.core.v1.PodStatus",
+        &["allocatedResources", "extendedResourceClaimStatus", "nodeAllocatableResourceClaimStatuses", "resources"],
+    ),
+    ("io.k8s.api.core.v1.ResourceHealth", &["message"]),
+    ("io.k8s.api.core.v1.VolumeMountStatus", &["volumeStatus"]),
+    ("io.k8s.api.core.v1.VolumeProjection", &["podCertificate"]),
+    ("io.k8s.api.storage.v1.CSIDriverSpec", &["preventPodSchedulingIfMissing", "serviceAccountTokenInSecrets"]),
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta", &["shardInfo"]),
+];
 
 /// Field labels beyond `metadata.name` and `metadata.namespace` which a list or watch may select by.
 const SELECTABLE: [(&str, &[&str]); 9] = [
@@ -90,6 +109,7 @@ const ATOMIC: [&str; 21] = [
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     let facts = read(&root.join("xtask/data/k8s-schema-facts.json"))?;
     let mut types = dump(&root.join("xtask/schemas/Cargo.toml"))?;
+    forget(&mut types)?;
     let mut descriptions = Descriptions::default();
     for (name, node) in &mut types {
         undescribe(name, node, &mut descriptions);
@@ -137,6 +157,47 @@ fn dump(manifest: &Path) -> Result<BTreeMap<String, Value>> {
         .context("run the schema dumper")?;
     ensure!(output.status.success(), "the schema dumper failed: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).context("parse the schema dump")
+}
+
+/// Takes the fields of [`UNKNOWN`] away, and the types that nothing but these refers to.
+fn forget(types: &mut BTreeMap<String, Value>) -> Result<()> {
+    let before = referred(types);
+    for (name, fields) in UNKNOWN {
+        let node = types.get_mut(name).with_context(|| format!("there is no type {name}"))?;
+        let properties = node.get_mut("properties").and_then(Value::as_object_mut).context("a type has fields")?;
+        for field in fields {
+            ensure!(properties.remove(*field).is_some(), "{name} has no field {field}");
+        }
+    }
+    let mut standing = before;
+    loop {
+        let now = referred(types);
+        let gone: Vec<String> = standing.difference(&now).cloned().collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        gone.iter().for_each(|name| drop(types.remove(name)));
+        standing = now;
+    }
+}
+
+/// The types that others refer to.
+fn referred(types: &BTreeMap<String, Value>) -> BTreeSet<String> {
+    fn collect(node: &Value, into: &mut BTreeSet<String>) {
+        match node {
+            Value::Object(map) => {
+                if let Some(Value::String(name)) = map.get("$ref") {
+                    into.insert(name.trim_start_matches(REFERENCE).to_owned());
+                }
+                map.values().for_each(|value| collect(value, into));
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, into)),
+            _ => {}
+        }
+    }
+    let mut all = BTreeSet::new();
+    types.values().for_each(|node| collect(node, &mut all));
+    all
 }
 
 /// Each text once, and which type and field (the empty one: the type itself) it describes.

@@ -5,8 +5,6 @@ use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis:
 use kube::ResourceExt;
 use serde_json::Value;
 
-use crate::facts::claims;
-
 /// Kinds that are exported.
 pub const CLAIM: &str = "PersistentVolumeClaim";
 /// A machine's volumes, and the machine.

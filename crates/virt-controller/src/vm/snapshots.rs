@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
 
-use crate::facts::claims;
 use crate::{context::Context, facts::persistent_state, snapshot::state_volume};
 
 /// What is known of the volumes of `vm`.
