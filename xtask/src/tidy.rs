@@ -5,6 +5,7 @@
 //! * `unsafe` lives in `sys`;
 //! * only the programs print;
 //! * modules do not use each other in circles, and plans and statuses are computed from their input alone;
+//! * a `use` names one module;
 //! * what docs/kubernetes.md promises is backed by tests;
 //! * generated files are what their generators make.
 
@@ -15,7 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{circles, documented, pure};
+use crate::{circles, documented, imports, pure};
 
 const LONGEST: usize = 1000;
 const LONGEST_TEST: usize = 1500;
@@ -58,6 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let written: Vec<PathBuf> = files.iter().filter(|path| !is_generated(path)).cloned().collect();
     found.extend(circles::findings(root, &written)?);
     found.extend(pure::findings(root, &written)?);
+    found.extend(imports::findings(root, &written)?);
     for finding in &found {
         eprintln!("tidy: {finding}");
     }

@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::state::{API_PORT, State, StateArgs};
-use crate::{cluster, nodes, service_route, terminal};
+use crate::{at_rest, cluster, nodes, service_route, terminal};
 
 /// Run the API server and the built-in controllers in the foreground
 #[derive(Debug, Parser)]
@@ -55,7 +55,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     restore::finish(&state)?;
     sys::process::raise_open_files()?;
     sys::heap::keep_small().context("cannot start the thread that gives memory back")?;
-    cluster::runtime()?.block_on(run(&state, arguments.detach))
+    cluster::runtime()?.block_on(at_rest::beside(run(&state, arguments.detach)))
 }
 
 async fn run(state: &State, tell: bool) -> anyhow::Result<()> {
