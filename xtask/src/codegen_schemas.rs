@@ -28,7 +28,7 @@ const UNKNOWN: [(&str, &[&str]); 11] = [
     ("io.k8s.api.core.v1.EphemeralContainer", &["restartPolicyRules"]),
     ("io.k8s.api.core.v1.EnvVarSource", &["fileKeyRef"]),
     ("io.k8s.api.core.v1.NodeStatus", &["declaredFeatures"]),
-    ("io.k8s.api.core.v1.PodSpec", &["hostnameOverride", "schedulingGroup"]),
+    ("io.k8s.api.core.v1.PodSpec", &["schedulingGroup"]),
     (
         "io.k8s.api.core.v1.PodStatus",
         &["allocatedResources", "extendedResourceClaimStatus", "nodeAllocatableResourceClaimStatuses", "resources"],
