@@ -23,6 +23,7 @@ mod objects;
 mod page;
 mod policies;
 mod properties;
+mod protobuf;
 mod reach;
 mod served;
 mod storage;
