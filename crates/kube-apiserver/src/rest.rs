@@ -2,6 +2,7 @@
 
 mod admit;
 mod answered;
+mod component_status;
 pub(crate) mod decode;
 mod delete;
 mod documents;
@@ -191,6 +192,9 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     }
     if !resource.verbs.contains(&info.verb) || about_one == info.name.is_empty() {
         return Err(not_allowed());
+    }
+    if component_status::concerns(call) {
+        return component_status::serve(call);
     }
     match info.verb.as_str() {
         "get" => read::get(call).await,

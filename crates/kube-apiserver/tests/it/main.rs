@@ -9,6 +9,7 @@
 mod access;
 mod apply;
 mod certificates;
+mod components;
 mod conversion;
 mod corpus;
 mod crd;
