@@ -89,6 +89,7 @@ async fn run(state: &State, tell: bool) -> anyhow::Result<()> {
         root_ca: edges.pki.ca_pem().to_owned(),
         pod_cidrs: pod_ranges(&node),
         drivers: drivers(&server),
+        vitals: server.vitals().clone(),
     };
     let controllers = kit::spawn(
         "controllers",

@@ -34,6 +34,7 @@ pub mod shutdown;
 pub mod store;
 mod task;
 pub mod tls;
+pub mod vital;
 pub mod workload;
 
 pub use chain::Chain;

@@ -351,12 +351,13 @@ pub(crate) async fn allocate(
     resource: &Resource,
     old: Option<&Value>,
     object: &mut Value,
+    dry_run: bool,
 ) -> Result<Reservation, ApiError> {
     if !(resource.group.is_empty() && resource.plural == "services") {
         return Ok(Reservation { _turn: None });
     }
     let turn = server.service_turn().await;
-    service::allocate(server, old, object)?;
+    service::allocate(server, old, object, dry_run)?;
     Ok(Reservation { _turn: Some(turn) })
 }
 

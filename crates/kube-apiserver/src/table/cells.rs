@@ -82,6 +82,12 @@ fn small(plural: &str, view: View<'_>) -> Vec<Value> {
             vec![name, service.into(), available.into(), age]
         }
         "certificatesigningrequests" => csr(view),
+        "componentstatuses" => {
+            let healthy = view.list("/conditions").iter().find(|condition| condition["type"] == "Healthy");
+            let told = |field: &str| healthy.map_or("", |condition| condition[field].as_str().unwrap_or_default());
+            let status = if told("status") == "True" { "Healthy" } else { "Unhealthy" };
+            vec![name, status.into(), told("message").into(), told("error").into()]
+        }
         "leases" => vec![name, view.at("/spec/holderIdentity").clone(), age],
         "runtimeclasses" => vec![name, view.at("/handler").clone(), age],
         "priorityclasses" => vec![

@@ -9,6 +9,7 @@
 mod access;
 mod apply;
 mod certificates;
+mod components;
 mod conversion;
 mod corpus;
 mod crd;
@@ -23,6 +24,7 @@ mod objects;
 mod page;
 mod policies;
 mod properties;
+mod protobuf;
 mod reach;
 mod served;
 mod storage;

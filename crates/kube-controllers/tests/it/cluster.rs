@@ -42,6 +42,7 @@ impl Cluster {
             root_ca: "-----BEGIN CERTIFICATE-----".into(),
             pod_cidrs: vec![("10.244.0.0/16".parse().unwrap(), 24), ("fd00:10:244::/48".parse().unwrap(), 64)],
             drivers,
+            ..Options::default()
         };
         let ctx = Context::new(client.clone(), options, shutdown.clone());
         let cluster = Self { client, ctx, _server: server, _stop: shutdown.drop_guard() };

@@ -13,4 +13,5 @@ mod services;
 mod sidecar;
 mod snapshots;
 mod storage;
+mod vitals;
 mod workloads;
