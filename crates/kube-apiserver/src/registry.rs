@@ -142,6 +142,8 @@ impl Resource {
                     | "customresourcedefinitions"
                     | "validatingwebhookconfigurations"
                     | "mutatingwebhookconfigurations"
+                    | "mutatingadmissionpolicies"
+                    | "mutatingadmissionpolicybindings"
                     | "validatingadmissionpolicies"
                     | "validatingadmissionpolicybindings"
                     | "priorityclasses"

@@ -30,8 +30,8 @@ fn main() {
             Pod, PodTemplate, ReplicationController, ResourceQuota, Secret, Service, ServiceAccount,
         }
         admissionregistration_v1 {
-            MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-            ValidatingWebhookConfiguration,
+            MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration,
+            ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
         }
         apps_v1 { ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet }
         autoscaling_v1 { HorizontalPodAutoscaler }

@@ -340,14 +340,14 @@ fn admission(plural: &str, object: &mut Value) {
         rules(webhook, "rules");
     }
     match plural {
-        "validatingadmissionpolicies" => {
+        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
             let spec = child(object, "spec");
             set_missing(spec, "failurePolicy", "Fail");
             if let Some(constraints) = spec.get_mut("matchConstraints").filter(|value| value.is_object()) {
                 matching(constraints);
             }
         }
-        "validatingadmissionpolicybindings" => {
+        "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings" => {
             if let Some(resources) = child(object, "spec").get_mut("matchResources").filter(|value| value.is_object()) {
                 matching(resources);
             }

@@ -51,15 +51,16 @@ fn small(plural: &str, view: View<'_>) -> Vec<Value> {
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
             vec![name, json!(view.list("/webhooks").len()), age]
         }
-        "validatingadmissionpolicies" => {
+        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
             let kind = view.at("/spec/paramKind");
             let kind = match (kind["apiVersion"].as_str(), kind["kind"].as_str()) {
                 (Some(version), Some(kind)) => format!("{version}/{kind}"),
                 _ => "<unset>".to_owned(),
             };
-            vec![name, json!(view.list("/spec/validations").len()), kind.into(), age]
+            let rules = view.list("/spec/validations").len() + view.list("/spec/mutations").len();
+            vec![name, json!(rules), kind.into(), age]
         }
-        "validatingadmissionpolicybindings" => {
+        "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings" => {
             let parameter = view.at("/spec/paramRef");
             let parameter = match (parameter["namespace"].as_str(), parameter["name"].as_str()) {
                 (Some(namespace), Some(name)) => format!("{namespace}/{name}"),

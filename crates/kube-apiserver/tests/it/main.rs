@@ -20,6 +20,7 @@ mod extensions;
 mod hostile;
 mod killed;
 mod lists;
+mod mutating_policies;
 mod objects;
 mod page;
 mod policies;

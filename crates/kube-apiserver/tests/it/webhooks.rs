@@ -312,6 +312,33 @@ async fn a_hook_sees_again_what_a_later_one_changed() {
 }
 
 #[tokio::test]
+async fn a_policy_runs_before_hooks_and_again_after_what_they_changed() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let client = super::server().await.client();
+    let url = json!({"url": format!("https://127.0.0.1:{port}/label"), "caBundle": ca});
+    configure(&client, MUTATING, "label", json!({"clientConfig": url})).await;
+    let sees =
+        "Object{metadata: Object.metadata{labels: {'saw-' + object.metadata.?labels.?by.orValue('nobody'): 'x'}}}";
+    let rules =
+        json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]);
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": rules},
+        "reinvocationPolicy": "IfNeeded",
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": sees}}]}});
+    for (kind, body) in [
+        ("mutatingadmissionpolicies", policy),
+        ("mutatingadmissionpolicybindings", json!({"metadata": {"name": "b"}, "spec": {"policyName": "p"}})),
+    ] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}");
+        let request = http::Request::post(path).header("content-type", "application/json");
+        client.request::<Value>(request.body(body.to_string().into_bytes()).unwrap()).await.unwrap();
+    }
+    let labels = create(&client, "a").await.unwrap().metadata.labels.unwrap();
+    assert_eq!(json!(labels), json!({"by": "hook", "saw-nobody": "x", "saw-hook": "x"}));
+}
+
+#[tokio::test]
 async fn answers_that_are_none_are_told() {
     let shutdown = CancellationToken::new();
     let _guard = shutdown.clone().drop_guard();
