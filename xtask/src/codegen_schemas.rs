@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 const REFERENCE: &str = "#/components/schemas/";
 
 /// Kinds a real server lists which this one does not serve: nothing behind them would act on the objects.
-const UNSERVED: [&str; 3] = ["componentstatuses", "flowschemas", "prioritylevelconfigurations"];
+const UNSERVED: [&str; 1] = ["componentstatuses"];
 
 /// Fields of newer API levels that nothing here acts on: to this server they are unknown, and so are refused or warned of by
 /// name as any unknown field is.

@@ -145,6 +145,8 @@ impl Resource {
                     | "validatingadmissionpolicies"
                     | "validatingadmissionpolicybindings"
                     | "priorityclasses"
+                    | "flowschemas"
+                    | "prioritylevelconfigurations"
             )
     }
 }

@@ -16,6 +16,7 @@ mod defaults;
 mod delegation;
 mod documents;
 mod extensions;
+mod flows;
 mod hostile;
 mod killed;
 mod lists;
