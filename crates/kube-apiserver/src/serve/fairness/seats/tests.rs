@@ -77,7 +77,8 @@ fn a_seat_that_is_given_back_goes_to_the_level_that_has_least_of_its_share() {
 fn flows_take_turns_whoever_has_more_waiting() {
     let hall = Hall::new(1);
     hall.configure(&[level("a", 1, 1, 1, Full::Queue { queues: 512, hand: 1, length: 100 })]);
-    let (seats, _gone) = fill(&hall, "a");
+    let (seats, gone) = fill(&hall, "a");
+    drop(gone);
     let wait = |who: &str| match hall.take(&flow("a", who)) {
         Place::Queue(waiter) => waiter,
         other => panic!("{other:?}"),
