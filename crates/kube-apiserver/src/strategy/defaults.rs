@@ -56,6 +56,7 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
         ("storage.k8s.io", "csinodes") => {
             child(object, "spec");
         }
+        ("flowcontrol.apiserver.k8s.io", plural) => super::flow_control::defaults(plural, child(object, "spec")),
         ("networking.k8s.io", "networkpolicies") => network_policy(child(object, "spec")),
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => binding(object),
         ("scheduling.k8s.io", _) => {

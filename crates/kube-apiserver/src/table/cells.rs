@@ -89,6 +89,32 @@ fn small(plural: &str, view: View<'_>) -> Vec<Value> {
             let status = if told("status") == "True" { "Healthy" } else { "Unhealthy" };
             vec![name, status.into(), told("message").into(), told("error").into()]
         }
+        "flowschemas" => {
+            let dangles = view.list("/status/conditions").iter().find(|c| c["type"] == "Dangling");
+            let dangles = dangles.and_then(|c| c["status"].as_str()).unwrap_or("?");
+            vec![
+                name,
+                view.at("/spec/priorityLevelConfiguration/name").clone(),
+                view.at("/spec/matchingPrecedence").clone(),
+                view.or_none("/spec/distinguisherMethod/type"),
+                age,
+                dangles.into(),
+            ]
+        }
+        "prioritylevelconfigurations" => {
+            let number =
+                |pointer: &str| Some(view.at(pointer)).filter(|n| n.is_number()).cloned().unwrap_or(NONE.into());
+            let queuing = |field: &str| number(&format!("/spec/limited/limitResponse/queuing/{field}"));
+            vec![
+                name,
+                view.at("/spec/type").clone(),
+                number("/spec/limited/nominalConcurrencyShares"),
+                queuing("queues"),
+                queuing("handSize"),
+                queuing("queueLengthLimit"),
+                age,
+            ]
+        }
         "leases" => vec![name, view.at("/spec/holderIdentity").clone(), age],
         "runtimeclasses" => vec![name, view.at("/handler").clone(), age],
         "priorityclasses" => vec![

@@ -17,6 +17,7 @@ mod defaults;
 mod delegation;
 mod documents;
 mod extensions;
+mod flows;
 mod hostile;
 mod killed;
 mod lists;
