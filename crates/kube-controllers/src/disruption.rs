@@ -82,7 +82,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
                 "CalculateExpectedPodCountFailed",
                 format!("Failed to calculate the number of expected pods: {why}"),
             );
-            (failed(&budget, why, &clock::time()), None)
+            (failed(&budget, &why, &clock::time()), None)
         }
     };
     let operation = "write status of poddisruptionbudget";
@@ -146,11 +146,11 @@ async fn scale(ctx: &Context, owner: &OwnerReference, namespace: &str) -> Result
 }
 
 /// Nothing may be evicted while it is not known how many pods there should be.
-fn failed(budget: &PodDisruptionBudget, why: String, now: &Time) -> PodDisruptionBudgetStatus {
+fn failed(budget: &PodDisruptionBudget, why: &str, now: &Time) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
     status.disruptions_allowed = 0;
     status.observed_generation = budget.metadata.generation;
-    set_allowed(&mut status, "False", "SyncFailed", &why, budget, now);
+    set_allowed(&mut status, "False", "SyncFailed", why, budget, now);
     status
 }
 
