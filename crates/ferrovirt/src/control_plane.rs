@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
+use csi_controllers::{Drivers, Socket};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::PostParams;
@@ -16,7 +17,6 @@ use kube_apiserver::ApiServer;
 use kube_apiserver::authn;
 use kube_apiserver::availability;
 use kube_apiserver::serve::{self, fairness, tls::Tls};
-use kube_controllers::volumes::{Drivers, Socket};
 use kubelet::dns;
 use serde_json::json;
 use tokio::net::TcpListener;

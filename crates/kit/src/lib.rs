@@ -13,6 +13,7 @@ mod chain;
 pub mod client;
 pub mod clock;
 pub mod connections;
+pub mod controller;
 pub mod cron;
 pub mod customize;
 pub mod drift;

@@ -1,12 +1,10 @@
 //! The built-in controllers and the scheduler of the embedded cluster.
 //!
 //! Each controller is a pure plan (observed state to steps and status, tested by data) and a thin executor. All share
-//! one watch per kind ([`store::Store`]); nothing polls, nothing is rewritten at intervals, a status is written only
+//! one watch per kind ([`kit::store::Shared`]); nothing polls, nothing is rewritten at intervals, a status is written only
 //! when it changes. They know Kubernetes' own kinds and, through discovery, any other; none by name.
 
-mod cached;
 mod claim;
-mod clock;
 mod context;
 pub mod cronjob;
 pub mod csr;
@@ -14,22 +12,15 @@ pub mod daemonset;
 pub mod deployment;
 pub mod disruption;
 pub mod endpoints;
-mod error;
-mod events;
 pub mod eviction;
 pub mod gc;
 pub mod ipaddress;
 pub mod job;
+mod kinds;
 pub mod namespace;
 pub mod node;
-mod owner;
-mod patch;
-mod placement;
-mod pod;
 pub mod podgc;
 pub mod protection;
-mod quantity;
-mod queue;
 pub mod quota;
 pub mod replicaset;
 mod resources;
@@ -37,16 +28,13 @@ mod revision;
 pub mod roles;
 pub mod scheduler;
 pub mod serviceaccount;
-mod sidecar;
 pub mod statefulset;
-pub mod store;
 pub mod token;
 pub mod volumes;
 
-pub use cached::Cached;
 pub use context::Context;
-pub use error::{Error, Result};
 use futures::future::BoxFuture;
+pub use kit::controller::{Error, Result};
 use kit::vital::Vital;
 use tokio_util::sync::CancellationToken;
 
@@ -58,7 +46,7 @@ pub struct Options {
     /// The cluster's pod ranges, each with the prefix length a node gets out of it; the first is the primary family.
     pub pod_cidrs: Vec<(ipnet::IpNet, u8)>,
     /// How CSI drivers on nodes are reached; the default reaches none, and serves none.
-    pub drivers: volumes::Drivers,
+    pub drivers: csi_controllers::Drivers,
     /// Where the scheduler (`scheduler`) and the controllers (`controller-manager`) say that they run.
     pub vitals: kit::vital::Vitals,
 }

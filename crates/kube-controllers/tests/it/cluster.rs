@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
+use csi_controllers::Drivers;
 use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
@@ -11,7 +12,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use kube_apiserver::ApiServer;
-use kube_controllers::volumes::Drivers;
 use kube_controllers::{Context, Options};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -8,6 +8,7 @@ mod collection;
 mod cronjobs;
 mod driver;
 mod nodes;
+mod recording;
 mod scheduling;
 mod services;
 mod sidecar;
