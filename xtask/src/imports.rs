@@ -17,9 +17,10 @@ pub(crate) fn findings(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
         let text =
             std::fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {}", path.display()))?;
         let file = syn::parse_file(&text).with_context(|| format!("{} is no Rust", path.display()))?;
-        found.extend(nested(&file).map(|first| {
-            format!("{}: a `use` names one module; below {first} are several", path.display())
-        }));
+        found.extend(
+            nested(&file)
+                .map(|first| format!("{}: a `use` names one module; below {first} are several", path.display())),
+        );
     }
     Ok(found)
 }
