@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
-use kit::controller::{
-    owner, pod,
-    quantity::{self, Milli},
-};
+use kit::controller::quantity::{self, Milli};
+use kit::controller::{owner, pod};
 
 /// Whether a driver that publishes its room has enough of it for a volume of the class on the node.
 pub fn suffices(

@@ -7,11 +7,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kit::clock;
-use kit::controller::{
-    self, Context, Error, Result,
-    quantity::{self, Milli},
-    write,
-};
+use kit::controller::quantity::{self, Milli};
+use kit::controller::{self, Context, Error, Result, write};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

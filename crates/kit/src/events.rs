@@ -11,20 +11,14 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Event, EventSource, ObjectReference},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
-use kube::{
-    Api, Client, Resource,
-    api::{Patch, PatchParams, PostParams},
-    core::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::ObjectMeta;
+use kube::{Api, Client, Resource};
 use meta::text::brief;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::ledger::{Identity, Ledger, Step};
 use crate::{Chain, clock};

@@ -1,18 +1,20 @@
 //! A work queue of keys: each key at most once waiting and at most once being worked on, with delays and back-off.
 
-use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
-    fmt::Debug,
-    future::Future,
-    hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use futures::{StreamExt, stream::FuturesUnordered};
-use tokio::{sync::Notify, time::Instant};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::{Task, backoff::Backoff, shutdown::CancellationToken};
+use crate::Task;
+use crate::backoff::Backoff;
+use crate::shutdown::CancellationToken;
 
 /// A queue that tries again at once and then less and less often: see [`Backoff::EAGER`].
 pub fn eager<T: Clone + Eq + Hash + Ord + Debug + Send + 'static>() -> Queue<T> {

@@ -20,14 +20,14 @@ mod gone;
 mod shared;
 mod table;
 
-use std::{
-    fmt::Debug,
-    marker::PhantomData,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-};
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use kube::{Api, Resource, ResourceExt, runtime::watcher};
-use serde::{Serialize, de::DeserializeOwned};
+use kube::runtime::watcher;
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 pub(crate) use self::follow::{Mirror, follow};

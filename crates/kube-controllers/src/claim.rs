@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kit::controller::{Cached, Result, owner::controlled_by, pod::labels};
+use kit::controller::owner::controlled_by;
+use kit::controller::pod::labels;
+use kit::controller::{Cached, Result};
 use kit::store::Key;
 use kube::core::{NamespaceResourceScope, Selector, SelectorExt};
 use kube::{Resource, ResourceExt};

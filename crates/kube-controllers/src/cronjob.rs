@@ -11,10 +11,8 @@ use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::clock;
-use kit::controller::{
-    self, Result,
-    owner::{controlled_by, controller_key},
-};
+use kit::controller::owner::{controlled_by, controller_key};
+use kit::controller::{self, Result};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

@@ -9,11 +9,8 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kit::clock;
-use kit::controller::{
-    self, Result,
-    owner::{controlled_by, controller_key, workload_selector},
-    pod,
-};
+use kit::controller::owner::{controlled_by, controller_key, workload_selector};
+use kit::controller::{self, Result, pod};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

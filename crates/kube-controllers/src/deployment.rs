@@ -13,11 +13,8 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kit::clock;
-use kit::controller::{
-    self, Result,
-    owner::{controlled_by, controller_key, controller_of, selects, workload_selector},
-    pod,
-};
+use kit::controller::owner::{controlled_by, controller_key, controller_of, selects, workload_selector};
+use kit::controller::{self, Result, pod};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

@@ -10,11 +10,8 @@ use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatu
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kit::clock::{self, seconds_between};
-use kit::controller::{
-    self, During, Result, gone_is_none,
-    owner::{controller_key, controller_of, selects},
-    pod,
-};
+use kit::controller::owner::{controller_key, controller_of, selects};
+use kit::controller::{self, During, Result, gone_is_none, pod};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

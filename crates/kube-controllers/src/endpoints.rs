@@ -8,11 +8,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kit::controller::{
-    self, Result,
-    owner::{controlled_by, has_all},
-    pod,
-};
+use kit::controller::owner::{controlled_by, has_all};
+use kit::controller::{self, Result, pod};
 use kit::queue::{self, Next};
 use kit::store::Key;
 use kube::api::{DeleteParams, ObjectMeta};

@@ -10,11 +10,8 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use kit::clock;
-use kit::controller::{
-    self, Result,
-    owner::{controlled_by, controller_key, controller_of},
-    pod,
-};
+use kit::controller::owner::{controlled_by, controller_key, controller_of};
+use kit::controller::{self, Result, pod};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

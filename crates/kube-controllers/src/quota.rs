@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kit::controller::{
-    self, During, Result, pod,
-    quantity::{self, Milli},
-};
+use kit::controller::quantity::{self, Milli};
+use kit::controller::{self, During, Result, pod};
 use kit::queue::{self, Next};
 use kit::store::Key;
 use kube::api::ListParams;

@@ -8,11 +8,8 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use kit::clock;
-use kit::controller::{
-    self, Error, Result,
-    owner::{controlled_by, controller_key, selects, workload_selector},
-    pod,
-};
+use kit::controller::owner::{controlled_by, controller_key, selects, workload_selector};
+use kit::controller::{self, Error, Result, pod};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use kit::controller::{self, During, Result, gone_is_none, owner::selects, pod::labels};
+use kit::controller::owner::selects;
+use kit::controller::pod::labels;
+use kit::controller::{self, During, Result, gone_is_none};
 use kit::queue::{self, Next};
 use kit::store::Key;
 use kube::api::{Patch, PatchParams};

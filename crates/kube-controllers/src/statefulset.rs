@@ -12,11 +12,8 @@ use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
 };
 use kit::clock;
-use kit::controller::{
-    self, Result,
-    owner::{controlled_by, controller_key, workload_selector},
-    pod,
-};
+use kit::controller::owner::{controlled_by, controller_key, workload_selector};
+use kit::controller::{self, Result, pod};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

@@ -1,6 +1,7 @@
 //! Pure: the pod fields and container resources that environments and downward API files may name.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 

@@ -2,34 +2,25 @@
 
 mod told;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
 use prost::Message;
 use rpc::containerd::events::{Envelope, SubscribeRequest, TaskExit, TaskOom, TaskStart};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    context::Context,
-    csi,
-    error::{Error, Result},
-    known::Known,
-    pod::{
-        steps,
-        worker::{self, Happened, Wish},
-    },
-    runtime::label,
-    volumes,
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::known::Known;
+use crate::pod::steps;
+use crate::pod::worker::{self, Happened, Wish};
+use crate::runtime::label;
+use crate::{csi, volumes};
 use told::Told;
 
 struct Handle {

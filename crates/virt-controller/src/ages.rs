@@ -1,6 +1,7 @@
 //! How long migrations took to enter their phases: counted where the status is written, shown with the other figures.
 
-use prometheus_client::metrics::{family::Family, histogram::Histogram};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
 
 /// Seconds from a migration's creation until it entered a phase, by phase.
 pub(crate) type Ages = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;

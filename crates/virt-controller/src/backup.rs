@@ -13,28 +13,24 @@
 pub mod plan;
 pub mod tracker;
 
-use api::{
-    backup::v1alpha1::{
-        BackupCheckpoint, BackupOptions, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
-    },
-    export::v1::VirtualMachineExport,
-    kubevirt::v1::{UtilityVolume, VirtualMachineInstance},
+use api::backup::v1alpha1::{
+    BackupCheckpoint, BackupOptions, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
 };
+use api::export::v1::VirtualMachineExport;
+use api::kubevirt::v1::{UtilityVolume, VirtualMachineInstance};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{Chain, clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use plan::{Outcome, Step, View, pull};
 use serde_json::{Value, json};
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::index::{self, vmi_indexes},
-    patch, write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::index::{self, vmi_indexes};
+use crate::{patch, write};
 
 /// What keeps a backup until it has been seen to.
 pub const FINALIZER: &str = "backup.kubevirt.io/vmbackup-protection";

@@ -7,20 +7,19 @@ pub mod plan;
 
 use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
-use kit::{clock, queue::Next, store::Key};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kube::{Api, Resource, ResourceExt};
 use plan::{Plan, Step, World};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    patch, restore, snapshot, write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::{patch, restore, snapshot, write};
 
 /// The index value under which clones are found by their source or their copy.
 pub(crate) fn machine_index(vm: &Key) -> String {

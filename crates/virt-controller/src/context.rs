@@ -1,47 +1,33 @@
 //! What the controllers share: the client, the stores, the queues.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{
-    backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker},
-    cdi::v1beta1::DataVolume,
-    clone::v1beta1::VirtualMachineClone,
-    export::v1::VirtualMachineExport,
-    kubevirt::{
-        constants::device,
-        v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
-    },
-    migrations::v1alpha1::MigrationPolicy,
-    openshift::Route,
-    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot},
-    volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass},
-};
-use k8s_openapi::api::{
-    core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
-    networking::v1::Ingress,
-    policy::v1::PodDisruptionBudget,
-    storage::v1::StorageClass,
-};
-use kit::{
-    events::Recorder,
-    queue::Queue,
-    store::{Key, Store},
-};
+use api::backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker};
+use api::cdi::v1beta1::DataVolume;
+use api::clone::v1beta1::VirtualMachineClone;
+use api::export::v1::VirtualMachineExport;
+use api::kubevirt::constants::device;
+use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
+use api::migrations::v1alpha1::MigrationPolicy;
+use api::openshift::Route;
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
+use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kit::events::Recorder;
+use kit::queue::Queue;
+use kit::store::{Key, Store};
 use kube::{Client, Resource, ResourceExt};
 
-use crate::{
-    ages::{Ages, ages},
-    facts::{
-        claims::{self, Claims},
-        nodes::Lost,
-        persistent_state,
-    },
-    renewals::Renewals,
-    settings::Settings,
-};
+use crate::ages::{Ages, ages};
+use crate::facts::claims::{self, Claims};
+use crate::facts::nodes::Lost;
+use crate::facts::persistent_state;
+use crate::renewals::Renewals;
+use crate::settings::Settings;
 
 /// The images that pods are made of.
 #[derive(Clone, Copy, Debug)]

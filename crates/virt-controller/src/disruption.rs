@@ -5,18 +5,16 @@ pub mod plan;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kit::{Chain, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use kit::Chain;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use plan::Step;
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::index::{budget_indexes, migration_index, owner_index},
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{budget_indexes, migration_index, owner_index};
 
 /// Brings the budget of one VMI in line.
 pub async fn reconcile(context: Context, key: Key) -> Next {

@@ -2,27 +2,21 @@
 
 pub mod plan;
 
-use api::kubevirt::{
-    constants::{annotation, label},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-};
+use api::kubevirt::constants::{annotation, label};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration};
 use k8s_openapi::api::core::v1::Pod;
-use kit::{Chain, clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use plan::{Plan, Seen};
 use serde_json::json;
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        index::{migration_indexes, node_index, owner_index},
-        launcher,
-    },
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{migration_indexes, node_index, owner_index};
+use crate::facts::launcher;
 
 /// Looks at one node.
 pub async fn reconcile(context: Context, key: Key) -> Next {

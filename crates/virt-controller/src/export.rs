@@ -30,31 +30,24 @@ pub mod template;
 
 use std::time::Duration;
 
-use api::export::{
-    constants::TOKEN_KEY,
-    v1::{VirtualMachineExport, VirtualMachineExportStatus},
-};
+use api::export::constants::TOKEN_KEY;
+use api::export::v1::{VirtualMachineExport, VirtualMachineExportStatus};
 use jiff::Timestamp;
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{ConfigMap, Pod, Secret, Service},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
-use kit::{clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use source::Source;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::index::claim_index,
-    limits, patch,
-    snapshot::source_key,
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::index::claim_index;
+use crate::snapshot::source_key;
+use crate::{limits, patch, write};
 
 pub(crate) use outside::watch as watch_outside;
 

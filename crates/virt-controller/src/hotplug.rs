@@ -9,24 +9,19 @@ use std::collections::BTreeSet;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kit::{Chain, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, PostParams},
-};
+use kit::Chain;
+use kit::store::Key;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
 use plan::{Holder, Wanted};
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        claims::{self, Claims},
-        index::owner_index,
-        instance,
-    },
-    limits,
-    settings::Settings,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::claims::{self, Claims};
+use crate::facts::index::owner_index;
+use crate::facts::instance;
+use crate::limits;
+use crate::settings::Settings;
 
 /// Whether `vmi` has, or had, volumes that come and go.
 pub(crate) fn concerns(context: &Context, vmi: &VirtualMachineInstance) -> bool {

@@ -17,30 +17,26 @@ mod steps;
 pub mod target_pod;
 pub mod waiting;
 
-use std::{cmp::Reverse, sync::Arc};
+use std::cmp::Reverse;
+use std::sync::Arc;
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::api::core::v1::Pod;
-use kit::{clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use plan::{Plan, Remark, Step, View};
 use queue::{Turn, Waiting};
 
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::index::{UNFINISHED, migration_index, migration_indexes, owner_index};
+use crate::facts::migrations::{self, moved};
+use crate::facts::{launcher, migration_state, stand_ins, volumes_change};
 use crate::migration_cleanup::Subject;
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        index::{UNFINISHED, migration_index, migration_indexes, owner_index},
-        launcher, migration_state,
-        migrations::{self, moved},
-        stand_ins, volumes_change,
-    },
-    patch, stand_in, vmi, write,
-};
+use crate::{patch, stand_in, vmi, write};
 
 /// Held while it is decided whether a migration starts.
 pub type Starting = tokio::sync::Mutex<()>;

@@ -13,25 +13,21 @@ pub mod plan;
 
 use api::kubevirt::constants::label;
 use k8s_openapi::api::core::v1::Node;
-use kit::{Chain, clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        index::{migration_index, node_index, owner_index, pod_indexes},
-        instance,
-        nodes::{Lost, NODE_UNRESPONSIVE},
-    },
-    renewals::{self, Sound},
-    vmi,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{migration_index, node_index, owner_index, pod_indexes};
+use crate::facts::instance;
+use crate::facts::nodes::{Lost, NODE_UNRESPONSIVE};
+use crate::renewals::{self, Sound};
+use crate::vmi;
 
 /// Looks at one node.
 pub async fn reconcile(context: Context, key: Key) -> Next {

@@ -10,36 +10,27 @@ mod volumes;
 
 use std::time::Duration;
 
-use api::{
-    kubevirt::{
-        constants::run_strategy,
-        v1::{VirtualMachine, VirtualMachineInstance},
-    },
-    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot},
-};
+use api::kubevirt::constants::run_strategy;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{Chain, clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use plan::Refused;
 use serde_json::{Value, json};
 use volumes::Made;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        data_volumes,
-        index::{claim_index, vm_indexes},
-        machine,
-    },
-    patch,
-    snapshot::{self, plan::say, source_key},
-    vm::plan as running,
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::index::{claim_index, vm_indexes};
+use crate::facts::{data_volumes, machine};
+use crate::snapshot::plan::say;
+use crate::snapshot::{self, source_key};
+use crate::vm::plan as running;
+use crate::{patch, write};
 
 /// What keeps a restore until its target is free again.
 pub const FINALIZER: &str = "snapshot.kubevirt.io/vmrestore-protection";

@@ -14,28 +14,24 @@ mod volumes;
 
 use std::time::Duration;
 
-use api::volume_snapshot::VolumeSnapshot;
-use api::{
-    kubevirt::v1::VirtualMachine,
-    snapshot::v1beta1::{
-        Error as Trouble, SnapshotVolumesLists, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
-        VirtualMachineSnapshotStatus,
-    },
+use api::kubevirt::v1::VirtualMachine;
+use api::snapshot::v1beta1::{
+    Error as Trouble, SnapshotVolumesLists, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
+    VirtualMachineSnapshotStatus,
 };
+use api::volume_snapshot::VolumeSnapshot;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{Chain, clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use plan::{Outcome, Source};
 
-use crate::{
-    context::Context,
-    error::{self, Error},
-    patch, write,
-};
+use crate::context::Context;
+use crate::error::{self, Error};
+use crate::{patch, write};
 
 pub use content::name as content_name;
 

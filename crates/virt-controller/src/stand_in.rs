@@ -14,21 +14,19 @@ pub(crate) mod wake;
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::{constants::label, v1::VirtualMachineInstance};
+use api::kubevirt::constants::label;
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kit::{queue::Next, store::Key};
+use kit::queue::Next;
+use kit::store::Key;
 use kube::ResourceExt;
 use plan::View;
 
-use crate::{
-    context::Context,
-    error::{self, Error},
-    facts::{
-        claims::{self, Claims},
-        index::{UNFINISHED, claim_index, owner_index, put_back_index, stand_in_index},
-        stand_ins,
-    },
-};
+use crate::context::Context;
+use crate::error::{self, Error};
+use crate::facts::claims::{self, Claims};
+use crate::facts::index::{UNFINISHED, claim_index, owner_index, put_back_index, stand_in_index};
+use crate::facts::stand_ins;
 
 /// On a volume that is put back under its claim's name: a label, and an annotation with what is remembered.
 pub const PUT_BACK: &str = "ferrovirt.io/put-back";

@@ -1,7 +1,8 @@
 //! What works at all times: watches, and workers at the queues. Each group of workers waits for the kinds that it needs, so
 //! that a cluster without some of them has the rest.
 
-use kit::{Task, shutdown::CancellationToken};
+use kit::Task;
+use kit::shutdown::CancellationToken;
 use kube::Client;
 use std::sync::Arc;
 

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client, Error};
 use kube_apiserver::pki::Pki;
-use kube_apiserver::serve::{serve, tls::Tls};
+use kube_apiserver::serve::serve;
+use kube_apiserver::serve::tls::Tls;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

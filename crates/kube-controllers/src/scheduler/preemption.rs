@@ -11,7 +11,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::controller::{owner::selects, pod};
+use kit::controller::owner::selects;
+use kit::controller::pod;
 use kit::store::Key;
 
 use super::cluster::{Cluster, Place, Resident, nominated_node};

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
-use kit::controller::{
-    self, Error, Result,
-    owner::{controlled_by, controller_of},
-    pod,
-};
+use kit::controller::owner::{controlled_by, controller_of};
+use kit::controller::{self, Error, Result, pod};
 use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;

@@ -4,29 +4,23 @@
 //! checkpoint is told of it, and then says whether all of its bitmaps are there and whole. One of which that is not so is
 //! forgotten, which makes the next backup a full one.
 
-use api::{
-    backup::v1alpha1::{
-        BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackupTracker, VirtualMachineBackupTrackerStatus,
-    },
-    kubevirt::{
-        constants::{phase, tracking},
-        v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
-    },
+use api::backup::v1alpha1::{
+    BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackupTracker, VirtualMachineBackupTrackerStatus,
 };
-use kit::{Chain, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use api::kubevirt::constants::{phase, tracking};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus};
+use kit::Chain;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{is_gone, machine_index, subresource};
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::persistent_state,
-    patch, write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::persistent_state;
+use crate::{patch, write};
 
 /// Sees to a tracker whose checkpoint somebody doubts.
 pub async fn reconcile(context: Context, key: Key) -> Next {

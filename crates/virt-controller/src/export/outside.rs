@@ -3,13 +3,13 @@
 use api::openshift::Route;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::networking::v1::Ingress;
-use kit::{
-    Task, certs, clock, served,
-    store::{self, Watch},
-};
-use kube::{Api, discovery::ApiResource};
+use kit::store::{self, Watch};
+use kit::{Task, certs, clock, served};
+use kube::Api;
+use kube::discovery::ApiResource;
 
-use super::{all_changed, links::Host};
+use super::all_changed;
+use super::links::Host;
 use crate::context::Context;
 use crate::error::Error;
 use api::export::constants::PROXY;

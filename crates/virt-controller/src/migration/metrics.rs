@@ -2,24 +2,19 @@
 
 use std::sync::{Arc, OnceLock};
 
-use api::kubevirt::{
-    constants::migration_phase as phase,
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-};
+use api::kubevirt::constants::migration_phase as phase;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, gauge::ConstGauge},
-};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::{
-    context::Context,
-    evictable,
-    facts::{migration_state, migrations::phase_of},
-    snapshot,
-};
+use crate::context::Context;
+use crate::facts::migration_state;
+use crate::facts::migrations::phase_of;
+use crate::{evictable, snapshot};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 

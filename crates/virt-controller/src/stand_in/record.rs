@@ -1,19 +1,16 @@
 //! What a volume remembers while it is put back under the name of the claim whose disk it has: all that is needed to go on
 //! after any interruption. Pure.
 
-use k8s_openapi::{
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
-    apimachinery::pkg::api::resource::Quantity,
-};
-use kube::{ResourceExt, core::ObjectMeta};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+use kube::core::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::PUT_BACK;
-use crate::facts::{
-    index::put_back_index,
-    stand_ins::{self, size_of},
-};
+use crate::facts::index::put_back_index;
+use crate::facts::stand_ins::{self, size_of};
 
 /// The reclaim policy under which a volume outlives its claims.
 const RETAIN: &str = "Retain";

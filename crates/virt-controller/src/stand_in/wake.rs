@@ -3,13 +3,9 @@
 use kit::store::Key;
 use kube::ResourceExt;
 
-use crate::{
-    context::Context,
-    facts::{
-        index::{claim_index, put_back_index, stand_in_index},
-        stand_ins,
-    },
-};
+use crate::context::Context;
+use crate::facts::index::{claim_index, put_back_index, stand_in_index};
+use crate::facts::stand_ins;
 
 /// A volume is put back under a claim's name, and its index values are and were `words`.
 pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {

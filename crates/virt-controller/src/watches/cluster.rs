@@ -2,18 +2,14 @@
 
 use api::kubevirt::constants::label;
 use k8s_openapi::api::coordination::v1::Lease;
-use kit::{
-    Task,
-    store::{self, Key, Store, Watch},
-};
-use kube::{Api, runtime::watcher};
+use kit::Task;
+use kit::store::{self, Key, Store, Watch};
+use kube::Api;
+use kube::runtime::watcher;
 
+use crate::facts::{index, migrations, trim};
 use crate::migration;
-use crate::{
-    Context, export,
-    facts::{index, migrations, trim},
-    stand_in, tracking,
-};
+use crate::{Context, export, stand_in, tracking};
 
 /// Where kubelets renew their leases.
 const NODE_LEASES: &str = "kube-node-lease";

@@ -1,11 +1,11 @@
 //! What is made of machines: snapshots and what comes of them, copies, backups, exports.
 
 use api::export::constants::SELECTOR as EXPORTER;
-use kit::{
-    Task, served,
-    store::{self, Key, Watch},
-};
-use kube::{Api, ResourceExt, discovery::ApiResource, runtime::watcher};
+use kit::store::{self, Key, Watch};
+use kit::{Task, served};
+use kube::discovery::ApiResource;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 
 use crate::{Context, backup, clone, export, restore, snapshot};
 use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};

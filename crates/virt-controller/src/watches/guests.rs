@@ -1,24 +1,17 @@
 //! Machines, their instances, what they run in and what their disks lie on.
 
-use api::{
-    cdi::v1beta1::DataVolume,
-    kubevirt::{
-        constants::{eviction_strategy, label},
-        hotplug::APP as ATTACHMENT,
-        v1::VirtualMachineInstance,
-    },
-};
-use kit::{
-    Task, served,
-    store::{self, Key, Watch},
-};
-use kube::{Api, ResourceExt, discovery::ApiResource, runtime::watcher};
+use api::cdi::v1beta1::DataVolume;
+use api::kubevirt::constants::{eviction_strategy, label};
+use api::kubevirt::hotplug::APP as ATTACHMENT;
+use api::kubevirt::v1::VirtualMachineInstance;
+use kit::store::{self, Key, Watch};
+use kit::{Task, served};
+use kube::discovery::ApiResource;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 
-use crate::{
-    Context, backup, clone,
-    facts::{index, trim},
-    hotplug, snapshot, stand_in,
-};
+use crate::facts::{index, trim};
+use crate::{Context, backup, clone, hotplug, snapshot, stand_in};
 
 pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
     vec![

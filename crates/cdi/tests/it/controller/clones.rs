@@ -2,22 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{
-    constants::annotation,
-    v1beta1::{DataVolume, VolumeCloneSource},
-};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::{DataVolume, VolumeCloneSource};
 use cdi::token::{self, Payload, Resource, Signer};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::controller::{
-    cluster::{Cluster, FAST, PLAIN, gone, in_phase, start, there, volume, wait},
-    uploads::authorities,
-};
+use crate::controller::cluster::{Cluster, FAST, PLAIN, gone, in_phase, start, there, volume, wait};
+use crate::controller::uploads::authorities;
 
 /// What an image says of the machine that it is made for.
 const MACHINE: &str = "instancetype.kubevirt.io/default-instancetype";
