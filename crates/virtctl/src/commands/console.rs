@@ -30,6 +30,8 @@ use crate::{input, stream};
 
 /// Ctrl-].
 const ESCAPE: u8 = 0x1d;
+/// How long is waited for what a peer that takes nothing any more has said before.
+const LAST_WORD: Duration = Duration::from_secs(1);
 /// How long to wait before a lost connection is opened again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -222,31 +224,50 @@ where
                 let Some(typed) = typed else { break End::InputEnded };
                 let (bytes, escaped) = until_escape(&typed);
                 if !bytes.is_empty() && socket.send(Message::Binary(Bytes::copy_from_slice(bytes))).await.is_err() {
-                    return End::Lost;
+                    return last_word(socket, output).await;
                 }
                 if escaped {
                     break End::Escaped;
                 }
             }
             message = socket.next() => match message {
-                Some(Ok(Message::Close(frame))) => {
-                    let reason = frame.map(|frame| frame.reason.to_string()).unwrap_or_default();
-                    break farewell(&reason);
-                }
-                Some(Ok(message)) => if let Some(bytes) = stream::payload(message)
-                    && (output.write_all(&bytes).await.is_err() || output.flush().await.is_err())
-                {
-                    break End::OutputEnded;
+                Some(Ok(message)) => if let Some(end) = hear(message, &mut output).await {
+                    break end;
                 },
                 Some(Err(_)) | None => return End::Lost,
             },
             _ = alive.tick() => if socket.send(Message::Ping(Bytes::new())).await.is_err() {
-                return End::Lost;
+                return last_word(socket, output).await;
             },
         }
     };
     let _ = socket.close(None).await;
     end
+}
+
+/// Shows what the console sent; the end, if that was it.
+async fn hear(message: Message, mut output: impl AsyncWrite + Unpin) -> Option<End> {
+    if let Message::Close(frame) = message {
+        let reason = frame.map(|frame| frame.reason.to_string()).unwrap_or_default();
+        return Some(farewell(&reason));
+    }
+    let bytes = stream::payload(message)?;
+    (output.write_all(&bytes).await.is_err() || output.flush().await.is_err()).then_some(End::OutputEnded)
+}
+
+/// The end of a console to which nothing can be sent any more: whoever closed it said why before, which may be unread.
+async fn last_word<S, W>(socket: &mut WebSocketStream<S>, mut output: W) -> End
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let until = Instant::now() + LAST_WORD;
+    while let Ok(Some(Ok(message))) = timeout_at(until, socket.next()).await {
+        if let Some(end) = hear(message, &mut output).await {
+            return end;
+        }
+    }
+    End::Lost
 }
 
 #[cfg(test)]
@@ -329,6 +350,24 @@ mod tests {
     async fn taken_over() {
         let (end, ..) = session(b"x", b"", Some("another user took the console over")).await;
         assert_eq!(end, End::TakenOver);
+    }
+
+    #[tokio::test]
+    async fn why_it_was_closed_is_told_to_who_types_on() {
+        // Which of the two is looked at first is a matter of chance.
+        for _ in 0..50 {
+            let (mut client, mut server) = pair().await;
+            let reason = "another user took the console over";
+            server.send(Message::Binary(Bytes::from_static(b"bye"))).await.unwrap();
+            let frame = CloseFrame { code: CloseCode::Normal, reason: reason.into() };
+            server.close(Some(frame)).await.unwrap();
+            drop(server);
+            let (keys, mut receiver) = mpsc::channel(1);
+            keys.send(b"x".to_vec()).await.unwrap();
+            let mut shown = Vec::new();
+            let end = pump(&mut client, &mut receiver, &mut shown).await;
+            assert_eq!((end, shown.as_slice()), (End::TakenOver, &b"bye"[..]));
+        }
     }
 
     #[tokio::test]
