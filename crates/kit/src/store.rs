@@ -183,7 +183,7 @@ impl<K: DeserializeOwned + Serialize> Store<K> {
     }
 
     fn remove(&self, key: &Key, uid: Option<&str>) -> Box<[String]> {
-        self.write().remove(key, uid).map(|row| row.words).unwrap_or_default()
+        self.write().remove(key, uid, false).map(|row| row.words).unwrap_or_default()
     }
 }
 
@@ -269,7 +269,7 @@ where
         let words = (self.how.index)(&object);
         (self.how.trim)(&mut object);
         let key = Key::of(&object);
-        let source = if listed { Source::List } else { Source::News };
+        let source = if listed { Source::List } else { Source::Event };
         let (was, is) = self.store.take(&key, &object, words, source);
         (self.notify)(Change { key: &key, new: Some(&object), was: &was, is: &is });
     }

@@ -238,6 +238,7 @@ impl Admission {
         if let (Some(object), Operation::Create | Operation::Update) = (&attributes.object, attributes.operation) {
             let old = attributes.old.as_deref();
             crate::authz::escalation::check(&self.authorizer, &attributes.user, &attributes.info, object, old)?;
+            policy::readable::check(&*self.view, &self.authorizer, attributes, registry)?;
         }
         plugins::priority_classes(&*self.view, attributes)?;
         node_restriction::check(&*self.view, &self.authorizer, attributes)?;

@@ -24,7 +24,10 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn of(record: &Record) -> Self {
-        let object = record.object.uid.clone().or_else(|| record.object.name.clone()).unwrap_or_default();
+        let about = &record.object;
+        let part = |text: &Option<String>| text.clone().unwrap_or_default();
+        let named = || format!("{}/{}/{}", part(&about.kind), part(&about.namespace), part(&about.name));
+        let object = about.uid.clone().unwrap_or_else(named);
         Self {
             component: record.component,
             // The same sentence about another part of the object is another event.

@@ -133,12 +133,12 @@ impl<K: Resource> Shared<K> {
 
     /// Drops an object whose deletion was just acknowledged, before the watch says so.
     pub fn forget(&self, key: &Key, uid: &str) {
-        self.remove(key, Some(uid));
+        self.remove(key, Some(uid), true);
     }
 
-    fn remove(&self, key: &Key, uid: Option<&str>) {
+    fn remove(&self, key: &Key, uid: Option<&str>, ahead: bool) {
         let listeners = self.listeners();
-        let removed = self.write().remove(key, uid);
+        let removed = self.write().remove(key, uid, ahead);
         let Some(was) = removed else { return };
         listeners.iter().for_each(|listener| listener(Some(&was.held), None));
     }
@@ -150,16 +150,16 @@ impl<K: Resource> Mirror<K> for Arc<Shared<K>> {
     }
 
     fn there(&mut self, object: K, listed: bool) {
-        self.take(object, if listed { Source::List } else { Source::News });
+        self.take(object, if listed { Source::List } else { Source::Event });
     }
 
     fn gone(&mut self, object: &K) {
-        self.remove(&Key::of(object), object.meta().uid.as_deref());
+        self.remove(&Key::of(object), object.meta().uid.as_deref(), false);
     }
 
     fn listed(&mut self) {
         let vanished = self.write().listed();
-        vanished.iter().for_each(|key| self.remove(key, None));
+        vanished.iter().for_each(|key| self.remove(key, None, false));
         self.ready.send_replace(true);
     }
 }

@@ -3,7 +3,8 @@
 //! Answers to writes, the watch and lists bring versions of objects in any order. Guarantees: an older version never
 //! replaces a newer one, but for a list, which is the truth also where its versions are lower (the cluster may have been
 //! restored); what was written while a list was under way is newer than the list; an object whose end was told does not
-//! come back by an answer or an event that was overtaken by it.
+//! come back by an answer that was overtaken by it. It may come back by an event: a watch of a selection tells of an object
+//! that is selected no more as of one that was deleted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -15,8 +16,10 @@ use super::gone::Gone;
 /// Where a version of an object comes from, which says what it may replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The answer to a request, or an event of the watch: replaces what is older.
+    /// The answer to a request: replaces what is older.
     News,
+    /// An event of the watch: the same, and an object of whose end the watch has told before is in its sight again.
+    Event,
     /// A list that is under way.
     List,
     /// A decision that is being written: replaces whatever is held.
@@ -114,10 +117,14 @@ impl<H> Table<H> {
         let truth = listed && !written;
         if self.gone.contains(&row.uid) {
             let just_now = self.listing.as_ref().is_some_and(|listing| listing.gone.contains(row.uid.as_ref()));
-            if !truth || just_now {
+            let back = source == Source::Event && self.gone.is_told(&row.uid);
+            if !back && (!truth || just_now) {
                 return Err(Stale);
             }
             self.gone.remove(&row.uid);
+            if let Some(listing) = &mut self.listing {
+                listing.gone.remove(row.uid.as_ref());
+            }
         }
         if let Some(held) = self.rows.get(key).filter(|_| source != Source::Decision) {
             let same = held.version == row.version && held.uid == row.uid;
@@ -134,9 +141,10 @@ impl<H> Table<H> {
     }
 
     /// The object with this uid is gone, or whichever has the key. Another one that has its name by now stays.
-    pub(super) fn remove(&mut self, key: &Key, uid: Option<&str>) -> Option<Row<H>> {
+    /// `ahead`: the watch has still to tell of it.
+    pub(super) fn remove(&mut self, key: &Key, uid: Option<&str>, ahead: bool) -> Option<Row<H>> {
         if let Some(uid) = uid {
-            self.gone.insert(uid);
+            self.gone.insert(uid, ahead);
             if let Some(listing) = &mut self.listing {
                 listing.gone.insert(uid.to_owned());
             }

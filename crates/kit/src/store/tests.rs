@@ -67,6 +67,25 @@ fn late_answers_bring_nothing_back() {
 }
 
 #[test]
+fn what_comes_into_sight_again_is_there() {
+    let mut store = Arc::new(Shared::<PersistentVolumeClaim>::new(|_| {}, |_| Vec::new()));
+    let key = Key::new("ns", "c");
+    store.there(claim("a", 1), false);
+    // A watch of a selection says the same of what was deleted and of what is selected no more.
+    store.gone(&claim("a", 2));
+    assert!(store.get(&key).is_none());
+    store.there(claim("a", 3), false);
+    assert!(store.get(&key).is_some());
+    // A request has found it gone, and the watch has not come so far.
+    store.forget(&key, "a");
+    store.there(claim("a", 4), false);
+    assert!(store.get(&key).is_none());
+    store.gone(&claim("a", 5));
+    store.there(claim("a", 6), false);
+    assert!(store.get(&key).is_some());
+}
+
+#[test]
 fn a_list_is_the_truth_of_when_it_began() {
     check(&[Shows("a", 1), Listing, Lists("a", 2), Listed], Some(("a", 2)));
     check(&[Shows("a", 1), Listing, Listed], None);

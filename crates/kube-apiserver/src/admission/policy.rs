@@ -21,6 +21,7 @@ use crate::view::View;
 mod bound;
 pub(crate) mod mutating;
 mod parameters;
+pub(super) mod readable;
 pub(crate) mod typecheck;
 
 use bound::Bound;

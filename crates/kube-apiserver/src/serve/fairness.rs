@@ -13,6 +13,7 @@
 //! in number; leases have turns of their own; the in-process client is not limited. The bounds of a user hold at every
 //! level, the exempt one included: that knows no wait for seats.
 
+use hyper::body::Body as _;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -163,9 +164,10 @@ impl Fairness {
     }
 
     /// Has a request served in its turn, or refuses it.
-    async fn serve(&self, user: &str, flow: &Flow<'_>, mut request: Request, next: Next) -> Response {
-        let share = if renews(&request) { self.of_user(&format!("{user} leases")) } else { self.of_user(user) };
-        if long_running(&request) {
+    async fn serve(&self, user: &str, flow: &Flow<'_>, long: bool, mut request: Request, next: Next) -> Response {
+        let leases = !long && renews(&request);
+        let share = if leases { self.of_user(&format!("{user} leases")) } else { self.of_user(user) };
+        if long {
             let Ok(stream) = share.streams.clone().try_acquire_owned() else { return too_many() };
             let connection = request.extensions().get::<Introduction>().cloned();
             let response = next.run(request).await;
@@ -196,19 +198,24 @@ impl Share {
     }
 }
 
-/// Whether a request may last as long as it likes.
-fn long_running(request: &Request) -> bool {
-    const STREAMS: [&str; 6] = ["exec", "attach", "portforward", "log", "proxy", "watch"];
+/// Whether a request may last as long as it likes: a watch, or a stream, which is asked for without a body. It is the request
+/// as it is dispatched that counts: an object that is called `log` is none, nor is a header a stream.
+fn long_running(request: &Request, info: &RequestInfo) -> bool {
+    const STREAMS: [&str; 4] = ["exec", "attach", "portforward", "log"];
     let query = request.uri().query().unwrap_or_default();
-    let watch = query.split('&').any(|p| matches!(p, "watch" | "watch=true" | "watch=1"));
-    watch
-        || request.headers().contains_key(http::header::UPGRADE)
-        || request.uri().path().split('/').skip(2).any(|part| STREAMS.contains(&part))
+    let follows = || query.split('&').any(|p| matches!(p, "watch" | "watch=true" | "watch=1"));
+    let part = info.subresource.split('/').next().unwrap_or_default();
+    let upgrades = !part.is_empty() && request.headers().contains_key(http::header::UPGRADE);
+    let proxied = part == "proxy" && matches!(info.resource.as_str(), "pods" | "services" | "nodes");
+    info.verb == "watch"
+        || proxied
+        || (STREAMS.contains(&part) || upgrades) && request.body().is_end_stream()
+        || !info.is_resource() && request.method() == http::Method::GET && follows()
 }
 
 /// Whether a request is about a lease: whoever is busy is not deposed for it.
 fn renews(request: &Request) -> bool {
-    request.uri().path().starts_with("/apis/coordination.k8s.io/") && !long_running(request)
+    request.uri().path().starts_with("/apis/coordination.k8s.io/")
 }
 
 /// The layer; runs after authentication.
@@ -228,8 +235,9 @@ pub async fn layer(State(fairness): State<Fairness>, request: Request, next: Nex
     let flows = fairness.flows.load_full();
     let flow = flows.classify(&user, &info);
     // What lasts as it likes is of no level, though of a watch it is told.
-    let told = !long_running(&request) || info.verb == "watch";
-    let mut response = fairness.serve(&user.name, &flow, request, next).await;
+    let long = long_running(&request, &info);
+    let told = !long || info.verb == "watch";
+    let mut response = fairness.serve(&user.name, &flow, long, request, next).await;
     if let Some((schema, level)) = flow.uids
         && told
     {

@@ -1,6 +1,8 @@
 //! Mutating admission policies through the API: what they make of objects, when they run, and how they fail.
 
+use apimachinery::request::User;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use kube_apiserver::ApiServer;
@@ -372,4 +374,48 @@ async fn broken_mutating_policies_are_refused() {
         "Unsupported value: \"DELETE\"",
     )
     .await;
+}
+
+#[tokio::test]
+async fn whoever_writes_a_policy_may_read_its_parameters() {
+    let server = super::server().await;
+    let root = server.client();
+    let grant = async |name: &str, rule: Value| {
+        let role = json!({"metadata": {"name": name}, "rules": [rule]});
+        let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"});
+        let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+        let binding = json!({"metadata": {"name": name}, "subjects": [subject], "roleRef": reference});
+        let roles: Api<ClusterRole> = Api::all(root.clone());
+        roles.create(&PostParams::default(), &serde_json::from_value(role).unwrap()).await.unwrap();
+        let bindings: Api<ClusterRoleBinding> = Api::all(root.clone());
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    };
+    let policies = json!([POLICIES, BINDINGS]);
+    grant("policies", json!({"apiGroups": ["admissionregistration.k8s.io"], "resources": policies, "verbs": ["*"]}))
+        .await;
+    let ann =
+        server.client_as(User { name: "ann".into(), groups: vec!["system:authenticated".into()], ..User::default() });
+    let policy = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"matchConstraints": rules("configmaps"),
+            "paramKind": {"apiVersion": "v1", "kind": "Secret"}, "reinvocationPolicy": "Never",
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression":
+                "[JSONPatch{op: 'add', path: '/data', value: {'stolen': string(params.data['key'])}}]"}}]}})
+    };
+    let binding = json!({"metadata": {"name": "p"}, "spec": {"policyName": "p",
+        "paramRef": {"namespace": "kube-system", "name": "key", "parameterNotFoundAction": "Deny"}}});
+    let denied = |outcome: Result<Value, Error>, words: &str| {
+        let Err(Error::Api(status)) = outcome else { panic!("expected a refusal, got {outcome:?}") };
+        assert!(status.code == 403 && status.message.contains(words), "{}", status.message);
+    };
+    let every = "must have \"get\" permission on all objects of the referenced paramKind";
+    denied(post(&ann, POLICIES, policy("p")).await, every);
+    // One of somebody else's is of no use without the right to what the binding names.
+    post(&root, POLICIES, policy("p")).await.unwrap();
+    denied(
+        post(&ann, BINDINGS, binding.clone()).await,
+        "must have \"get\" permission on the objects that paramRef names",
+    );
+    grant("secrets", json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]})).await;
+    post(&ann, POLICIES, policy("q")).await.unwrap();
+    post(&ann, BINDINGS, binding).await.unwrap();
 }

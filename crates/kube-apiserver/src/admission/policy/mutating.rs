@@ -168,6 +168,8 @@ impl Mutators {
                 if policy.reinvoke {
                     round.ran.push((run, round.changes));
                 }
+                // Parameters may be many, and a tenant's: others have their turn, and the request its time limit.
+                tokio::task::yield_now().await;
             }
         }
         if failures.is_empty() { Ok(()) } else { Err(refusal(attributes, failures)) }

@@ -53,7 +53,10 @@ pub(super) fn zero_counts(message: &str, field: &str, zero: &Value) -> bool {
 }
 
 /// Fields whose zero or false differs from their absence (pointers in Go).
-const POINTERS: [&str; 66] = [
+const POINTERS: [&str; 69] = [
+    "borrowingLimitPercent",
+    "lendablePercent",
+    "nominalConcurrencyShares",
     "multipleOf",
     "maximum",
     "minimum",

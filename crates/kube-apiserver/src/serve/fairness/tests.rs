@@ -116,3 +116,35 @@ async fn whoever_is_busy_still_renews_his_lease() {
     assert_eq!(status("/quick").await, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(status("/apis/coordination.k8s.io/v1/namespaces/n/leases/a").await, StatusCode::OK);
 }
+
+#[test]
+fn neither_a_name_nor_a_header_makes_a_request_last() {
+    let check = |method: http::Method, path: &str, upgrade: bool, body: &'static str, expect: bool| {
+        let mut request = Request::builder().method(&method).uri(path);
+        if upgrade {
+            request = request.header(http::header::UPGRADE, "websocket");
+        }
+        let request = request.body(Body::from(body)).unwrap();
+        let info = RequestInfo::parse(&method, request.uri().path(), request.uri().query()).unwrap_or_default();
+        assert_eq!(long_running(&request, &info), expect, "{method} {path}");
+    };
+    let (get, post, put) = (http::Method::GET, http::Method::POST, http::Method::PUT);
+    let pod = "/api/v1/namespaces/n/pods/p";
+    check(get.clone(), "/api/v1/pods?watch=true", false, "", true);
+    check(get.clone(), &format!("{pod}/log?follow=true"), false, "", true);
+    check(post.clone(), &format!("{pod}/exec?command=a"), true, "", true);
+    check(post.clone(), &format!("{pod}/proxy/upload"), false, "data", true);
+    check(
+        get.clone(),
+        "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/v/console",
+        true,
+        "",
+        true,
+    );
+    // What holds a body in memory is of no kind that lasts.
+    check(put, "/api/v1/namespaces/n/configmaps/log", false, "{}", false);
+    check(post.clone(), "/api/v1/namespaces/n/configmaps", true, "{}", false);
+    check(post, &format!("{pod}/exec"), true, "{}", false);
+    check(get.clone(), "/api/v1/pods", true, "", false);
+    check(get, "/api/v1/namespaces/watch/pods", false, "", false);
+}
