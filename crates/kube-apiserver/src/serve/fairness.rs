@@ -205,7 +205,9 @@ fn long_running(request: &Request, info: &RequestInfo) -> bool {
     let query = request.uri().query().unwrap_or_default();
     let follows = || query.split('&').any(|p| matches!(p, "watch" | "watch=true" | "watch=1"));
     let part = info.subresource.split('/').next().unwrap_or_default();
-    let upgrades = !part.is_empty() && request.headers().contains_key(http::header::UPGRADE);
+    // No collection and no object is upgraded, only what is below one.
+    let may_upgrade = !part.is_empty() || !info.is_resource();
+    let upgrades = may_upgrade && request.headers().contains_key(http::header::UPGRADE);
     let proxied = part == "proxy" && matches!(info.resource.as_str(), "pods" | "services" | "nodes");
     info.verb == "watch"
         || proxied
