@@ -2,6 +2,7 @@
 
 mod admit;
 mod answered;
+mod bounds;
 mod component_status;
 pub(crate) mod decode;
 mod delete;

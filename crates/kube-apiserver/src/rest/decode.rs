@@ -101,6 +101,7 @@ fn first_document(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rest::bounds::VALUES;
 
     #[test]
     fn duplicates_are_noted_with_their_path() {
@@ -145,8 +146,8 @@ mod tests {
     #[test]
     fn values_are_counted() {
         let many = |count: usize| format!("[{}1]", "1,".repeat(count - 2)).into_bytes();
-        assert!(json(&many(tree::VALUES)).is_ok());
-        for error in [json(&many(tree::VALUES + 1)).unwrap_err(), yaml(&many(tree::VALUES + 1)).unwrap_err()] {
+        assert!(json(&many(VALUES)).is_ok());
+        for error in [json(&many(VALUES + 1)).unwrap_err(), yaml(&many(VALUES + 1)).unwrap_err()] {
             assert_eq!((error.code, error.reason), (413, "RequestEntityTooLarge"));
         }
     }

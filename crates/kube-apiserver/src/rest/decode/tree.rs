@@ -11,8 +11,7 @@ use serde_json::{Map, Number, Value};
 use apimachinery::error::ApiError;
 use apimachinery::patch::json::DEPTH;
 
-/// Values in one body at most: scalars, lists and maps alike.
-pub(super) const VALUES: usize = 500_000;
+use crate::rest::bounds::{VALUES, too_many_values};
 
 /// Paths noted at most; a hostile body may hold millions.
 const NOTED: usize = 20;
@@ -48,8 +47,7 @@ impl Reading {
     fn count<E: Error>(&mut self) -> Result<(), E> {
         self.values += 1;
         if self.values > VALUES {
-            let text = format!("Request entity too large: the body holds more than {VALUES} values");
-            return Err(self.refuse(ApiError::new(413, "RequestEntityTooLarge", text)));
+            return Err(self.refuse(too_many_values()));
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Bodies in protobuf as trees.
 
+use std::cell::Cell;
+
 use base64::Engine;
 use serde_json::{Map, Value, json};
 
@@ -9,9 +11,33 @@ use apimachinery::patch::json as patch;
 use super::table::{self, MESSAGES};
 use super::wire::{Item, Wire};
 use super::{MAGIC, malformed};
+use crate::rest::bounds::{VALUES, too_many_values};
 
 /// Messages within messages.
 const DEPTH: usize = patch::DEPTH;
+
+/// What may still be read: levels below, and parts in all, of which each may become a value.
+#[derive(Clone, Copy)]
+struct Left<'a> {
+    depth: usize,
+    values: &'a Cell<usize>,
+}
+
+impl Left<'_> {
+    fn below(self) -> Self {
+        Self { depth: self.depth.saturating_sub(1), ..self }
+    }
+
+    fn count(self) -> Result<(), ApiError> {
+        self.count_of(1)
+    }
+
+    fn count_of(self, many: usize) -> Result<(), ApiError> {
+        let left = self.values.get().checked_sub(many).ok_or_else(too_many_values)?;
+        self.values.set(left);
+        Ok(())
+    }
+}
 
 /// A body as a tree: an object in its envelope.
 pub fn document(bytes: &[u8]) -> Result<Value, ApiError> {
@@ -39,7 +65,7 @@ pub fn document(bytes: &[u8]) -> Result<Value, ApiError> {
             format!("{kind} of {api_version} is accepted as application/json or application/yaml only"),
         )
     })?;
-    let mut object = message(raw, &name, DEPTH)?;
+    let mut object = message(raw, &name, Left { depth: DEPTH, values: &Cell::new(VALUES) })?;
     object.insert("apiVersion".into(), api_version.into());
     object.insert("kind".into(), kind.into());
     let object = Value::Object(object);
@@ -50,21 +76,21 @@ fn utf8(bytes: &[u8]) -> Result<String, ApiError> {
     String::from_utf8(bytes.to_vec()).map_err(|_| malformed())
 }
 
-fn message(bytes: &[u8], name: &str, depth: usize) -> Result<Map<String, Value>, ApiError> {
-    let fields = MESSAGES.get(name).filter(|_| depth > 0).ok_or_else(malformed)?;
+fn message(bytes: &[u8], name: &str, left: Left<'_>) -> Result<Map<String, Value>, ApiError> {
+    let fields = MESSAGES.get(name).filter(|_| left.depth > 0).ok_or_else(malformed)?;
     let mut object = Map::new();
     for part in Wire(bytes) {
         let (number, item) = part?;
+        left.count()?;
         let Some(field) = u32::try_from(number).ok().and_then(|number| fields.get(&number)) else { continue };
         let (json_name, code, nested) = (&field.name, field.code.as_str(), field.nested.as_str());
         if json_name.is_empty() {
             if let Item::Bytes(bytes) = item {
-                object.extend(message(bytes, nested, depth - 1)?);
+                object.extend(message(bytes, nested, left.below())?);
             }
         } else if let Some(code) = code.strip_prefix('*') {
             // Only among any values there is null.
-            let Some(value) = value(&item, code, nested, depth)?.or_else(|| (code == "J").then_some(Value::Null))
-            else {
+            let Some(value) = value(&item, code, nested, left)?.or_else(|| (code == "J").then_some(Value::Null)) else {
                 continue;
             };
             match object.entry(json_name).or_insert_with(|| json!([])) {
@@ -75,14 +101,15 @@ fn message(bytes: &[u8], name: &str, depth: usize) -> Result<Map<String, Value>,
             let Item::Bytes(bytes) = item else { return Err(malformed()) };
             let (mut key, mut entry) = (String::new(), empty(code));
             for part in Wire(bytes) {
+                left.count()?;
                 match part? {
                     (1, Item::Bytes(text)) => key = utf8(text)?,
-                    (2, item) => entry = value(&item, code, nested, depth)?.unwrap_or_else(|| empty(code)),
+                    (2, item) => entry = value(&item, code, nested, left)?.unwrap_or_else(|| empty(code)),
                     _ => {}
                 }
             }
             object.entry(json_name).or_insert_with(|| json!({}))[&key] = entry;
-        } else if let Some(value) = value(&item, code, nested, depth)?
+        } else if let Some(value) = value(&item, code, nested, left)?
             && (!zero(&value) || code == "B" || table::zero_counts(name, json_name, &value))
         {
             object.insert(json_name.clone(), value);
@@ -112,7 +139,7 @@ fn empty(code: &str) -> Value {
 }
 
 /// One value; None when it is JSON's null.
-fn value(item: &Item<'_>, code: &str, nested: &str, depth: usize) -> Result<Option<Value>, ApiError> {
+fn value(item: &Item<'_>, code: &str, nested: &str, left: Left<'_>) -> Result<Option<Value>, ApiError> {
     let signed = |number: u64| number.cast_signed();
     Ok(match (code, item) {
         ("s", Item::Bytes(text)) => Some(utf8(text)?.into()),
@@ -120,11 +147,14 @@ fn value(item: &Item<'_>, code: &str, nested: &str, depth: usize) -> Result<Opti
         ("i", Item::Number(number)) => Some(signed(*number).into()),
         ("b", Item::Number(number)) => Some((*number != 0).into()),
         ("d", Item::Fixed(bits)) => Some(double(f64::from_bits(*bits))),
-        ("m", Item::Bytes(bytes)) => Some(Value::Object(message(bytes, nested, depth - 1)?)),
+        ("m", Item::Bytes(bytes)) => Some(Value::Object(message(bytes, nested, left.below())?)),
         ("w", Item::Bytes(bytes)) => {
-            let texts = Wire(bytes).map(|part| match part? {
-                (1, Item::Bytes(text)) => utf8(text).map(Value::from),
-                _ => Err(malformed()),
+            let texts = Wire(bytes).map(|part| {
+                left.count()?;
+                match part? {
+                    (1, Item::Bytes(text)) => utf8(text).map(Value::from),
+                    _ => Err(malformed()),
+                }
             });
             Some(Value::Array(texts.collect::<Result<_, _>>()?))
         }
@@ -133,22 +163,25 @@ fn value(item: &Item<'_>, code: &str, nested: &str, depth: usize) -> Result<Opti
         ("I", Item::Bytes(bytes)) => Some(int_or_string(bytes)?),
         ("R" | "J", Item::Bytes(bytes)) => {
             let raw = first_bytes(bytes)?;
+            // Each value of a list or a map begins after one of these.
+            left.count_of(raw.iter().filter(|byte| b",[{".contains(byte)).count())?;
             if raw.is_empty() { None } else { Some(serde_json::from_slice(raw).map_err(|_| malformed())?) }
         }
-        ("A" | "B" | "C", Item::Bytes(bytes)) => Some(either(bytes, code, nested, depth)?),
+        ("A" | "B" | "C", Item::Bytes(bytes)) => Some(either(bytes, code, nested, left)?),
         _ => return Err(malformed()),
     })
 }
 
 /// A schema, or what stands in place of one: schemas (`A`), a flag (`B`), texts (`C`).
-fn either(bytes: &[u8], code: &str, nested: &str, depth: usize) -> Result<Value, ApiError> {
+fn either(bytes: &[u8], code: &str, nested: &str, left: Left<'_>) -> Result<Value, ApiError> {
     let (mut schema, mut flag, mut list) = (None, false, Vec::new());
     for part in Wire(bytes) {
+        left.count()?;
         match (code, part?) {
             ("A" | "C", (1, Item::Bytes(bytes))) | ("B", (2, Item::Bytes(bytes))) => {
-                schema = Some(Value::Object(message(bytes, nested, depth - 1)?));
+                schema = Some(Value::Object(message(bytes, nested, left.below())?));
             }
-            ("A", (2, Item::Bytes(bytes))) => list.push(Value::Object(message(bytes, nested, depth - 1)?)),
+            ("A", (2, Item::Bytes(bytes))) => list.push(Value::Object(message(bytes, nested, left.below())?)),
             ("B", (1, Item::Number(number))) => flag = number != 0,
             ("C", (2, Item::Bytes(text))) => list.push(utf8(text)?.into()),
             _ => {}

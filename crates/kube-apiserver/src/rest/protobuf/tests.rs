@@ -10,9 +10,16 @@ use apimachinery::schema::{Schema, Type, builtin};
 use super::encode::frame;
 use super::table::{Field, MESSAGES};
 use super::*;
+use crate::rest::bounds::VALUES;
 
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![number << 3 | 2, u8::try_from(bytes.len()).unwrap()];
+    let mut out = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        out.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+        length >>= 7;
+    }
+    out.push(u8::try_from(length).unwrap());
     out.extend_from_slice(bytes);
     out
 }
@@ -24,6 +31,19 @@ fn body(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
 
 fn check(bytes: &[u8], expect: &Value) {
     assert_eq!(document(bytes).unwrap(), *expect);
+}
+
+#[test]
+fn values_are_counted() {
+    let pod = |containers: usize| body("v1", "Pod", &field(2, &field(2, b"").repeat(containers)));
+    // The pod's specification is one.
+    assert!(document(&pod(VALUES - 1)).is_ok());
+    let raw = format!("[{}1]", "1,".repeat(VALUES));
+    let revision = body("apps/v1", "ControllerRevision", &field(2, &field(1, raw.as_bytes())));
+    for bytes in [pod(VALUES), revision] {
+        let error = document(&bytes).unwrap_err();
+        assert_eq!((error.code, error.reason), (413, "RequestEntityTooLarge"));
+    }
 }
 
 #[test]
