@@ -19,18 +19,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    patch, restore, snapshot, write,
+    facts::copies::{machine_index, restore_indexes, snapshot_index, snapshot_indexes},
+    patch, snapshot, write,
 };
-
-/// The index value under which clones are found by their source or their copy.
-pub(crate) fn machine_index(vm: &Key) -> String {
-    format!("machine:{vm}")
-}
-
-/// The index value under which clones are found by the snapshot they restore.
-pub(crate) fn snapshot_index(snapshot: &Key) -> String {
-    format!("snapshot:{snapshot}")
-}
 
 /// The index value under which a clone is found by its restore.
 pub(crate) fn restore_index(restore: &Key) -> String {
@@ -72,11 +63,11 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         Step::None => {}
         Step::Snapshot(wanted) => {
             let made = create(context, "virtualmachinesnapshot", &*wanted).await?;
-            context.snapshots.put(&made, snapshot::snapshot_keys(&made));
+            context.stores.snapshots.put(&made, snapshot_indexes(&made));
         }
         Step::Restore(wanted) => {
             let made = create(context, "virtualmachinerestore", &*wanted).await?;
-            context.restores.put(&made, restore::index(&made));
+            context.stores.restores.put(&made, restore_indexes(&made));
         }
         Step::TidyUp => tidy_up(context, &clone).await?,
         Step::Forget => {
@@ -104,19 +95,19 @@ async fn look(context: &Context, clone: &VirtualMachineClone) -> Result<World, E
     let namespace = clone.namespace().unwrap_or_default();
     let key = |name: &str| Key::new(namespace.as_str(), name);
     let status = clone.status.as_deref().cloned().unwrap_or_default();
-    let mut world = World { target: context.vms.contains(&key(&plan::target_name(clone))), ..World::default() };
+    let mut world = World { target: context.stores.vms.contains(&key(&plan::target_name(clone))), ..World::default() };
     if clone.spec.source.kind == plan::MACHINE {
-        world.machine = context.vms.get(&key(&clone.spec.source.name));
+        world.machine = context.stores.vms.get(&key(&clone.spec.source.name));
     }
-    world.snapshot = plan::snapshot_name(clone).and_then(|name| context.snapshots.get(&key(name)));
+    world.snapshot = plan::snapshot_name(clone).and_then(|name| context.stores.snapshots.get(&key(name)));
     if let Some(name) = &status.restore_name {
-        world.restore = context.restores.get(&key(name));
+        world.restore = context.stores.restores.get(&key(name));
     } else if let Some(found) = &world.snapshot {
         world.content = snapshot::find_content(context, found).await?;
     }
     let made = world.restore.iter().flat_map(|restore| &restore.status).flat_map(|status| &status.restores);
     world.bound = made.into_iter().all(|volume| {
-        let claim = context.claims.get(&key(&volume.persistent_volume_claim));
+        let claim = context.stores.claims.get(&key(&volume.persistent_volume_claim));
         claim.and_then(|claim| claim.status?.phase).as_deref() == Some("Bound")
     });
     Ok(world)

@@ -1,29 +1,15 @@
 //! What the controllers share: the client, the stores, the queues.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{
-    backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker},
-    cdi::v1beta1::DataVolume,
-    clone::v1beta1::VirtualMachineClone,
-    export::v1::VirtualMachineExport,
-    kubevirt::{
-        constants::device,
-        v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
-    },
-    migrations::v1alpha1::MigrationPolicy,
-    openshift::Route,
-    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot},
-    volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass},
+    clone::v1beta1::VirtualMachineClone, kubevirt::constants::device, kubevirt::v1::VirtualMachineInstance,
+    migrations::v1alpha1::MigrationPolicy, openshift::Route,
 };
 use k8s_openapi::api::{
-    core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Node, ObjectReference, Pod},
     networking::v1::Ingress,
     policy::v1::PodDisruptionBudget,
-    storage::v1::StorageClass,
 };
 use kit::{
     events::Recorder,
@@ -36,11 +22,11 @@ use crate::{
     ages::{Ages, ages},
     facts::{
         claims::{self, Claims},
-        nodes::Lost,
         persistent_state,
     },
     renewals::Renewals,
     settings::Settings,
+    stores::Stores,
 };
 
 /// The images that pods are made of.
@@ -70,50 +56,16 @@ pub struct Inner {
     pub launcher_image: String,
     /// The image of the servers of exports.
     pub exporter_image: String,
-    /// VirtualMachines.
-    pub vms: Store<VirtualMachine>,
-    /// VirtualMachineInstances.
-    pub vmis: Store<VirtualMachineInstance>,
-    /// Launcher pods.
-    pub pods: Store<Pod>,
-    /// Pods that have volumes for running guests.
-    pub attachments: Store<Pod>,
-    /// Claims that disks may lie on.
-    pub claims: Store<PersistentVolumeClaim>,
-    /// Data volumes, where there are any.
-    pub data_volumes: Store<DataVolume>,
-    /// Snapshots of machines.
-    pub snapshots: Store<VirtualMachineSnapshot>,
-    /// Machines that are brought back to snapshots.
-    pub restores: Store<VirtualMachineRestore>,
-    /// Backups of machines.
-    pub backups: Store<VirtualMachineBackup>,
-    /// What is known of the last backups of machines.
-    pub trackers: Store<VirtualMachineBackupTracker>,
-    /// Snapshots of volumes, where there are any.
-    pub volume_snapshots: Store<VolumeSnapshot>,
-    /// How drivers make snapshots of volumes, where any do.
-    pub snapshot_classes: Store<VolumeSnapshotClass>,
-    /// Which driver makes the volumes of claims.
-    pub storage_classes: Store<StorageClass>,
+    /// What is known of the cluster.
+    pub stores: Stores,
     /// Copies of machines.
     pub clones: Store<VirtualMachineClone>,
-    /// Exports of volumes and machines.
-    pub exports: Store<VirtualMachineExport>,
     /// Pods that serve exports.
     pub exporters: Store<Pod>,
     /// Ways from outside to Services beside this controller.
     pub ingresses: Store<Ingress>,
     /// The same on OpenShift.
     pub routes: Store<Route>,
-    /// Volumes that are put back under the names of claims.
-    pub put_backs: Store<PersistentVolume>,
-    /// Nodes that virt-handler has labelled.
-    pub nodes: Store<Node>,
-    /// The KubeVirt object.
-    pub kubevirts: Store<KubeVirt>,
-    /// Migrations.
-    pub migrations: Store<VirtualMachineInstanceMigration>,
     /// What administrators say about migrations of some guests.
     pub policies: Store<MigrationPolicy>,
     /// How long migrations took to enter their phases.
@@ -150,8 +102,6 @@ pub struct Inner {
     pub update_queue: Queue<Key>,
     /// Whose leases are renewed.
     pub(crate) renewals: Mutex<Renewals>,
-    /// Nodes that do not answer.
-    pub(crate) lost: Mutex<BTreeMap<String, Lost>>,
 }
 
 impl std::ops::Deref for Context {
@@ -164,7 +114,7 @@ impl std::ops::Deref for Context {
 
 impl Inner {
     /// Nothing known and nothing to do yet.
-    pub(crate) fn new(client: Client, namespace: &str, images: Images<'_>) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, images: Images<'_>, stores: Stores) -> Self {
         Self {
             recorder: Recorder::new(client.clone(), "virtualmachine-controller", ""),
             exporting: Recorder::new(client.clone(), "export-controller", ""),
@@ -172,28 +122,11 @@ impl Inner {
             namespace: namespace.to_owned(),
             launcher_image: images.launcher.to_owned(),
             exporter_image: images.exporter.to_owned(),
-            vms: Store::default(),
-            vmis: Store::default(),
-            pods: Store::default(),
-            attachments: Store::default(),
-            claims: Store::default(),
-            data_volumes: Store::default(),
-            snapshots: Store::default(),
-            restores: Store::default(),
-            backups: Store::default(),
-            trackers: Store::default(),
-            volume_snapshots: Store::default(),
-            snapshot_classes: Store::default(),
-            storage_classes: Store::default(),
+            stores,
             clones: Store::default(),
-            exports: Store::default(),
             exporters: Store::default(),
             ingresses: Store::default(),
             routes: Store::default(),
-            put_backs: Store::default(),
-            nodes: Store::default(),
-            kubevirts: Store::default(),
-            migrations: Store::default(),
             policies: Store::default(),
             migration_ages: ages(),
             budgets: Store::default(),
@@ -212,13 +145,12 @@ impl Inner {
             evacuation_queue: Queue::default(),
             update_queue: Queue::default(),
             renewals: Mutex::default(),
-            lost: Mutex::default(),
         }
     }
 
     /// The administrator's choices as they are now.
     pub fn settings(&self) -> Settings {
-        Settings::of(self.kubevirts.list().first(), &self.launcher_image)
+        Settings::of(self.stores.kubevirts.list().first(), &self.launcher_image)
     }
 
     /// Whose leases are renewed.
@@ -226,34 +158,15 @@ impl Inner {
         self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lost_nodes(&self) -> MutexGuard<'_, BTreeMap<String, Lost>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is known of `node` when it is lost.
-    pub(crate) fn lost(&self, node: &str) -> Option<Lost> {
-        self.lost_nodes().get(node).cloned()
-    }
-
-    /// Remembers whether `node` is lost; true when that is news.
-    pub(crate) fn set_lost(&self, node: &str, lost: Option<&Lost>) -> bool {
-        let mut nodes = self.lost_nodes();
-        let before = match lost {
-            Some(lost) => nodes.insert(node.to_owned(), lost.clone()),
-            None => nodes.remove(node),
-        };
-        before.as_ref() != lost
-    }
-
     /// The claims that `vmi` names and that exist, and the one that holds its state.
     pub fn claims_of(&self, vmi: &VirtualMachineInstance) -> Claims {
         let namespace = vmi.namespace().unwrap_or_default();
         let found = claims::all(vmi).filter_map(|used| {
-            let claim = self.claims.get(&Key::new(namespace.as_str(), used.claim))?;
+            let claim = self.stores.claims.get(&Key::new(namespace.as_str(), used.claim))?;
             Some((used.claim.to_owned(), claim))
         });
         let kept = persistent_state::is_kept_by(vmi);
-        let state = kept.then(|| persistent_state::find(&self.claims, &namespace, &vmi.name_any()));
+        let state = kept.then(|| persistent_state::find(&self.stores.claims, &namespace, &vmi.name_any()));
         found.chain(state.flatten().map(|claim| (claim.name_any(), claim))).collect()
     }
 
@@ -262,7 +175,7 @@ impl Inner {
         if settings.use_emulation {
             return true;
         }
-        let nodes = self.nodes.list();
+        let nodes = self.stores.nodes.list();
         !nodes.is_empty() && !nodes.iter().any(offers_kvm)
     }
 }

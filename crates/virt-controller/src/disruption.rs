@@ -31,11 +31,11 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 
 async fn sync(context: &Context, key: &Key) -> Result<(), Error> {
     // A budget goes with its owner; only one whose owner lives is our business.
-    let Some(vmi) = context.vmis.get(key) else { return Ok(()) };
+    let Some(vmi) = context.stores.vmis.get(key) else { return Ok(()) };
     let uid = vmi.uid().unwrap_or_default();
     let budgets = context.budgets.by_index(&owner_index(&uid));
-    let pods = context.pods.by_index(&owner_index(&uid));
-    let migrations = context.migrations.by_index(&migration_index(key));
+    let pods = context.stores.pods.by_index(&owner_index(&uid));
+    let migrations = context.stores.migrations.by_index(&migration_index(key));
     let steps = plan::plan(&vmi, &budgets, &migrations, &pods, &context.settings().eviction_strategy);
     for step in &steps {
         execute(context, &vmi, step).await?;

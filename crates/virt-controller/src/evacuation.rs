@@ -36,15 +36,15 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(node) = context.nodes.get(key) else { return Ok(Next::Wait) };
-    let vmis = context.vmis.by_index(&node_index(&key.name));
+    let Some(node) = context.stores.nodes.get(key) else { return Ok(Next::Wait) };
+    let vmis = context.stores.vmis.by_index(&node_index(&key.name));
     if vmis.is_empty() {
         return Ok(Next::Wait);
     }
-    let migrations = context.migrations.list();
+    let migrations = context.stores.migrations.list();
     let settings = context.settings();
     let pods_of = |vmi: &VirtualMachineInstance| {
-        let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+        let pods = context.stores.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
         pods.iter().filter(|pod| !launcher::ended(pod) && !is_left_behind(context, pod)).count()
     };
     let seen = Seen { node: &node, vmis: &vmis, migrations: &migrations, pods_of: &pods_of, settings: &settings };
@@ -64,7 +64,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 /// It was told to end on a node that is lost: nobody will say that it has, and its guest is elsewhere.
 fn is_left_behind(context: &Context, pod: &Pod) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    pod.metadata.deletion_timestamp.is_some() && node.is_some_and(|node| context.lost(node).is_some())
+    pod.metadata.deletion_timestamp.is_some() && node.is_some_and(|node| context.stores.lost.get(node).is_some())
 }
 
 async fn migrate(context: &Context, vmi: &VirtualMachineInstance, node: &str) -> Result<(), Error> {
@@ -84,7 +84,7 @@ async fn migrate(context: &Context, vmi: &VirtualMachineInstance, node: &str) ->
 
 /// Tells a descheduler that the pod's eviction is under way, though the pod stays until its guest has left.
 async fn announce(context: &Context, vmi: &VirtualMachineInstance, node: &str) {
-    let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+    let pods = context.stores.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     let here = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     let Some(pod) = pods.iter().find(here) else { return };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &vmi.namespace().unwrap_or_default());
@@ -114,7 +114,7 @@ pub(crate) async fn create_migration(
             context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
             // Visible before the watch brings it, or the next look would create a second.
             let words = migration_indexes(&created);
-            context.migrations.put(&created, words);
+            context.stores.migrations.put(&created, words);
             Ok(())
         }
         Err(error) => {

@@ -50,10 +50,8 @@ use source::Source;
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    facts::index::claim_index,
-    limits, patch,
-    snapshot::source_key,
-    write,
+    facts::copies::export_indexes,
+    limits, patch, write,
 };
 
 pub(crate) use outside::watch as watch_outside;
@@ -65,28 +63,6 @@ const LEND_AGAIN: Duration = Duration::from_secs(1);
 /// Between two looks at an export that is served: certificates are replaced, and nobody tells.
 const LOOK_OUTSIDE: Duration = Duration::from_secs(60);
 
-/// Index values of an export: its source, and the claims it was made of.
-pub(crate) fn indexes(export: &VirtualMachineExport) -> Vec<String> {
-    let namespace = export.namespace().unwrap_or_default();
-    let name = &export.spec.source.name;
-    match export.spec.source.kind.as_str() {
-        source::CLAIM => vec![claim_index(&namespace, name)],
-        source::SNAPSHOT => vec![snapshot_index(&namespace, name)],
-        source::BACKUP => vec![backup_index(&namespace, name)],
-        _ => vec![source_key(&namespace, name)],
-    }
-}
-
-/// The index value under which exports are found by their snapshot.
-pub(crate) fn snapshot_index(namespace: &str, name: &str) -> String {
-    format!("snapshot:{namespace}/{name}")
-}
-
-/// The index value under which exports are found by their backup.
-pub(crate) fn backup_index(namespace: &str, name: &str) -> String {
-    format!("backup:{namespace}/{name}")
-}
-
 /// The export that `pod` serves.
 pub(crate) fn served_by(pod: &Pod) -> Option<Key> {
     let owner = pod.owner_references().iter().find(|owner| owner.kind == names::KIND)?;
@@ -95,7 +71,7 @@ pub(crate) fn served_by(pod: &Pod) -> Option<Key> {
 
 /// What every export depends on has changed: the ways from outside, or what the KubeVirt object says.
 pub(crate) fn all_changed(context: &Context) {
-    context.export_queue.add_all(context.exports.keys());
+    context.export_queue.add_all(context.stores.exports.keys());
 }
 
 /// Brings one export a step further.
@@ -104,7 +80,7 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(export) = context.exports.get(key) else { return Ok(Next::Wait) };
+    let Some(export) = context.stores.exports.get(key) else { return Ok(Next::Wait) };
     if export.metadata.deletion_timestamp.is_some() {
         return Ok(Next::Wait);
     }
@@ -254,7 +230,7 @@ async fn exporter(
     let held = context.exporters.get(&Key::new(namespace.as_str(), name.as_str()));
     // One of an export that was here under this name before is on its way out.
     let held = held.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == export.uid().as_ref()));
-    let kubevirts = context.kubevirts.list();
+    let kubevirts = context.stores.kubevirts.list();
     let (lifetimes, tls) = (certificate::lifetimes(kubevirts.first()), pod::Tls::of(kubevirts.first()));
     let Some(pod) = held else {
         let Some(token) = token.filter(|_| source.is_served()) else { return Ok(None) };
@@ -329,5 +305,5 @@ async fn write_status(
     let api: Api<VirtualMachineExport> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(export.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.exports, indexes, ("virtualmachineexport", export)).map(drop)
+    write::accept(answer, &context.stores.exports, export_indexes, ("virtualmachineexport", export)).map(drop)
 }

@@ -31,6 +31,7 @@ pub mod settings;
 pub mod snapshot;
 pub mod stand_in;
 mod start;
+pub mod stores;
 pub mod tracking;
 pub mod vm;
 pub mod vmi;
@@ -103,7 +104,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let exporter = args.exporter_image.as_deref().unwrap_or(&args.launcher_image);
     let images = Images { launcher: &args.launcher_image, exporter };
     let running = start_with(client, &args.namespace, images, &stop);
-    report.obeys(&running.context.kubevirts);
+    report.obeys(&running.context.stores.kubevirts);
     figures.of(running.context.clone());
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
 }

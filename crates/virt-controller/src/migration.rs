@@ -54,16 +54,16 @@ pub async fn reconcile(context: Context, starting: Arc<Starting>, key: Key) -> N
 }
 
 async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next, Error> {
-    let Some(migration) = context.migrations.get(key) else { return Ok(Next::Wait) };
+    let Some(migration) = context.stores.migrations.get(key) else { return Ok(Next::Wait) };
     let waits = matches!(migrations::phase_of(&migration), "" | "Pending");
     // Held until the target pod is in the store, where the next one to ask counts it.
     let starting = if waits { Some(starting.lock().await) } else { None };
     let guest_key = moved(&migration);
-    let guest = context.vmis.get(&guest_key);
+    let guest = context.stores.vmis.get(&guest_key);
     let pods = guest.as_ref().map(|guest| pods_of(context, guest)).unwrap_or_default();
-    let siblings = context.migrations.by_index(&migration_index(&guest_key));
+    let siblings = context.stores.migrations.by_index(&migration_index(&guest_key));
     let now = clock::now();
-    let lost = |node: Option<String>| node.is_some_and(|node| context.lost(&node).is_some());
+    let lost = |node: Option<String>| node.is_some_and(|node| context.stores.lost.get(&node).is_some());
     let target = target_node(&migration, guest.as_ref(), &pods);
     let target_hold = match (&guest, &target) {
         (Some(guest), Some(node)) => vmi::lost::held_at_target(context, guest, &migration, node).await?,
@@ -104,7 +104,7 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
     }
     let over_quota = done.as_ref().err().and_then(over_quota);
     // Steps write the VMI; the status must speak of it as it is now.
-    let guest = context.vmis.get(&guest_key);
+    let guest = context.stores.vmis.get(&guest_key);
     write_status(context, &migration, guest.as_ref(), &plan, over_quota.as_deref()).await?;
     remark(context, &migration, guest.as_ref(), &plan);
     done?;
@@ -116,7 +116,7 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
 
 /// Has every migration that waits for its turn look again.
 pub(crate) fn wake_waiting(context: &Context) {
-    for migration in context.migrations.by_index(UNFINISHED) {
+    for migration in context.stores.migrations.by_index(UNFINISHED) {
         if !migrations::is_running(&migration) {
             context.migration_queue.add(Key::of(&migration));
         }
@@ -125,7 +125,7 @@ pub(crate) fn wake_waiting(context: &Context) {
 
 /// The launcher pods of `guest`.
 fn pods_of(context: &Context, guest: &VirtualMachineInstance) -> Vec<Pod> {
-    context.pods.by_index(&owner_index(&guest.uid().unwrap_or_default()))
+    context.stores.pods.by_index(&owner_index(&guest.uid().unwrap_or_default()))
 }
 
 /// The target pod of `migration` has other claims than the guest is to have there.
@@ -152,9 +152,9 @@ fn turn(context: &Context, key: &Key) -> Turn {
     let limits = configuration::limits(&configuration::current(context));
     let (mut waiting, mut running) = (Vec::new(), Vec::new());
     let now = clock::now();
-    for migration in context.migrations.by_index(UNFINISHED) {
+    for migration in context.stores.migrations.by_index(UNFINISHED) {
         let guest_key = moved(&migration);
-        let Some(guest) = context.vmis.get(&guest_key) else { continue };
+        let Some(guest) = context.stores.vmis.get(&guest_key) else { continue };
         let pods = pods_of(context, &guest);
         let source = source_node(&migration, &guest);
         let started = pods.iter().any(|pod| launcher::job(pod) == migration.metadata.uid.as_deref());
@@ -164,7 +164,8 @@ fn turn(context: &Context, key: &Key) -> Turn {
         }
         let held = migration.metadata.deletion_timestamp.is_some()
             || !plan::movable(&guest, &pods)
-            || queue::back_off(&migration, &context.migrations.by_index(&migration_index(&guest_key)), now).is_some();
+            || queue::back_off(&migration, &context.stores.migrations.by_index(&migration_index(&guest_key)), now)
+                .is_some();
         if !held {
             let (own, created) = (Key::of(&migration), migration.creation_timestamp().map(|at| at.0));
             waiting.push(Waiting { key: own, priority: queue::priority(&migration), created, source });
@@ -212,7 +213,12 @@ async fn write_status(
     let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(migration.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    if write::accept(answer, &context.migrations, migration_indexes, ("virtualmachineinstancemigration", migration))? {
+    if write::accept(
+        answer,
+        &context.stores.migrations,
+        migration_indexes,
+        ("virtualmachineinstancemigration", migration),
+    )? {
         metrics::observe(context, migration, &plan.phases, clock::now());
     }
     Ok(())

@@ -45,8 +45,8 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(node) = context.nodes.get(key) else {
-        context.set_lost(&key.name, None);
+    let Some(node) = context.stores.nodes.get(key) else {
+        context.stores.lost.set(&key.name, None);
         return abandoned(context, &key.name).await.map(|()| Next::Wait);
     };
     let now = Instant::now();
@@ -56,7 +56,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     };
     // All nodes are looked at only where one is suspected.
     let lost = plan::lost(&node, sound, renews).filter(|lost| lost.word || has_company(context, &key.name, now));
-    let changed = context.set_lost(&key.name, lost.as_ref());
+    let changed = context.stores.lost.set(&key.name, lost.as_ref());
     if changed {
         announce(context, &node, lost.as_ref());
     }
@@ -70,7 +70,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if changed {
         for key in machines(context, &key.name) {
-            context.migration_queue.add_all(context.migrations.keys_by_index(&migration_index(&key)));
+            context.migration_queue.add_all(context.stores.migrations.keys_by_index(&migration_index(&key)));
             context.vmi_queue.add(key);
         }
     }
@@ -87,7 +87,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 
 /// Another node is well, and heard.
 fn has_company(context: &Context, name: &str, now: Instant) -> bool {
-    let others = context.nodes.list();
+    let others = context.stores.nodes.list();
     let renewals = context.renewals();
     let well =
         |node: &Node| plan::ready(node) == "True" && matches!(renewals.sound(&node.name_any(), now), Sound::Heard(_));
@@ -108,17 +108,17 @@ fn announce(context: &Context, node: &Node, lost: Option<&Lost>) {
 
 /// The machines on `node`, also those that are just being started there.
 fn machines(context: &Context, node: &str) -> Vec<Key> {
-    let mut out = context.vmis.keys_by_index(&node_index(node));
-    let pods = context.pods.list();
+    let mut out = context.stores.vmis.keys_by_index(&node_index(node));
+    let pods = context.stores.pods.list();
     let there = pods.iter().filter(|pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node));
-    out.extend(there.flat_map(pod_indexes).flat_map(|word| context.vmis.keys_by_index(&word)));
+    out.extend(there.flat_map(pod_indexes).flat_map(|word| context.stores.vmis.keys_by_index(&word)));
     out
 }
 
 /// Machines of a node that is gone, or silent for long, have ended once their pods have.
 async fn abandoned(context: &Context, node: &str) -> Result<(), Error> {
-    for vmi in context.vmis.by_index(&node_index(node)) {
-        let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+    for vmi in context.stores.vmis.by_index(&node_index(node)) {
+        let pods = context.stores.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
         let ended = pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
         if ended && !instance::is_final(&vmi) {
             vmi::lost::give_up(context, &vmi, node).await?;

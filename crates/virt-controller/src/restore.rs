@@ -30,13 +30,9 @@ use volumes::Made;
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    facts::{
-        data_volumes,
-        index::{claim_index, vm_indexes},
-        machine,
-    },
+    facts::{copies::restore_indexes, data_volumes, index::vm_indexes, machine},
     patch,
-    snapshot::{self, plan::say, source_key},
+    snapshot::{self, plan::say},
     vm::plan as running,
     write,
 };
@@ -74,21 +70,6 @@ mod readiness {
     pub(super) const FOR_EVER: &str = "WaitEventually";
 }
 
-/// The index value under which restores are found by their snapshot.
-pub(crate) fn snapshot_index(snapshot: &Key) -> String {
-    format!("snapshot:{snapshot}")
-}
-
-/// Index values of a restore: its snapshot, its target, and the claims it makes.
-pub(crate) fn index(restore: &VirtualMachineRestore) -> Vec<String> {
-    let namespace = restore.namespace().unwrap_or_default();
-    let snapshot = Key::new(namespace.as_str(), restore.spec.virtual_machine_snapshot_name.as_str());
-    let mut words = vec![snapshot_index(&snapshot), source_key(&namespace, &restore.spec.target.name)];
-    let made = restore.status.iter().flat_map(|status| &status.restores);
-    words.extend(made.map(|volume| claim_index(&namespace, &volume.persistent_volume_claim)));
-    words
-}
-
 /// Brings one restore a step further.
 pub async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmrestore", &key, Box::pin(sync(&context, &key)).await)
@@ -114,8 +95,8 @@ const NEW_CLAIMS: Outcome = Outcome::Goes("Creating new PVCs", "Waiting for new 
 const NEW_SPEC: Outcome = Outcome::Goes("Updating target spec", "Waiting for target update");
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(mut restore) = context.restores.get(key) else { return Ok(Next::Wait) };
-    let target = context.vms.get(&Key::new(key.namespace.as_str(), restore.spec.target.name.as_str()));
+    let Some(mut restore) = context.stores.restores.get(key) else { return Ok(Next::Wait) };
+    let target = context.stores.vms.get(&Key::new(key.namespace.as_str(), restore.spec.target.name.as_str()));
     let ours = target.as_ref().filter(|vm| locked_by(vm).is_some_and(|name| *name == restore.name_any()));
     let held = restore.finalizers().iter().any(|held| held == FINALIZER);
     if restore.metadata.deletion_timestamp.is_some() {
@@ -205,7 +186,7 @@ async fn advance(
     let turn = |outcome: Outcome| Ok((outcome, Next::Wait));
     let restored = target.is_some_and(|vm| vm.annotations().get(plan::LAST) == Some(&plan::mark(restore)));
     let key = Key::new(namespace.as_str(), restore.spec.virtual_machine_snapshot_name.as_str());
-    let source = context.snapshots.get(&key);
+    let source = context.stores.snapshots.get(&key);
     if let Some(vm) = target.filter(|_| !restored) {
         if source.as_ref().is_some_and(|source| is_another(vm, source)) {
             return turn(Outcome::Failed(constants::ANOTHER.to_owned()));
@@ -239,7 +220,7 @@ async fn advance(
         Ok(wanted) => wanted,
         Err(Refused(why)) => return turn(Outcome::Failed(why)),
     };
-    let of = plan::source_name(&content).and_then(|name| context.vms.get(&Key::new(namespace.as_str(), name)));
+    let of = plan::source_name(&content).and_then(|name| context.stores.vms.get(&Key::new(namespace.as_str(), name)));
     let held: Vec<&VirtualMachine> = target.into_iter().chain(&of).collect();
     if let Some(why) = networks::refusal(context, &wanted, &held, &namespace).await? {
         return turn(Outcome::Failed(why));
@@ -289,7 +270,7 @@ async fn at_rest(
     restore: &VirtualMachineRestore,
     vm: &VirtualMachine,
 ) -> Result<Option<(Outcome, Next)>, Error> {
-    if !context.vmis.contains(&Key::of(vm)) {
+    if !context.stores.vmis.contains(&Key::of(vm)) {
         return Ok(None);
     }
     if locked_by(vm).is_some_and(|name| *name == restore.name_any()) {
@@ -367,7 +348,7 @@ async fn stop(context: &Context, vm: &VirtualMachine) -> Result<(), Error> {
             api.patch(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await
         }
         _ => {
-            let vmi = context.vmis.get(&Key::new(namespace.as_str(), name.as_str()));
+            let vmi = context.stores.vmis.get(&Key::new(namespace.as_str(), name.as_str()));
             let Some(uid) = vmi.and_then(|vmi| vmi.uid()) else { return Ok(()) };
             let requests = json!({ "stateChangeRequests": [{ "action": running::STOP, "uid": uid }] });
             let patch = patch::status(vm.metadata.resource_version.as_deref(), &requests);
@@ -442,7 +423,7 @@ async fn write_vm_status(context: &Context, vm: &VirtualMachine, status: &Value)
     let mut written = written.map_err(Error::api("lock", "virtualmachine", &namespace, &name))?;
     written.metadata.managed_fields = None;
     let words = vm_indexes(&written);
-    context.vms.put(&written, words);
+    context.stores.vms.put(&written, words);
     Ok(())
 }
 
@@ -457,5 +438,5 @@ async fn write_status(
     let api: Api<VirtualMachineRestore> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(restore.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.restores, index, ("virtualmachinerestore", restore)).map(drop)
+    write::accept(answer, &context.stores.restores, restore_indexes, ("virtualmachinerestore", restore)).map(drop)
 }

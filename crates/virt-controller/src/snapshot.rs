@@ -6,7 +6,6 @@
 //! can be made of it.
 
 mod content;
-mod index;
 pub(crate) mod metrics;
 pub mod plan;
 mod source;
@@ -34,13 +33,13 @@ use plan::{Outcome, Source};
 use crate::{
     context::Context,
     error::{self, Error},
+    facts::copies::snapshot_indexes,
     patch, write,
 };
 
 pub use content::name as content_name;
 
 pub(crate) use content::find as find_content;
-pub(crate) use index::{of_content, snapshot_keys, source_key, volume_snapshot_keys};
 pub(crate) use volumes::state_volume;
 
 /// What keeps a snapshot until its content has been seen to.
@@ -59,9 +58,9 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(snapshot) = context.snapshots.get(key) else { return Ok(Next::Wait) };
+    let Some(snapshot) = context.stores.snapshots.get(key) else { return Ok(Next::Wait) };
     let vm_key = Key::new(key.namespace.as_str(), snapshot.spec.source.name.as_str());
-    let vm = context.vms.get(&vm_key);
+    let vm = context.stores.vms.get(&vm_key);
     if snapshot.metadata.deletion_timestamp.is_some() {
         return forget(context, &snapshot, vm.as_ref()).await;
     }
@@ -118,7 +117,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         }
         Outcome::Done => {
             // As it was locked just now, if it was.
-            source::unlock(context, &snapshot, context.vms.get(&vm_key).as_ref()).await?;
+            source::unlock(context, &snapshot, context.stores.vms.get(&vm_key).as_ref()).await?;
         }
         Outcome::Runs | Outcome::Unheard(_) | Outcome::Waits(_) => {}
     }
@@ -168,7 +167,7 @@ async fn advance(
     let namespace = snapshot.namespace().unwrap_or_default();
     let missing: Vec<VolumeSnapshot> = volumes::wanted(&content)
         .into_iter()
-        .filter(|wanted| !context.volume_snapshots.contains(&Key::new(namespace.as_str(), wanted.name_any())))
+        .filter(|wanted| !context.stores.volume_snapshots.contains(&Key::new(namespace.as_str(), wanted.name_any())))
         .collect();
     if !missing.is_empty() && guest.can_freeze() && !guest.frozen {
         status.error = source::freeze(context, snapshot).await.map(|why| trouble(status, why, now));
@@ -219,7 +218,7 @@ fn trouble(status: &VirtualMachineSnapshotStatus, why: String, now: Timestamp) -
 
 fn of_volumes(context: &Context, content: &VirtualMachineSnapshotContent) -> plan::Progress {
     let namespace = content.namespace().unwrap_or_default();
-    plan::progress(content, |name| context.volume_snapshots.get(&Key::new(namespace.as_str(), name)))
+    plan::progress(content, |name| context.stores.volume_snapshots.get(&Key::new(namespace.as_str(), name)))
 }
 
 /// Says in `content` and in `status` how far the volumes are.
@@ -272,7 +271,7 @@ async fn write_status(
     let api: Api<VirtualMachineSnapshot> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(snapshot.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.snapshots, snapshot_keys, ("virtualmachinesnapshot", snapshot)).map(drop)
+    write::accept(answer, &context.stores.snapshots, snapshot_indexes, ("virtualmachinesnapshot", snapshot)).map(drop)
 }
 
 /// Sees to what a deleted snapshot leaves.

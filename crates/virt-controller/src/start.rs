@@ -5,10 +5,9 @@ use kit::{Task, shutdown::CancellationToken};
 use kube::Client;
 use std::sync::Arc;
 
-use crate::Images;
 use crate::{
-    Context, Inner, backup, clone, disruption, evacuation, export, migration, node, restore, snapshot, stand_in, vm,
-    vmi, watches, workload_update,
+    Context, Images, Inner, backup, clone, disruption, evacuation, export, migration, node, restore, snapshot,
+    stand_in, stores::Stores, vm, vmi, watches, workload_update,
 };
 
 /// At the queues that everything passes.
@@ -28,8 +27,10 @@ pub fn start(client: Client, namespace: &str, image: &str, stop: &CancellationTo
 
 /// Starts every controller.
 pub fn start_with(client: Client, namespace: &str, images: Images<'_>, stop: &CancellationToken) -> Running {
-    let context = Context(Arc::new(Inner::new(client, namespace, images)));
-    let mut tasks = watches::all(&context);
+    let (stores, mut changes) = Stores::new();
+    let context = Context(Arc::new(Inner::new(client, namespace, images, stores)));
+    let mut tasks = watches::all(&context, &mut changes);
+    tasks.extend(context.stores.watch(&context.client, &context.namespace, changes));
     tasks.extend(export::watch_outside(&context));
     tasks.push(kit::spawn("machines", machines(context.clone(), stop.clone())));
     tasks.push(kit::spawn("migrations", migrations(context.clone(), stop.clone())));
@@ -42,14 +43,14 @@ pub fn start_with(client: Client, namespace: &str, images: Images<'_>, stop: &Ca
 
 /// Machines and their instances. Nothing is decided on half a picture.
 async fn machines(context: Context, stop: CancellationToken) {
-    context.vmis.synced().await;
-    context.pods.synced().await;
-    context.attachments.synced().await;
-    context.vms.synced().await;
-    context.claims.synced().await;
-    context.nodes.synced().await;
-    context.kubevirts.synced().await;
-    context.migrations.synced().await;
+    context.stores.vmis.synced().await;
+    context.stores.pods.synced().await;
+    context.stores.attachments.synced().await;
+    context.stores.vms.synced().await;
+    context.stores.claims.synced().await;
+    context.stores.nodes.synced().await;
+    context.stores.kubevirts.synced().await;
+    context.stores.migrations.synced().await;
     context.budgets.synced().await;
     let (a, b, c) = (context.clone(), context.clone(), context.clone());
     let (d, e, f) = (context.clone(), context.clone(), context.clone());
@@ -67,11 +68,11 @@ async fn machines(context: Context, stop: CancellationToken) {
 
 /// Migrations wait for policies too: without that kind, guests start all the same.
 async fn migrations(context: Context, stop: CancellationToken) {
-    context.vmis.synced().await;
-    context.pods.synced().await;
-    context.nodes.synced().await;
-    context.kubevirts.synced().await;
-    context.migrations.synced().await;
+    context.stores.vmis.synced().await;
+    context.stores.pods.synced().await;
+    context.stores.nodes.synced().await;
+    context.stores.kubevirts.synced().await;
+    context.stores.migrations.synced().await;
     context.policies.synced().await;
     let queue = context.migration_queue.clone();
     let starting = Arc::<migration::Starting>::default();
@@ -80,11 +81,11 @@ async fn migrations(context: Context, stop: CancellationToken) {
 
 /// Snapshots and restores wait for kinds of their own: without those, guests start all the same.
 async fn snapshots(context: Context, stop: CancellationToken) {
-    context.vms.synced().await;
-    context.vmis.synced().await;
-    context.claims.synced().await;
-    context.snapshots.synced().await;
-    context.restores.synced().await;
+    context.stores.vms.synced().await;
+    context.stores.vmis.synced().await;
+    context.stores.claims.synced().await;
+    context.stores.snapshots.synced().await;
+    context.stores.restores.synced().await;
     let (a, b, c) = (context.clone(), context.clone(), context.clone());
     let mut workers = context.snapshot_queue.run(2, &stop, move |key| snapshot::reconcile(a.clone(), key));
     workers.extend(context.restore_queue.run(2, &stop, move |key| restore::reconcile(b.clone(), key)));
@@ -95,11 +96,11 @@ async fn snapshots(context: Context, stop: CancellationToken) {
 
 /// Backups and their trackers are kinds of their own, too.
 async fn backups(context: Context, stop: CancellationToken) {
-    context.vms.synced().await;
-    context.vmis.synced().await;
-    context.claims.synced().await;
-    context.backups.synced().await;
-    context.trackers.synced().await;
+    context.stores.vms.synced().await;
+    context.stores.vmis.synced().await;
+    context.stores.claims.synced().await;
+    context.stores.backups.synced().await;
+    context.stores.trackers.synced().await;
     let (a, b) = (context.clone(), context.clone());
     let mut workers = context.backup_queue.run(2, &stop, move |key| backup::reconcile(a.clone(), key));
     workers.extend(context.tracker_queue.run(1, &stop, move |key| backup::tracker::reconcile(b.clone(), key)));
@@ -108,10 +109,10 @@ async fn backups(context: Context, stop: CancellationToken) {
 
 /// Exports wait for kinds of their own: without those, guests start all the same.
 async fn exports(context: Context, stop: CancellationToken) {
-    context.vms.synced().await;
-    context.vmis.synced().await;
-    context.kubevirts.synced().await;
-    context.exports.synced().await;
+    context.stores.vms.synced().await;
+    context.stores.vmis.synced().await;
+    context.stores.kubevirts.synced().await;
+    context.stores.exports.synced().await;
     context.exporters.synced().await;
     let queue = context.export_queue.clone();
     end(queue.run(2, &stop, move |key| export::reconcile(context.clone(), key))).await;
@@ -119,10 +120,10 @@ async fn exports(context: Context, stop: CancellationToken) {
 
 /// Disks that moved with their guests wait for volumes too.
 async fn disks(context: Context, stop: CancellationToken) {
-    context.vmis.synced().await;
-    context.claims.synced().await;
-    context.put_backs.synced().await;
-    context.migrations.synced().await;
+    context.stores.vmis.synced().await;
+    context.stores.claims.synced().await;
+    context.stores.put_backs.synced().await;
+    context.stores.migrations.synced().await;
     let queue = context.claim_queue.clone();
     end(queue.run(2, &stop, move |key| stand_in::reconcile(context.clone(), key))).await;
 }

@@ -48,9 +48,9 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(vm) = context.vms.get(key) else { return Ok(Next::Wait) };
+    let Some(vm) = context.stores.vms.get(key) else { return Ok(Next::Wait) };
     let uid = vm.uid().unwrap_or_default();
-    let found = context.vmis.get(key);
+    let found = context.stores.vmis.get(key);
     let mut vmi = found.clone().filter(|vmi| owned_by(vmi, &uid));
     let mut facts = Facts::default();
     let now = clock::now();
@@ -59,7 +59,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if vm.metadata.deletion_timestamp.is_none() {
         data = provision::known(context, &vm);
         error = provision::provision(context, &vm, &mut data).await.err();
-        let has_claim = |name: &str| context.claims.contains(&Key::new(key.namespace.as_str(), name));
+        let has_claim = |name: &str| context.stores.claims.contains(&Key::new(key.namespace.as_str(), name));
         facts.data = data_volumes::readiness(&vm, &data, has_claim);
     }
     let restoring = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
@@ -92,7 +92,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             Ok(update) => facts.volumes = update,
             Err(failed) => error = Some(failed),
         }
-        vmi = context.vmis.get(key).filter(|vmi| owned_by(vmi, &uid)).or(vmi);
+        vmi = context.stores.vmis.get(key).filter(|vmi| owned_by(vmi, &uid)).or(vmi);
         if error.is_none()
             && let Some(vmi) = &vmi
         {
@@ -101,7 +101,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     let mut dump = None;
     if vm.metadata.deletion_timestamp.is_none() && error.is_none() {
-        let newest = context.vmis.get(key).filter(|vmi| owned_by(vmi, &uid));
+        let newest = context.stores.vmis.get(key).filter(|vmi| owned_by(vmi, &uid));
         match memory_dump::carry_out(context, &vm, newest.as_ref()).await {
             Ok(settled) => dump = settled,
             Err(failed) => {
@@ -252,13 +252,13 @@ async fn start(
     };
     created.metadata.managed_fields = None;
     let words = vmi_indexes(&created);
-    context.vmis.put(&created, words);
+    context.stores.vmis.put(&created, words);
     Ok(created)
 }
 
 /// What the administrator wants of the changes of this machine's disks.
 async fn tracking(context: &Context, vm: &VirtualMachine) -> Result<Wanted, Error> {
-    let kubevirts = context.kubevirts.list();
+    let kubevirts = context.stores.kubevirts.list();
     let gate = crate::tracking::gate(kubevirts.first());
     let Some(selectors) = crate::tracking::selectors(kubevirts.first()) else {
         return Ok(Wanted { selected: false, gate });
@@ -328,7 +328,7 @@ async fn plug(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstan
     let ends = vmi.metadata.deletion_timestamp.is_some() || is_final(vmi);
     let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
     let root = |claim: &str| {
-        let held = context.claims.get(&Key::new(namespace.as_str(), claim));
+        let held = context.stores.claims.get(&Key::new(namespace.as_str(), claim));
         held.map_or_else(|| claim.to_owned(), |claim| stand_ins::root(&claim))
     };
     let Some(devices) = hotplug::devices(vm, vmi, root).filter(|_| !ends) else { return Ok(()) };
@@ -341,7 +341,7 @@ async fn plug(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstan
         Ok(mut written) => {
             written.metadata.managed_fields = None;
             let words = vmi_indexes(&written);
-            context.vmis.put(&written, words);
+            context.stores.vmis.put(&written, words);
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -367,5 +367,5 @@ async fn write_status(
     let name = vm.name_any();
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
+    write::accept(answer, &context.stores.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
 }

@@ -46,13 +46,13 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(vmi) = context.vmis.get(key) else { return Ok(Next::Wait) };
+    let Some(vmi) = context.stores.vmis.get(key) else { return Ok(Next::Wait) };
     if volumes_update::settle(context, &vmi).await? {
         // The watch brings it back.
         return Ok(Next::Wait);
     }
     let uid = vmi.uid().unwrap_or_default();
-    let mut pods = context.pods.by_index(&owner_index(&uid));
+    let mut pods = context.stores.pods.by_index(&owner_index(&uid));
     // A guest that runs on another node already is not lost with the one it left.
     let lost = lost::node(context, &vmi, &pods).filter(|_| !active::arrived(&vmi, &pods));
     let mut cut_off = None;
@@ -141,7 +141,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         wanted.volume_status = hotplug::status::statuses(&vmi, &claims, &holders, &wanted.volume_status);
     }
     if !instance::is_final(&vmi) {
-        let data = |name: &str| context.data_volumes.get(&Key::new(key.namespace.as_str(), name));
+        let data = |name: &str| context.stores.data_volumes.get(&Key::new(key.namespace.as_str(), name));
         data_volumes::tell(&mut wanted, &vmi, data, now);
     }
     if let Some(message) = &cut_off {
@@ -149,7 +149,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if let Some((reason, message)) = lacking.as_ref().filter(|_| plan.waits_for_claim) {
         let news = status::waits_for_claim(&mut wanted, reason, message, now);
-        let made = |name: &str| context.data_volumes.contains(&Key::new(key.namespace.as_str(), name));
+        let made = |name: &str| context.stores.data_volumes.contains(&Key::new(key.namespace.as_str(), name));
         // A claim that a data volume is about to make is no trouble.
         let coming = *reason == status::NO_CLAIM && claims::absent(&vmi, &claims).is_some_and(made);
         status::unplaced(&mut wanted, Some(message).filter(|_| *reason == status::NO_CLAIM && !coming), now);
@@ -171,7 +171,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if let Some(error) = creation_error.or(attaching) {
         return Err(error);
     }
-    if let Some(vmi) = context.vmis.get(key) {
+    if let Some(vmi) = context.stores.vmis.get(key) {
         migration_cleanup::sweep(context, &vmi, &pods).await?;
     }
     Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
@@ -232,7 +232,7 @@ pub(crate) async fn stored(
     created.metadata.managed_fields = None;
     let words = pod_indexes(&created);
     trim::pod(&mut created);
-    context.pods.put(&created, words);
+    context.stores.pods.put(&created, words);
     Ok(created)
 }
 
@@ -252,7 +252,7 @@ async fn gate(context: &Context, api: &Api<Pod>, name: &str, open: bool) -> Resu
             pod.metadata.managed_fields = None;
             let words = pod_indexes(&pod);
             trim::pod(&mut pod);
-            context.pods.put(&pod, words);
+            context.stores.pods.put(&pod, words);
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -298,7 +298,7 @@ async fn write_status(
     let name = vmi.name_any();
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
+    write::accept(answer, &context.stores.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
 }
 
 async fn release(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {

@@ -6,9 +6,12 @@ mod guests;
 
 use kit::Task;
 
-use crate::Context;
+use crate::{Context, stores::Changes};
 
-/// Watches everything, for as long as the tasks are held.
-pub(crate) fn all(context: &Context) -> Vec<Task<()>> {
-    [guests::watches(context), copies::watches(context), cluster::watches(context)].into_iter().flatten().collect()
+/// Subscribes to everything, and watches what is read in one place, for as long as the tasks are held.
+pub(crate) fn all(context: &Context, changes: &mut Changes) -> Vec<Task<()>> {
+    guests::subscribe(context, changes);
+    let mut tasks = copies::watches(context, changes);
+    tasks.extend(cluster::watches(context, changes));
+    tasks
 }

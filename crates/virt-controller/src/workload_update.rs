@@ -44,12 +44,12 @@ pub async fn reconcile(context: Context, last: Arc<LastBatch>, key: Key) -> Next
 }
 
 async fn sync(context: &Context, last_batch: &LastBatch, key: &Key) -> Result<Next, Error> {
-    let Some(kubevirt) = context.kubevirts.get(key) else { return Ok(Next::Wait) };
+    let Some(kubevirt) = context.stores.kubevirts.get(key) else { return Ok(Next::Wait) };
     // While the components themselves are being exchanged, which launcher is the newest is not settled.
     if !plan::is_settled(&kubevirt) {
         return Ok(Next::Wait);
     }
-    let (vmis, migrations) = (context.vmis.list(), context.migrations.list());
+    let (vmis, migrations) = (context.stores.vmis.list(), context.stores.migrations.list());
     let settings = context.settings();
     let last = *last_batch.0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = clock::now();
@@ -127,7 +127,7 @@ async fn mark(context: &Context, vmi: &VirtualMachineInstance, outdated: bool) -
 async fn end(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {
     let namespace = vmi.namespace().unwrap_or_default();
     let active = vmi.status.as_ref().map(|status| &status.active_pods);
-    let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+    let pods = context.stores.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     let ours = |uid: Option<String>| active.is_some_and(|active| uid.is_some_and(|uid| active.contains_key(&uid)));
     let Some(pod) = pods.into_iter().find(|pod| ours(pod.uid()) && pod.metadata.deletion_timestamp.is_none()) else {
         return Ok(());

@@ -21,6 +21,7 @@ use meta::conditions;
 
 use crate::facts::{
     claims::{self, Claims},
+    copies::is_tracked,
     launcher::suffix,
     migration_state,
 };
@@ -149,11 +150,6 @@ pub enum Outcome {
         /// Why.
         why: String,
     },
-}
-
-/// The backup names a tracker, and not its machine.
-pub fn is_tracked(backup: &VirtualMachineBackup) -> bool {
-    backup.spec.source.kind == "VirtualMachineBackupTracker"
 }
 
 /// The volume by which the launcher has the claim.

@@ -20,11 +20,11 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{is_gone, machine_index, subresource};
+use super::{is_gone, subresource};
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    facts::persistent_state,
+    facts::{copies::tracker_indexes, persistent_state},
     patch, write,
 };
 
@@ -33,15 +33,10 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmbackuptracker", &key, Box::pin(sync(&context, &key)).await)
 }
 
-/// Index values of a tracker: its machine.
-pub(crate) fn indexes(tracker: &VirtualMachineBackupTracker) -> Vec<String> {
-    vec![machine_index(&tracker.namespace().unwrap_or_default(), &tracker.spec.source.name)]
-}
-
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(tracker) = context.trackers.get(key) else { return Ok(Next::Wait) };
+    let Some(tracker) = context.stores.trackers.get(key) else { return Ok(Next::Wait) };
     let status = tracker.status.clone().unwrap_or_default();
-    let vmi = context.vmis.get(&Key::new(key.namespace.as_str(), tracker.spec.source.name.as_str()));
+    let vmi = context.stores.vmis.get(&Key::new(key.namespace.as_str(), tracker.spec.source.name.as_str()));
     if status.latest_checkpoint.is_some() && vmi.as_ref().is_some_and(runs_untracked) {
         return forget(context, &tracker, "the machine runs untracked").await.map(|()| Next::Wait);
     }
@@ -133,5 +128,6 @@ async fn change(
     let api: Api<VirtualMachineBackupTracker> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(tracker.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.trackers, indexes, ("virtualmachinebackuptracker", tracker)).map(|_| Next::Wait)
+    write::accept(answer, &context.stores.trackers, tracker_indexes, ("virtualmachinebackuptracker", tracker))
+        .map(|_| Next::Wait)
 }

@@ -78,6 +78,11 @@ pub(crate) fn pod_indexes(pod: &Pod) -> Vec<String> {
     owner.into_iter().chain(labels.get(label::MIGRATION_JOB).map(|uid| job_index(uid))).collect()
 }
 
+/// Index values of an attachment pod: its guest.
+pub(crate) fn attachment_indexes(pod: &Pod) -> Vec<String> {
+    pod.labels().get(api::kubevirt::hotplug::GUEST).map(|uid| owner_index(uid)).into_iter().collect()
+}
+
 /// Index values of a migration: its UID, its guest, and whether it is over.
 pub(crate) fn migration_indexes(migration: &Migration) -> Vec<String> {
     let mut words =

@@ -100,7 +100,7 @@ impl Collector for Figures {
         let Some(context) = self.0.get() else { return Ok(()) };
         evictable::encode(context, &mut encoder)?;
         snapshot::metrics::encode(context, &mut encoder)?;
-        let migrations = context.migrations.list();
+        let migrations = context.stores.migrations.list();
         for (word, found) in counts(&migrations) {
             let (name, help) =
                 (format!("kubevirt_vmi_migrations_in_{word}_phase"), format!("Migrations in the {word} phase"));
@@ -114,7 +114,7 @@ impl Collector for Figures {
                 ConstGauge::new(1_i64).encode(family.encode_family(&labels)?)?;
             }
         }
-        let times = times(&context.vmis.list(), &migrations);
+        let times = times(&context.stores.vmis.list(), &migrations);
         let (name, help) = ("kubevirt_vmi_migration_start_time_seconds", "When the guest's last migration began");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for last in &times {

@@ -83,7 +83,7 @@ async fn patch_migration(context: &Context, migration: &Migration, patch: Value)
             let gone = written.metadata.deletion_timestamp.is_some() && written.finalizers().is_empty();
             if !gone {
                 let words = migration_indexes(&written);
-                context.migrations.put(&written, words);
+                context.stores.migrations.put(&written, words);
             }
             Ok(())
         }
@@ -120,13 +120,13 @@ fn required(context: &Context, subject: &Subject<'_>, emulation: bool) -> BTreeM
         return BTreeMap::new();
     };
     let own = source.node_name.clone().unwrap_or_default();
-    let Some(node) = context.nodes.get(&Key::new("", own.clone())) else { return BTreeMap::new() };
+    let Some(node) = context.stores.nodes.get(&Key::new("", own.clone())) else { return BTreeMap::new() };
     let selected = source.node_selector.clone().unwrap_or_default();
     let required = placement::migration_selector(guest, emulation, &selected, &node);
     if required.is_empty() {
         return required;
     }
-    let nodes = context.nodes.list();
+    let nodes = context.stores.nodes.list();
     let others = nodes.iter().filter(|node| node.metadata.name.as_ref() != Some(&own));
     if let Some(why) = placement::unsuitable(&required, others) {
         context.recorder.warning(&reference(guest), "NoSuitableNodesForHostModelMigration", why);

@@ -11,19 +11,14 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    Found,
-    obstacle::uses,
-    plan::Step,
-    record::{self, Record},
-    wake,
-};
+use super::{Found, obstacle::uses, plan::Step, wake};
 use crate::{
     context::{Context, reference},
     error::Error,
     facts::{
         claims,
         index::{self, vmi_indexes},
+        put_back::{self, Record},
         stand_ins::{self, MOVED_TO},
         trim, volume_status,
     },
@@ -91,13 +86,13 @@ pub(super) fn known(context: &Context, mut claim: PersistentVolumeClaim) {
     claim.metadata.managed_fields = None;
     let words = index::claim_indexes(&claim);
     trim::claim(&mut claim);
-    context.claims.put(&claim, words);
+    context.stores.claims.put(&claim, words);
     let key = Key::of(&claim);
     wake::claim(context, &key, index::claim_indexes(&claim).into_iter());
 }
 
 async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> {
-    let Some(vmi) = context.vmis.get(&Key::new(key.namespace.as_str(), guest)) else { return Ok(()) };
+    let Some(vmi) = context.stores.vmis.get(&Key::new(key.namespace.as_str(), guest)) else { return Ok(()) };
     let arrived = |used: &claims::Use<'_>| {
         let found = stand_ins::arrived(&vmi).find(|(volume, _)| *volume == used.volume);
         found.map(|(_, stand_in)| stand_in.to_owned())
@@ -114,7 +109,7 @@ async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> 
     if let Some(mut written) = there(written, "patch", "virtualmachineinstance", key)? {
         written.metadata.managed_fields = None;
         let words = vmi_indexes(&written);
-        context.vmis.put(&written, words);
+        context.stores.vmis.put(&written, words);
     }
     Ok(())
 }
@@ -187,8 +182,8 @@ async fn patch_volume(context: &Context, volume: &PersistentVolume, patch: Value
     let written = there(written, "patch", "persistentvolume", &Key::new("", name.as_str()))?;
     if let Some(mut written) = written.filter(|volume| Record::of(volume).is_some()) {
         written.metadata.managed_fields = None;
-        let words = record::indexes(&written);
-        context.put_backs.put(&written, words);
+        let words = put_back::indexes(&written);
+        context.stores.put_backs.put(&written, words);
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a Stri
             continue;
         };
         context.claim_queue.add(Key::new(namespace, name));
-        context.vmi_queue.add_all(context.vmis.keys_by_index(&claim_index(namespace, name)));
+        context.vmi_queue.add_all(context.stores.vmis.keys_by_index(&claim_index(namespace, name)));
     }
 }
 
@@ -27,10 +27,10 @@ pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = St
     let mut roots: Vec<Key> = words.filter_map(|word| root_of(&word)).collect();
     for root in &roots {
         // Guests that wait for the disk name the claim.
-        context.vmi_queue.add_all(context.vmis.keys_by_index(&claim_index(&root.namespace, &root.name)));
+        context.vmi_queue.add_all(context.stores.vmis.keys_by_index(&claim_index(&root.namespace, &root.name)));
     }
-    let is_root = context.claims.get(key).is_none_or(|claim| stand_ins::moved_to(&claim).is_some())
-        || !context.claims.keys_by_index(&stand_in_index(&key.namespace, &key.name)).is_empty()
+    let is_root = context.stores.claims.get(key).is_none_or(|claim| stand_ins::moved_to(&claim).is_some())
+        || !context.stores.claims.keys_by_index(&stand_in_index(&key.namespace, &key.name)).is_empty()
         || is_put_back(context, key);
     if is_root {
         roots.push(key.clone());
@@ -41,7 +41,7 @@ pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = St
 }
 
 fn is_put_back(context: &Context, key: &Key) -> bool {
-    !context.put_backs.keys_by_index(&put_back_index(&key.namespace, &key.name)).is_empty()
+    !context.stores.put_backs.keys_by_index(&put_back_index(&key.namespace, &key.name)).is_empty()
 }
 
 fn root_of(word: &str) -> Option<Key> {
@@ -54,7 +54,7 @@ pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a Strin
     for word in words {
         if let Some((namespace, name)) = word.strip_prefix("claim:").and_then(|claim| claim.split_once('/')) {
             let key = Key::new(namespace, name);
-            let Some(used) = context.claims.get(&key) else { continue };
+            let Some(used) = context.stores.claims.get(&key) else { continue };
             match stand_ins::stands_in_for(&used) {
                 Some(root) => context.claim_queue.add(Key::new(namespace, root)),
                 None if stand_ins::moved_to(&used).is_some() => context.claim_queue.add(key),
@@ -68,7 +68,7 @@ pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a Strin
 
 /// Looks at every disk for which there is a stand-in with this index word.
 pub(crate) fn by_index(context: &Context, word: &str) {
-    for stand_in in context.claims.by_index(word) {
+    for stand_in in context.stores.claims.by_index(word) {
         context.claim_queue.add(Key::new(stand_in.namespace().unwrap_or_default(), stand_ins::root(&stand_in)));
     }
 }

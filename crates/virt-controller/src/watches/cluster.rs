@@ -1,35 +1,36 @@
 //! Nodes and their leases, the KubeVirt object, and what moves guests between nodes or forbids it.
 
-use api::kubevirt::constants::label;
 use k8s_openapi::api::coordination::v1::Lease;
 use kit::{
     Task,
     store::{self, Key, Store, Watch},
 };
-use kube::{Api, runtime::watcher};
+use kube::Api;
 
 use crate::migration;
 use crate::{
     Context, export,
     facts::{index, migrations, trim},
-    stand_in, tracking,
+    stand_in,
+    stores::Changes,
 };
 
 /// Where kubelets renew their leases.
 const NODE_LEASES: &str = "kube-node-lease";
 
-pub(super) fn watches(context: &Context) -> Vec<Task<()>> {
-    vec![nodes(context), leases(context), kubevirts(context), migrations(context), budgets(context), policies(context)]
+pub(super) fn watches(context: &Context, changes: &mut Changes) -> Vec<Task<()>> {
+    nodes(context, changes);
+    kubevirts(context, changes);
+    migrations(context, changes);
+    vec![leases(context), budgets(context), policies(context)]
 }
 
-fn nodes(context: &Context) -> Task<()> {
-    let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how =
-        Watch { config: watcher::Config::default().labels(label::SCHEDULABLE), trim: trim::node, ..Watch::default() };
-    store::watch(api, how, context.nodes.clone(), move |change| {
+fn nodes(context: &Context, changes: &mut Changes) {
+    let queues = context.clone();
+    changes.nodes.subscribe(move |change| {
         queues.node_queue.add(change.key.clone());
         queues.evacuation_queue.add(change.key.clone());
-    })
+    });
 }
 
 /// Leases are not kept: only that one was renewed matters.
@@ -42,32 +43,30 @@ fn leases(context: &Context) -> Task<()> {
         let Some(renewal) = renewal else { return queues.renewals().forget(node) };
         let renewal = renewal.0.to_string();
         let news = queues.renewals().hear(node, &renewal, tokio::time::Instant::now());
-        if news && queues.lost(node).is_some() {
+        if news && queues.stores.lost.get(node).is_some() {
             queues.node_queue.add(Key::new("", node.as_str()));
         }
     })
 }
 
-fn kubevirts(context: &Context) -> Task<()> {
-    let (api, queues) = (Api::namespaced(context.client.clone(), &context.namespace), context.clone());
-    let how = Watch { trim: trim::kubevirt, index: tracking::indexes, ..Watch::default() };
-    store::watch(api, how, context.kubevirts.clone(), move |change| {
+fn kubevirts(context: &Context, changes: &mut Changes) {
+    let queues = context.clone();
+    changes.kubevirts.subscribe(move |change| {
         queues.update_queue.add(change.key.clone());
         // Other machines may be selected now.
         if change.was != change.is {
-            queues.vm_queue.add_all(queues.vms.keys());
+            queues.vm_queue.add_all(queues.stores.vms.keys());
         }
         // Its limits may have grown.
         migration::wake_waiting(&queues);
         // Servers of exports offer what it says of TLS.
         export::all_changed(&queues);
-    })
+    });
 }
 
-fn migrations(context: &Context) -> Task<()> {
-    let (api, queues) = (Api::all(context.client.clone()), context.clone());
-    let how = Watch { index: index::migration_indexes, ..Watch::default() };
-    store::watch(api, how, context.migrations.clone(), move |change| {
+fn migrations(context: &Context, changes: &mut Changes) {
+    let queues = context.clone();
+    changes.migrations.subscribe(move |change| {
         for word in change.was.iter().chain(change.is) {
             may_make_room(&queues, word);
             stand_in::wake::by_index(&queues, word);
@@ -77,7 +76,7 @@ fn migrations(context: &Context) -> Task<()> {
         if change.new.is_none_or(migrations::is_final) {
             migration::wake_waiting(&queues);
         }
-    })
+    });
 }
 
 fn budgets(context: &Context) -> Task<()> {
@@ -85,7 +84,7 @@ fn budgets(context: &Context) -> Task<()> {
     let how = Watch { trim: trim::budget, index: index::budget_indexes, ..Watch::default() };
     store::watch(api, how, context.budgets.clone(), move |change| {
         for word in change.was.iter().chain(change.is) {
-            queues.budget_queue.add_all(queues.vmis.keys_by_index(word));
+            queues.budget_queue.add_all(queues.stores.vmis.keys_by_index(word));
         }
     })
 }
@@ -102,10 +101,10 @@ fn policies(context: &Context) -> Task<()> {
 fn may_make_room(context: &Context, word: &str) {
     let Some((namespace, name)) = word.strip_prefix("moves:").and_then(|vmi| vmi.split_once('/')) else { return };
     let vmi = Key::new(namespace, name);
-    let found = context.vmis.get(&vmi).and_then(|vmi| vmi.status);
+    let found = context.stores.vmis.get(&vmi).and_then(|vmi| vmi.status);
     if let Some(node) = found.and_then(|status| status.node_name.clone()).filter(|node| !node.is_empty()) {
         context.evacuation_queue.add(Key::new("", node));
     }
     context.budget_queue.add(vmi);
-    context.update_queue.add_all(context.kubevirts.keys());
+    context.update_queue.add_all(context.stores.kubevirts.keys());
 }

@@ -9,11 +9,13 @@ use kube::{ResourceExt, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::PUT_BACK;
-use crate::facts::{
+use super::{
     index::put_back_index,
     stand_ins::{self, size_of},
 };
+
+/// On a volume that is put back under its claim's name: a label, and an annotation with what is remembered.
+pub const PUT_BACK: &str = "ferrovirt.io/put-back";
 
 /// The reclaim policy under which a volume outlives its claims.
 const RETAIN: &str = "Retain";
