@@ -21,7 +21,11 @@ use api::{
     kubevirt::v1::{UtilityVolume, VirtualMachineInstance},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{
+    Chain, clock,
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -34,9 +38,12 @@ use crate::{
     error::{self, Error},
     facts::{
         copies::{backup_indexes, is_tracked, machine_index, tracker_index},
-        index::vmi_indexes,
+        index::{claim_index, vmi_indexes},
     },
-    patch, write,
+    patch,
+    setup::Setup,
+    stores::{Changes, Stores},
+    write,
 };
 
 /// What keeps a backup until it has been seen to.
@@ -47,19 +54,46 @@ const VOLUMES: &str = "/var/run/kubevirt/hotplug-disks";
 /// The status code that says that a checkpoint is not what it should be.
 const GONE: u16 = 410;
 
-/// Brings one backup a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
-    error::settled("vmbackup", &key, Box::pin(sync(&context, &key)).await)
+/// Has backups looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.backups.synced(),
+            stores.trackers.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
 }
 
-/// Backups of the machine called so may wait for what has changed of it.
-pub(crate) fn wake(context: &Context, machine: &Key) {
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.backups.wake(queue, |_, change| [change.key.clone()]);
+    changes.trackers.wake(queue, |stores, change| stores.backups.keys_by_index(&tracker_index(change.key)));
+    changes.vms.wake(queue, |stores, change| of_machine(stores, change.key));
+    changes.vmis.wake(queue, |stores, change| of_machine(stores, change.key));
+    changes.claims.wake(queue, |stores, change| {
+        stores.backups.keys_by_index(&claim_index(&change.key.namespace, &change.key.name))
+    });
+    // A backup and the export that shows it share their name.
+    changes.exports.wake(queue, |stores, change| stores.backups.contains(change.key).then(|| change.key.clone()));
+}
+
+/// Backups that may wait for what has changed of the machine.
+fn of_machine(stores: &Stores, machine: &Key) -> Vec<Key> {
     let word = machine_index(machine);
-    context.backup_queue.add_all(context.stores.backups.keys_by_index(&word));
-    for tracker in context.stores.trackers.keys_by_index(&word) {
-        context.backup_queue.add_all(context.stores.backups.keys_by_index(&tracker_index(&tracker)));
-        context.tracker_queue.add(tracker);
-    }
+    let trackers = stores.trackers.keys_by_index(&word).into_iter();
+    let tracked = trackers.flat_map(|tracker| stores.backups.keys_by_index(&tracker_index(&tracker)));
+    stores.backups.keys_by_index(&word).into_iter().chain(tracked).collect()
+}
+
+/// Brings one backup a step further.
+async fn reconcile(context: Context, key: Key) -> Next {
+    error::settled("vmbackup", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {

@@ -1,30 +1,17 @@
-//! What the controllers share: the client, the stores, the queues.
+//! What the controllers share: the client, where events go, what the administrator says, and what is known of the cluster.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use api::{
-    clone::v1beta1::VirtualMachineClone, kubevirt::constants::device, kubevirt::v1::VirtualMachineInstance,
-    migrations::v1alpha1::MigrationPolicy, openshift::Route,
-};
-use k8s_openapi::api::{
-    core::v1::{Node, ObjectReference, Pod},
-    networking::v1::Ingress,
-    policy::v1::PodDisruptionBudget,
-};
-use kit::{
-    events::Recorder,
-    queue::Queue,
-    store::{Key, Store},
-};
+use api::kubevirt::{constants::device, v1::VirtualMachineInstance};
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use kit::{events::Recorder, store::Key};
 use kube::{Client, Resource, ResourceExt};
 
 use crate::{
-    ages::{Ages, ages},
     facts::{
         claims::{self, Claims},
         persistent_state,
     },
-    renewals::Renewals,
     settings::Settings,
     stores::Stores,
 };
@@ -48,8 +35,6 @@ pub struct Inner {
     pub client: Client,
     /// Events.
     pub recorder: Recorder,
-    /// Events of exports.
-    pub exporting: Recorder,
     /// Where this controller and its KubeVirt object live.
     pub namespace: String,
     /// The launcher's image.
@@ -57,51 +42,7 @@ pub struct Inner {
     /// The image of the servers of exports.
     pub exporter_image: String,
     /// What is known of the cluster.
-    pub stores: Stores,
-    /// Copies of machines.
-    pub clones: Store<VirtualMachineClone>,
-    /// Pods that serve exports.
-    pub exporters: Store<Pod>,
-    /// Ways from outside to Services beside this controller.
-    pub ingresses: Store<Ingress>,
-    /// The same on OpenShift.
-    pub routes: Store<Route>,
-    /// What administrators say about migrations of some guests.
-    pub policies: Store<MigrationPolicy>,
-    /// How long migrations took to enter their phases.
-    pub migration_ages: Ages,
-    /// Budgets of launcher pods.
-    pub budgets: Store<PodDisruptionBudget>,
-    /// Names of VMs to look at.
-    pub vm_queue: Queue<Key>,
-    /// Names of VMIs to look at.
-    pub vmi_queue: Queue<Key>,
-    /// Names of claims whose disks are elsewhere, or may be.
-    pub claim_queue: Queue<Key>,
-    /// Names of snapshots to look at.
-    pub snapshot_queue: Queue<Key>,
-    /// Names of restores to look at.
-    pub restore_queue: Queue<Key>,
-    /// Names of clones to look at.
-    pub clone_queue: Queue<Key>,
-    /// Names of backups to look at.
-    pub backup_queue: Queue<Key>,
-    /// Names of trackers to look at.
-    pub tracker_queue: Queue<Key>,
-    /// Names of exports to look at.
-    pub export_queue: Queue<Key>,
-    /// Names of nodes to look at.
-    pub node_queue: Queue<Key>,
-    /// Names of migrations to look at.
-    pub migration_queue: Queue<Key>,
-    /// Names of VMIs whose budget to look at.
-    pub budget_queue: Queue<Key>,
-    /// Names of nodes that may have to be emptied.
-    pub evacuation_queue: Queue<Key>,
-    /// Names of KubeVirt objects whose guests to look at.
-    pub update_queue: Queue<Key>,
-    /// Whose leases are renewed.
-    pub(crate) renewals: Mutex<Renewals>,
+    pub stores: Arc<Stores>,
 }
 
 impl std::ops::Deref for Context {
@@ -113,49 +54,21 @@ impl std::ops::Deref for Context {
 }
 
 impl Inner {
-    /// Nothing known and nothing to do yet.
-    pub(crate) fn new(client: Client, namespace: &str, images: Images<'_>, stores: Stores) -> Self {
+    /// Of controllers that begin.
+    pub(crate) fn new(client: Client, namespace: &str, images: Images<'_>, stores: Arc<Stores>) -> Self {
         Self {
             recorder: Recorder::new(client.clone(), "virtualmachine-controller", ""),
-            exporting: Recorder::new(client.clone(), "export-controller", ""),
             client,
             namespace: namespace.to_owned(),
             launcher_image: images.launcher.to_owned(),
             exporter_image: images.exporter.to_owned(),
             stores,
-            clones: Store::default(),
-            exporters: Store::default(),
-            ingresses: Store::default(),
-            routes: Store::default(),
-            policies: Store::default(),
-            migration_ages: ages(),
-            budgets: Store::default(),
-            vm_queue: Queue::default(),
-            vmi_queue: Queue::default(),
-            claim_queue: Queue::default(),
-            snapshot_queue: Queue::default(),
-            restore_queue: Queue::default(),
-            clone_queue: Queue::default(),
-            backup_queue: Queue::default(),
-            tracker_queue: Queue::default(),
-            export_queue: Queue::default(),
-            node_queue: Queue::default(),
-            migration_queue: Queue::default(),
-            budget_queue: Queue::default(),
-            evacuation_queue: Queue::default(),
-            update_queue: Queue::default(),
-            renewals: Mutex::default(),
         }
     }
 
     /// The administrator's choices as they are now.
     pub fn settings(&self) -> Settings {
         Settings::of(self.stores.kubevirts.list().first(), &self.launcher_image)
-    }
-
-    /// Whose leases are renewed.
-    pub(crate) fn renewals(&self) -> MutexGuard<'_, Renewals> {
-        self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The claims that `vmi` names and that exist, and the one that holds its state.

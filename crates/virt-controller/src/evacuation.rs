@@ -4,10 +4,14 @@ pub mod plan;
 
 use api::kubevirt::{
     constants::{annotation, label},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
+    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus},
 };
 use k8s_openapi::api::core::v1::Pod;
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{
+    Chain, clock,
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
@@ -19,13 +23,50 @@ use crate::{
     context::{Context, reference},
     error::Error,
     facts::{
-        index::{migration_indexes, node_index, owner_index},
+        index::{migration_indexes, node_index, of_migration, owner_index},
         launcher,
     },
+    setup::Setup,
+    stores::{Changes, words},
 };
 
+/// Has nodes looked at that may have to be emptied.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.nodes.synced(),
+            stores.vmis.synced(),
+            stores.pods.synced(),
+            stores.migrations.synced(),
+            stores.kubevirts.synced()
+        );
+    };
+    setup.work(queue, 1, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.nodes.wake(queue, |_, change| [change.key.clone()]);
+    // Most guests are never evicted, and their many changes are none of this queue's business.
+    changes.vmis.wake(queue, |_, change| {
+        let status = change.new.and_then(|vmi| vmi.status.as_deref());
+        status.filter(|status| status.evacuation_node_name.is_some()).and_then(node_of)
+    });
+    // Where one ends, a place in a node's or in the cluster's limit may have become free.
+    changes.migrations.wake(queue, |stores, change| {
+        let guests = words(change).filter_map(|word| of_migration(word)).filter_map(|vmi| stores.vmis.get(&vmi));
+        guests.filter_map(|vmi| vmi.status.as_deref().and_then(node_of)).collect::<Vec<_>>()
+    });
+}
+
+fn node_of(status: &VirtualMachineInstanceStatus) -> Option<Key> {
+    status.node_name.as_deref().filter(|node| !node.is_empty()).map(|node| Key::new("", node))
+}
+
 /// Looks at one node.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     match sync(&context, &key).await {
         Ok(next) => next,
         Err(error) => {

@@ -19,15 +19,24 @@ pub mod waiting;
 
 use std::{cmp::Reverse, sync::Arc};
 
-use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use api::{
+    kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
+    migrations::v1alpha1::MigrationPolicy,
+};
 use k8s_openapi::api::core::v1::Pod;
-use kit::{clock, queue::Next, store::Key};
+use kit::{
+    clock,
+    queue::{Next, Queue},
+    store::{self, Key, Store, Watch},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
 };
+use metrics::{Ages, Figures};
 use plan::{Plan, Remark, Step, View};
 use queue::{Turn, Waiting};
+use tokio::sync::Mutex;
 
 use crate::migration_cleanup::Subject;
 use crate::{
@@ -39,25 +48,96 @@ use crate::{
         migrations::{self, moved},
         stand_ins, volumes_change,
     },
-    patch, stand_in, vmi, write,
+    patch,
+    setup::Setup,
+    stand_in,
+    stores::{Changes, Stores, words},
+    vmi, write,
 };
 
-/// Held while it is decided whether a migration starts.
-pub type Starting = tokio::sync::Mutex<()>;
+/// What it works with.
+#[derive(Clone)]
+struct Migrations {
+    context: Context,
+    /// Held while it is decided whether a migration starts.
+    starting: Arc<Mutex<()>>,
+    /// What administrators say about migrations of some guests.
+    policies: Store<MigrationPolicy>,
+    /// How long they took to enter their phases.
+    ages: Ages,
+}
 
 /// Finished migrations that are kept for each guest.
 const KEPT: usize = 5;
 
-/// Brings one migration a step further.
-pub async fn reconcile(context: Context, starting: Arc<Starting>, key: Key) -> Next {
-    error::settled("migration", &key, Box::pin(sync(&context, &starting, &key)).await)
+/// Workers at its queue.
+const WORKERS: usize = 8;
+
+/// Has migrations looked after, and their ages noted in `figures`.
+pub(crate) fn register(setup: &mut Setup, figures: &Figures) {
+    let context = setup.context.clone();
+    let own =
+        Migrations { context, starting: Arc::default(), policies: Store::default(), ages: figures.ages().clone() };
+    let queue = Queue::default();
+    wakes(&mut setup.changes, &queue);
+    let policies: Api<MigrationPolicy> = Api::all(own.context.client.clone());
+    let how = Watch { trim: |policy: &mut MigrationPolicy| policy.status = None, ..Watch::default() };
+    setup.keep(store::watch(policies, how, own.policies.clone(), |_| {}));
+    let (stores, policies) = (own.context.stores.clone(), own.policies.clone());
+    let known = async move {
+        tokio::join!(
+            stores.vmis.synced(),
+            stores.pods.synced(),
+            stores.nodes.synced(),
+            stores.kubevirts.synced(),
+            stores.migrations.synced(),
+            policies.synced()
+        );
+    };
+    setup.work(queue, WORKERS, known, move |key| reconcile(own.clone(), key));
 }
 
-async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next, Error> {
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.migrations.wake(queue, |stores, change| {
+        // Where one ends, another begins.
+        let others = if change.new.is_none_or(migrations::is_final) { waiting(stores) } else { Vec::new() };
+        others.into_iter().chain([change.key.clone()])
+    });
+    changes.vmis.wake(queue, |stores, change| of_guest(stores, change.key));
+    changes.pods.wake(queue, |stores, change| {
+        if stores.migrations.is_empty() {
+            return Vec::new();
+        }
+        // A pod that ended may be what a migration of its guest waits for.
+        let guests = words(change).flat_map(|word| stores.vmis.keys_by_index(word));
+        guests.flat_map(|guest| of_guest(stores, &guest)).collect()
+    });
+    // Its limits may have grown.
+    changes.kubevirts.wake(queue, |stores, _| waiting(stores));
+    changes.stranded.wake(queue, of_guest);
+}
+
+fn of_guest(stores: &Stores, guest: &Key) -> Vec<Key> {
+    stores.migrations.keys_by_index(&migration_index(guest))
+}
+
+/// Every migration that waits for its turn.
+fn waiting(stores: &Stores) -> Vec<Key> {
+    let unfinished = stores.migrations.by_index(UNFINISHED).into_iter();
+    unfinished.filter(|migration| !migrations::is_running(migration)).map(|migration| Key::of(&migration)).collect()
+}
+
+/// Brings one migration a step further.
+async fn reconcile(own: Migrations, key: Key) -> Next {
+    error::settled("migration", &key, Box::pin(sync(&own, &key)).await)
+}
+
+async fn sync(own: &Migrations, key: &Key) -> Result<Next, Error> {
+    let context = &own.context;
     let Some(migration) = context.stores.migrations.get(key) else { return Ok(Next::Wait) };
     let waits = matches!(migrations::phase_of(&migration), "" | "Pending");
     // Held until the target pod is in the store, where the next one to ask counts it.
-    let starting = if waits { Some(starting.lock().await) } else { None };
+    let starting = if waits { Some(own.starting.lock().await) } else { None };
     let guest_key = moved(&migration);
     let guest = context.stores.vmis.get(&guest_key);
     let pods = guest.as_ref().map(|guest| pods_of(context, guest)).unwrap_or_default();
@@ -97,7 +177,7 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
         vmi::state::settle(context, &migration, guest.as_ref()).await?;
     }
     let subject = Subject { migration: &migration, guest: guest.clone(), pods: &pods };
-    let done = Box::pin(steps::execute(context, subject, &plan.steps)).await;
+    let done = Box::pin(steps::execute(context, &own.policies, subject, &plan.steps)).await;
     drop(starting);
     if plan.steps.iter().any(|step| matches!(step, Step::Adopt | Step::Release | Step::Delete)) {
         return done.map(|_| Next::Wait);
@@ -105,22 +185,13 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
     let over_quota = done.as_ref().err().and_then(over_quota);
     // Steps write the VMI; the status must speak of it as it is now.
     let guest = context.stores.vmis.get(&guest_key);
-    write_status(context, &migration, guest.as_ref(), &plan, over_quota.as_deref()).await?;
+    write_status(own, &migration, guest.as_ref(), &plan, over_quota.as_deref()).await?;
     remark(context, &migration, guest.as_ref(), &plan);
     done?;
     if migrations::is_final(&migration) {
         collect(context, &siblings).await?;
     }
     Ok(plan.again.map_or(Next::Wait, Next::After))
-}
-
-/// Has every migration that waits for its turn look again.
-pub(crate) fn wake_waiting(context: &Context) {
-    for migration in context.stores.migrations.by_index(UNFINISHED) {
-        if !migrations::is_running(&migration) {
-            context.migration_queue.add(Key::of(&migration));
-        }
-    }
 }
 
 /// The launcher pods of `guest`.
@@ -200,12 +271,13 @@ fn over_quota(error: &Error) -> Option<String> {
 }
 
 async fn write_status(
-    context: &Context,
+    own: &Migrations,
     migration: &Migration,
     guest: Option<&VirtualMachineInstance>,
     plan: &Plan,
     over_quota: Option<&str>,
 ) -> Result<(), Error> {
+    let context = &own.context;
     let old = migration.status.clone().unwrap_or_default();
     let wanted = status::status(migration, guest, plan, over_quota, clock::seconds(clock::now()));
     let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
@@ -219,7 +291,7 @@ async fn write_status(
         migration_indexes,
         ("virtualmachineinstancemigration", migration),
     )? {
-        metrics::observe(context, migration, &plan.phases, clock::now());
+        metrics::observe(&own.ages, migration, &plan.phases, clock::now());
     }
     Ok(())
 }

@@ -18,7 +18,11 @@ use api::{
     snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{
+    Chain, clock,
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
@@ -30,9 +34,16 @@ use volumes::Made;
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    facts::{copies::restore_indexes, data_volumes, index::vm_indexes, machine},
+    facts::{
+        copies::{restore_indexes, snapshot_index, source_index},
+        data_volumes,
+        index::{claim_index, vm_indexes},
+        machine,
+    },
     patch,
+    setup::Setup,
     snapshot::{self, plan::say},
+    stores::Changes,
     vm::plan as running,
     write,
 };
@@ -70,8 +81,35 @@ mod readiness {
     pub(super) const FOR_EVER: &str = "WaitEventually";
 }
 
+/// Has restores looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.snapshots.synced(),
+            stores.restores.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.restores.wake(queue, |_, change| [change.key.clone()]);
+    changes.snapshots.wake(queue, |stores, change| stores.restores.keys_by_index(&snapshot_index(change.key)));
+    changes.vms.wake(queue, |stores, change| stores.restores.keys_by_index(&source_index(change.key)));
+    changes.vmis.wake(queue, |stores, change| stores.restores.keys_by_index(&source_index(change.key)));
+    changes.claims.wake(queue, |stores, change| {
+        stores.restores.keys_by_index(&claim_index(&change.key.namespace, &change.key.name))
+    });
+}
+
 /// Brings one restore a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmrestore", &key, Box::pin(sync(&context, &key)).await)
 }
 

@@ -23,7 +23,11 @@ use api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{
+    Chain, clock,
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -33,8 +37,11 @@ use plan::{Outcome, Source};
 use crate::{
     context::Context,
     error::{self, Error},
-    facts::copies::snapshot_indexes,
-    patch, write,
+    facts::copies::{of_content, snapshot_indexes, source_index},
+    patch,
+    setup::Setup,
+    stores::{Changes, Stores, words},
+    write,
 };
 
 pub use content::name as content_name;
@@ -52,8 +59,48 @@ const SOON: Duration = Duration::from_secs(1);
 /// Before a guest that could not hold its file systems is asked again.
 const RELUCTANT: Duration = Duration::from_secs(5);
 
+/// Has snapshots looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.snapshots.synced(),
+            stores.restores.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.snapshots.wake(queue, |_, change| [change.key.clone()]);
+    changes.volume_snapshots.wake(queue, |stores, change| {
+        words(change).filter_map(|word| of_content(word)).flat_map(|of| with_content(stores, of)).collect::<Vec<_>>()
+    });
+    changes.vms.wake(queue, |stores, change| of_machine(stores, change.key));
+    changes.vmis.wake(queue, |stores, change| of_machine(stores, change.key));
+}
+
+/// Snapshots that may wait for what has changed of the machine.
+fn of_machine(stores: &Stores, vm: &Key) -> Vec<Key> {
+    stores.snapshots.keys_by_index(&source_index(vm))
+}
+
+/// The snapshot of this UID.
+fn with_content(stores: &Stores, (namespace, uid): (&str, &str)) -> Vec<Key> {
+    let is_it = |key: &Key| {
+        let found = stores.snapshots.get(key);
+        key.namespace == namespace && found.and_then(|found| found.uid()).as_deref() == Some(uid)
+    };
+    stores.snapshots.keys().into_iter().filter(is_it).collect()
+}
+
 /// Brings one snapshot a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmsnapshot", &key, Box::pin(sync(&context, &key)).await)
 }
 

@@ -9,13 +9,16 @@ pub(crate) mod obstacle;
 pub mod plan;
 pub(crate) mod prepare;
 mod steps;
-pub(crate) mod wake;
+mod wake;
 
 use std::collections::BTreeSet;
 
 use api::kubevirt::{constants::label, v1::VirtualMachineInstance};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kit::{queue::Next, store::Key};
+use kit::{
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::ResourceExt;
 use plan::View;
 
@@ -27,10 +30,27 @@ use crate::{
         index::{UNFINISHED, claim_index, owner_index, put_back_index, stand_in_index},
         stand_ins,
     },
+    setup::Setup,
 };
 
+/// Has claims looked after whose disks are elsewhere, or may be.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wake::wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.put_backs.synced(),
+            stores.migrations.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
+}
+
 /// Brings the disk of one claim a step nearer to its name.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("claim", &key, Box::pin(sync(&context, &key)).await)
 }
 

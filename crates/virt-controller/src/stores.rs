@@ -3,49 +3,44 @@
 //!
 //! ```text
 //!  watch -> Store (bytes; read through Context) -> Changes: every subscriber -> keys in the subscriber's own queue
+//!  a controller -> News (what is no object) ---------^
 //! ```
 //!
 //! Subscribers are handed over before the first list is asked for, and none can be added later: nobody misses an object.
-//! A kind that one controller alone reads is watched in that controller's folder.
+//! A change is lent to each, not copied. A kind that one controller alone reads is watched in that controller's folder.
 
 mod changes;
 mod lost;
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
-use api::{
-    backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker},
-    cdi::v1beta1::DataVolume,
-    export::v1::VirtualMachineExport,
-    kubevirt::{
-        constants::label,
-        hotplug::APP as ATTACHMENT,
-        v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration},
-    },
-    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot},
-    volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass},
-};
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::v1::StorageClass,
-};
-use kit::{
-    Task, served,
-    store::{self, Store, Watch},
-};
-use kube::{Api, Client, Resource, discovery::ApiResource, runtime::watcher};
-use serde::{Serialize, de::DeserializeOwned};
+use api::backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker};
+use api::cdi::v1beta1::DataVolume;
+use api::export::v1::VirtualMachineExport;
+use api::kubevirt::constants::label;
+use api::kubevirt::hotplug::APP as ATTACHMENT;
+use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
+use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kit::store::{Store, Watch};
+use kit::{Task, served, store};
+use kube::discovery::ApiResource;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-pub(crate) use changes::Changes;
-use changes::Heard;
-use lost::LostNodes;
+pub(crate) use changes::{Changes, words};
+use changes::{Heard, News};
+pub(crate) use lost::LostNodes;
 
-use crate::{
-    facts::{copies, index, put_back, trim},
-    tracking,
-};
+use crate::facts::{copies, index, put_back, trim};
+use crate::tracking;
 
-/// The copies of objects; filled by [`watch`].
+/// The copies of objects; filled by [`Stores::watch`].
 pub struct Stores {
     /// VirtualMachines.
     pub vms: Store<VirtualMachine>,
@@ -85,6 +80,10 @@ pub struct Stores {
     pub migrations: Store<VirtualMachineInstanceMigration>,
     /// Nodes that do not answer.
     pub(crate) lost: LostNodes,
+    /// Machines whose node was lost, or answers again.
+    pub(crate) stranded: News,
+    /// Machines whose disks somebody asked to have copied, or does not any more.
+    pub(crate) copying: News,
 }
 
 impl Stores {
@@ -111,12 +110,14 @@ impl Stores {
             kubevirts: Store::default(),
             migrations: Store::default(),
             lost: LostNodes::default(),
+            stranded: changes.stranded.news(),
+            copying: changes.copying.news(),
         };
         (stores, changes)
     }
 
     /// Fills the stores and tells `changes`, for as long as the tasks are held. The KubeVirt object is that in `namespace`.
-    pub(crate) fn watch(&self, client: &Client, namespace: &str, changes: Changes) -> Vec<Task<()>> {
+    pub(crate) fn watch(self: &Arc<Self>, client: &Client, namespace: &str, changes: Changes) -> Vec<Task<()>> {
         let app = |app: &str| watcher::Config::default().labels(&format!("{}={app}", label::APP));
         let launchers = Watch { config: app(label::APP_VIRT_LAUNCHER), trim: trim::pod, index: index::pod_indexes };
         let attachments = Watch { config: app(ATTACHMENT), trim: trim::attachment, index: index::attachment_indexes };
@@ -125,30 +126,28 @@ impl Stores {
         let claims = Watch { trim: trim::claim, index: index::claim_indexes, ..Watch::default() };
         let kubevirts = Watch { trim: trim::kubevirt, index: tracking::indexes, ..Watch::default() };
         let kubevirt: Api<KubeVirt> = Api::namespaced(client.clone(), namespace);
+        let of = Watching { client, stores: self };
         vec![
-            watch(client, by(index::vm_indexes), &self.vms, changes.vms),
-            watch(client, by(index::vmi_indexes), &self.vmis, changes.vmis),
-            watch(client, launchers, &self.pods, changes.pods),
-            watch(client, attachments, &self.attachments, changes.attachments),
-            watch(client, claims, &self.claims, changes.claims),
-            watch_if_served(client, Watch::default(), &self.data_volumes, changes.data_volumes),
-            watch(client, put_backs, &self.put_backs, changes.put_backs),
-            watch(client, Watch::default(), &self.storage_classes, changes.storage_classes),
-            watch_if_served(client, Watch::default(), &self.snapshot_classes, changes.snapshot_classes),
-            watch_if_served(
-                client,
-                by(copies::volume_snapshot_indexes),
-                &self.volume_snapshots,
-                changes.volume_snapshots,
-            ),
-            watch(client, by(copies::snapshot_indexes), &self.snapshots, changes.snapshots),
-            watch(client, by(copies::restore_indexes), &self.restores, changes.restores),
-            watch(client, by(copies::backup_indexes), &self.backups, changes.backups),
-            watch(client, by(copies::tracker_indexes), &self.trackers, changes.trackers),
-            watch(client, by(copies::export_indexes), &self.exports, changes.exports),
-            watch(client, nodes, &self.nodes, changes.nodes),
-            watch_in(kubevirt, kubevirts, &self.kubevirts, changes.kubevirts),
-            watch(client, by(index::migration_indexes), &self.migrations, changes.migrations),
+            of.all(by(index::vm_indexes), &self.vms, changes.vms),
+            of.all(by(index::vmi_indexes), &self.vmis, changes.vmis),
+            of.all(launchers, &self.pods, changes.pods),
+            of.all(attachments, &self.attachments, changes.attachments),
+            of.all(claims, &self.claims, changes.claims),
+            of.served(Watch::default(), &self.data_volumes, changes.data_volumes),
+            of.all(put_backs, &self.put_backs, changes.put_backs),
+            of.all(Watch::default(), &self.storage_classes, changes.storage_classes),
+            of.served(Watch::default(), &self.snapshot_classes, changes.snapshot_classes),
+            of.served(by(copies::volume_snapshot_indexes), &self.volume_snapshots, changes.volume_snapshots),
+            of.all(by(copies::snapshot_indexes), &self.snapshots, changes.snapshots),
+            of.all(by(copies::restore_indexes), &self.restores, changes.restores),
+            of.all(by(copies::backup_indexes), &self.backups, changes.backups),
+            of.all(by(copies::tracker_indexes), &self.trackers, changes.trackers),
+            of.all(by(copies::export_indexes), &self.exports, changes.exports),
+            of.all(nodes, &self.nodes, changes.nodes),
+            of.some(kubevirt, kubevirts, &self.kubevirts, changes.kubevirts),
+            of.all(by(index::migration_indexes), &self.migrations, changes.migrations),
+            changes.stranded.tell(self.clone()),
+            changes.copying.tell(self.clone()),
         ]
     }
 }
@@ -163,25 +162,35 @@ fn by<K>(index: fn(&K) -> Vec<String>) -> Watch<K> {
     Watch { index, ..Watch::default() }
 }
 
-fn watch<K>(client: &Client, how: Watch<K>, store: &Store<K>, heard: Heard<K>) -> Task<()>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
-{
-    watch_in(Api::all(client.clone()), how, store, heard)
+/// What every watch needs.
+struct Watching<'a> {
+    client: &'a Client,
+    stores: &'a Arc<Stores>,
 }
 
-fn watch_in<K>(api: Api<K>, how: Watch<K>, store: &Store<K>, mut heard: Heard<K>) -> Task<()>
-where
-    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
-{
-    store::watch(api, how, store.clone(), move |change| heard.tell(&change))
-}
+impl Watching<'_> {
+    fn all<K>(&self, how: Watch<K>, store: &Store<K>, heard: Heard<K>) -> Task<()>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
+    {
+        self.some(Api::all(self.client.clone()), how, store, heard)
+    }
 
-/// Where there is no such kind, nobody waits for one.
-fn watch_if_served<K>(client: &Client, how: Watch<K>, store: &Store<K>, mut heard: Heard<K>) -> Task<()>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
-{
-    let (api, resource) = (Api::all(client.clone()), ApiResource::erase::<K>(&()));
-    served::watch(client, &resource, api, how, store.clone(), move |change| heard.tell(&change))
+    fn some<K>(&self, api: Api<K>, how: Watch<K>, store: &Store<K>, mut heard: Heard<K>) -> Task<()>
+    where
+        K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
+    {
+        let stores = self.stores.clone();
+        store::watch(api, how, store.clone(), move |change| heard.tell(&stores, &change))
+    }
+
+    /// Where there is no such kind, nobody waits for one.
+    fn served<K>(&self, how: Watch<K>, store: &Store<K>, mut heard: Heard<K>) -> Task<()>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
+    {
+        let (api, resource, stores) =
+            (Api::all(self.client.clone()), ApiResource::erase::<K>(&()), self.stores.clone());
+        served::watch(self.client, &resource, api, how, store.clone(), move |change| heard.tell(&stores, &change))
+    }
 }

@@ -15,7 +15,11 @@ use api::kubevirt::{
     v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec},
 };
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Namespace};
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{
+    Chain, clock,
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
@@ -28,12 +32,15 @@ use crate::{
     context::{Context, reference},
     error::{self, Error},
     facts::{
+        copies::of_source,
         data_volumes,
-        index::{vm_indexes, vmi_indexes},
+        index::{claim_index, data_index, vm_indexes, vmi_indexes},
         instance::is_final,
         stand_ins,
     },
     patch,
+    setup::Setup,
+    stores::{Changes, words},
     tracking::Wanted,
     volumes_update::{self, plan::Update},
     write,
@@ -42,8 +49,46 @@ use crate::{
 /// Until a claim that a changed volume names is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// Workers at its queue, which everything passes.
+const WORKERS: usize = 8;
+
+/// Has machines looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(stores.vms.synced(), stores.vmis.synced(), stores.claims.synced(), stores.kubevirts.synced());
+    };
+    setup.work(queue, WORKERS, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.vms.wake(queue, |_, change| [change.key.clone()]);
+    // A VM and its instance share their name.
+    changes.vmis.wake(queue, |stores, change| stores.vms.contains(change.key).then(|| change.key.clone()));
+    changes
+        .claims
+        .wake(queue, |stores, change| stores.vms.keys_by_index(&claim_index(&change.key.namespace, &change.key.name)));
+    changes
+        .data_volumes
+        .wake(queue, |stores, change| stores.vms.keys_by_index(&data_index(&change.key.namespace, &change.key.name)));
+    // A VM that is brought back does not start meanwhile.
+    changes.restores.wake(queue, |_, change| words(change).filter_map(|word| of_source(word)).collect::<Vec<_>>());
+    // Other machines may be selected now.
+    changes.kubevirts.wake(
+        queue,
+        |stores, change| {
+            if change.was == change.is { Vec::new() } else { stores.vms.keys() }
+        },
+    );
+    // Whether a volume can be snapshotted, which machines say of theirs, depends on its class.
+    changes.snapshot_classes.wake(queue, |stores, _| stores.vms.keys());
+    changes.storage_classes.wake(queue, |stores, _| stores.vms.keys());
+}
+
 /// Brings one VM a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vm", &key, Box::pin(sync(&context, &key)).await)
 }
 

@@ -13,7 +13,11 @@ use api::kubevirt::{
     v1::VirtualMachineInstance,
 };
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{
+    Chain, clock,
+    queue::{Next, Queue},
+    store::{Change, Key},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -27,10 +31,14 @@ use crate::{
     error::{self, Error},
     facts::{
         active, claims,
-        index::{owner_index, pod_indexes, vmi_indexes},
+        index::{claim_index, of_put_back, of_stand_in, owner_index, pod_indexes, vmi_indexes},
         instance, trim, volume_status,
     },
-    hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write,
+    hotplug, limits, migration_cleanup, patch,
+    setup::Setup,
+    stand_in,
+    stores::{Changes, Stores, words},
+    volumes_update, write,
 };
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
@@ -40,8 +48,58 @@ fn pod_slack() -> i64 {
     30
 }
 
+/// Workers at its queue, which everything passes.
+const WORKERS: usize = 8;
+
+/// Has instances looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vmis.synced(),
+            stores.vms.synced(),
+            stores.pods.synced(),
+            stores.attachments.synced(),
+            stores.claims.synced(),
+            stores.nodes.synced(),
+            stores.kubevirts.synced(),
+            stores.migrations.synced()
+        );
+    };
+    setup.work(queue, WORKERS, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.vmis.wake(queue, |_, change| [change.key.clone()]);
+    changes.pods.wake(queue, of_pod);
+    changes.attachments.wake(queue, of_pod);
+    changes.claims.wake(queue, |stores, change| {
+        // Guests that wait for a disk that moved name the claim that it is known by.
+        let roots = words(change).filter_map(|word| of_stand_in(word));
+        roots.chain([change.key.clone()]).flat_map(|claim| on_claim(stores, &claim)).collect::<Vec<_>>()
+    });
+    // A data volume and its claim share their name.
+    changes.data_volumes.wake(queue, |stores, change| on_claim(stores, change.key));
+    changes.put_backs.wake(queue, |stores, change| {
+        let named = words(change).filter_map(|word| of_put_back(word));
+        named.flat_map(|claim| on_claim(stores, &claim)).collect::<Vec<_>>()
+    });
+    changes.stranded.wake(queue, |_, vmi| [vmi.clone()]);
+    changes.copying.wake(queue, |_, vmi| [vmi.clone()]);
+}
+
+fn of_pod(stores: &Stores, change: &Change<'_, Pod>) -> Vec<Key> {
+    words(change).flat_map(|word| stores.vmis.keys_by_index(word)).collect()
+}
+
+fn on_claim(stores: &Stores, claim: &Key) -> Vec<Key> {
+    stores.vmis.keys_by_index(&claim_index(&claim.namespace, &claim.name))
+}
+
 /// Brings one VMI a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmi", &key, Box::pin(sync(&context, &key)).await)
 }
 

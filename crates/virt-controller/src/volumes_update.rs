@@ -90,9 +90,7 @@ pub(crate) async fn follow(
     };
     context.recorder.normal(&reference(vmi), reason, said);
     // Who moves guests looks at once.
-    for kubevirt in context.stores.kubevirts.list() {
-        context.update_queue.add(Key::of(&kubevirt));
-    }
+    context.stores.copying.send(Key::of(vmi));
     Ok(update)
 }
 
@@ -136,7 +134,6 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, patch: Value) ->
             written.metadata.managed_fields = None;
             let words = vmi_indexes(&written);
             context.stores.vmis.put(&written, words);
-            context.vmi_queue.add(Key::of(&written));
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

@@ -11,7 +11,11 @@ use api::kubevirt::{
     v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration},
 };
 use jiff::Timestamp;
-use kit::{Chain, clock, queue::Next, store::Key};
+use kit::{
+    Chain, clock,
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions},
@@ -24,16 +28,38 @@ use crate::{
     error::Error,
     evacuation::create_migration,
     facts::{index::owner_index, volumes_change},
+    setup::Setup,
+    stores::Changes,
 };
 
 const PURPOSE: &str = " for automated workload update";
 
 /// When the last batch of guests was ended; a new leader begins anew, which ends one batch early at worst.
 #[derive(Default)]
-pub struct LastBatch(Mutex<Option<Timestamp>>);
+struct LastBatch(Mutex<Option<Timestamp>>);
+
+/// Has the guests under the KubeVirt object looked at.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(stores.vmis.synced(), stores.pods.synced(), stores.migrations.synced(), stores.kubevirts.synced());
+    };
+    let last = Arc::<LastBatch>::default();
+    setup.work(queue, 1, known, move |key| reconcile(context.clone(), Arc::clone(&last), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.kubevirts.wake(queue, |_, change| [change.key.clone()]);
+    // A place in the limits may have become free.
+    changes.migrations.wake(queue, |stores, _| stores.kubevirts.keys());
+    // Who is to have disks copied is moved at once.
+    changes.copying.wake(queue, |stores, _| stores.kubevirts.keys());
+}
 
 /// Looks at all guests under one KubeVirt object.
-pub async fn reconcile(context: Context, last: Arc<LastBatch>, key: Key) -> Next {
+async fn reconcile(context: Context, last: Arc<LastBatch>, key: Key) -> Next {
     match sync(&context, &last, &key).await {
         Ok(next) => next,
         Err(error) => {

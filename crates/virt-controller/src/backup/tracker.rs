@@ -13,7 +13,11 @@ use api::{
         v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
     },
 };
-use kit::{Chain, queue::Next, store::Key};
+use kit::{
+    Chain,
+    queue::{Next, Queue},
+    store::Key,
+};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -24,12 +28,41 @@ use super::{is_gone, subresource};
 use crate::{
     context::{Context, reference},
     error::{self, Error},
-    facts::{copies::tracker_indexes, persistent_state},
-    patch, write,
+    facts::{
+        copies::{machine_index, tracker_indexes},
+        persistent_state,
+    },
+    patch,
+    setup::Setup,
+    stores::Changes,
+    write,
 };
 
+/// Has trackers looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.backups.synced(),
+            stores.trackers.synced()
+        );
+    };
+    setup.work(queue, 1, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.trackers.wake(queue, |_, change| [change.key.clone()]);
+    changes.vms.wake(queue, |stores, change| stores.trackers.keys_by_index(&machine_index(change.key)));
+    changes.vmis.wake(queue, |stores, change| stores.trackers.keys_by_index(&machine_index(change.key)));
+}
+
 /// Sees to a tracker whose checkpoint somebody doubts.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmbackuptracker", &key, Box::pin(sync(&context, &key)).await)
 }
 

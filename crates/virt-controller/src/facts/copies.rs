@@ -1,12 +1,10 @@
 //! The keys under which the stores find what is made of machines: snapshots and what comes of them, copies, backups, exports.
 //! Pure.
 
-use api::{
-    backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker},
-    export::v1::VirtualMachineExport,
-    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot},
-    volume_snapshot::VolumeSnapshot,
-};
+use api::backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker};
+use api::export::v1::VirtualMachineExport;
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
+use api::volume_snapshot::VolumeSnapshot;
 use kit::store::Key;
 use kube::ResourceExt;
 

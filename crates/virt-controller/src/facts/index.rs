@@ -36,9 +36,19 @@ pub(crate) fn migration_index(vmi: &Key) -> String {
     format!("moves:{vmi}")
 }
 
+/// The VMI that has this index value.
+pub(crate) fn of_migration(word: &str) -> Option<Key> {
+    key(word.strip_prefix("moves:")?)
+}
+
 /// The index value under which VMIs are found by a claim of theirs.
 pub(crate) fn claim_index(namespace: &str, claim: &str) -> String {
     format!("claim:{namespace}/{claim}")
+}
+
+/// The claim that has this index value.
+pub(crate) fn of_claim(word: &str) -> Option<Key> {
+    key(word.strip_prefix("claim:")?)
 }
 
 /// The index value under which VMs are found by a data volume of theirs.
@@ -60,9 +70,24 @@ pub(crate) fn stand_in_index(namespace: &str, claim: &str) -> String {
     format!("stand-in:{namespace}/{claim}")
 }
 
+/// The claim whose stand-ins have this index value.
+pub(crate) fn of_stand_in(word: &str) -> Option<Key> {
+    key(word.strip_prefix("stand-in:")?)
+}
+
 /// The index value under which the volume is found that is put back under a claim's name.
 pub(crate) fn put_back_index(namespace: &str, claim: &str) -> String {
     format!("put-back:{namespace}/{claim}")
+}
+
+/// The claim under whose name a volume with this index value is put back.
+pub(crate) fn of_put_back(word: &str) -> Option<Key> {
+    key(word.strip_prefix("put-back:")?)
+}
+
+fn key(word: &str) -> Option<Key> {
+    let (namespace, name) = word.split_once('/')?;
+    Some(Key::new(namespace, name))
 }
 
 /// Index values of a disruption budget: the VMI that owns it, if one does.

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, gauge::ConstGauge},
+    metrics::{MetricType, family::Family, gauge::ConstGauge, histogram::Histogram},
 };
 
 use crate::{
@@ -23,15 +23,36 @@ use crate::{
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
+/// Seconds from a migration's creation until it entered a phase, by phase.
+pub(super) type Ages = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
+
+/// Half a second to half an hour.
+const BUCKETS: [f64; 13] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0];
+
 /// The figures; empty until this replica leads.
-#[derive(Clone, Debug, Default)]
-pub struct Figures(Arc<OnceLock<Context>>);
+#[derive(Clone, Debug)]
+pub struct Figures {
+    context: Arc<OnceLock<Context>>,
+    /// Counted where the status is written.
+    ages: Ages,
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        let ages = Ages::new_with_constructor(|| Histogram::new(BUCKETS));
+        Self { context: Arc::default(), ages }
+    }
+}
 
 impl Figures {
+    pub(super) fn ages(&self) -> &Ages {
+        &self.ages
+    }
+
     /// From now on these are the figures of `context`.
     pub fn of(&self, context: Context) {
         // A replica leads once in its life.
-        let _ = self.0.set(context);
+        let _ = self.context.set(context);
     }
 }
 
@@ -97,7 +118,7 @@ fn times(guests: &[VirtualMachineInstance], migrations: &[Migration]) -> Vec<Las
 
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Some(context) = self.0.get() else { return Ok(()) };
+        let Some(context) = self.context.get() else { return Ok(()) };
         evictable::encode(context, &mut encoder)?;
         snapshot::metrics::encode(context, &mut encoder)?;
         let migrations = context.stores.migrations.list();
@@ -132,16 +153,16 @@ impl Collector for Figures {
         }
         let name = "kubevirt_vmi_migration_phase_transition_time_from_creation_seconds";
         let help = "Seconds from the migration's creation until it entered a phase";
-        context.migration_ages.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
+        self.ages.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
     }
 }
 
 /// Notes that `migration` entered `phases` now.
-pub(super) fn observe(context: &Context, migration: &Migration, phases: &[&'static str], now: jiff::Timestamp) {
+pub(super) fn observe(ages: &Ages, migration: &Migration, phases: &[&'static str], now: jiff::Timestamp) {
     let Some(created) = migration.creation_timestamp() else { return };
     let age = now.duration_since(created.0).as_secs_f64().max(0.0);
     for entered in phases {
-        context.migration_ages.get_or_create(&[("phase", *entered)]).observe(age);
+        ages.get_or_create(&[("phase", *entered)]).observe(age);
     }
 }
 

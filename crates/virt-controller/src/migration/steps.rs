@@ -11,7 +11,10 @@ use api::{
     migrations::v1alpha1::MigrationPolicy,
 };
 use k8s_openapi::api::core::v1::Namespace;
-use kit::{Chain, clock, store::Key};
+use kit::{
+    Chain, clock,
+    store::{Key, Store},
+};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -31,14 +34,19 @@ use crate::{
 };
 
 /// Does `steps` in order, until one fails.
-pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: &[Step]) -> Result<(), Error> {
+pub(super) async fn execute(
+    context: &Context,
+    policies: &Store<MigrationPolicy>,
+    mut subject: Subject<'_>,
+    steps: &[Step],
+) -> Result<(), Error> {
     for step in steps {
         match step {
             Step::Adopt => adopt(context, subject.migration).await?,
             Step::Release => release(context, subject.migration).await?,
             Step::Delete => super::delete(context, subject.migration).await?,
             Step::CreatePod => create_pod(context, &subject).await?,
-            Step::HandOver => hand_over(context, &mut subject).await?,
+            Step::HandOver => hand_over(context, policies, &mut subject).await?,
             Step::Cleanup(step) => {
                 migration_cleanup::execute(context, &mut subject, std::slice::from_ref(step)).await?;
             }
@@ -134,7 +142,11 @@ fn required(context: &Context, subject: &Subject<'_>, emulation: bool) -> BTreeM
     required
 }
 
-async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
+async fn hand_over(
+    context: &Context,
+    policies: &Store<MigrationPolicy>,
+    subject: &mut Subject<'_>,
+) -> Result<(), Error> {
     let (Some(guest), migration) = (&subject.guest, subject.migration) else { return Ok(()) };
     let uid = migration.uid().unwrap_or_default();
     let target = subject.pods.iter().find(|pod| job(pod) == Some(uid.as_str()));
@@ -142,7 +154,7 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
     let known = stand_in::prepare::claims(context, guest, &uid);
     let there = stand_ins::there(guest, &known, &uid);
     let attachment = hotplug::target_attachment(context, &there, target).await?;
-    let (configuration, policy) = configuration_for(context, guest).await?;
+    let (configuration, policy) = configuration_for(context, policies, guest).await?;
     let old = guest.status.as_deref().cloned().unwrap_or_default();
     let mut new = old.clone();
     let mut state = handover::state(migration, guest, source, target, configuration, policy);
@@ -184,11 +196,12 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
 /// What holds for a migration of `guest`, and the policy that had a say in it.
 async fn configuration_for(
     context: &Context,
+    policies: &Store<MigrationPolicy>,
     guest: &VirtualMachineInstance,
 ) -> Result<(api::kubevirt::v1::VMIMConfigurationOptions, Option<String>), Error> {
     let base = configuration::current(context);
     let gates = context.settings().feature_gates;
-    let policies: Vec<MigrationPolicy> = context.policies.list();
+    let policies = policies.list();
     if policies.is_empty() {
         return Ok((configuration::gated(base, &gates), None));
     }

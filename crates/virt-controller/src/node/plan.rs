@@ -6,10 +6,8 @@ use api::kubevirt::constants::{annotation, label};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
-use crate::{
-    facts::nodes::{Lost, OUT_OF_SERVICE},
-    renewals::Sound,
-};
+use super::renewals::Sound;
+use crate::facts::nodes::{Lost, OUT_OF_SERVICE};
 
 /// virt-handler renews its heartbeat every minute; five missed ones are silence.
 const SILENCE: SignedDuration = SignedDuration::from_secs(300);

@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{Found, obstacle::uses, plan::Step, wake};
+use super::{Found, obstacle::uses, plan::Step};
 use crate::{
     context::{Context, reference},
     error::Error,
@@ -81,14 +81,12 @@ async fn point(context: &Context, key: &Key, found: &Found, stand_in: &str) -> R
     Ok(())
 }
 
-/// Knows of a claim what a write has answered.
+/// Knows of a claim what a write has answered; who is concerned hears of it by the watch.
 pub(super) fn known(context: &Context, mut claim: PersistentVolumeClaim) {
     claim.metadata.managed_fields = None;
     let words = index::claim_indexes(&claim);
     trim::claim(&mut claim);
     context.stores.claims.put(&claim, words);
-    let key = Key::of(&claim);
-    wake::claim(context, &key, index::claim_indexes(&claim).into_iter());
 }
 
 async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> {

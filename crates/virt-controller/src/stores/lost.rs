@@ -1,9 +1,7 @@
 //! Nodes that do not answer, as the controller of nodes has found out.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::facts::nodes::Lost;
 

@@ -13,8 +13,10 @@ use serde_json::json;
 use tokio::time::Instant;
 use virt_controller::{
     facts::nodes::Lost,
-    node::plan::lost,
-    renewals::{Renewals, Sound},
+    node::{
+        plan::lost,
+        renewals::{Renewals, Sound},
+    },
     vmi::lost::{
         fate::{Fate, fate},
         fence::Backing,
