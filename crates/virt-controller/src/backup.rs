@@ -13,38 +13,27 @@
 pub mod plan;
 pub mod tracker;
 
-use api::{
-    backup::v1alpha1::{
-        BackupCheckpoint, BackupOptions, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
-    },
-    export::v1::VirtualMachineExport,
-    kubevirt::v1::{UtilityVolume, VirtualMachineInstance},
+use api::backup::v1alpha1::{
+    BackupCheckpoint, BackupOptions, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
 };
+use api::export::v1::VirtualMachineExport;
+use api::kubevirt::v1::{UtilityVolume, VirtualMachineInstance};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{
-    Chain, clock,
-    queue::{Next, Queue},
-    store::Key,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use kit::queue::{Next, Queue};
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use plan::{Outcome, Step, View, pull};
 use serde_json::{Value, json};
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        copies::{backup_indexes, is_tracked, machine_index, tracker_index},
-        index::{claim_index, vmi_indexes},
-    },
-    patch,
-    setup::Setup,
-    stores::{Changes, Stores},
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::copies::{backup_indexes, is_tracked, machine_index, tracker_index};
+use crate::facts::index::{claim_index, vmi_indexes};
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores};
+use crate::{patch, write};
 
 /// What keeps a backup until it has been seen to.
 pub const FINALIZER: &str = "backup.kubevirt.io/vmbackup-protection";

@@ -7,32 +7,23 @@ pub mod plan;
 
 use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
-use kit::{
-    Task, clock,
-    queue::{Next, Queue},
-    store::{self, Key, Store, Watch},
-};
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, clock};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kube::{Api, Resource, ResourceExt};
 use plan::{Plan, Step, World};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        copies::{machine_index, restore_indexes, snapshot_index, snapshot_indexes},
-        index::claim_index,
-    },
-    patch,
-    setup::Setup,
-    snapshot,
-    stores::Changes,
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::copies::{machine_index, restore_indexes, snapshot_index, snapshot_indexes};
+use crate::facts::index::claim_index;
+use crate::setup::Setup;
+use crate::stores::Changes;
+use crate::{patch, snapshot, write};
 
 /// The index value under which a clone is found by its restore.
 fn restore_index(restore: &Key) -> String {

@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 
-use api::kubevirt::{constants::device, v1::VirtualMachineInstance};
+use api::kubevirt::constants::device;
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
-use kit::{events::Recorder, store::Key};
+use kit::events::Recorder;
+use kit::store::Key;
 use kube::{Client, Resource, ResourceExt};
 
-use crate::{
-    facts::{
-        claims::{self, Claims},
-        persistent_state,
-    },
-    settings::Settings,
-    stores::Stores,
-};
+use crate::facts::claims::{self, Claims};
+use crate::facts::persistent_state;
+use crate::settings::Settings;
+use crate::stores::Stores;
 
 /// The images that pods are made of.
 #[derive(Clone, Copy, Debug)]

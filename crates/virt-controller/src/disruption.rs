@@ -3,29 +3,22 @@
 
 pub mod plan;
 
-use api::kubevirt::{constants::eviction_strategy, v1::VirtualMachineInstance};
+use api::kubevirt::constants::eviction_strategy;
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kit::{
-    Chain, Task,
-    queue::{Next, Queue},
-    store::{self, Key, Store, Watch},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Chain, Task};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use plan::Step;
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        index::{budget_indexes, migration_index, of_migration, owner_index},
-        trim,
-    },
-    setup::Setup,
-    stores::{Changes, words},
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{budget_indexes, migration_index, of_migration, owner_index};
+use crate::facts::trim;
+use crate::setup::Setup;
+use crate::stores::{Changes, words};
 
 /// What it works with.
 #[derive(Clone)]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use kit::{Chain, queue::Next, store::Key};
+use kit::Chain;
+use kit::queue::Next;
+use kit::store::Key;
 
 /// A controller's failure, naming what it was doing.
 #[derive(Debug, thiserror::Error)]

@@ -2,33 +2,23 @@
 
 pub mod plan;
 
-use api::kubevirt::{
-    constants::{annotation, label},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus},
-};
+use api::kubevirt::constants::{annotation, label};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus};
 use k8s_openapi::api::core::v1::Pod;
-use kit::{
-    Chain, clock,
-    queue::{Next, Queue},
-    store::Key,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kit::queue::{Next, Queue};
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use plan::{Plan, Seen};
 use serde_json::json;
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        index::{migration_indexes, node_index, of_migration, owner_index},
-        launcher,
-    },
-    setup::Setup,
-    stores::{Changes, words},
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{migration_indexes, node_index, of_migration, owner_index};
+use crate::facts::launcher;
+use crate::setup::Setup;
+use crate::stores::{Changes, words};
 
 /// Has nodes looked at that may have to be emptied.
 pub(crate) fn register(setup: &mut Setup) {

@@ -1,13 +1,15 @@
 //! What stands in the way of emptying a node or of updating launchers, in figures.
 
-use api::kubevirt::{constants::eviction_strategy, eviction, v1::VirtualMachineInstance};
+use api::kubevirt::constants::eviction_strategy;
+use api::kubevirt::eviction;
+use api::kubevirt::v1::VirtualMachineInstance;
 use kube::ResourceExt;
-use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, gauge::ConstGauge},
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::{context::Context, facts::instance::is_final};
+use crate::context::Context;
+use crate::facts::instance::is_final;
 
 /// Whether the guest is to be moved when its node is emptied, and cannot be.
 fn is_non_evictable(vmi: &VirtualMachineInstance, cluster: &str) -> bool {

@@ -30,41 +30,28 @@ pub mod template;
 
 use std::time::Duration;
 
-use api::export::{
-    constants::{SELECTOR, TOKEN_KEY},
-    v1::{VirtualMachineExport, VirtualMachineExportStatus},
-};
+use api::export::constants::{SELECTOR, TOKEN_KEY};
+use api::export::v1::{VirtualMachineExport, VirtualMachineExportStatus};
 use jiff::Timestamp;
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{ConfigMap, Pod, Secret, Service},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
-use kit::{
-    Task, clock,
-    events::Recorder,
-    queue::{Next, Queue},
-    store::{self, Key, Store, Watch},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-    runtime::watcher,
-};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kit::events::Recorder;
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, clock};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 use source::Source;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        copies::{backup_index, export_indexes, snapshot_index, source_index},
-        index::claim_index,
-    },
-    limits, patch,
-    setup::Setup,
-    stores::Changes,
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::copies::{backup_index, export_indexes, snapshot_index, source_index};
+use crate::facts::index::claim_index;
+use crate::setup::Setup;
+use crate::stores::Changes;
+use crate::{limits, patch, write};
 
 /// Between two looks at a source that is not free yet: nobody tells when the last pod lets go of a claim.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);

@@ -9,24 +9,19 @@ use std::collections::BTreeSet;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kit::{Chain, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, PostParams},
-};
+use kit::Chain;
+use kit::store::Key;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
 use plan::{Holder, Wanted};
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        claims::{self, Claims},
-        index::{attachment_indexes, owner_index},
-        instance, trim,
-    },
-    limits,
-    settings::Settings,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::claims::{self, Claims};
+use crate::facts::index::{attachment_indexes, owner_index};
+use crate::facts::{instance, trim};
+use crate::limits;
+use crate::settings::Settings;
 
 /// Whether `vmi` has, or had, volumes that come and go.
 pub(crate) fn concerns(context: &Context, vmi: &VirtualMachineInstance) -> bool {

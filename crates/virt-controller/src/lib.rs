@@ -37,20 +37,19 @@ pub mod volumes_update;
 pub mod workload_update;
 mod write;
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use api::kubevirt::{tls::asked, v1::KubeVirt};
+use api::kubevirt::tls::asked;
+use api::kubevirt::v1::KubeVirt;
 pub use context::{Context, Images, Inner};
 pub use error::Error;
-use kit::{
-    Task,
-    health::{self, Ready, Report},
-    lease, metrics, server,
-    shutdown::{self, CancellationToken},
-    store::{Key, Store},
-    tls,
-};
-use kube::{Api, Client, ResourceExt, runtime::watcher};
+use kit::health::{self, Ready, Report};
+use kit::shutdown::{self, CancellationToken};
+use kit::store::{Key, Store};
+use kit::{Task, lease, metrics, server, tls};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
 use migration::metrics::Figures;
 use prometheus_client::registry::Registry;
 use setup::Setup;

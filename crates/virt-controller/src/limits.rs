@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use k8s_openapi::{
-    api::core::v1::{Container, Namespace, Pod, ResourceQuota},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::LabelSelector},
-};
-use kube::{
-    Api, ResourceExt,
-    api::ListParams,
-    core::{Selector, SelectorExt as _},
-};
+use k8s_openapi::api::core::v1::{Container, Namespace, Pod, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::ListParams;
+use kube::core::{Selector, SelectorExt as _};
+use kube::{Api, ResourceExt};
 use meta::quantity::Amount;
 
-use crate::{context::Context, error::Error, resources};
+use crate::context::Context;
+use crate::error::Error;
+use crate::resources;
 
 /// On a namespace: its guests' memory limits are this many times their requests.
 const RATIO: &str = "alpha.kubevirt.io/auto-memory-limits-ratio";

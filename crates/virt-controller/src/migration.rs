@@ -17,43 +17,31 @@ mod steps;
 pub mod target_pod;
 pub mod waiting;
 
-use std::{cmp::Reverse, sync::Arc};
+use std::cmp::Reverse;
+use std::sync::Arc;
 
-use api::{
-    kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    migrations::v1alpha1::MigrationPolicy,
-};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use api::migrations::v1alpha1::MigrationPolicy;
 use k8s_openapi::api::core::v1::Pod;
-use kit::{
-    clock,
-    queue::{Next, Queue},
-    store::{self, Key, Store, Watch},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-};
+use kit::clock;
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use metrics::{Ages, Figures};
 use plan::{Plan, Remark, Step, View};
 use queue::{Turn, Waiting};
 use tokio::sync::Mutex;
 
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::index::{UNFINISHED, migration_index, migration_indexes, owner_index};
+use crate::facts::migrations::{self, moved};
+use crate::facts::{launcher, migration_state, stand_ins, volumes_change};
 use crate::migration_cleanup::Subject;
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        index::{UNFINISHED, migration_index, migration_indexes, owner_index},
-        launcher, migration_state,
-        migrations::{self, moved},
-        stand_ins, volumes_change,
-    },
-    patch,
-    setup::Setup,
-    stand_in,
-    stores::{Changes, Stores, words},
-    vmi, write,
-};
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores, words};
+use crate::{patch, stand_in, vmi, write};
 
 /// What it works with.
 #[derive(Clone)]

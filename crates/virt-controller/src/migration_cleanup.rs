@@ -3,28 +3,19 @@
 
 pub(crate) mod plan;
 
-use api::kubevirt::{
-    constants::{abort_status, label},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-};
+use api::kubevirt::constants::{abort_status, label};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::api::core::v1::Pod;
 use kit::clock;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
-};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use plan::Step;
 use serde_json::{Value, json};
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        active,
-        index::{job_index, vmi_indexes},
-        launcher, migration_state,
-    },
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{job_index, vmi_indexes};
+use crate::facts::{active, launcher, migration_state};
 
 /// What the steps are about.
 pub(crate) struct Subject<'a> {

@@ -15,31 +15,24 @@ pub mod renewals;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::kubevirt::constants::label;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
-use kit::{
-    Chain, Task, clock,
-    queue::{Next, Queue},
-    store::{self, Key, Store, Watch},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Chain, Task, clock};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use renewals::{Renewals, Sound};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        index::{node_index, owner_index, pod_indexes},
-        instance,
-        nodes::{Lost, NODE_UNRESPONSIVE},
-    },
-    setup::Setup,
-    vmi,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{node_index, owner_index, pod_indexes};
+use crate::facts::instance;
+use crate::facts::nodes::{Lost, NODE_UNRESPONSIVE};
+use crate::setup::Setup;
+use crate::vmi;
 
 /// Where kubelets renew their leases.
 const NODE_LEASES: &str = "kube-node-lease";

@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{
-    size::{Topology, guest_memory},
-    v1::{DomainSpec, VirtualMachineInstanceSpec},
-};
+use api::kubevirt::size::{Topology, guest_memory};
+use api::kubevirt::v1::{DomainSpec, VirtualMachineInstanceSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use meta::quantity::Amount;
 

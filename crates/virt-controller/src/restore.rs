@@ -10,43 +10,30 @@ mod volumes;
 
 use std::time::Duration;
 
-use api::{
-    kubevirt::{
-        constants::run_strategy,
-        v1::{VirtualMachine, VirtualMachineInstance},
-    },
-    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot},
-};
+use api::kubevirt::constants::run_strategy;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{
-    Chain, clock,
-    queue::{Next, Queue},
-    store::Key,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kit::queue::{Next, Queue};
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use plan::Refused;
 use serde_json::{Value, json};
 use volumes::Made;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        copies::{restore_indexes, snapshot_index, source_index},
-        data_volumes,
-        index::{claim_index, vm_indexes},
-        machine,
-    },
-    patch,
-    setup::Setup,
-    snapshot::{self, plan::say},
-    stores::Changes,
-    vm::plan as running,
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::copies::{restore_indexes, snapshot_index, source_index};
+use crate::facts::index::{claim_index, vm_indexes};
+use crate::facts::{data_volumes, machine};
+use crate::setup::Setup;
+use crate::snapshot;
+use crate::snapshot::plan::say;
+use crate::stores::Changes;
+use crate::vm::plan as running;
+use crate::{patch, write};
 
 /// What keeps a restore until its target is free again.
 pub const FINALIZER: &str = "snapshot.kubevirt.io/vmrestore-protection";

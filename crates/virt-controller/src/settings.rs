@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{constants::eviction_strategy, v1::KubeVirt};
+use api::kubevirt::constants::eviction_strategy;
+use api::kubevirt::v1::KubeVirt;
 use meta::quantity::Amount;
 
 /// Choices of the cluster's administrator.

@@ -13,36 +13,27 @@ mod volumes;
 
 use std::time::Duration;
 
-use api::volume_snapshot::VolumeSnapshot;
-use api::{
-    kubevirt::v1::VirtualMachine,
-    snapshot::v1beta1::{
-        Error as Trouble, SnapshotVolumesLists, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
-        VirtualMachineSnapshotStatus,
-    },
+use api::kubevirt::v1::VirtualMachine;
+use api::snapshot::v1beta1::{
+    Error as Trouble, SnapshotVolumesLists, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
+    VirtualMachineSnapshotStatus,
 };
+use api::volume_snapshot::VolumeSnapshot;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{
-    Chain, clock,
-    queue::{Next, Queue},
-    store::Key,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kit::queue::{Next, Queue};
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use plan::{Outcome, Source};
 
-use crate::{
-    context::Context,
-    error::{self, Error},
-    facts::copies::{of_content, snapshot_indexes, source_index},
-    patch,
-    setup::Setup,
-    stores::{Changes, Stores, words},
-    write,
-};
+use crate::context::Context;
+use crate::error::{self, Error};
+use crate::facts::copies::{of_content, snapshot_indexes, source_index};
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores, words};
+use crate::{patch, write};
 
 pub use content::name as content_name;
 

@@ -13,25 +13,20 @@ mod wake;
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::{constants::label, v1::VirtualMachineInstance};
+use api::kubevirt::constants::label;
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kit::{
-    queue::{Next, Queue},
-    store::Key,
-};
+use kit::queue::{Next, Queue};
+use kit::store::Key;
 use kube::ResourceExt;
 use plan::View;
 
-use crate::{
-    context::Context,
-    error::{self, Error},
-    facts::{
-        claims::{self, Claims},
-        index::{UNFINISHED, claim_index, owner_index, put_back_index, stand_in_index},
-        stand_ins,
-    },
-    setup::Setup,
-};
+use crate::context::Context;
+use crate::error::{self, Error};
+use crate::facts::claims::{self, Claims};
+use crate::facts::index::{UNFINISHED, claim_index, owner_index, put_back_index, stand_in_index};
+use crate::facts::stand_ins;
+use crate::setup::Setup;
 
 /// Has claims looked after whose disks are elsewhere, or may be.
 pub(crate) fn register(setup: &mut Setup) {

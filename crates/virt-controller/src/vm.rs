@@ -10,41 +10,31 @@ pub mod status;
 
 use std::time::Duration;
 
-use api::kubevirt::{
-    constants::finalizer,
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec},
-};
-use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Namespace};
-use kit::{
-    Chain, clock,
-    queue::{Next, Queue},
-    store::Key,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use api::kubevirt::constants::finalizer;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::Namespace;
+use kit::queue::{Next, Queue};
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use plan::{Step, View};
 use serde_json::json;
 use status::Facts;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        copies::of_source,
-        data_volumes,
-        index::{claim_index, data_index, vm_indexes, vmi_indexes},
-        instance::is_final,
-        stand_ins,
-    },
-    patch,
-    setup::Setup,
-    stores::{Changes, words},
-    tracking::Wanted,
-    volumes_update::{self, plan::Update},
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::copies::of_source;
+use crate::facts::index::{claim_index, data_index, vm_indexes, vmi_indexes};
+use crate::facts::instance::is_final;
+use crate::facts::{data_volumes, stand_ins};
+use crate::setup::Setup;
+use crate::stores::{Changes, words};
+use crate::tracking::Wanted;
+use crate::volumes_update;
+use crate::volumes_update::plan::Update;
+use crate::{patch, write};
 
 /// Until a claim that a changed volume names is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

@@ -8,38 +8,25 @@ pub mod pod;
 pub mod state;
 pub mod status;
 
-use api::kubevirt::{
-    constants::{finalizer, label, phase},
-    v1::VirtualMachineInstance,
-};
+use api::kubevirt::constants::{finalizer, label, phase};
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use kit::{
-    Chain, clock,
-    queue::{Next, Queue},
-    store::{Change, Key},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kit::queue::{Next, Queue};
+use kit::store::{Change, Key};
+use kit::{Chain, clock};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use lost::fate::Fate;
 use plan::{Plan, Step, View};
 use serde_json::json;
 
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        active, claims,
-        index::{claim_index, of_put_back, of_stand_in, owner_index, pod_indexes, vmi_indexes},
-        instance, trim, volume_status,
-    },
-    hotplug, limits, migration_cleanup, patch,
-    setup::Setup,
-    stand_in,
-    stores::{Changes, Stores, words},
-    volumes_update, write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::index::{claim_index, of_put_back, of_stand_in, owner_index, pod_indexes, vmi_indexes};
+use crate::facts::{active, claims, instance, trim, volume_status};
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores, words};
+use crate::{hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write};
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
 pub const UNPAUSED_GATE: &str = "kubevirt.io/virtual-machine-unpaused";

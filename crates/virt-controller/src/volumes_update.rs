@@ -14,34 +14,29 @@ pub mod plan;
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{
-    constants::condition,
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, VolumeMigrationState, VolumeUpdateState},
+use api::kubevirt::constants::condition;
+use api::kubevirt::v1::{
+    VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, VolumeMigrationState, VolumeUpdateState,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{clock, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kit::clock;
+use kit::store::Key;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use meta::conditions::{remove, set};
 use plan::{Update, View};
 use serde_json::{Value, json};
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        claims::{self, Claims},
-        data_volumes::DataVolumes,
-        index::vmi_indexes,
-        instance::is_final,
-        volume_status,
-        volumes_change::{self, COPIED_BY, Settlement},
-    },
-    patch,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::claims::{self, Claims};
+use crate::facts::data_volumes::DataVolumes;
+use crate::facts::index::vmi_indexes;
+use crate::facts::instance::is_final;
+use crate::facts::volume_status;
+use crate::facts::volumes_change::{self, COPIED_BY, Settlement};
+use crate::patch;
 
 /// The claims that `vm` and `vmi` name and that exist.
 pub(crate) fn known(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Claims {

@@ -5,32 +5,25 @@ pub mod plan;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use api::kubevirt::{
-    constants::{annotation, label},
-    identity::instance_id,
-    v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration},
-};
+use api::kubevirt::constants::{annotation, label};
+use api::kubevirt::identity::instance_id;
+use api::kubevirt::v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use jiff::Timestamp;
-use kit::{
-    Chain, clock,
-    queue::{Next, Queue},
-    store::Key,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions},
-};
+use kit::queue::{Next, Queue};
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
+use kube::{Api, ResourceExt};
 use plan::{Plan, Seen};
 use serde_json::json;
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    evacuation::create_migration,
-    facts::{index::owner_index, volumes_change},
-    setup::Setup,
-    stores::Changes,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::evacuation::create_migration;
+use crate::facts::index::owner_index;
+use crate::facts::volumes_change;
+use crate::setup::Setup;
+use crate::stores::Changes;
 
 const PURPOSE: &str = " for automated workload update";
 

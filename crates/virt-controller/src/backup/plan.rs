@@ -2,29 +2,23 @@
 
 pub mod pull;
 
-use api::{
-    backup::v1alpha1::{
-        BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackup, VirtualMachineBackupStatus,
-        VirtualMachineBackupTracker,
-    },
-    export::v1::VirtualMachineExport,
-    kubevirt::{
-        constants::{phase, tracking},
-        hotplug::phase as volume_phase,
-        v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
-    },
+use api::backup::v1alpha1::{
+    BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackup, VirtualMachineBackupStatus, VirtualMachineBackupTracker,
 };
+use api::export::v1::VirtualMachineExport;
+use api::kubevirt::constants::{phase, tracking};
+use api::kubevirt::hotplug::phase as volume_phase;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus};
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use meta::conditions;
 
-use crate::facts::{
-    claims::{self, Claims},
-    copies::is_tracked,
-    launcher::suffix,
-    migration_state,
-};
+use crate::facts::claims::{self, Claims};
+use crate::facts::copies::is_tracked;
+use crate::facts::launcher::suffix;
+use crate::facts::migration_state;
 
 /// Values of `status.type`.
 pub const FULL: &str = "Full";

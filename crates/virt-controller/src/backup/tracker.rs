@@ -4,39 +4,26 @@
 //! checkpoint is told of it, and then says whether all of its bitmaps are there and whole. One of which that is not so is
 //! forgotten, which makes the next backup a full one.
 
-use api::{
-    backup::v1alpha1::{
-        BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackupTracker, VirtualMachineBackupTrackerStatus,
-    },
-    kubevirt::{
-        constants::{phase, tracking},
-        v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus},
-    },
+use api::backup::v1alpha1::{
+    BackupCheckpoint, BackupVolumeInfo, VirtualMachineBackupTracker, VirtualMachineBackupTrackerStatus,
 };
-use kit::{
-    Chain,
-    queue::{Next, Queue},
-    store::Key,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use api::kubevirt::constants::{phase, tracking};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus};
+use kit::Chain;
+use kit::queue::{Next, Queue};
+use kit::store::Key;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{is_gone, subresource};
-use crate::{
-    context::{Context, reference},
-    error::{self, Error},
-    facts::{
-        copies::{machine_index, tracker_indexes},
-        persistent_state,
-    },
-    patch,
-    setup::Setup,
-    stores::Changes,
-    write,
-};
+use crate::context::{Context, reference};
+use crate::error::{self, Error};
+use crate::facts::copies::{machine_index, tracker_indexes};
+use crate::facts::persistent_state;
+use crate::setup::Setup;
+use crate::stores::Changes;
+use crate::{patch, write};
 
 /// Has trackers looked after.
 pub(crate) fn register(setup: &mut Setup) {

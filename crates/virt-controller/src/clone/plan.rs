@@ -6,25 +6,22 @@
 //!    `-- waits while its source is not there, or cannot be snapshotted
 //! ```
 
-use api::{
-    clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus},
-    kubevirt::v1::VirtualMachine,
-    snapshot::v1beta1::{
-        Condition, VirtualMachineRestore, VirtualMachineRestoreSpec, VirtualMachineSnapshot,
-        VirtualMachineSnapshotContent, VirtualMachineSnapshotSpec,
-    },
+use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
+use api::kubevirt::v1::VirtualMachine;
+use api::snapshot::v1beta1::{
+    Condition, VirtualMachineRestore, VirtualMachineRestoreSpec, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
+    VirtualMachineSnapshotSpec,
 };
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::TypedLocalObjectReference,
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
-};
+use k8s_openapi::api::core::v1::TypedLocalObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::ResourceExt;
 use meta::conditions::set;
 use sha2::{Digest, Sha256};
 
 use super::patches::patches;
-use crate::{facts::persistent_state::is_kept, snapshot};
+use crate::facts::persistent_state::is_kept;
+use crate::snapshot;
 
 /// Values of `status.phase`.
 pub mod phase {

@@ -1,14 +1,11 @@
 //! Which budget a virtual machine instance should have. Pure.
 
-use api::kubevirt::{
-    constants::{label, migration_phase},
-    eviction::{is_protected, is_unfinished, phase_of},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-};
-use k8s_openapi::{
-    api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use api::kubevirt::constants::{label, migration_phase};
+use api::kubevirt::eviction::{is_protected, is_unfinished, phase_of};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use crate::facts::launcher::suffix;

@@ -1,20 +1,17 @@
 //! Which guests of a node to move now. Pure.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{annotation, migration_phase},
-    eviction::{can_move, is_marked, is_unfinished, phase_of, wants_to_move},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-};
+use api::kubevirt::constants::{annotation, migration_phase};
+use api::kubevirt::eviction::{can_move, is_marked, is_unfinished, phase_of, wants_to_move};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kit::backoff::Backoff;
 
-use crate::{facts::instance::is_final, settings::Settings};
+use crate::facts::instance::is_final;
+use crate::settings::Settings;
 
 /// After an evacuation that failed, the next waits: a target that was cordoned or lost is not alone in being so.
 const AGAIN: Backoff = Backoff { base: Duration::from_secs(20), max: Duration::from_secs(300) };

@@ -2,44 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use api::{
-    cdi::constants::phase as data_phase,
-    export::v1::VirtualMachineExport,
-    kubevirt::{
-        constants::phase,
-        v1::{VirtualMachine, VirtualMachineSpec},
-    },
-    snapshot::v1beta1::{VirtualMachineSnapshot, VirtualMachineSnapshotContent, VolumeBackup},
-};
-use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, Pod},
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
+use api::cdi::constants::phase as data_phase;
+use api::export::v1::VirtualMachineExport;
+use api::kubevirt::constants::phase;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineSpec};
+use api::snapshot::v1beta1::{VirtualMachineSnapshot, VirtualMachineSnapshotContent, VolumeBackup};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kit::store::Key;
-use kube::{
-    Api, ResourceExt,
-    api::{ApiResource, DynamicObject, ListParams, PostParams},
-    core::GroupVersionKind,
-};
+use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::{
-    names, owner,
-    pulled::of_backup,
-    source::{self, Kept, Seen, Source, Volume},
-    template,
-};
-use crate::{
-    backup::plan::pull,
-    context::Context,
-    error::Error,
-    facts::{
-        claims::is_block,
-        copies::{is_tracked, source as kind},
-        stand_ins::MOVED_TO,
-    },
-    restore,
-};
+use super::pulled::of_backup;
+use super::source::{self, Kept, Seen, Source, Volume};
+use super::{names, owner, template};
+use crate::backup::plan::pull;
+use crate::context::Context;
+use crate::error::Error;
+use crate::facts::claims::is_block;
+use crate::facts::copies::{is_tracked, source as kind};
+use crate::facts::stand_ins::MOVED_TO;
+use crate::restore;
 
 /// On the claim that keeps a machine's firmware and TPM: the machine's name.
 const STATE_OF: &str = "persistent-state-for";

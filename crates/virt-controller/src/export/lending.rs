@@ -7,7 +7,8 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::source::Pulled;
-use crate::backup::{plan::PULL, subresource};
+use crate::backup::plan::PULL;
+use crate::backup::subresource;
 use crate::context::Context;
 use crate::error::Error;
 

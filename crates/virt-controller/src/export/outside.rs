@@ -3,13 +3,11 @@
 use api::openshift::Route;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::networking::v1::Ingress;
-use kit::{
-    Task, certs, clock,
-    queue::Queue,
-    served,
-    store::{self, Key, Store, Watch},
-};
-use kube::{Api, discovery::ApiResource};
+use kit::queue::Queue;
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, certs, clock, served};
+use kube::Api;
+use kube::discovery::ApiResource;
 
 use super::links::Host;
 use crate::context::Context;

@@ -2,32 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use api::{
-    export::{
-        constants::{APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION},
-        lending,
-        v1::VirtualMachineExport,
-    },
-    kubevirt::{constants::label, tls, v1::KubeVirt},
+use api::export::constants::{
+    APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION,
 };
+use api::export::lending;
+use api::export::v1::VirtualMachineExport;
+use api::kubevirt::constants::label;
+use api::kubevirt::tls;
+use api::kubevirt::v1::KubeVirt;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Pod, Service, ServicePort, ServiceSpec},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use origin::network;
 use serde_json::{Value, json};
 
-use super::{
-    certificate::Lifetimes,
-    links, names, owned, owner,
-    source::{Pulled, Source},
-};
-use crate::{
-    error::RenderError,
-    facts::{claims::is_block, launcher::USER},
-};
+use super::certificate::Lifetimes;
+use super::source::{Pulled, Source};
+use super::{links, names, owned, owner};
+use crate::error::RenderError;
+use crate::facts::claims::is_block;
+use crate::facts::launcher::USER;
 
 /// On the pod: how long certificates lived when it was made.
 const LIFETIMES: &str = "kubevirt.io/export.certParameters";

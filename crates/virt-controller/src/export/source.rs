@@ -1,7 +1,8 @@
 //! What an export shows, and why it cannot be shown yet. Pure.
 
 use api::kubevirt::v1::{VirtualMachine, Volume as MachineVolume};
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::Value;
 

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigrationState as State};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::facts::{
-    launcher::{self, is_down, job},
-    migration_state,
-};
+use crate::facts::launcher::{self, is_down, job};
+use crate::facts::migration_state;
 
 /// The pod that has the guest, or is to start it: the one on the VMI's node, and before there is a node the one that no
 /// migration made. Two pods of a guest are never on one node, except beside one that has ended or is ending.

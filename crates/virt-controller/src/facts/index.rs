@@ -1,13 +1,9 @@
 //! The keys under which the stores find objects by what they say of others.
 
-use api::kubevirt::{
-    constants::label,
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-};
-use k8s_openapi::api::{
-    core::v1::{PersistentVolumeClaim, Pod},
-    policy::v1::PodDisruptionBudget,
-};
+use api::kubevirt::constants::label;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kit::store::Key;
 use kube::ResourceExt;
 

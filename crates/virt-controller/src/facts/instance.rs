@@ -1,6 +1,7 @@
 //! The phase of a virtual machine instance. Pure.
 
-use api::kubevirt::{constants::phase, v1::VirtualMachineInstance};
+use api::kubevirt::constants::phase;
+use api::kubevirt::v1::VirtualMachineInstance;
 
 /// The VMI's phase; empty when unset.
 pub fn phase_of(vmi: &VirtualMachineInstance) -> &str {

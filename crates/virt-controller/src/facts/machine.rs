@@ -1,6 +1,7 @@
 //! When a virtual machine is to run. Pure.
 
-use api::kubevirt::{constants::run_strategy, v1::VirtualMachine};
+use api::kubevirt::constants::run_strategy;
+use api::kubevirt::v1::VirtualMachine;
 
 /// The strategy of `vm`; the legacy `running` counts as Always or Halted.
 pub fn strategy(vm: &VirtualMachine) -> &str {

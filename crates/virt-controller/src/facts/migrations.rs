@@ -1,6 +1,7 @@
 //! The phase of a migration, and whom it moves. Pure.
 
-use api::kubevirt::{constants::migration_phase as phase, v1::VirtualMachineInstanceMigration as Migration};
+use api::kubevirt::constants::migration_phase as phase;
+use api::kubevirt::v1::VirtualMachineInstanceMigration as Migration;
 use kit::store::Key;
 use kube::ResourceExt;
 

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{
-    constants::{label, tracking},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceSpec},
-};
+use api::kubevirt::constants::{label, tracking};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceSpec};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Store;
 use kube::ResourceExt;

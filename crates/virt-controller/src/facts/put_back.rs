@@ -1,18 +1,15 @@
 //! What a volume remembers while it is put back under the name of the claim whose disk it has: all that is needed to go on
 //! after any interruption. Pure.
 
-use k8s_openapi::{
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
-    apimachinery::pkg::api::resource::Quantity,
-};
-use kube::{ResourceExt, core::ObjectMeta};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+use kube::core::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{
-    index::put_back_index,
-    stand_ins::{self, size_of},
-};
+use super::index::put_back_index;
+use super::stand_ins::{self, size_of};
 
 /// On a volume that is put back under its claim's name: a label, and an annotation with what is remembered.
 pub const PUT_BACK: &str = "ferrovirt.io/put-back";

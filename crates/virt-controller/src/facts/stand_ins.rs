@@ -1,21 +1,16 @@
 //! The claim a disk is copied into while its guest moves: which disks need one, and what it looks like. Pure.
 
-use api::kubevirt::{
-    constants::label,
-    v1::{PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance},
-};
-use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::OwnerReference},
-};
+use api::kubevirt::constants::label;
+use api::kubevirt::v1::{PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use meta::quantity::Amount;
 use sha2::{Digest, Sha256};
 
-use crate::facts::{
-    claims::{self, Claims, Use},
-    migration_state, volumes_change,
-};
+use crate::facts::claims::{self, Claims, Use};
+use crate::facts::{migration_state, volumes_change};
 
 /// On a stand-in: the claim whose disk it has.
 pub const STANDS_IN_FOR: &str = "ferrovirt.io/stands-in-for";

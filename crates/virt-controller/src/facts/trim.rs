@@ -2,14 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{
-    constants::{device, label},
-    v1::{KubeVirt, KubeVirtStatus},
-};
-use k8s_openapi::api::{
-    core::v1::{Container, Node, NodeSpec, PersistentVolumeClaim, Pod, PodSpec},
-    policy::v1::PodDisruptionBudget,
-};
+use api::kubevirt::constants::{device, label};
+use api::kubevirt::v1::{KubeVirt, KubeVirtStatus};
+use k8s_openapi::api::core::v1::{Container, Node, NodeSpec, PersistentVolumeClaim, Pod, PodSpec};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::{persistent_state, stand_ins};
 

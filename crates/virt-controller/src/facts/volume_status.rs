@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use api::kubevirt::v1::{VirtualMachineInstance, VolumeStatus};
 
-use super::{
-    claims::{Claims, at_start, info},
-    persistent_state,
-};
+use super::claims::{Claims, at_start, info};
+use super::persistent_state;
 
 /// `held` with what is known of the claims now; volumes without a claim are left as they are.
 pub fn statuses(vmi: &VirtualMachineInstance, claims: &Claims, held: &[VolumeStatus]) -> Vec<VolumeStatus> {

@@ -8,18 +8,18 @@
 //! An instance names the claims that have its disks, whatever is being copied: whoever reads it finds the data. Which
 //! migration copies is written with the hand-over to the nodes, so that an earlier one is not taken for it.
 
-use api::kubevirt::{
-    constants::condition,
-    v1::{
-        DataVolumeSource, PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance,
-        VirtualMachineInstanceStatus, Volume,
-    },
+use api::kubevirt::constants::condition;
+use api::kubevirt::v1::{
+    DataVolumeSource, PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, VirtualMachineInstance,
+    VirtualMachineInstanceStatus, Volume,
 };
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meta::conditions::{remove, set};
 
-use crate::facts::{claims, instance::is_final, migration_state};
+use crate::facts::instance::is_final;
+use crate::facts::{claims, migration_state};
 
 /// On an instance whose disks are to be copied into other claims: the UID of the migration that does it, or nothing yet.
 pub const COPIED_BY: &str = "ferrovirt.io/volumes-copied-by";

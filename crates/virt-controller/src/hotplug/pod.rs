@@ -4,21 +4,17 @@
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::{
-    constants::label,
-    hotplug::{APP, CONTAINER, GUEST},
-    v1::VirtualMachineInstance,
-};
+use api::kubevirt::constants::label;
+use api::kubevirt::hotplug::{APP, CONTAINER, GUEST};
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
 
 use super::plan::{Holder, Wanted};
-use crate::{
-    error::RenderError,
-    facts::launcher::{USER, suffix},
-    settings::Settings,
-};
+use crate::error::RenderError;
+use crate::facts::launcher::{USER, suffix};
+use crate::settings::Settings;
 
 const MOUNTS: &str = "/var/run/kubevirt-private/hotplug-disks";
 

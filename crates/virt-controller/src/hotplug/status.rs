@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::{
-    hotplug::{is_named, phase, reason},
-    v1::{HotplugVolumeStatus, VirtualMachineInstance, VolumeStatus},
-};
+use api::kubevirt::hotplug::{is_named, phase, reason};
+use api::kubevirt::v1::{HotplugVolumeStatus, VirtualMachineInstance, VolumeStatus};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use super::plan::Holder;

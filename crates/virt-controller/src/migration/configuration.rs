@@ -1,9 +1,7 @@
 //! What holds for a migration: the cluster's configuration with every default filled in, and a policy's words over it. Pure.
 
-use api::{
-    kubevirt::v1::{DowntimeTuningOptions, ExperimentalMigrationOptions, KubeVirt, VMIMConfigurationOptions},
-    migrations::v1alpha1::MigrationPolicySpec,
-};
+use api::kubevirt::v1::{DowntimeTuningOptions, ExperimentalMigrationOptions, KubeVirt, VMIMConfigurationOptions};
+use api::migrations::v1alpha1::MigrationPolicySpec;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 

@@ -2,24 +2,21 @@
 
 use std::sync::{Arc, OnceLock};
 
-use api::kubevirt::{
-    constants::migration_phase as phase,
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-};
+use api::kubevirt::constants::migration_phase as phase;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, family::Family, gauge::ConstGauge, histogram::Histogram},
-};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
 
-use crate::{
-    context::Context,
-    evictable,
-    facts::{migration_state, migrations::phase_of},
-    snapshot,
-};
+use crate::context::Context;
+use crate::facts::migration_state;
+use crate::facts::migrations::phase_of;
+use crate::{evictable, snapshot};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 

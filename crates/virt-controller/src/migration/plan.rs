@@ -12,29 +12,21 @@
 
 use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{annotation, finalizer, label, migration_condition as condition, migration_phase as phase},
-    hotplug::utilities,
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
+use api::kubevirt::constants::{
+    annotation, finalizer, label, migration_condition as condition, migration_phase as phase,
 };
+use api::kubevirt::hotplug::utilities;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::{
-    queue::Turn,
-    waiting::{self, Waiting},
-};
-use crate::{
-    facts::{
-        active, instance,
-        launcher::{self, is_down, job},
-        migration_state,
-        migrations::{is_final, phase_of},
-        stand_ins,
-    },
-    migration_cleanup::plan::{Step as Cleanup, settle},
-};
+use super::queue::Turn;
+use super::waiting::{self, Waiting};
+use crate::facts::launcher::{self, is_down, job};
+use crate::facts::migrations::{is_final, phase_of};
+use crate::facts::{active, instance, migration_state, stand_ins};
+use crate::migration_cleanup::plan::{Step as Cleanup, settle};
 
 /// A target pod may be unschedulable this long.
 const UNSCHEDULABLE: i64 = 300;

@@ -1,6 +1,7 @@
 //! Which MigrationPolicy is meant for a guest: of those whose every label is there, the one that names most. Pure.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use api::migrations::v1alpha1::MigrationPolicy;
 use kube::ResourceExt;

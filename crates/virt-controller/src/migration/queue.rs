@@ -1,13 +1,14 @@
 //! Who may migrate next: limits, priorities, and the back-off of migrations that nobody asked for by hand. Pure.
 
-use std::{cmp::Reverse, collections::HashMap, time::Duration};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{annotation, migration_phase, migration_priority},
-    v1::VirtualMachineInstanceMigration,
-};
+use api::kubevirt::constants::{annotation, migration_phase, migration_priority};
+use api::kubevirt::v1::VirtualMachineInstanceMigration;
 use jiff::{SignedDuration, Timestamp};
-use kit::{backoff::Backoff, store::Key};
+use kit::backoff::Backoff;
+use kit::store::Key;
 use kube::ResourceExt;
 
 use super::configuration::Limits;

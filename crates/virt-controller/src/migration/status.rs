@@ -1,19 +1,19 @@
 //! What a migration says of itself. Pure.
 
-use api::kubevirt::{
-    constants::{migration_condition as condition, migration_phase as phase},
-    v1::{
-        VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
-        VirtualMachineInstanceMigrationPhaseTransitionTimestamp as Transition,
-        VirtualMachineInstanceMigrationStatus as Status,
-    },
+use api::kubevirt::constants::{migration_condition as condition, migration_phase as phase};
+use api::kubevirt::v1::{
+    VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstanceMigrationPhaseTransitionTimestamp as Transition,
+    VirtualMachineInstanceMigrationStatus as Status,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meta::conditions::{remove, set};
 
-use super::{plan::Plan, waiting::UTILITY_VOLUMES};
-use crate::facts::{migration_state, migrations::is_final};
+use super::plan::Plan;
+use super::waiting::UTILITY_VOLUMES;
+use crate::facts::migration_state;
+use crate::facts::migrations::is_final;
 
 /// The status `migration` should have. `over_quota` says why its target pod was refused, when a quota was the reason.
 pub fn status(

@@ -2,36 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use api::{
-    kubevirt::{
-        constants::{annotation, finalizer, label},
-        identity::instance_id,
-        v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    },
-    migrations::v1alpha1::MigrationPolicy,
-};
+use api::kubevirt::constants::{annotation, finalizer, label};
+use api::kubevirt::identity::instance_id;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use api::migrations::v1alpha1::MigrationPolicy;
 use k8s_openapi::api::core::v1::Namespace;
-use kit::{
-    Chain, clock,
-    store::{Key, Store},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kit::store::{Key, Store};
+use kit::{Chain, clock};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{configuration, handover, plan::Step, policy, target_pod};
+use super::plan::Step;
+use super::{configuration, handover, policy, target_pod};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::migration_indexes;
+use crate::facts::launcher::job;
 use crate::facts::stand_ins;
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{active, index::migration_indexes, launcher::job, volumes_change},
-    hotplug, limits,
-    migration_cleanup::{self, Subject, amend, patch_guest},
-    patch, stand_in,
-    vmi::{self, pod::placement},
-};
+use crate::facts::{active, volumes_change};
+use crate::migration_cleanup::{self, Subject, amend, patch_guest};
+use crate::vmi;
+use crate::vmi::pod::placement;
+use crate::{hotplug, limits, patch, stand_in};
 
 /// Does `steps` in order, until one fails.
 pub(super) async fn execute(

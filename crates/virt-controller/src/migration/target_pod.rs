@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{
-    constants::{annotation, label},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-};
-use k8s_openapi::{
-    api::core::v1::{Pod, PodAffinityTerm},
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
-};
+use api::kubevirt::constants::{annotation, label};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 
 use super::same_images;
-use crate::{error::RenderError, facts::claims::Claims, settings::Settings, vmi::pod};
+use crate::error::RenderError;
+use crate::facts::claims::Claims;
+use crate::settings::Settings;
+use crate::vmi::pod;
 
 /// The target pod of `migration`. Its node must have the labels `required` (what the guest's processor needs) beside
 /// those the migration asks for; where those contradict what the guest asks for, the guest's hold. Its disks lie on the

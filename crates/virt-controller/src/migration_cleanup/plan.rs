@@ -1,15 +1,13 @@
 //! What is left to do once a migration is over, or its object gone: the VMI says how it ended, the pod that lost is
 //! deleted, the label that called the target's virt-handler is taken back. Pure.
 
-use api::kubevirt::{constants::label, v1::VirtualMachineInstance};
+use api::kubevirt::constants::label;
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::facts::{
-    active, instance,
-    launcher::{is_down, job},
-    migration_state,
-};
+use crate::facts::launcher::{is_down, job};
+use crate::facts::{active, instance, migration_state};
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 //! The times in the leases are never compared with this machine's: clocks differ. A node counts as silent only while others
 //! are heard: when nobody is, it is the API server that was gone, or this process that was cut off.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 

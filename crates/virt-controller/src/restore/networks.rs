@@ -9,7 +9,8 @@ use api::kubevirt::v1::VirtualMachine;
 use origin::leave;
 use origin::network::{self, Foreign, SHARED};
 
-use crate::{context::Context, error::Error};
+use crate::context::Context;
+use crate::error::Error;
 
 /// The networks of other namespaces that `vm` of `namespace` is to be on.
 fn foreign(vm: &VirtualMachine, namespace: &str) -> BTreeSet<Foreign> {

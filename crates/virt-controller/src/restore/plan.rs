@@ -4,24 +4,20 @@ use api::volume_snapshot::GROUP;
 use meta::quantity::Amount;
 use std::collections::BTreeMap;
 
-use api::{
-    kubevirt::{
-        constants::run_strategy,
-        v1::{PersistentVolumeClaimVolumeSource, VirtualMachine, VirtualMachineSpec},
-    },
-    snapshot::v1beta1::{
-        VirtualMachineRestore, VirtualMachineSnapshotContent, VolumeBackup, VolumeRestore, VolumeRestoreOverride,
-    },
+use api::kubevirt::constants::run_strategy;
+use api::kubevirt::v1::{PersistentVolumeClaimVolumeSource, VirtualMachine, VirtualMachineSpec};
+use api::snapshot::v1beta1::{
+    VirtualMachineRestore, VirtualMachineSnapshotContent, VolumeBackup, VolumeRestore, VolumeRestoreOverride,
 };
 use json_patch::{AddOperation, PatchOperation};
-use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
-};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::{facts::persistent_state, snapshot::state_volume};
+use crate::facts::persistent_state;
+use crate::snapshot::state_volume;
 
 /// On a claim: the restore that made it.
 pub const RESTORE: &str = "restore.kubevirt.io/name";

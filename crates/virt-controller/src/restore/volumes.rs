@@ -3,24 +3,23 @@
 //! A claim of a data volume that its machine makes is the data volume's, which takes a claim that is filled already for its
 //! own; any other is the machine's, unless nobody is to own it.
 
-use api::{
-    cdi::{
-        constants::annotation,
-        v1beta1::{DataVolume, DataVolumeBlankImage, DataVolumeSource},
-    },
-    kubevirt::v1::VirtualMachine,
-    snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshotContent},
-};
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::{DataVolume, DataVolumeBlankImage, DataVolumeSource};
+use api::kubevirt::v1::VirtualMachine;
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshotContent};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kit::store::Key;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::plan;
-use crate::{context::Context, error::Error, facts::data_volumes, vm::provision, vmi::state};
+use crate::context::Context;
+use crate::error::Error;
+use crate::facts::data_volumes;
+use crate::vm::provision;
+use crate::vmi::state;
 
 /// How far the claims are.
 pub(super) enum Made {

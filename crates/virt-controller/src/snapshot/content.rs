@@ -6,20 +6,17 @@ use api::snapshot::v1beta1::{
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{clock, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kit::clock;
+use kit::store::Key;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::plan::Progress;
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::copies::volume_snapshot_indexes,
-    patch, write,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::copies::volume_snapshot_indexes;
+use crate::{patch, write};
 use api::volume_snapshot::VolumeSnapshot;
 
 const KIND: &str = "virtualmachinesnapshotcontent";

@@ -3,7 +3,8 @@
 use api::snapshot::v1beta1::VirtualMachineSnapshot;
 use kube::ResourceExt;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::{MetricType, gauge::ConstGauge};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::plan::phase;
 use crate::context::Context;

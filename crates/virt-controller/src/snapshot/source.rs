@@ -1,26 +1,21 @@
 //! The source of a snapshot: what is in the way of having it to oneself, its lock, and its guest's file systems.
 
-use api::{
-    cdi::constants::phase as data_phase, kubevirt::v1::VirtualMachine, snapshot::v1beta1::VirtualMachineSnapshot,
-};
+use api::cdi::constants::phase as data_phase;
+use api::kubevirt::v1::VirtualMachine;
+use api::snapshot::v1beta1::VirtualMachineSnapshot;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kit::{Chain, clock, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
-};
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{
-    plan::{self, Guest},
-    volumes::Used,
-};
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::index::vm_indexes,
-    patch,
-};
+use super::plan::{self, Guest};
+use super::volumes::Used;
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::vm_indexes;
+use crate::patch;
 
 /// What keeps `vm` from being snapshotted, whose volumes on claims are `used`, as clients know it.
 pub(super) async fn obstacle(context: &Context, vm: &VirtualMachine, used: &[Used]) -> Result<Option<String>, Error> {

@@ -3,29 +3,25 @@
 use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec, class_of};
 use std::collections::BTreeMap;
 
-use api::{
-    cdi::v1beta1::StorageProfile,
-    kubevirt::{
-        hotplug::ephemeral,
-        v1::{VirtualMachine, VirtualMachineSpec},
-    },
-    snapshot::v1beta1::{
-        PersistentVolumeClaim as ClaimCopy, SourceSpec, VirtualMachine as MachineCopy, VirtualMachineSnapshot,
-        VirtualMachineSnapshotContent, VirtualMachineSnapshotContentSpec, VolumeBackup,
-    },
+use api::cdi::v1beta1::StorageProfile;
+use api::kubevirt::hotplug::ephemeral;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineSpec};
+use api::snapshot::v1beta1::{
+    PersistentVolumeClaim as ClaimCopy, SourceSpec, VirtualMachine as MachineCopy, VirtualMachineSnapshot,
+    VirtualMachineSnapshotContent, VirtualMachineSnapshotContentSpec, VolumeBackup,
 };
-use k8s_openapi::{
-    api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeClaim, storage::v1::StorageClass},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kit::store::Key;
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, TypeMeta},
-};
+use kube::api::{ListParams, TypeMeta};
+use kube::{Api, ResourceExt};
 
 use super::content;
-use crate::{context::Context, error::Error, facts::persistent_state};
+use crate::context::Context;
+use crate::error::Error;
+use crate::facts::persistent_state;
 
 /// On a volume snapshot: the machine it was made of.
 const SOURCE_NAME: &str = "snapshot.kubevirt.io/source-vm-name";

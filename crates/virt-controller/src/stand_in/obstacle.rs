@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{constants::label, hotplug::GUEST, v1::VirtualMachineInstance};
-use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::v1::StorageClass,
-};
+use api::kubevirt::constants::label;
+use api::kubevirt::hotplug::GUEST;
+use api::kubevirt::v1::VirtualMachineInstance;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kit::store::Key;
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 
-use crate::{
-    context::Context,
-    error::Error,
-    facts::{launcher, stand_ins, volumes_change},
-};
+use crate::context::Context;
+use crate::error::Error;
+use crate::facts::{launcher, stand_ins, volumes_change};
 
 /// The provisioner of classes that have none.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";

@@ -17,7 +17,8 @@
 //! owner at every moment: a claim that is bound to its volume, or the volume's own policy to outlive claims. A claim that
 //! somebody else creates under the name in between gets the volume, too.
 
-use api::kubevirt::{constants::label, v1::VirtualMachineInstance};
+use api::kubevirt::constants::label;
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
-use kube::{Api, ResourceExt, api::PostParams};
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
 
 use super::steps;
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{claims::Claims, stand_ins, volumes_change},
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::claims::Claims;
+use crate::facts::{stand_ins, volumes_change};
 
 /// The claims of `guest`, and the stand-ins that `migration` has for them as far as they are there.
 pub(crate) fn claims(context: &Context, guest: &VirtualMachineInstance, migration: &str) -> Claims {

@@ -4,26 +4,22 @@ use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
-use kit::{queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
-};
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{Found, obstacle::uses, plan::Step};
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        claims,
-        index::{self, vmi_indexes},
-        put_back::{self, Record},
-        stand_ins::{self, MOVED_TO},
-        trim, volume_status,
-    },
-    patch,
-};
+use super::Found;
+use super::obstacle::uses;
+use super::plan::Step;
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::index::{self, vmi_indexes};
+use crate::facts::put_back::{self, Record};
+use crate::facts::stand_ins::{self, MOVED_TO};
+use crate::facts::{claims, trim, volume_status};
+use crate::patch;
 
 /// Between two looks at pods of others that use a claim.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);

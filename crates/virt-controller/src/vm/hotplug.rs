@@ -1,11 +1,10 @@
 //! Volumes of a template that come and go, brought to the instance that runs. Pure.
 
-use api::kubevirt::{
-    hotplug::{self, is_hotplug, volumes},
-    v1::{Disk, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume},
-};
+use api::kubevirt::hotplug::{self, is_hotplug, volumes};
+use api::kubevirt::v1::{Disk, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume};
 
-use crate::{facts::claims, volumes_update::plan::migrates};
+use crate::facts::claims;
+use crate::volumes_update::plan::migrates;
 
 /// What the instance is to have.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,13 +1,12 @@
 //! The instance of a virtual machine: its template, made concrete. Pure.
 
-use api::kubevirt::{
-    constants::{annotation, finalizer, tracking},
-    v1::{ChangedBlockTrackingStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceStatus},
+use api::kubevirt::constants::{annotation, finalizer, tracking};
+use api::kubevirt::v1::{
+    ChangedBlockTrackingStatus, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceStatus,
 };
-use k8s_openapi::{
-    api::apps::v1::ControllerRevision,
-    apimachinery::pkg::{apis::meta::v1::OwnerReference, runtime::RawExtension},
-};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::core::ObjectMeta;
 use serde_json::json;
 use uuid::Uuid;

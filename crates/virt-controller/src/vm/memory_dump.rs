@@ -3,19 +3,19 @@
 
 pub mod plan;
 
-use api::kubevirt::{
-    memory_dump::ANNOTATION,
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest},
-};
+use api::kubevirt::memory_dump::ANNOTATION;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{backup::set_volumes, context::Context, error::Error, facts::index::vm_indexes, write};
+use crate::backup::set_volumes;
+use crate::context::Context;
+use crate::error::Error;
+use crate::facts::index::vm_indexes;
+use crate::write;
 
 /// The reason of a machine whose dump does not go on.
 pub(super) const TROUBLE: &str = "MemoryDumpError";

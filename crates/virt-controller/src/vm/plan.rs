@@ -11,16 +11,17 @@
 
 use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{finalizer, phase, run_strategy},
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineStartFailure, VirtualMachineStateChangeRequest},
+use api::kubevirt::constants::{finalizer, phase, run_strategy};
+use api::kubevirt::v1::{
+    VirtualMachine, VirtualMachineInstance, VirtualMachineStartFailure, VirtualMachineStateChangeRequest,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::backoff::Backoff;
 
+use crate::facts::instance;
 use crate::facts::machine::strategy;
-use crate::facts::{instance, nodes::NODE_UNRESPONSIVE};
+use crate::facts::nodes::NODE_UNRESPONSIVE;
 
 /// Start, in `status.stateChangeRequests`.
 pub const START: &str = "Start";

@@ -1,18 +1,17 @@
 //! Making the data volumes that the templates of a virtual machine ask for.
 
-use api::{
-    cdi::{constants::label, v1beta1::DataVolume},
-    kubevirt::v1::VirtualMachine,
-};
-use kit::{Chain, store::Key};
-use kube::{Api, ResourceExt, api::PostParams};
+use api::cdi::constants::label;
+use api::cdi::v1beta1::DataVolume;
+use api::kubevirt::v1::VirtualMachine;
+use kit::Chain;
+use kit::store::Key;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
 use origin::{follow, leave};
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::data_volumes::{self, DataVolumes},
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::data_volumes::{self, DataVolumes};
 
 /// The data volumes that `vm` names and that are known.
 pub(super) fn known(context: &Context, vm: &VirtualMachine) -> DataVolumes {

@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
 
-use crate::{context::Context, facts::persistent_state, snapshot::state_volume};
+use crate::context::Context;
+use crate::facts::persistent_state;
+use crate::snapshot::state_volume;
 
 /// What is known of the volumes of `vm`.
 pub(super) fn known(context: &Context, vm: &VirtualMachine) -> Vec<VolumeSnapshotStatus> {

@@ -1,25 +1,22 @@
 //! The status of a virtual machine, from its instance and its plan. Pure.
 
-use api::kubevirt::{
-    constants::{condition, phase, printable},
-    v1::{VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus},
+use api::kubevirt::constants::{condition, phase, printable};
+use api::kubevirt::v1::{
+    VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineStatus, VolumeSnapshotStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meta::conditions::{remove, set};
 
 use super::plan::{Plan, STOP, unserved_requests};
-use crate::{
-    facts::{
-        data_volumes::Readiness,
-        instance::{is_final, phase_of},
-        machine::strategy,
-        migration_state,
-        nodes::NODE_UNRESPONSIVE,
-    },
-    tracking::{self, Wanted},
-    volumes_update::{self, plan::Update},
-};
+use crate::facts::data_volumes::Readiness;
+use crate::facts::instance::{is_final, phase_of};
+use crate::facts::machine::strategy;
+use crate::facts::migration_state;
+use crate::facts::nodes::NODE_UNRESPONSIVE;
+use crate::tracking::{self, Wanted};
+use crate::volumes_update;
+use crate::volumes_update::plan::Update;
 
 /// Conditions that the machine has of its own: those of the instance do not replace them.
 const OWN: [&str; 4] =

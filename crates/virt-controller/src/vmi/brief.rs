@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{condition, phase},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceStatus},
-};
+use api::kubevirt::constants::{condition, phase};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus};
 use jiff::{SignedDuration, Timestamp};
 
 /// Times of objects are whole seconds: this is between one second and two.

@@ -3,33 +3,24 @@
 pub mod fate;
 pub mod fence;
 
-use api::kubevirt::{
-    constants::phase,
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration},
-};
-use k8s_openapi::api::{
-    core::v1::{PersistentVolume, Pod},
-    storage::v1::{CSIDriver, VolumeAttachment},
-};
-use kit::{clock, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
-};
+use api::kubevirt::constants::phase;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use kit::clock;
+use kit::store::Key;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::{Api, ResourceExt};
 
 use fate::{Fate, fate};
 use fence::Backing;
 
 use super::{plan, status};
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        claims, instance, migration_state,
-        nodes::{Lost, NODE_UNRESPONSIVE},
-    },
-    patch,
-};
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::nodes::{Lost, NODE_UNRESPONSIVE};
+use crate::facts::{claims, instance, migration_state};
+use crate::patch;
 
 /// The node `vmi` is on, or its pod is bound to, when that node is lost. Of a machine that has ended it may be any node that
 /// has a pod of it: the target of a migration, too.

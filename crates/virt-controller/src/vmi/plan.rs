@@ -8,18 +8,14 @@
 
 use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{condition, finalizer, phase},
-    v1::VirtualMachineInstance,
-};
+use api::kubevirt::constants::{condition, finalizer, phase};
+use api::kubevirt::v1::VirtualMachineInstance;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::facts::{
-    active::{active, arrived, successor},
-    instance::{is_final, phase_of},
-    launcher::{self, compute, compute_ended, containers, ended, stands},
-};
+use crate::facts::active::{active, arrived, successor};
+use crate::facts::instance::{is_final, phase_of};
+use crate::facts::launcher::{self, compute, compute_ended, containers, ended, stands};
 
 /// Between two looks at the volumes of a machine on a lost node.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);

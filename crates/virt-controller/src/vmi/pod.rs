@@ -13,20 +13,18 @@ pub mod placement;
 mod probes;
 mod volumes;
 
-use api::kubevirt::{
-    constants::{annotation, label},
-    identity::instance_id,
-    v1::VirtualMachineInstance,
-};
+use api::kubevirt::constants::{annotation, label};
+use api::kubevirt::identity::instance_id;
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Pod;
 use origin::network;
 use serde_json::{Value, json};
 
-use crate::{
-    error::RenderError,
-    facts::launcher::{USER, suffix},
-};
-use crate::{facts::claims::Claims, resources, settings::Settings};
+use crate::error::RenderError;
+use crate::facts::claims::Claims;
+use crate::facts::launcher::{USER, suffix};
+use crate::resources;
+use crate::settings::Settings;
 
 pub(crate) use containers::is_disk_container;
 

@@ -4,36 +4,28 @@
 //! The claim is found by its label and belongs to the machine, so it outlives its instances. A guest that moves gets a new
 //! one, since only one node's TPM may write it; which of the two counts is decided by how the migration ended.
 
-use api::{
-    cdi::v1beta1::StorageProfile,
-    kubevirt::{
-        constants::migration_phase,
-        v1::{
-            VirtualMachineInstance, VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationState,
-        },
-    },
+use api::cdi::v1beta1::StorageProfile;
+use api::kubevirt::constants::migration_phase;
+use api::kubevirt::v1::{
+    VirtualMachineInstance, VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationState,
 };
-use k8s_openapi::{
-    api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::OwnerReference},
-};
-use kit::{Chain, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kit::Chain;
+use kit::store::Key;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{
-    context::{Context, reference},
-    error::Error,
-    facts::{
-        claims::Claims,
-        index, launcher, migration_state as moving,
-        persistent_state::{LABEL, MIGRATION, find, is_kept, is_kept_by, keeps_tracking, migration_index, of, word},
-        trim,
-    },
+use crate::context::{Context, reference};
+use crate::error::Error;
+use crate::facts::claims::Claims;
+use crate::facts::persistent_state::{
+    LABEL, MIGRATION, find, is_kept, is_kept_by, keeps_tracking, migration_index, of, word,
 };
+use crate::facts::{index, launcher, migration_state as moving, trim};
 
 /// A copy of the variables and of the TPM's state, with room for the next.
 const SIZE: &str = "10Mi";

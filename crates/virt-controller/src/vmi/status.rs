@@ -1,26 +1,20 @@
 //! The part of a VMI's status that this controller writes. Pure.
 
-use api::kubevirt::{
-    constants::{condition, phase},
-    size::guest_memory,
-    v1::{
-        CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
-        VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
-    },
+use api::kubevirt::constants::{condition, phase};
+use api::kubevirt::size::guest_memory;
+use api::kubevirt::v1::{
+    CPUTopology, MemoryStatus, VirtualMachineInstance, VirtualMachineInstanceCondition,
+    VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus,
 };
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meta::conditions::{remove, set};
 
 use super::plan::Plan;
-use crate::{
-    facts::{active, launcher, nodes},
-    resources,
-    settings::Settings,
-};
+use crate::facts::{active, launcher, nodes};
+use crate::resources;
+use crate::settings::Settings;
 
 const IMAGE_TROUBLE: [&str; 7] = [
     "ErrImagePull",

@@ -11,23 +11,19 @@
 
 use std::collections::BTreeMap;
 
-use api::{
-    cdi::constants::phase as data_phase,
-    kubevirt::{
-        constants::{condition, phase},
-        hotplug::{disk, is_hotplug},
-        v1::{PersistentVolumeClaimInfo, StorageMigratedVolumeInfo, VirtualMachine, VirtualMachineInstance, Volume},
-    },
+use api::cdi::constants::phase as data_phase;
+use api::kubevirt::constants::{condition, phase};
+use api::kubevirt::hotplug::{disk, is_hotplug};
+use api::kubevirt::v1::{
+    PersistentVolumeClaimInfo, StorageMigratedVolumeInfo, VirtualMachine, VirtualMachineInstance, Volume,
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use crate::facts::{
-    claims::{self, Claims},
-    data_volumes::DataVolumes,
-    instance::phase_of,
-    stand_ins::{self, size_of},
-    volumes_change,
-};
+use crate::facts::claims::{self, Claims};
+use crate::facts::data_volumes::DataVolumes;
+use crate::facts::instance::phase_of;
+use crate::facts::stand_ins::{self, size_of};
+use crate::facts::volumes_change;
 
 const MIGRATION: &str = "Migration";
 const REPLACEMENT: &str = "Replacement";

@@ -1,18 +1,16 @@
 //! Which guests run in an old launcher, and which of them are dealt with now. Pure.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{annotation, kubevirt_phase, label, phase},
-    eviction::{can_move, is_unfinished},
-    v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration},
-};
+use api::kubevirt::constants::{annotation, kubevirt_phase, label, phase};
+use api::kubevirt::eviction::{can_move, is_unfinished};
+use api::kubevirt::v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{
-    facts::{instance::phase_of, volumes_change},
-    settings::Settings,
-};
+use crate::facts::instance::phase_of;
+use crate::facts::volumes_change;
+use crate::settings::Settings;
 
 /// While work is left, though nothing happens.
 const LOOK: Duration = Duration::from_secs(30);

@@ -4,10 +4,8 @@ use api::backup::v1alpha1::VirtualMachineBackup;
 use api::export::v1::VirtualMachineExport;
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, in_phase, start, wait};

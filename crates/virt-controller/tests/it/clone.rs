@@ -4,11 +4,9 @@ use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
 use api::kubevirt::v1::VirtualMachine;
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{
-    ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-    runtime::wait::Condition,
-};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::Condition;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, wait};

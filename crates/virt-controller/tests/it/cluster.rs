@@ -1,22 +1,18 @@
 //! A cluster with one node and the controllers at work, and the parts that others play.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
+use std::time::Duration;
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
-use k8s_openapi::{
-    api::core::v1::{Namespace, Node, Pod},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
-use kit::{
-    apply::{self, Applied},
-    shutdown::CancellationToken,
-};
-use kube::{
-    Api, Client, Resource,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-    runtime::wait::{Condition, await_condition},
-};
-use kube_apiserver::{ApiServer, request::User};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::apply::{self, Applied};
+use kit::shutdown::CancellationToken;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Api, Client, Resource};
+use kube_apiserver::ApiServer;
+use kube_apiserver::request::User;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use virt_controller::Running;

@@ -3,25 +3,17 @@
 use std::fmt::Debug;
 
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
-use k8s_openapi::{
-    api::{
-        core::v1::{Node, Pod},
-        policy::v1::PodDisruptionBudget,
-    },
-    apimachinery::pkg::util::intstr::IntOrString,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    core::NamespaceResourceScope,
-};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::{Cluster, PATIENCE, in_phase, machine, start, wait},
-    migration::{arrives, under_way},
-};
+use crate::cluster::{Cluster, PATIENCE, in_phase, machine, start, wait};
+use crate::migration::{arrives, under_way};
 
 type Migrations = Api<VirtualMachineInstanceMigration>;
 

@@ -11,17 +11,11 @@ use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::Instant;
-use virt_controller::{
-    facts::nodes::Lost,
-    node::{
-        plan::lost,
-        renewals::{Renewals, Sound},
-    },
-    vmi::lost::{
-        fate::{Fate, fate},
-        fence::Backing,
-    },
-};
+use virt_controller::facts::nodes::Lost;
+use virt_controller::node::plan::lost;
+use virt_controller::node::renewals::{Renewals, Sound};
+use virt_controller::vmi::lost::fate::{Fate, fate};
+use virt_controller::vmi::lost::fence::Backing;
 
 const NODES: usize = 3;
 const NAMES: [&str; NODES] = ["node0", "node1", "node2"];

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use api::kubevirt::v1::KubeVirt;
 use kit::health::Report;
-use kube::{
-    Api,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::cluster::start;

@@ -3,10 +3,8 @@
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VolumeStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
-};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, in_phase, machine, start, wait};

@@ -4,14 +4,13 @@
 //! The played libvirt keeps its promise, that a guest runs on one side; what is tested is that this controller never takes
 //! the side that runs away, and that whatever happened, one pod with one running guest is left and nothing else.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, in_phase, machine, start, wait};

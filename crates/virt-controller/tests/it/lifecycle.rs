@@ -1,11 +1,10 @@
 //! From a VM to a running guest and back.
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
-use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::cluster::{in_phase, machine, printed, start, wait};

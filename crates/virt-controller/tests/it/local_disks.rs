@@ -1,21 +1,15 @@
 //! Disks that one node reaches move with their guests, and come back under their names. Binder and nodes are played.
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::v1::StorageClass,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::{Cluster, in_phase, start, wait},
-    migration::{arrives, migrate, reaches, say, source_pod, target_pod, under_way},
-    storage::on,
-};
+use crate::cluster::{Cluster, in_phase, start, wait};
+use crate::migration::{arrives, migrate, reaches, say, source_pod, target_pod, under_way};
+use crate::storage::on;
 
 struct Disks {
     cluster: Cluster,

@@ -3,22 +3,16 @@
 use std::time::Duration;
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{Event, Namespace, Node, PersistentVolume},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    cluster::{Cluster, in_phase, machine, printed, start, wait},
-    migration::under_way,
-    storage::{claim, claim_with, on},
-};
+use crate::cluster::{Cluster, in_phase, machine, printed, start, wait};
+use crate::migration::under_way;
+use crate::storage::{claim, claim_with, on};
 
 /// What a kubelet does every ten seconds, until it is told to be silent.
 struct Kubelet(kit::Task<()>);

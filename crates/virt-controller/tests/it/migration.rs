@@ -2,20 +2,14 @@
 
 use std::pin::pin;
 
-use api::{
-    kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-    migrations::v1alpha1::MigrationPolicy,
-};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use api::migrations::v1alpha1::MigrationPolicy;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    runtime::{
-        WatchStreamExt,
-        watcher::{Config, watcher},
-    },
-};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, watcher};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, in_phase, machine, start, wait};

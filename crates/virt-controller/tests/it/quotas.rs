@@ -2,7 +2,8 @@
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceQuota};
-use kube::{Api, api::PostParams};
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::cluster::{in_phase, machine, start, wait};

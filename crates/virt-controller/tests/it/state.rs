@@ -1,11 +1,10 @@
 //! What guests keep beside their disks: a claim that outlives instances and goes where its guest goes.
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::cluster::{Cluster, in_phase, machine, start, wait};

@@ -2,10 +2,8 @@
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, in_phase, machine, printed, start, wait};

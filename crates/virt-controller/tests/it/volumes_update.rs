@@ -3,18 +3,14 @@
 use api::kubevirt::v1::{
     VirtualMachine, VirtualMachineCondition, VirtualMachineInstance, VirtualMachineInstanceMigration,
 };
-use kube::{
-    ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::{Cluster, in_phase, printed, start, wait},
-    eviction::{deployed, kubevirt},
-    migration::{arrives, reaches, source_pod, target_pod, under_way},
-    storage::{claim, on},
-};
+use crate::cluster::{Cluster, in_phase, printed, start, wait};
+use crate::eviction::{deployed, kubevirt};
+use crate::migration::{arrives, reaches, source_pod, target_pod, under_way};
+use crate::storage::{claim, on};
 
 /// A machine that runs on the claim `old`, with `new` beside it, and whose changed volumes are copied.
 async fn running() -> Cluster {

@@ -1,11 +1,11 @@
 //! What follows from the memory dump that is asked of a machine: for its template, its instance, the claim, and the request
 //! itself. Pure.
 
-use api::kubevirt::{
-    constants::phase,
-    hotplug,
-    memory_dump::{FAILED, TYPE, phase as volume_phase, request, volume},
-    v1::{UtilityVolume, VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest as Request, Volume},
+use api::kubevirt::constants::phase;
+use api::kubevirt::hotplug;
+use api::kubevirt::memory_dump::{FAILED, TYPE, phase as volume_phase, request, volume};
+use api::kubevirt::v1::{
+    UtilityVolume, VirtualMachine, VirtualMachineInstance, VirtualMachineMemoryDumpRequest as Request, Volume,
 };
 
 use crate::facts::instance::{is_final, phase_of};

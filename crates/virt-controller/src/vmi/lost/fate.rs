@@ -9,17 +9,14 @@
 //! ```
 //! A guest that nobody would start again is left alone: its node may come back with it.
 
-use api::kubevirt::{
-    constants::run_strategy,
-    v1::{VirtualMachine, VirtualMachineInstance},
-};
+use api::kubevirt::constants::run_strategy;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Node;
 
+use crate::facts::instance::is_final;
+use crate::facts::machine;
 use crate::facts::nodes::Lost;
-use crate::{
-    facts::{instance::is_final, machine},
-    vmi::lost::fence::{self, Backing},
-};
+use crate::vmi::lost::fence::{self, Backing};
 
 /// What to do about a machine on a lost node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use api::kubevirt::v1::VirtualMachineInstance;
 use serde_json::{Value, json};
 
-use super::{GRACE_SECONDS, probes, volumes::Mounts};
-use crate::{facts::launcher::USER, resources, settings::Settings};
+use super::volumes::Mounts;
+use super::{GRACE_SECONDS, probes};
+use crate::facts::launcher::USER;
+use crate::resources;
+use crate::settings::Settings;
 
 const SOCKETS: &str = "/var/run/kubevirt/container-disks";
 /// Before a volume's name: the container that lends its disk.

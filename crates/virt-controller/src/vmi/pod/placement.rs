@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::kubevirt::{
-    constants::{default, label},
-    v1::VirtualMachineInstance,
-};
+use api::kubevirt::constants::{default, label};
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{
     Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
 };

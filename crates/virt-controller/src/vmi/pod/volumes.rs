@@ -11,16 +11,12 @@
 
 use std::collections::BTreeSet;
 
-use api::kubevirt::{
-    hotplug::is_hotplug,
-    v1::{VirtualMachineInstance, Volume},
-};
+use api::kubevirt::hotplug::is_hotplug;
+use api::kubevirt::v1::{VirtualMachineInstance, Volume};
 use serde_json::{Value, json};
 
-use crate::facts::{
-    claims::{self, Claims},
-    persistent_state,
-};
+use crate::facts::claims::{self, Claims};
+use crate::facts::persistent_state;
 
 const PRIVATE: &str = "/var/run/kubevirt-private";
 
