@@ -15,5 +15,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(document) = body::protobuf(&[b"k8s\0", bytes].concat()) {
         assert!(document["kind"].is_string());
+        assert!(depth(&document) <= DEPTH);
+        // What was read can be told.
+        assert!(body::protobuf(&body::to_protobuf(&document).expect("it has a protobuf form")).is_ok());
     }
 });

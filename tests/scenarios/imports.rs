@@ -2,7 +2,10 @@
 
 use anyhow::Result;
 use e2e::Namespace;
-use e2e::servers::{registry::Registry, s3, s3::Store, web, web::Web};
+use e2e::servers::registry::Registry;
+use e2e::servers::s3::Store;
+use e2e::servers::web::Web;
+use e2e::servers::{s3, web};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 

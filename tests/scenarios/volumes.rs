@@ -6,7 +6,8 @@ use std::io::Write as _;
 use anyhow::{Result, ensure};
 use e2e::machine::{self, holds, phase, uid};
 use e2e::{Console, Namespace};
-use flate2::{Compression, write::GzEncoder};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 

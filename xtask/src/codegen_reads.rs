@@ -69,7 +69,7 @@ fn mirror(root: &Path, copy: &Path) -> Result<()> {
 
 /// Whether `file` has types of the API.
 fn is_marked(file: &str) -> bool {
-    file.starts_with("crates/api/src/generated/") || file == "crates/hpp/src/operator/object.rs"
+    file.starts_with("crates/api/src/generated/") || file == "crates/api/src/hpp.rs"
 }
 
 /// `source` with every public field deprecated.
@@ -132,7 +132,7 @@ fn name(path: &str) -> Option<String> {
         ("kubevirt::v1", "kubevirt_v1"),
         ("generated::cdi_v1beta1", "cdi_v1beta1"),
         ("cdi::v1beta1", "cdi_v1beta1"),
-        ("operator::object", "object"),
+        ("hpp", "hpp"),
     ];
     let (module, field) = path.rsplit_once("::").and_then(|(rest, field)| {
         let (module, of) = rest.rsplit_once("::")?;

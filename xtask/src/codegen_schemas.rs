@@ -18,9 +18,6 @@ use serde_json::{Map, Value, json};
 
 const REFERENCE: &str = "#/components/schemas/";
 
-/// Kinds a real server lists which this one does not serve: nothing behind them would act on the objects.
-const UNSERVED: [&str; 3] = ["componentstatuses", "flowschemas", "prioritylevelconfigurations"];
-
 /// Fields of newer API levels that nothing here acts on: to this server they are unknown, and so are refused or warned of by
 /// name as any unknown field is.
 const UNKNOWN: [(&str, &[&str]); 11] = [
@@ -28,7 +25,7 @@ const UNKNOWN: [(&str, &[&str]); 11] = [
     ("io.k8s.api.core.v1.EphemeralContainer", &["restartPolicyRules"]),
     ("io.k8s.api.core.v1.EnvVarSource", &["fileKeyRef"]),
     ("io.k8s.api.core.v1.NodeStatus", &["declaredFeatures"]),
-    ("io.k8s.api.core.v1.PodSpec", &["hostnameOverride", "schedulingGroup"]),
+    ("io.k8s.api.core.v1.PodSpec", &["schedulingGroup"]),
     (
         "io.k8s.api.core.v1.PodStatus",
         &["allocatedResources", "extendedResourceClaimStatus", "nodeAllocatableResourceClaimStatuses", "resources"],
@@ -317,7 +314,7 @@ fn resources(facts: &Value, types: &BTreeMap<String, Value>) -> Result<Value> {
     for main in facts {
         let (gv, plural, kind) = (text(main, "gv")?, text(main, "name")?, text(main, "kind")?);
         let label = format!("{gv} {plural}");
-        if plural.contains('/') || UNSERVED.iter().any(|u| *u == plural || *u == label) {
+        if plural.contains('/') {
             continue;
         }
         let (group, version) = gv.rsplit_once('/').unwrap_or(("", gv));

@@ -10,6 +10,7 @@ mod codegen_rpc;
 mod codegen_schemas;
 mod descriptions;
 mod documented;
+mod imports;
 mod pure;
 mod tidy;
 

@@ -5,6 +5,7 @@
 //! * `unsafe` lives in `sys`;
 //! * only the programs print;
 //! * modules do not use each other in circles, and plans and statuses are computed from their input alone;
+//! * a `use` names one module;
 //! * what docs/kubernetes.md promises is backed by tests;
 //! * generated files are what their generators make.
 
@@ -15,7 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{circles, documented, pure};
+use crate::{circles, documented, imports, pure};
 
 const LONGEST: usize = 1000;
 const LONGEST_TEST: usize = 1500;
@@ -33,9 +34,8 @@ fn layer(name: &str) -> Option<Layer> {
     Some(match name {
         "api" | "meta" => Layer::Api,
         "apimachinery" | "kube-store" => Layer::Library,
-        "kit" | "origin" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "tls-verify" | "images" => {
-            Layer::Library
-        }
+        "kit" | "origin" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "tls-verify" | "images"
+        | "csi-controllers" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
         "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
         | "cdi" => Layer::Component,
@@ -47,7 +47,8 @@ fn layer(name: &str) -> Option<Layer> {
 /// Libraries that know no Kubernetes, and so depend on no crate that does.
 const NO_KUBERNETES: [&str; 8] = ["disk", "net", "nbd", "sys", "libvirt", "tls-verify", "images", "rpc"];
 /// The embedded cluster does not know that virtual machines exist.
-const NO_VIRTUAL_MACHINES: [&str; 5] = ["apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "kubelet"];
+const NO_VIRTUAL_MACHINES: [&str; 6] =
+    ["apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "csi-controllers", "kubelet"];
 
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut found = dependencies(&metadata(root)?);
@@ -58,6 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let written: Vec<PathBuf> = files.iter().filter(|path| !is_generated(path)).cloned().collect();
     found.extend(circles::findings(root, &written)?);
     found.extend(pure::findings(root, &written)?);
+    found.extend(imports::findings(root, &written)?);
     for finding in &found {
         eprintln!("tidy: {finding}");
     }

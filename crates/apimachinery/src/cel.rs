@@ -14,6 +14,7 @@ mod builtin;
 pub mod check;
 pub mod eval;
 pub mod fault;
+pub mod message;
 mod parse;
 mod signatures;
 pub mod types;

@@ -14,6 +14,7 @@ pub mod fieldset;
 pub mod json;
 mod lastapplied;
 pub mod managed;
+pub mod merge;
 pub mod strategic;
 pub mod typed;
 pub mod versions;

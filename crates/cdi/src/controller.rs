@@ -38,18 +38,13 @@ pub mod write;
 use std::sync::Arc;
 
 use context::{Context, Inner, Work};
-use kit::{
-    Chain, Task,
-    events::Recorder,
-    lease,
-    queue::{Next, Queue},
-    shutdown::{self, CancellationToken},
-    store::Store,
-};
-use kube::{
-    Api, Client,
-    core::{ApiResource, DynamicObject, GroupVersionKind},
-};
+use kit::events::Recorder;
+use kit::queue::{Next, Queue};
+use kit::shutdown::{self, CancellationToken};
+use kit::store::Store;
+use kit::{Chain, Task, lease};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
 use polls::Polls;
 use progress::{Progress, Scrape};
 

@@ -4,15 +4,14 @@
 //! image has, and never by a component of CDI's. It may be slow, large or hostile: it is given [`LONGEST`], and of what it answers nothing
 //! goes on but a digest or one of few reasons.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use disk::source::{Connection, ContainerImage, Error as Failure, Patience, image_digest};
 use kit::Chain;
 
-use crate::{
-    answer::{self, Answer, Digest, Reason},
-    importer,
-};
+use crate::answer::{self, Answer, Digest, Reason};
+use crate::importer;
 
 /// How long a registry is given, its token service included.
 const LONGEST: Duration = Duration::from_secs(30);

@@ -4,16 +4,13 @@
 
 use std::sync::Arc;
 
-use api::cdi::{
-    constants::{self, env},
-    v1beta1::{CDIConfig, TLSSecurityProfile},
-};
-use kit::{
-    Task,
-    store::Store,
-    tls::{self, Changing, Clients, Material, Policy},
-};
-use kube::{Api, Client, runtime::watcher};
+use api::cdi::constants::{self, env};
+use api::cdi::v1beta1::{CDIConfig, TLSSecurityProfile};
+use kit::Task;
+use kit::store::Store;
+use kit::tls::{self, Changing, Clients, Material, Policy};
+use kube::runtime::watcher;
+use kube::{Api, Client};
 
 /// The least version and the ciphers that `profile` stands for; no ciphers are all.
 pub(crate) fn asked(profile: Option<&TLSSecurityProfile>) -> (&str, &[String]) {

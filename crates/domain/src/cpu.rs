@@ -1,9 +1,7 @@
 //! vCPUs: how many, how they are arranged, and which model the guest sees.
 
-use api::kubevirt::{
-    size,
-    v1::{CPU, DomainSpec},
-};
+use api::kubevirt::size;
+use api::kubevirt::v1::{CPU, DomainSpec};
 use meta::quantity::Amount;
 
 use crate::xml::Element;

@@ -1,6 +1,7 @@
 //! How much memory the guest has, may grow to, and what backs it.
 
-use api::kubevirt::{size, v1::DomainSpec};
+use api::kubevirt::size;
+use api::kubevirt::v1::DomainSpec;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use meta::quantity::Amount;
 

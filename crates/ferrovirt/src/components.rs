@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, Parser};
 
 use crate::failure::parse;
-use crate::{csi_controller, terminal};
+use crate::{at_rest, csi_controller, terminal};
 
 #[derive(Parser)]
 #[command(name = "component")]
@@ -31,7 +31,7 @@ where
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(run(arguments.component)).map_err(Into::into)
+    runtime.block_on(at_rest::beside(run(arguments.component))).map_err(Into::into)
 }
 
 /// `virt-operator`

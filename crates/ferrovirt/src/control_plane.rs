@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
+use csi_controllers::{Drivers, Socket};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::PostParams;
 use kube_apiserver::ApiServer;
 use kube_apiserver::authn;
 use kube_apiserver::availability;
-use kube_apiserver::serve::{self, fairness, tls::Tls};
-use kube_controllers::volumes::{Drivers, Socket};
+use kube_apiserver::serve::tls::Tls;
+use kube_apiserver::serve::{self, fairness};
 use kubelet::dns;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -24,7 +25,7 @@ use tokio::net::TcpListener;
 use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::state::{API_PORT, State, StateArgs};
-use crate::{cluster, nodes, service_route, terminal};
+use crate::{at_rest, cluster, nodes, service_route, terminal};
 
 /// Run the API server and the built-in controllers in the foreground
 #[derive(Debug, Parser)]
@@ -55,7 +56,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     restore::finish(&state)?;
     sys::process::raise_open_files()?;
     sys::heap::keep_small().context("cannot start the thread that gives memory back")?;
-    cluster::runtime()?.block_on(run(&state, arguments.detach))
+    cluster::runtime()?.block_on(at_rest::beside(run(&state, arguments.detach)))
 }
 
 async fn run(state: &State, tell: bool) -> anyhow::Result<()> {
@@ -89,6 +90,7 @@ async fn run(state: &State, tell: bool) -> anyhow::Result<()> {
         root_ca: edges.pki.ca_pem().to_owned(),
         pod_cidrs: pod_ranges(&node),
         drivers: drivers(&server),
+        vitals: server.vitals().clone(),
     };
     let controllers = kit::spawn(
         "controllers",

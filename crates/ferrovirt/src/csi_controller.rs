@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use kube_controllers::volumes::sidecar::{self, Sidecar};
-use kube_controllers::volumes::{Drivers, Socket};
+use csi_controllers::beside::{self, Sidecar};
+use csi_controllers::{Drivers, Socket};
 use tokio::net::UnixStream;
 
 /// Command line of the program.
@@ -35,6 +35,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         Box::pin(async move { Ok(Box::new(UnixStream::connect(socket).await?) as Box<dyn Socket>) })
     });
     let sidecar = Sidecar { driver: args.driver_name, node: args.node_name, namespace: args.namespace };
-    sidecar::run(client, drivers, sidecar, stop).await;
+    beside::run(client, drivers, sidecar, stop).await;
     Ok(())
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
-use kubelet::node::{config::CGROUP, host_network};
+use kubelet::node::config::CGROUP;
+use kubelet::node::host_network;
 
 use crate::failure::parse;
 use crate::nodes::{self, Number};

@@ -9,7 +9,7 @@ use kubelet::node::{self, config};
 use crate::failure::advise;
 use crate::nodes::Number;
 use crate::state::State;
-use crate::{cluster, terminal};
+use crate::{at_rest, cluster, terminal};
 
 /// Runs a node until it ends, or this command is told to, which is its power switch.
 pub(crate) async fn run(state: &State, number: Number) -> anyhow::Result<()> {
@@ -77,11 +77,11 @@ pub(crate) fn init(words: Vec<OsString>) -> anyhow::Result<()> {
 /// The agent: kubelet, service proxy and DNS in one process.
 pub(crate) fn agent(_words: Vec<OsString>) -> anyhow::Result<()> {
     terminal::log("info");
-    cluster::runtime()?.block_on(async {
+    cluster::runtime()?.block_on(at_rest::beside(async {
         let config = node::Config::load(Path::new(config::IN_NODE))?;
         let client = cluster::client(Path::new(node::IN_NODE_KUBECONFIG), "kubelet").await?;
         let network = cluster::client(Path::new(node::IN_NODE_NETWORK_KUBECONFIG), "kube-proxy").await?;
         let stop = kit::shutdown::on_signals().context("cannot listen for signals")?;
         node::agent::run(&config, client, network, stop).await.context("the node's agent failed")
-    })
+    }))
 }

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use axum::{Json, Router, body::Bytes, http::StatusCode, response::IntoResponse, routing::post};
-use base64::{Engine, prelude::BASE64_STANDARD};
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::post;
+use axum::{Json, Router};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -8,7 +8,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub use applied::Applied;
 use futures::{StreamExt, stream};
 use http::{Method, Request, header};
-use kube::{Client, core::ObjectMeta};
+use kube::Client;
+use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 

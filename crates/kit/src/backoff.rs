@@ -15,6 +15,11 @@ impl Backoff {
     /// For work queues: 50 ms up to 1 min.
     pub const QUEUE: Backoff = Backoff { base: Duration::from_millis(50), max: Duration::from_secs(60) };
 
+    /// For work that is worth another try at once: 10 ms up to 1 min.
+    pub const EAGER: Backoff = Backoff { base: Duration::from_millis(10), max: Duration::from_secs(60) };
+    /// For work done by others, who may be slow to recover, as a storage driver: 1 s up to 5 min.
+    pub const PATIENT: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(300) };
+
     /// The delay after `failures` failures in a row (1 = the first).
     pub fn delay(&self, failures: u32) -> Duration {
         let factor = 2u32.saturating_pow(failures.saturating_sub(1).min(30));

@@ -12,9 +12,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
-use rustls_pki_types::{CertificateDer, pem::PemObject};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use time::OffsetDateTime;
-use x509_parser::{extensions::GeneralName, prelude::FromDer};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
 
 pub use self::host::for_host;
 

@@ -1,6 +1,7 @@
 //! Printing an error with everything that caused it, on one line.
 
-use std::{error::Error, fmt};
+use std::error::Error;
+use std::fmt;
 
 /// Displays an error and its sources as `what: why: why`.
 ///

@@ -1,4 +1,4 @@
-//! The one place that reads the wall clock.
+//! The one place that reads the wall clock, and arithmetic with what it read.
 
 use std::time::Instant;
 
@@ -30,6 +30,16 @@ pub fn micro_time() -> MicroTime {
 /// `at` cut to whole seconds.
 pub fn seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+/// Seconds from `earlier` to `later`, negative when the order is reversed.
+pub fn seconds_between(earlier: &Time, later: &Time) -> i64 {
+    later.0.as_second() - earlier.0.as_second()
+}
+
+/// `time` moved by some seconds.
+pub fn plus_seconds(time: &Time, seconds: i64) -> Time {
+    Time(Timestamp::from_second(time.0.as_second().saturating_add(seconds)).unwrap_or(time.0))
 }
 
 #[cfg(test)]

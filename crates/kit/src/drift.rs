@@ -1,18 +1,17 @@
 //! What others do to the objects an operator owns: a watch of their metadata, kind by kind. Only addresses are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 
-use futures::StreamExt;
 use kube::core::{DynamicObject, GroupVersionKind, ObjectMeta, PartialObjectMeta};
 use kube::discovery::ApiResource;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::Task;
 use crate::apply::{self, Applied};
-use crate::served::Served;
-use crate::{Chain, Task};
+use crate::served::{self, Served};
+use crate::store::{Mirror, follow};
 
 /// The groups that every Kubernetes serves, beside the core's.
 const ALWAYS_SERVED: [&str; 11] = [
@@ -98,18 +97,12 @@ where
             None => Api::all_with(client.clone(), &resource),
         };
         let served = kind.is_optional().then(|| Served::new(client, &resource));
-        let mut follower =
-            Follower { api, config: config.clone(), resource, applied: applied.clone(), wake: wake.clone() };
+        let mut follower = Follower { resource, applied: applied.clone(), wake: wake.clone(), listed: BTreeSet::new() };
+        let config = config.clone();
         crate::spawn("drift", async move {
-            let Some(mut served) = served else { return follower.run().await };
-            loop {
-                if served.next().await {
-                    tokio::select! {
-                        () = follower.run() => {}
-                        () = served.ends() => {}
-                    }
-                }
-                follower.listed(&BTreeSet::new());
+            match served {
+                Some(served) => served::mirror(served, api, config, &mut follower).await,
+                None => follow(api, config, &mut follower).await,
             }
         })
     };
@@ -118,47 +111,47 @@ where
 
 /// What follows one kind.
 struct Follower<F> {
-    api: Api<PartialObjectMeta<DynamicObject>>,
-    config: watcher::Config,
     resource: ApiResource,
     applied: Applied,
     wake: F,
+    /// What the list that is under way has shown.
+    listed: BTreeSet<String>,
 }
 
-impl<F: Fn()> Follower<F> {
-    async fn run(&mut self) {
-        let mut listed = BTreeSet::new();
-        let mut stream = pin!(watcher(self.api.clone(), self.config.clone()).default_backoff());
-        while let Some(event) = stream.next().await {
-            match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                Ok(watcher::Event::InitApply(object)) => {
-                    self.touched(&object.metadata, true);
-                    listed.insert(self.address(&object.metadata));
-                }
-                // What went while nobody looked.
-                Ok(watcher::Event::InitDone) => self.listed(&std::mem::take(&mut listed)),
-                Ok(watcher::Event::Apply(object)) => self.touched(&object.metadata, true),
-                Ok(watcher::Event::Delete(object)) => self.touched(&object.metadata, false),
-                Err(error) => tracing::debug!(error = %Chain(&error), "watch interrupted, retrying"),
-            }
+impl<F: Fn()> Mirror<PartialObjectMeta<DynamicObject>> for Follower<F> {
+    fn listing(&mut self) {
+        self.listed.clear();
+    }
+
+    fn there(&mut self, object: PartialObjectMeta<DynamicObject>, listed: bool) {
+        self.touched(&object.metadata, true);
+        if listed {
+            self.listed.insert(self.address(&object.metadata));
         }
     }
 
-    fn touched(&self, metadata: &ObjectMeta, there: bool) {
-        if self.applied.touched(&self.address(metadata), there.then_some(metadata)) {
-            (self.wake)();
-        }
+    fn gone(&mut self, object: &PartialObjectMeta<DynamicObject>) {
+        self.touched(&object.metadata, false);
     }
 
-    fn listed(&self, listed: &BTreeSet<String>) {
+    // What went while nobody looked.
+    fn listed(&mut self) {
+        let listed = std::mem::take(&mut self.listed);
         let root = apply::root(&self.resource.api_version);
         let (plural, all) = (&self.resource.plural, format!("{root}/"));
         let concerned = |address: &str| {
             let mut path = address.strip_prefix(&all).unwrap_or_default().rsplit('/');
             path.nth(1).is_some_and(|kind| kind == plural)
         };
-        if self.applied.missing(concerned, listed) {
+        if self.applied.missing(concerned, &listed) {
+            (self.wake)();
+        }
+    }
+}
+
+impl<F: Fn()> Follower<F> {
+    fn touched(&self, metadata: &ObjectMeta, there: bool) {
+        if self.applied.touched(&self.address(metadata), there.then_some(metadata)) {
             (self.wake)();
         }
     }

@@ -1,16 +1,20 @@
 //! An aggregated API server's gate. Who asks, and whether they may: the API server vouches for the user by its front-proxy certificate, and decides.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
-use k8s_openapi::api::{
-    authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
-    core::v1::ConfigMap,
-};
-use kube::{Api, Client, api::PostParams};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use kube::{Api, Client};
 
-use crate::{Chain, Task, refusal::Refusal, server::Peer, tls::Trust};
+use crate::refusal::Refusal;
+use crate::server::Peer;
+use crate::tls::Trust;
+use crate::{Chain, Task};
 
 const CONFIG: &str = "extension-apiserver-authentication";
 const LOOK: Duration = Duration::from_secs(60);

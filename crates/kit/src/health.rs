@@ -2,12 +2,12 @@
 
 mod report;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::{Router, http::StatusCode, routing::get};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
 pub use report::Report;
 
 /// Whether the component is ready to serve; cheap to clone.

@@ -7,9 +7,11 @@
 //! A new authority joins the bundle at once, but leaves of the old one are kept until their own renewal: by then every
 //! component has reloaded the bundle it mounts, so no connection meets an unknown authority.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client};

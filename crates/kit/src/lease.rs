@@ -6,14 +6,15 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use k8s_openapi::{
-    api::coordination::v1::{Lease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::MicroTime,
-};
-use kube::{Api, Client, api::PostParams, core::ObjectMeta};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::PostParams;
+use kube::core::ObjectMeta;
+use kube::{Api, Client};
 use tokio::time::{Instant, sleep};
 
-use crate::{Chain, clock, shutdown::CancellationToken};
+use crate::shutdown::CancellationToken;
+use crate::{Chain, clock};
 
 const DURATION: Duration = Duration::from_secs(15);
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -13,6 +13,7 @@ mod chain;
 pub mod client;
 pub mod clock;
 pub mod connections;
+pub mod controller;
 pub mod cron;
 pub mod customize;
 pub mod drift;
@@ -34,6 +35,7 @@ pub mod shutdown;
 pub mod store;
 mod task;
 pub mod tls;
+pub mod vital;
 pub mod workload;
 
 pub use chain::Chain;

@@ -1,6 +1,7 @@
 //! The smallest merge patch (RFC 7386) between two states of an object. Pure.
 
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 /// The fields of `after` that differ from `before`, at any depth, and null for those that are gone; none when nothing
 /// differs. Lists are whole. Both have fields and no nulls: a merge patch cannot set a field to null.
@@ -9,6 +10,15 @@ pub fn difference(before: &Value, after: Value) -> Option<Value> {
         (Value::Object(before), Value::Object(after)) => fields(before, after),
         _ => None,
     }
+}
+
+/// `{"status": …}` from the status as stored to the status as it should be; `None` when nothing changed.
+///
+/// # Errors
+/// When one of them is no JSON.
+pub fn of_status<S: Serialize>(old: Option<&S>, new: &S) -> Result<Option<Value>, serde_json::Error> {
+    let old = old.map(serde_json::to_value).transpose()?.unwrap_or_else(|| json!({}));
+    Ok(difference(&old, serde_json::to_value(new)?).map(|change| json!({ "status": change })))
 }
 
 fn fields(before: &Map<String, Value>, after: Map<String, Value>) -> Option<Value> {
@@ -32,7 +42,6 @@ fn fields(before: &Map<String, Value>, after: Map<String, Value>) -> Option<Valu
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
 

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::header, response::IntoResponse, routing::get};
-use prometheus_client::{encoding::text::encode, registry::Registry};
+use axum::Router;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 
 /// Serves `registry` under `/metrics`.
 pub fn router(registry: Registry) -> Router {

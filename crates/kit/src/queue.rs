@@ -1,17 +1,30 @@
 //! A work queue of keys: each key at most once waiting and at most once being worked on, with delays and back-off.
 
-use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
-    fmt::Debug,
-    future::Future,
-    hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::{sync::Notify, time::Instant};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::{Task, backoff::Backoff, shutdown::CancellationToken};
+use crate::Task;
+use crate::backoff::Backoff;
+use crate::shutdown::CancellationToken;
+
+/// A queue that tries again at once and then less and less often: see [`Backoff::EAGER`].
+pub fn eager<T: Clone + Eq + Hash + Ord + Debug + Send + 'static>() -> Queue<T> {
+    Queue::new(Backoff::EAGER)
+}
+
+/// A queue of work done by others: see [`Backoff::PATIENT`].
+pub fn patient<T: Clone + Eq + Hash + Ord + Debug + Send + 'static>() -> Queue<T> {
+    Queue::new(Backoff::PATIENT)
+}
 
 /// What a reconcile asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +180,24 @@ impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<T> {
             .collect()
     }
 
+    /// Works on keys for ever within this one task, `width` at a time: what is done may borrow from its surroundings.
+    pub async fn work<F, Fut>(&self, width: usize, reconcile: F)
+    where
+        F: Fn(T) -> Fut,
+        Fut: Future<Output = Next>,
+    {
+        let mut running = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                key = self.next(), if running.len() < width => {
+                    let work = reconcile(key.clone());
+                    running.push(async move { (key, work.await) });
+                }
+                Some((key, next)) = running.next(), if !running.is_empty() => self.done(&key, next),
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,6 +259,20 @@ mod tests {
         assert_eq!(queue.next().await, "b");
         queue.done(&"a", Next::Wait);
         assert_eq!(queue.next().await, "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn as_many_are_worked_on_as_are_wanted() {
+        let (queue, start, done) = (eager::<u32>(), Instant::now(), Mutex::new(Vec::new()));
+        queue.add_all(0..4);
+        let done = &done;
+        let reconcile = |key| async move {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            done.lock().unwrap().push((key, start.elapsed().as_secs()));
+            Next::Wait
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(60), queue.work(2, reconcile)).await;
+        assert_eq!(*done.lock().unwrap(), [(0, 10), (1, 10), (2, 20), (3, 20)]);
     }
 
     #[tokio::test(start_paused = true)]

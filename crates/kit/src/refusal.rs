@@ -1,10 +1,8 @@
 //! Refusals as `metav1.Status`.
 
-use axum::{
-    Json,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 /// A refusal with its HTTP code and reason word.

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::health::Ready;
-use crate::store::{self, Change, Store, Watch};
+use crate::store::{Change, Kept, Mirror, Store, Watch, follow as follow_all};
 use crate::{Chain, Task};
 
 /// How often discovery is asked after news that it does not reflect yet, with pauses that double.
@@ -163,31 +163,38 @@ pub fn required(client: &Client, resource: &ApiResource, ready: Ready, remedy: &
     })
 }
 
-/// As [`store::watch`], of a kind that the cluster may lack: while it does, `store` is empty and [synced](Store::synced).
+/// As [`store::watch`](crate::store::watch), of a kind that the cluster may lack: while it does, `store` is empty and
+/// [synced](Store::synced).
 pub fn watch<K, F>(
     client: &Client,
     resource: &ApiResource,
     api: Api<K>,
     how: Watch<K>,
     store: Store<K>,
-    mut notify: F,
+    notify: F,
 ) -> Task<()>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
     F: FnMut(Change<'_, K>) + Send + 'static,
 {
     let served = Served::new(client, resource);
-    crate::spawn("watch", async move {
-        let mut served = served;
-        loop {
-            while !served.next().await {
-                store::clear(&store, &mut notify);
-            }
-            tokio::select! {
-                () = store::follow(api.clone(), &how, &store, &mut notify) => {}
-                () = served.ends() => {}
-            }
-            store::clear(&store, &mut notify);
+    let config = how.config.clone();
+    crate::spawn("watch", async move { mirror(served, api, config, &mut Kept { store, how, notify }).await })
+}
+
+/// Keeps `mirror` equal to the cluster, and empty while the kind is not `served`.
+pub(crate) async fn mirror<K>(mut served: Served, api: Api<K>, config: watcher::Config, mirror: &mut impl Mirror<K>)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    loop {
+        while !served.next().await {
+            mirror.clear();
         }
-    })
+        tokio::select! {
+            () = follow_all(api.clone(), config.clone(), mirror) => {}
+            () = served.ends() => {}
+        }
+        mirror.clear();
+    }
 }

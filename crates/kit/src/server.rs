@@ -32,7 +32,8 @@ use tower::ServiceExt;
 use crate::address::neighbourhood;
 use crate::connections::{Bounds, Connected, Connections, Introduction, Seat, Seated, until_read};
 use crate::shutdown::CancellationToken;
-use crate::{Chain, certs, tls::Configuration};
+use crate::tls::Configuration;
+use crate::{Chain, certs};
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(20);

@@ -1,31 +1,42 @@
-//! A local copy of watched objects, kept small: JSON bytes at rest, typed only while somebody looks.
+//! Local copies of watched objects.
 //!
 //! ```text
-//! watch -> trim (managedFields, last-applied, what the caller does not need) -> bytes -> notify(key, old, new)
+//! watch -> trim (managedFields, last-applied, what the caller does not need) -> table: versions, index, deletions
+//!                                                                                |
+//!                       Store: bytes; one who is notified    <------------------ + ----> Shared: objects; many listeners
 //! ```
 //!
-//! A typed object of optional fields is ten times its JSON; ten thousand of them are the memory of a controller.
+//! What becomes of versions, lists and deletions is one code (`table`), and so is the watch (`follow`). What is kept of
+//! an object is one of two things, since memory and speed ask for opposites:
+//!
+//! * [`Store`] keeps JSON, typed only while somebody looks. A typed object of optional fields is ten times its JSON; ten
+//!   thousand of them are the memory of a controller that looks at few of them at a time.
+//! * [`Shared`] keeps typed objects and gives them out without copying. The scheduler looks at every pod and node for each
+//!   pod it places. A trimmed pod is one or two KiB of JSON, some microseconds to be typed; with a thousand pods that would
+//!   be milliseconds for each placement, against the counting of references.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    fmt::Debug,
-    marker::PhantomData,
-    pin::pin,
-    sync::{Arc, RwLock},
-};
+mod follow;
+mod gone;
+mod shared;
+mod table;
 
-use futures::StreamExt;
-use kube::{
-    Api, Resource, ResourceExt,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event},
-    },
-};
-use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use kube::runtime::watcher;
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+pub(crate) use self::follow::{Mirror, follow};
+pub use self::shared::Shared;
+use self::table::{Row, Source, Table};
 use crate::Task;
+
+/// `kubectl apply` keeps a copy of the whole object in this annotation.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Namespace and name of an object; the namespace of a cluster-scoped one is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -66,80 +77,66 @@ pub struct Change<'a, K> {
     pub is: &'a [String],
 }
 
-struct Entry {
-    version: u64,
-    uid: Box<str>,
-    json: Box<[u8]>,
-    words: Box<[String]>,
-}
+/// How many deletions are remembered; an answer is late by milliseconds.
+const REMEMBERED: usize = 256;
 
-#[derive(Default)]
-struct Inner {
-    objects: BTreeMap<Key, Entry>,
-    index: HashMap<String, BTreeSet<Key>>,
-    /// UIDs of the objects that went last: the answer to a write may come after the news of the object's end.
-    gone: VecDeque<Box<str>>,
-}
+type Packed = Box<[u8]>;
 
-/// How many of them are remembered; an answer is late by milliseconds.
-const GONE: usize = 256;
-
-/// Objects of one kind; cheap to clone, filled by [`watch`].
+/// Objects of one kind as JSON; cheap to clone, filled by [`watch`].
 pub struct Store<K> {
-    inner: Arc<RwLock<Inner>>,
+    table: Arc<RwLock<Table<Packed>>>,
     synced: Arc<watch::Sender<bool>>,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Store { inner: self.inner.clone(), synced: self.synced.clone(), kind: PhantomData }
+        Store { table: self.table.clone(), synced: self.synced.clone(), kind: PhantomData }
     }
 }
 
 impl<K> Default for Store<K> {
     fn default() -> Self {
-        Store { inner: Arc::default(), synced: Arc::new(watch::channel(false).0), kind: PhantomData }
+        // What a write answered is held whole until the watch brings the same version, trimmed.
+        let table = Table::new(REMEMBERED, true);
+        Store { table: Arc::new(RwLock::new(table)), synced: Arc::new(watch::channel(false).0), kind: PhantomData }
     }
 }
 
 impl<K: DeserializeOwned + Serialize> Store<K> {
     /// The object under `key`.
     pub fn get(&self, key: &Key) -> Option<K> {
-        let inner = self.read();
-        decode(&inner.objects.get(key)?.json)
+        decode(&self.read().get(key)?.held)
     }
 
     /// True when an object has this key.
     pub fn contains(&self, key: &Key) -> bool {
-        self.read().objects.contains_key(key)
+        self.read().get(key).is_some()
     }
 
     /// Every key.
     pub fn keys(&self) -> Vec<Key> {
-        self.read().objects.keys().cloned().collect()
+        self.read().keys().cloned().collect()
     }
 
     /// Every object.
     pub fn list(&self) -> Vec<K> {
-        self.read().objects.values().filter_map(|entry| decode(&entry.json)).collect()
+        self.read().all().filter_map(decode).collect()
     }
 
     /// The objects whose index values include `word`.
     pub fn by_index(&self, word: &str) -> Vec<K> {
-        let inner = self.read();
-        let Some(keys) = inner.index.get(word) else { return Vec::new() };
-        keys.iter().filter_map(|key| inner.objects.get(key)).filter_map(|entry| decode(&entry.json)).collect()
+        self.read().by_word(word).filter_map(decode).collect()
     }
 
     /// The keys of the objects whose index values include `word`.
     pub fn keys_by_index(&self, word: &str) -> Vec<Key> {
-        self.read().index.get(word).map(|keys| keys.iter().cloned().collect()).unwrap_or_default()
+        self.read().keys_by_word(word).cloned().collect()
     }
 
     /// How many objects are held.
     pub fn len(&self) -> usize {
-        self.read().objects.len()
+        self.read().len()
     }
 
     /// True when nothing is held.
@@ -149,7 +146,7 @@ impl<K: DeserializeOwned + Serialize> Store<K> {
 
     /// Bytes of JSON held; for metrics and for the memory test.
     pub fn bytes(&self) -> usize {
-        self.read().objects.values().map(|entry| entry.json.len()).sum()
+        self.read().all().map(|json| json.len()).sum()
     }
 
     /// Waits until the first list has been stored.
@@ -165,92 +162,51 @@ impl<K: DeserializeOwned + Serialize> Store<K> {
     where
         K: Resource,
     {
-        let (key, entry) = (Key::of(object), entry(object, words));
-        // Looking and replacing are one step: the watch runs beside this, and what it brings in between must not be lost.
-        let mut inner = self.write();
-        let newer = inner.objects.get(&key).is_some_and(|held| held.version > entry.version);
-        let gone = !entry.uid.is_empty() && inner.gone.contains(&entry.uid);
-        if !newer && !gone {
-            insert(&mut inner, &key, entry);
-        }
+        self.take(&Key::of(object), object, words, Source::News);
     }
 
-    /// Takes in what the watch brought, unless a newer version is held. Returns the words before and now.
-    fn take(&self, key: &Key, object: &K, words: Vec<String>, listed: bool) -> (Box<[String]>, Box<[String]>)
+    /// Returns the words before and now. Looking and replacing are one step: answers arrive beside the watch.
+    fn take(&self, key: &Key, object: &K, words: Vec<String>, source: Source) -> (Box<[String]>, Box<[String]>)
     where
         K: Resource,
     {
-        let entry = entry(object, words);
-        let mut inner = self.write();
-        // A list is the truth also where its versions are lower: the cluster may have been restored.
-        if let Some(held) = inner.objects.get(key).filter(|held| !listed && held.version > entry.version) {
-            return (held.words.clone(), held.words.clone());
-        }
-        let is = entry.words.clone();
-        (insert(&mut inner, key, entry), is)
-    }
-
-    fn remove(&self, key: &Key) -> Box<[String]> {
-        let mut inner = self.write();
-        let Some(entry) = forget(&mut inner, key) else { return Box::default() };
-        if inner.gone.len() == GONE {
-            inner.gone.pop_front();
-        }
-        inner.gone.push_back(entry.uid);
-        entry.words
-    }
-
-    // A poisoned lock only means that another reader panicked; the map itself is whole after each statement.
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-fn entry<K: Resource + Serialize>(object: &K, words: Vec<String>) -> Entry {
-    Entry {
-        version: object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0),
-        uid: object.uid().unwrap_or_default().into_boxed_str(),
-        json: serde_json::to_vec(object).unwrap_or_default().into_boxed_slice(),
-        words: words.into_boxed_slice(),
-    }
-}
-
-/// Returns the words of what was there before.
-fn insert(inner: &mut Inner, key: &Key, entry: Entry) -> Box<[String]> {
-    let was = forget(inner, key).map(|entry| entry.words).unwrap_or_default();
-    for word in &entry.words {
-        inner.index.entry(word.clone()).or_default().insert(key.clone());
-    }
-    inner.objects.insert(key.clone(), entry);
-    was
-}
-
-fn decode<K: DeserializeOwned>(json: &[u8]) -> Option<K> {
-    serde_json::from_slice(json).ok()
-}
-
-fn forget(inner: &mut Inner, key: &Key) -> Option<Entry> {
-    let entry = inner.objects.remove(key)?;
-    for word in &entry.words {
-        if let Some(keys) = inner.index.get_mut(word) {
-            keys.remove(key);
-            if keys.is_empty() {
-                inner.index.remove(word);
+        let row = Row::of(object, words, serde_json::to_vec(object).unwrap_or_default().into_boxed_slice());
+        let is = row.words.clone();
+        let mut table = self.write();
+        match table.take(key, row, source) {
+            Ok(was) => (was.map(|row| row.words).unwrap_or_default(), is),
+            Err(_) => {
+                let held = table.get(key).map(|row| row.words.clone()).unwrap_or_default();
+                (held.clone(), held)
             }
         }
     }
-    Some(entry)
+
+    fn remove(&self, key: &Key, uid: Option<&str>) -> Box<[String]> {
+        self.write().remove(key, uid).map(|row| row.words).unwrap_or_default()
+    }
+}
+
+impl<K> Store<K> {
+    // A poisoned lock only means that another reader panicked; the table itself is whole after each statement.
+    fn read(&self) -> RwLockReadGuard<'_, Table<Packed>> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table<Packed>> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn decode<K: DeserializeOwned>(json: &Packed) -> Option<K> {
+    serde_json::from_slice(json).ok()
 }
 
 /// How one kind is watched.
 pub struct Watch<K> {
     /// Selectors.
     pub config: watcher::Config,
-    /// Drops what nobody reads, before the object is stored. managedFields are always dropped.
+    /// Drops what nobody reads, before the object is stored. What [`trim`] drops always is.
     pub trim: fn(&mut K),
     /// Words to find the object by later: an owner's UID, a node's name.
     pub index: fn(&K) -> Vec<String>,
@@ -262,76 +218,71 @@ impl<K> Default for Watch<K> {
     }
 }
 
+/// Drops who wrote which field, and the copy that `kubectl apply` keeps of the object in itself.
+pub fn trim<K: Resource>(object: &mut K) {
+    let meta = object.meta_mut();
+    meta.managed_fields = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+}
+
 /// Keeps `store` equal to the cluster and calls `notify` after every change, for as long as the task is held.
-pub fn watch<K, F>(api: Api<K>, how: Watch<K>, store: Store<K>, mut notify: F) -> Task<()>
+pub fn watch<K, F>(api: Api<K>, how: Watch<K>, store: Store<K>, notify: F) -> Task<()>
 where
     K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
     F: FnMut(Change<'_, K>) + Send + 'static,
 {
-    crate::spawn("watch", async move { follow(api, &how, &store, &mut notify).await })
+    let config = how.config.clone();
+    crate::spawn("watch", async move { follow(api, config, &mut Kept { store, how, notify }).await })
 }
 
-pub(crate) async fn follow<K, F>(api: Api<K>, how: &Watch<K>, store: &Store<K>, notify: &mut F)
+/// A store, how it is filled, and who is told.
+pub(crate) struct Kept<K, F> {
+    pub(crate) store: Store<K>,
+    pub(crate) how: Watch<K>,
+    pub(crate) notify: F,
+}
+
+impl<K, F> Kept<K, F>
 where
-    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
-    F: FnMut(Change<'_, K>) + Send + 'static,
+    K: Resource + DeserializeOwned + Serialize,
+    F: FnMut(Change<'_, K>),
 {
-    let mut stream = pin!(watcher::watcher(api, how.config.clone()).default_backoff());
-    let mut listed = BTreeSet::new();
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => {
-                listed.insert(Key::of(&object));
-                apply(store, object, true, how, notify);
-            }
-            Ok(Event::Apply(object)) => apply(store, object, false, how, notify),
-            Ok(Event::Delete(object)) => remove(store, &Key::of(&object), notify),
-            Ok(Event::InitDone) => {
-                for key in store.keys().into_iter().filter(|key| !listed.contains(key)) {
-                    remove(store, &key, notify);
-                }
-                listed = BTreeSet::new();
-                store.synced.send_replace(true);
-            }
-            Err(error) => tracing::debug!(error = %crate::Chain(&error), "watch interrupted, retrying"),
-        }
+    fn remove(&mut self, key: &Key, uid: Option<&str>) {
+        let was = self.store.remove(key, uid);
+        (self.notify)(Change { key, new: None, was: &was, is: &[] });
     }
 }
 
-/// Takes everything out: the kind is not served, and so there is nothing of it.
-pub(crate) fn clear<K, F>(store: &Store<K>, notify: &mut F)
+impl<K, F> Mirror<K> for Kept<K, F>
 where
     K: Resource + DeserializeOwned + Serialize,
     F: FnMut(Change<'_, K>),
 {
-    store.keys().iter().for_each(|key| remove(store, key, notify));
-    store.synced.send_replace(true);
-}
-
-fn apply<K, F>(store: &Store<K>, mut object: K, listed: bool, how: &Watch<K>, notify: &mut F)
-where
-    K: Resource + DeserializeOwned + Serialize,
-    F: FnMut(Change<'_, K>),
-{
-    object.meta_mut().managed_fields = None;
-    if let Some(annotations) = &mut object.meta_mut().annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    fn listing(&mut self) {
+        self.store.write().listing();
     }
-    let words = (how.index)(&object);
-    (how.trim)(&mut object);
-    let key = Key::of(&object);
-    let (was, is) = store.take(&key, &object, words, listed);
-    notify(Change { key: &key, new: Some(&object), was: &was, is: &is });
-}
 
-fn remove<K, F>(store: &Store<K>, key: &Key, notify: &mut F)
-where
-    K: Resource + DeserializeOwned + Serialize,
-    F: FnMut(Change<'_, K>),
-{
-    let was = store.remove(key);
-    notify(Change { key, new: None, was: &was, is: &[] });
+    fn there(&mut self, mut object: K, listed: bool) {
+        trim(&mut object);
+        let words = (self.how.index)(&object);
+        (self.how.trim)(&mut object);
+        let key = Key::of(&object);
+        let source = if listed { Source::List } else { Source::News };
+        let (was, is) = self.store.take(&key, &object, words, source);
+        (self.notify)(Change { key: &key, new: Some(&object), was: &was, is: &is });
+    }
+
+    fn gone(&mut self, object: &K) {
+        self.remove(&Key::of(object), object.meta().uid.as_deref());
+    }
+
+    fn listed(&mut self) {
+        let vanished = self.store.write().listed();
+        vanished.iter().for_each(|key| self.remove(key, None));
+        self.store.synced.send_replace(true);
+    }
 }
 
 #[cfg(test)]
@@ -359,7 +310,7 @@ mod tests {
         store.put(&object("a", "2"), vec!["other".into()]);
         assert!(store.by_index("owner").is_empty());
         assert_eq!(store.by_index("other").len(), 1);
-        store.remove(&Key::new("ns", "a"));
+        store.remove(&Key::new("ns", "a"), None);
         assert!(store.is_empty() && store.keys_by_index("other").is_empty());
     }
 
@@ -376,11 +327,11 @@ mod tests {
         store.put(&object("a", "10"), vec![]);
         store.put(&object("a", "9"), vec![]);
         check(&store, Some("10"));
-        store.take(&key, &object("a", "9"), vec![], false);
+        store.take(&key, &object("a", "9"), vec![], Source::News);
         check(&store, Some("10"));
-        store.take(&key, &object("a", "11"), vec![], false);
+        store.take(&key, &object("a", "11"), vec![], Source::News);
         check(&store, Some("11"));
-        store.take(&key, &object("a", "3"), vec![], true);
+        store.take(&key, &object("a", "3"), vec![], Source::List);
         check(&store, Some("3"));
     }
 
@@ -390,7 +341,7 @@ mod tests {
         let mut first = object("a", "1");
         first.metadata.uid = Some("first".into());
         store.put(&first, vec![]);
-        store.remove(&Key::new("ns", "a"));
+        store.remove(&Key::new("ns", "a"), Some("first"));
         store.put(&first, vec![]);
         check(&store, None);
         let mut second = object("a", "2");
@@ -407,7 +358,7 @@ mod tests {
             let (older, newer) = ((2 * round + 1).to_string(), (2 * round + 2).to_string());
             std::thread::scope(|scope| {
                 scope.spawn(|| store.put(&object("a", &older), vec![]));
-                store.take(&Key::new("ns", "a"), &object("a", &newer), vec![], false);
+                store.take(&Key::new("ns", "a"), &object("a", &newer), vec![], Source::News);
             });
             check(&store, Some(&newer));
         }

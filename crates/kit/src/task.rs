@@ -1,10 +1,8 @@
 //! Spawning: every task has a name in the trace and somebody who holds it.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;

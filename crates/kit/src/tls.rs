@@ -9,7 +9,9 @@ mod follow;
 mod policy;
 mod unchecked;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub use changing::{Changing, Configuration};
 pub use follow::{Asked, follow, follow_optional, obey};
@@ -17,21 +19,16 @@ pub use policy::Policy;
 pub use unchecked::unchecked_client;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-    client::{
-        ResolvesClientCert, WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
-    crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
-    server::{
-        ClientHello, ResolvesServerCert, WebPkiClientVerifier,
-        danger::{ClientCertVerified, ClientCertVerifier},
-    },
-    sign::CertifiedKey,
-    version::TLS13,
-};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
 
 use crate::{Chain, Task, certs};
 

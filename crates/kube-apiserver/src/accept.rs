@@ -32,25 +32,52 @@ pub(crate) enum Shape {
     MetadataList(Meta),
 }
 
+/// How the answer is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Encoding {
+    #[default]
+    Json,
+    Yaml,
+    Protobuf,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accept {
     pub(crate) shape: Shape,
-    pub(crate) yaml: bool,
+    pub(crate) encoding: Encoding,
+    /// What is accepted of an object that has no protobuf form.
+    pub(crate) instead: Option<Encoding>,
 }
 
 impl Accept {
-    /// Picks the acceptable media range that the client prefers; none at all is a 406.
-    pub(crate) fn parse(headers: &HeaderMap) -> Result<Self, ApiError> {
+    /// Picks the acceptable media range that the client prefers; none at all is a 406. Objects that have no protobuf form
+    /// (`protobuf` is not set) are told in it only as metadata.
+    pub(crate) fn parse(headers: &HeaderMap, protobuf: bool) -> Result<Self, ApiError> {
         let header = headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if header.trim().is_empty() {
             return Ok(Self::default());
         }
         let mut ranges: Vec<&str> = header.split(',').map(str::trim).collect();
         ranges.sort_by_key(|range| (std::cmp::Reverse(quality(range)), range.starts_with("*/")));
-        ranges.into_iter().find_map(range).ok_or_else(|| {
-            let known = "application/json, application/yaml";
-            not_acceptable(format!("only the following media types are accepted: {known}"))
-        })
+        let formed = |shape| match shape {
+            Shape::Object => protobuf,
+            Shape::Table(_) => false,
+            Shape::Metadata(_) | Shape::MetadataList(_) => true,
+        };
+        let acceptable = |(shape, encoding): &(Shape, Encoding)| *encoding != Encoding::Protobuf || formed(*shape);
+        let mut acceptable = ranges.into_iter().filter_map(range).filter(acceptable);
+        let Some((shape, encoding)) = acceptable.next() else {
+            let known = if protobuf { ", application/vnd.kubernetes.protobuf" } else { "" };
+            let known = format!("application/json, application/yaml{known}");
+            return Err(not_acceptable(format!("only the following media types are accepted: {known}")));
+        };
+        let instead = acceptable.find(|other| other.0 == shape && other.1 != Encoding::Protobuf);
+        Ok(Self { shape, encoding, instead: instead.map(|(_, encoding)| encoding) })
+    }
+
+    /// Whether the stored bytes are what is asked for, if their version is.
+    pub(crate) fn is_plain(self) -> bool {
+        self.shape == Shape::Object && self.encoding == Encoding::Json
     }
 }
 
@@ -66,11 +93,12 @@ fn quality(range: &str) -> u32 {
     (quality.unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0) as u32
 }
 
-fn range(text: &str) -> Option<Accept> {
+fn range(text: &str) -> Option<(Shape, Encoding)> {
     let mut parts = text.split(';').map(str::trim);
-    let yaml = match parts.next()? {
-        "application/json" | "*/*" => false,
-        "application/yaml" => true,
+    let encoding = match parts.next()? {
+        "application/json" | "*/*" => Encoding::Json,
+        "application/yaml" => Encoding::Yaml,
+        "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
         _ => return None,
     };
     let (mut shape, mut version, mut group) = ("", "", "");
@@ -84,7 +112,7 @@ fn range(text: &str) -> Option<Accept> {
         }
     }
     if shape.is_empty() {
-        return Some(Accept { shape: Shape::Object, yaml });
+        return Some((Shape::Object, encoding));
     }
     let meta = match (group, version) {
         ("meta.k8s.io", "v1") => Meta::V1,
@@ -97,7 +125,7 @@ fn range(text: &str) -> Option<Accept> {
         "PartialObjectMetadataList" => Shape::MetadataList(meta),
         _ => return None,
     };
-    Some(Accept { shape, yaml })
+    Some((shape, encoding))
 }
 
 #[cfg(test)]
@@ -105,34 +133,59 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(header: &str, expect: Option<(Shape, bool)>) {
+    fn check(header: &str, protobuf: bool, expect: Option<(Shape, Encoding)>) {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::ACCEPT, header.parse().unwrap());
-        let got = Accept::parse(&headers).ok().map(|accept| (accept.shape, accept.yaml));
+        let got = Accept::parse(&headers, protobuf).ok().map(|accept| (accept.shape, accept.encoding));
         assert_eq!(got, expect, "{header}");
     }
 
+    const JSON: Option<(Shape, Encoding)> = Some((Shape::Object, Encoding::Json));
+    const YAML: Option<(Shape, Encoding)> = Some((Shape::Object, Encoding::Yaml));
+    const PROTOBUF: Option<(Shape, Encoding)> = Some((Shape::Object, Encoding::Protobuf));
+
     #[test]
     fn first_acceptable_range_counts() {
-        let json = Some((Shape::Object, false));
-        check("*/*", json);
-        check("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some((Shape::Table(Meta::V1), false)));
-        check(
-            "application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json",
-            Some((Shape::Table(Meta::V1Beta1), false)),
-        );
-        check("application/json;as=Table;v=v9;g=meta.k8s.io, application/json", json);
-        check("application/vnd.kubernetes.protobuf,application/json", json);
-        check("application/vnd.kubernetes.protobuf,application/yaml", Some((Shape::Object, true)));
-        check("application/vnd.kubernetes.protobuf", None);
-        check("application/*", None);
-        check("text/html", None);
+        let table = |meta| Some((Shape::Table(meta), Encoding::Json));
+        for protobuf in [true, false] {
+            check("*/*", protobuf, JSON);
+            check("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", protobuf, table(Meta::V1));
+            check(
+                "application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json",
+                protobuf,
+                table(Meta::V1Beta1),
+            );
+            check("application/json;as=Table;v=v9;g=meta.k8s.io, application/json", protobuf, JSON);
+            check("application/*", protobuf, None);
+            check("text/html", protobuf, None);
+        }
+    }
+
+    #[test]
+    fn what_has_no_protobuf_form_is_told_in_the_next_one() {
+        for (header, formed, unformed) in [
+            ("application/vnd.kubernetes.protobuf", PROTOBUF, None),
+            ("application/vnd.kubernetes.protobuf;stream=watch", PROTOBUF, None),
+            ("application/vnd.kubernetes.protobuf,application/json", PROTOBUF, JSON),
+            ("application/vnd.kubernetes.protobuf,application/yaml", PROTOBUF, YAML),
+            ("application/json,application/vnd.kubernetes.protobuf", JSON, JSON),
+        ] {
+            check(header, true, formed);
+            check(header, false, unformed);
+        }
+        let table = "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io";
+        let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+        for protobuf in [true, false] {
+            check(table, protobuf, None);
+            check(metadata, protobuf, Some((Shape::Metadata(Meta::V1), Encoding::Protobuf)));
+        }
     }
 
     #[test]
     fn what_is_preferred_comes_first() {
-        check("application/json;q=0.1,application/yaml;q=0.9", Some((Shape::Object, true)));
-        check("*/*, application/yaml", Some((Shape::Object, true)));
-        check("application/yaml;q=0.5, */*", Some((Shape::Object, false)));
+        check("application/json;q=0.1,application/yaml;q=0.9", true, YAML);
+        check("*/*, application/yaml", true, YAML);
+        check("application/yaml;q=0.5, */*", true, JSON);
+        check("application/json;q=0.5, application/vnd.kubernetes.protobuf", true, PROTOBUF);
     }
 }

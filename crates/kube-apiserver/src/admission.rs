@@ -1,7 +1,7 @@
 //! Admission: what happens to a write between authorization and the store.
 //!
 //! ```text
-//!   decode, defaults -> mutate (built-in plugins, then webhooks, each again when a later one changed the object)
+//!   decode, defaults -> mutate (built-in plugins, policies, webhooks; each again when a later one changed the object)
 //!                    -> schema validation (by the caller) -> validate (built-ins, policies, webhooks) -> store
 //! ```
 //!
@@ -17,6 +17,7 @@ use apimachinery::request::{RequestInfo, User};
 use crate::authz::Authorizer;
 use crate::registry::{Registry, Resource};
 use crate::view::View;
+use policy::mutating::{Mutators, Place};
 
 pub(crate) mod amount;
 pub mod cel;
@@ -87,13 +88,13 @@ pub struct Attributes {
     pub dry_run: bool,
 }
 
-/// A write that its plugins and webhooks have changed as they like.
+/// A write that its plugins, policies and webhooks have changed as they like.
 #[derive(Debug)]
 pub struct Mutated {
     /// What the client is warned of.
     pub warnings: Vec<String>,
-    /// Whether a webhook changed the object.
-    pub by_webhook: bool,
+    /// Whether a policy or webhook changed the object.
+    pub changed: bool,
 }
 
 /// A write that may be stored.
@@ -105,6 +106,9 @@ pub struct Admitted {
     pub turn: Option<quota::Turn>,
 }
 
+/// Sets what a kind's objects hold where nothing is said.
+pub type Defaults = fn(&Resource, &mut Value);
+
 /// The chain; cheap to clone.
 #[derive(Clone)]
 pub struct Admission {
@@ -112,6 +116,7 @@ pub struct Admission {
     authorizer: Authorizer,
     webhooks: Arc<webhook::Webhooks>,
     policies: Arc<policy::Policies>,
+    mutators: Arc<Mutators>,
     accounts_required: bool,
     turns: quota::Turns,
 }
@@ -146,6 +151,7 @@ impl Admission {
             turns: quota::Turns::default(),
             webhooks: Arc::new(webhook::Webhooks::new(view.clone())),
             policies: Arc::new(policy::Policies::new(view.clone())),
+            mutators: Arc::new(Mutators::new(view.clone())),
             view,
             authorizer,
         }
@@ -154,8 +160,13 @@ impl Admission {
     /// Checks and changes the object before validation.
     ///
     /// # Errors
-    /// A refusal of a plugin or webhook.
-    pub async fn mutate(&self, attributes: &mut Attributes, registry: &Registry) -> Result<Mutated, ApiError> {
+    /// A refusal of a plugin, policy or webhook.
+    pub async fn mutate(
+        &self,
+        attributes: &mut Attributes,
+        registry: &Registry,
+        defaults: Defaults,
+    ) -> Result<Mutated, ApiError> {
         let mut warnings = Vec::new();
         plugins::lifecycle(&*self.view, attributes)?;
         for _ in 0..ACCOUNT_TRIES {
@@ -165,13 +176,43 @@ impl Admission {
             tokio::time::sleep(ACCOUNT_PAUSE).await;
         }
         self.built_in(attributes)?;
-        let by_webhook =
-            !exempt(attributes) && self.webhooks.mutate(attributes, registry, &self.authorizer, &mut warnings).await?;
-        if by_webhook {
-            // It may have added containers, which need what the others have.
+        let place = Place { registry, authorizer: &self.authorizer, defaults };
+        let (mut policies, mut hooks) = (None, None);
+        if !exempt_from_policies(attributes) {
+            policies = Some(self.mutators.mutate(place, attributes).await?);
+        }
+        if !exempt(attributes) {
+            hooks = Some(self.webhooks.mutate(attributes, registry, &self.authorizer, &mut warnings).await?);
+        }
+        let by_policy = policies.as_ref().is_some_and(|round| round.changed);
+        let changed = by_policy || hooks.as_ref().is_some_and(webhook::Round::changed);
+        if !changed {
+            return Ok(Mutated { warnings, changed });
+        }
+        // Containers may have been added, which need what the others have.
+        self.built_in(attributes)?;
+        let mut again = false;
+        if let Some(round) = policies {
+            again = self.mutators.again(place, attributes, round).await?;
+        }
+        if let Some(round) = hooks {
+            again |= self.webhooks.again(attributes, registry, &self.authorizer, &mut warnings, round, again).await?;
+        }
+        if again {
             self.built_in(attributes)?;
         }
-        Ok(Mutated { warnings, by_webhook })
+        Ok(Mutated { warnings, changed })
+    }
+
+    /// Checks a connection. Policies that would change what is asked for refuse it: it is taken from the request as it
+    /// came.
+    ///
+    /// # Errors
+    /// A refusal of a policy or webhook.
+    pub async fn connect(&self, attributes: &Attributes, registry: &Registry) -> Result<Admitted, ApiError> {
+        let place = Place { registry, authorizer: &self.authorizer, defaults: |_, _| {} };
+        self.mutators.mutate(place, &mut attributes.clone()).await?;
+        self.validate(attributes, registry).await
     }
 
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube_store::Object;
 
 use crate::admission::policy::typecheck;
+use crate::bootstrap::flow;
 use crate::bootstrap::objects::default_account;
 use crate::registry::Resource;
 use crate::{ApiServer, certificates, crd_finalizer};
@@ -24,6 +25,9 @@ pub(crate) async fn written(server: &ApiServer, resource: &Resource, object: &Ar
     if resource.group == "certificates.k8s.io" {
         certificates::after_write(server, object).await;
     }
+    if resource.group == crate::flow::GROUP {
+        settle_flows(server).await;
+    }
     if matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io") {
         server.refresh_registry().await;
         if resource.group == "apiextensions.k8s.io" {
@@ -37,6 +41,13 @@ pub(crate) async fn removed(server: &ApiServer, resource: &Resource, _object: &A
     match resource.group.as_str() {
         "apiextensions.k8s.io" => crd_finalizer::after_removal(server).await,
         "apiregistration.k8s.io" => server.refresh_registry().await,
+        crate::flow::GROUP => settle_flows(server).await,
         _ => {}
+    }
+}
+
+async fn settle_flows(server: &ApiServer) {
+    if let Err(error) = flow::settle(server).await {
+        tracing::warn!(%error, "cannot settle FlowSchemas and PriorityLevelConfigurations");
     }
 }

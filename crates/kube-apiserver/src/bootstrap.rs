@@ -1,4 +1,4 @@
-//! What a new cluster starts with: keys, roles, bindings, priority classes, the APIServices of its own versions and the
+//! What a new cluster starts with: keys, roles, bindings, priority classes, FlowSchemas and their levels, the APIServices of its own versions and the
 //! published authentication facts.
 
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use crate::ApiServer;
 use crate::bootstrap::objects::ensure;
 
 mod definitions;
+pub(crate) mod flow;
 mod local;
 pub(crate) mod objects;
 mod reconcile;
@@ -47,6 +48,7 @@ pub(crate) async fn run(server: &ApiServer) -> Result<(), ApiError> {
         ensure(server, group, &plural, &namespace, object).await
     });
     futures::future::try_join_all(all).await?;
+    flow::settle(server).await?;
     definitions::run(server).await?;
     refresh_facts(server, &map).await
 }

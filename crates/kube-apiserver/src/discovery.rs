@@ -197,7 +197,8 @@ fn resource_entries(resource: &Resource) -> Vec<Value> {
 fn storage_hash(resource: &Resource) -> Option<String> {
     use base64::Engine as _;
     use sha2::Digest as _;
-    if !resource.verbs.iter().any(|verb| verb == "list") {
+    // What cannot be watched is not stored.
+    if !resource.verbs.iter().any(|verb| verb == "watch") {
         return None;
     }
     // Both event APIs have the same objects.

@@ -41,6 +41,7 @@ mod csr;
 pub mod dial;
 pub mod discovery;
 pub mod edges;
+mod flow;
 pub mod hook;
 mod lines;
 mod metrics;

@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 use apimachinery::error::ApiError;
 use kube_store::EventKind;
 
-use crate::accept::Shape;
+use crate::accept::{Encoding, Shape};
 use crate::registry::Resource;
 
 /// Lines that are kept at most, and their bytes.
@@ -29,6 +29,7 @@ pub(crate) struct Telling {
     pub(crate) revision: u64,
     pub(crate) kind: EventKind,
     pub(crate) shape: Shape,
+    pub(crate) encoding: Encoding,
     /// What of its object a row carries.
     pub(crate) include: String,
     /// Whether a Table begins with its columns.
@@ -38,9 +39,10 @@ pub(crate) struct Telling {
 }
 
 impl Telling {
-    fn parts(&self) -> (*const Resource, u64, EventKind, Shape, &str, bool, i64) {
+    fn parts(&self) -> (*const Resource, u64, EventKind, (Shape, Encoding), &str, bool, i64) {
         let resource = Arc::as_ptr(&self.resource);
-        (resource, self.revision, self.kind, self.shape, &self.include, self.header, self.second)
+        let form = (self.shape, self.encoding);
+        (resource, self.revision, self.kind, form, &self.include, self.header, self.second)
     }
 }
 
@@ -135,6 +137,7 @@ mod tests {
             revision,
             kind: EventKind::Added,
             shape: Shape::Table(crate::accept::Meta::V1),
+            encoding: Encoding::Json,
             include: String::new(),
             header: false,
             second: 7,

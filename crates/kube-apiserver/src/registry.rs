@@ -142,9 +142,13 @@ impl Resource {
                     | "customresourcedefinitions"
                     | "validatingwebhookconfigurations"
                     | "mutatingwebhookconfigurations"
+                    | "mutatingadmissionpolicies"
+                    | "mutatingadmissionpolicybindings"
                     | "validatingadmissionpolicies"
                     | "validatingadmissionpolicybindings"
                     | "priorityclasses"
+                    | "flowschemas"
+                    | "prioritylevelconfigurations"
             )
     }
 }

@@ -2,6 +2,7 @@
 
 mod admit;
 mod answered;
+mod component_status;
 pub(crate) mod decode;
 mod delete;
 mod documents;
@@ -86,7 +87,7 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
         return ApiError::new(401, "Unauthorized", "Unauthorized").into_response();
     };
     if let Err(error) = server.authorize(&user, &info) {
-        return error.into_response();
+        return respond::refusal(Accept::parse(&parts.headers, true).unwrap_or_default(), error);
     }
     let (parts, body) = match server.edges().delegation.concerns(&server.registry(), &info) {
         Some(target) => {
@@ -112,7 +113,9 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     if parts.method == Method::HEAD {
         return not_allowed().into_response();
     }
-    let accept = match Accept::parse(&parts.headers) {
+    // Kinds that are shipped have a protobuf form, and a Scale is one of them.
+    let protobuf = resource.crd.is_none() || info.subresource == "scale";
+    let accept = match Accept::parse(&parts.headers, protobuf) {
         Ok(accept) => accept,
         Err(error) => return error.into_response(),
     };
@@ -128,7 +131,7 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
     // quota's count) must not be left undone. Its body is read before, at the pace and for the patience of the client.
     let body = match decode::read(&call, body).await {
         Ok(bytes) => Body::from(bytes),
-        Err(error) => return error.into_response(),
+        Err(error) => return respond::refusal(call.accept, error),
     };
     let turn = parts.extensions.get::<Turn>().cloned();
     let (answered, finished) = oneshot::channel();
@@ -143,7 +146,7 @@ pub(crate) async fn handle(server: ApiServer, request: Request) -> Response {
 
 async fn answer(call: &Call, body: Body) -> Response {
     let outcome = dispatch(call, body).await;
-    let mut response = outcome.unwrap_or_else(|error| respond::refusal(call, error));
+    let mut response = outcome.unwrap_or_else(|error| respond::refusal(call.accept, error));
     call.server.requests().count(&call.user, &call.info, response.status());
     for text in call.warnings.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
@@ -189,6 +192,9 @@ async fn dispatch(call: &Call, body: Body) -> Result<Response, ApiError> {
     }
     if !resource.verbs.contains(&info.verb) || about_one == info.name.is_empty() {
         return Err(not_allowed());
+    }
+    if component_status::concerns(call) {
+        return component_status::serve(call);
     }
     match info.verb.as_str() {
         "get" => read::get(call).await,

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use apimachinery::error::ApiError;
 use apimachinery::request::{RequestInfo, User};
+use kit::vital::Vitals;
 use kube_store::{Object, Store};
 
 use crate::authz::Authorizer;
@@ -32,6 +33,7 @@ struct Inner {
     edges: Edges,
     openapi: crate::openapi::Cache,
     requests: Requests,
+    vitals: Vitals,
     lines: Lines,
     closing: watch::Sender<bool>,
     /// Told when the registry has changed.
@@ -60,6 +62,7 @@ impl ApiServer {
                 edges,
                 openapi: crate::openapi::Cache::default(),
                 requests: Requests::default(),
+                vitals: Vitals::default(),
                 lines: Lines::default(),
                 closing: watch::Sender::new(false),
                 registered: watch::Sender::new(()),
@@ -93,6 +96,10 @@ impl ApiServer {
     /// What was asked so far.
     pub(crate) fn requests(&self) -> &Requests {
         &self.inner.requests
+    }
+    /// What runs beside it in this process: `scheduler` and `controller-manager`, as ComponentStatus tells.
+    pub fn vitals(&self) -> &Vitals {
+        &self.inner.vitals
     }
     /// The authorizer chain.
     pub fn authorizer(&self) -> &Authorizer {

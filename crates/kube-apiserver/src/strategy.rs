@@ -11,6 +11,7 @@ mod disruption;
 mod endpoints;
 mod event;
 mod field;
+mod flow_control;
 mod immutable;
 mod ingress;
 mod job;
@@ -154,7 +155,7 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
         | ("admissionregistration.k8s.io", "validatingadmissionpolicies")
         | ("networking.k8s.io", "servicecidrs")
         | ("batch", "cronjobs")
-        | ("certificates.k8s.io", _)
+        | ("certificates.k8s.io" | "flowcontrol.apiserver.k8s.io", _)
         | ("", "resourcequotas") => object["status"] = json!({}),
         ("apiregistration.k8s.io", _) => {
             object["status"] = json!({});
@@ -242,6 +243,7 @@ pub(crate) fn says_what_is_required(resource: &Resource) -> bool {
             | "certificates.k8s.io"
             | "coordination.k8s.io"
             | "discovery.k8s.io"
+            | "flowcontrol.apiserver.k8s.io"
             | "networking.k8s.io"
             | "rbac.authorization.k8s.io"
             | "storage.k8s.io",
@@ -285,6 +287,7 @@ pub(crate) fn validate(
         ("", "endpoints") => endpoints::endpoints(object, causes),
         ("discovery.k8s.io", "endpointslices") => endpoints::slice(object, causes),
         ("rbac.authorization.k8s.io", plural) => rbac::validate(plural, object, causes),
+        ("flowcontrol.apiserver.k8s.io", _) => flow_control::validate(resource, object, causes),
         ("networking.k8s.io", "ingresses") => ingress::ingress(object, old.is_none(), causes),
         ("networking.k8s.io", "ingressclasses") => ingress::class(object, causes),
         ("networking.k8s.io", "servicecidrs") => cluster::service_range(object, causes),
@@ -351,12 +354,13 @@ pub(crate) async fn allocate(
     resource: &Resource,
     old: Option<&Value>,
     object: &mut Value,
+    dry_run: bool,
 ) -> Result<Reservation, ApiError> {
     if !(resource.group.is_empty() && resource.plural == "services") {
         return Ok(Reservation { _turn: None });
     }
     let turn = server.service_turn().await;
-    service::allocate(server, old, object)?;
+    service::allocate(server, old, object, dry_run)?;
     Ok(Reservation { _turn: Some(turn) })
 }
 

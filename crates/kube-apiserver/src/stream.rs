@@ -121,5 +121,5 @@ async fn admit(
         options: serde_json::json!({}),
         dry_run: false,
     };
-    admission.validate(&attributes, registry).await.map(|_| ())
+    admission.connect(&attributes, registry).await.map(|_| ())
 }

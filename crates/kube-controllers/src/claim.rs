@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
+use kit::controller::owner::controlled_by;
+use kit::controller::pod::labels;
+use kit::controller::{Cached, Result};
+use kit::store::Key;
 use kube::core::{NamespaceResourceScope, Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use crate::cached::Cached;
 use crate::context::Context;
-use crate::error::Result;
-use crate::owner::controlled_by;
-use crate::pod::labels;
-use crate::store::Key;
 
 /// The children of `owner`, after adopting matching orphans and releasing those that no longer match.
 /// An owner being deleted changes nothing.

@@ -1,65 +1,43 @@
-//! What every controller is given: the client, the shared stores, the event recorder, and the writes they have in common.
+//! What every controller is given: the frame that controllers share, how this control plane is set up, and news of removals.
 
-use std::fmt::Debug;
-use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use kit::controller;
+use kube::Client;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::cached::Cached;
-use crate::error::{During, Result, gone_is_none};
-use crate::events::Recorder;
-use crate::store::{Key, Store, Stores};
-use crate::{Options, patch};
+use crate::{Options, kinds};
 
 /// Shared by all controllers; cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// For writes and for reads that must be current.
-    pub client: Client,
+    frame: controller::Context,
     /// How the control plane is set up.
     pub options: Arc<Options>,
-    /// The one event recorder.
-    pub(crate) events: Recorder,
-    stores: Arc<Stores>,
     /// Namespaces out of which an object vanished.
     removals: broadcast::Sender<Arc<str>>,
-    tasks: TaskTracker,
-    shutdown: CancellationToken,
+}
+
+impl Deref for Context {
+    type Target = controller::Context;
+
+    fn deref(&self) -> &controller::Context {
+        &self.frame
+    }
 }
 
 impl Context {
     /// A context whose tasks end when `shutdown` is cancelled.
     pub fn new(client: Client, options: Options, shutdown: CancellationToken) -> Self {
-        let tasks = TaskTracker::new();
-        let (events, writer) = Recorder::new(client.clone());
-        let context = Self {
-            client,
-            options: Arc::new(options),
-            events,
-            stores: Arc::default(),
-            removals: broadcast::Sender::new(256),
-            tasks,
-            shutdown,
-        };
-        context.spawn(writer);
-        context
+        let frame = controller::Context::new(client, kinds::kept(), shutdown);
+        Self { frame, options: Arc::new(options), removals: broadcast::Sender::new(256) }
     }
 
-    /// Runs `task` until it ends or the shutdown.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let shutdown = self.shutdown.clone();
-        self.tasks.spawn(async move {
-            shutdown.run_until_cancelled(task).await;
-        });
+    /// What controllers beside those of this crate are given.
+    pub(crate) fn frame(&self) -> controller::Context {
+        self.frame.clone()
     }
 
     /// Tells that an object in `namespace` is gone for good.
@@ -69,104 +47,5 @@ impl Context {
     /// What [`Self::announce_removal`] tells from now on.
     pub(crate) fn removals(&self) -> broadcast::Receiver<Arc<str>> {
         self.removals.subscribe()
-    }
-
-    /// Waits until every task has ended after the shutdown.
-    pub(crate) async fn drained(&self) {
-        self.shutdown.cancelled().await;
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    /// The shared store of a kind.
-    pub fn store<K: Cached>(&self) -> Arc<Store<K>> {
-        self.stores.get(|task| self.spawn(task), &self.client)
-    }
-
-    /// A client for a kind in a namespace.
-    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
-    /// Creates a namespaced object and folds it into its store.
-    pub(crate) async fn create<K>(&self, operation: &'static str, object: &K) -> Result<K>
-    where
-        K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize,
-    {
-        let key = Key::of(object);
-        let name = if key.name.is_empty() {
-            Key::new(key.namespace.clone(), object.meta().generate_name.clone().unwrap_or_default())
-        } else {
-            key.clone()
-        };
-        let created: K =
-            self.api(&key.namespace).create(&PostParams::default(), object).await.during(operation, name)?;
-        self.store::<K>().observe(created.clone());
-        Ok(created)
-    }
-
-    /// Applies a merge patch to a namespaced object. `None` when the object is gone.
-    pub(crate) async fn merge<K>(&self, operation: &'static str, key: &Key, change: &Value) -> Result<Option<K>>
-    where
-        K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        let api: Api<K> = self.api(&key.namespace);
-        let params = PatchParams::default();
-        let patched = gone_is_none(api.patch(&key.name, &params, &Patch::Merge(change)).await.during(operation, key))?;
-        if let Some(object) = &patched {
-            self.store::<K>().observe(object.clone());
-        }
-        Ok(patched)
-    }
-
-    /// Writes the status of a namespaced object if it differs from what is stored.
-    pub(crate) async fn set_status<K, S>(
-        &self,
-        operation: &'static str,
-        key: &Key,
-        old: Option<&S>,
-        new: &S,
-    ) -> Result<()>
-    where
-        K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-        S: Serialize,
-    {
-        let Some(change) = patch::of_status(old, new).during(operation, key)? else { return Ok(()) };
-        self.merge_status::<K>(operation, key, &change).await
-    }
-
-    /// Applies a merge patch to the status of a namespaced object.
-    pub(crate) async fn merge_status<K>(&self, operation: &'static str, key: &Key, change: &Value) -> Result<()>
-    where
-        K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        let api: Api<K> = self.api(&key.namespace);
-        let params = PatchParams::default();
-        let patched = api.patch_status(&key.name, &params, &Patch::Merge(change)).await.during(operation, key);
-        if let Some(object) = gone_is_none(patched)? {
-            self.store::<K>().observe(object);
-        }
-        Ok(())
-    }
-
-    /// Deletes exactly this object (by uid); it is no error when it is gone already.
-    pub(crate) async fn delete<K>(&self, operation: &'static str, object: &K, params: DeleteParams) -> Result<()>
-    where
-        K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Debug,
-    {
-        let key = Key::of(object);
-        let uid = object.meta().uid.clone().unwrap_or_default();
-        let params = params.preconditions(Preconditions { uid: Some(uid.clone()), resource_version: None });
-        let api: Api<K> = self.api(&key.namespace);
-        match gone_is_none(api.delete(&key.name, &params).await.during(operation, &key))? {
-            Some(either::Either::Left(object)) if object.meta().deletion_timestamp.is_some() => {
-                self.store::<K>().observe(object);
-            }
-            _ => self.store::<K>().forget(&key, &uid),
-        }
-        Ok(())
     }
 }

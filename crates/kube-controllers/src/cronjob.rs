@@ -10,17 +10,17 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::clock;
+use kit::controller::owner::{controlled_by, controller_key};
+use kit::controller::{self, Result};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Resource, ResourceExt};
 
-use crate::clock;
 use crate::context::Context;
-use crate::error::Result;
-use crate::events::Severity;
 use crate::job::outcome;
-use crate::owner::{controlled_by, controller_key};
-use crate::queue::{self, Next};
-use crate::store::Key;
 use schedule::Schedule;
 
 const COMPONENT: &str = "cronjob-controller";
@@ -47,7 +47,7 @@ pub async fn run(ctx: Context) {
     });
     crons.synced().await;
     jobs.synced().await;
-    queue::work(&queue, "cronjob", 2, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "cronjob", 2, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
@@ -57,7 +57,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     };
     let jobs = ctx.store::<Job>().owned_by(&cron.uid().unwrap_or_default());
     cut_history(ctx, &cron, &jobs).await?;
-    let now = clock::now();
+    let now = clock::time();
     let mut status = cron.status.clone().unwrap_or_default();
     if let Some(done) = jobs
         .iter()
@@ -96,7 +96,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
         start(ctx, &cron, &active, &schedule, Time(time), &mut status).await?;
     }
     write(ctx, &key, &cron, &status).await?;
-    let wake = due.next.and_then(|next| u64::try_from(next.as_second() - kit::clock::now().as_second()).ok());
+    let wake = due.next.and_then(|next| u64::try_from(next.as_second() - clock::now().as_second()).ok());
     Ok(wake.map_or(Next::Wait, |s| Next::After(Duration::from_secs(s.max(1)))))
 }
 

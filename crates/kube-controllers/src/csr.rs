@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::clock;
+use kit::controller::{self, During, Result, gone_is_none};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt};
 
-use crate::clock;
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 const DECIDED: i64 = 3600;
 const PENDING: i64 = 24 * 3600;
@@ -30,7 +30,7 @@ pub async fn run(ctx: Context) {
         }
     });
     requests.synced().await;
-    queue::work(&queue, "csrcleaner", 1, |name| reconcile(&ctx, name)).await;
+    controller::work(&queue, "csrcleaner", 1, |name| reconcile(&ctx, name)).await;
 }
 
 /// Seconds until the request may go; None while it is approved and waits for its signer.
@@ -55,7 +55,7 @@ async fn reconcile(ctx: &Context, name: String) -> Result<Next> {
     let store = ctx.store::<CertificateSigningRequest>();
     let key = Key::new("", &name);
     let Some(request) = store.get(&key) else { return Ok(Next::Wait) };
-    let Some(seconds) = goes_in(&request, &clock::now()) else { return Ok(Next::Wait) };
+    let Some(seconds) = goes_in(&request, &clock::time()) else { return Ok(Next::Wait) };
     if let Some(wait) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) {
         return Ok(Next::After(Duration::from_secs(wait)));
     }

@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kit::clock;
+use kit::controller::owner::{controlled_by, controller_key, workload_selector};
+use kit::controller::{self, Result, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 
 use crate::context::Context;
-use crate::error::Result;
-use crate::events::Severity;
-use crate::owner::{controlled_by, controller_key, workload_selector};
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{claim, clock, pod, revision};
+use crate::{claim, revision};
 
 const COMPONENT: &str = "daemonset-controller";
 
@@ -62,7 +63,7 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     nodes.synced().await;
     revisions.synced().await;
-    queue::work(&queue, "daemonset", 4, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "daemonset", 4, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
@@ -75,7 +76,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let pods: Vec<Arc<Pod>> = claim::children(ctx, set.as_ref(), &selector).await?;
     let (current, revisions) = revision::sync(ctx, set.as_ref(), &selector, &spec.template).await?;
     let hash = revision::hash_of(&current).to_owned();
-    let (nodes, now) = (ctx.store::<Node>().all(), clock::now());
+    let (nodes, now) = (ctx.store::<Node>().all(), clock::time());
     let observed = plan::Observed { set: &set, nodes: &nodes, pods: &pods, hash: &hash, now: &now };
     let steps = plan::steps(&observed);
     let outcome = execute(ctx, &set, &hash, &steps).await;

@@ -12,17 +12,18 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kit::clock;
+use kit::controller::owner::{controlled_by, controller_key, controller_of, selects, workload_selector};
+use kit::controller::{self, Result, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
+use crate::claim;
 use crate::context::Context;
-use crate::error::Result;
-use crate::events::Severity;
-use crate::owner::{controlled_by, controller_key, selects, workload_selector};
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{claim, clock, pod};
 
 const COMPONENT: &str = "deployment-controller";
 
@@ -69,7 +70,7 @@ pub async fn run(ctx: Context) {
     deployments.synced().await;
     sets.synced().await;
     pods.synced().await;
-    queue::work(&queue, "deployment", 4, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "deployment", 4, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
@@ -89,7 +90,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let uid = deployment.uid().unwrap_or_default();
     let Some(deployment) = ctx.store::<Deployment>().get(&key) else { return Ok(Next::Wait) };
     let sets = ctx.store::<ReplicaSet>().owned_by(&uid);
-    let (status, wake) = status::status(&deployment, &sets, &clock::now());
+    let (status, wake) = status::status(&deployment, &sets, &clock::time());
     ctx.set_status::<Deployment, _>("write status of deployment", &key, deployment.status.as_ref(), &status).await?;
     Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Next::Wait, |s| Next::After(Duration::from_secs(s + 1))))
 }
@@ -143,7 +144,7 @@ async fn create_set(ctx: &Context, deployment: &Deployment, set: &ReplicaSet, re
             let key = Key::of(set);
             let known = ctx.store::<ReplicaSet>().get(&key);
             let foreign = known.is_none_or(|known| {
-                crate::owner::controller_of(known.meta()).is_none_or(|o| Some(&o.uid) != deployment.meta().uid.as_ref())
+                controller_of(known.meta()).is_none_or(|o| Some(&o.uid) != deployment.meta().uid.as_ref())
             });
             if foreign {
                 let count = deployment.status.as_ref().and_then(|s| s.collision_count).unwrap_or(0) + 1;

@@ -9,19 +9,19 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kit::clock::{self, seconds_between};
+use kit::controller::owner::{controller_key, controller_of, selects};
+use kit::controller::{self, During, Result, gone_is_none, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::core::DynamicObject;
 use kube::{Api, Resource, ResourceExt};
 use meta::conditions;
 
-use crate::clock::{self, seconds_between};
 use crate::context::Context;
 use crate::deployment::resolve;
-use crate::error::{During, Result, gone_is_none};
-use crate::events::Severity;
-use crate::owner::{controller_key, controller_of, selects};
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{pod, resources};
+use crate::resources;
 
 const COMPONENT: &str = "controllermanager";
 /// An eviction that was granted counts as happening for so long.
@@ -59,7 +59,7 @@ pub async fn run(ctx: Context) {
     sets.synced().await;
     deployments.synced().await;
     stateful.synced().await;
-    queue::work(&queue, "disruption", 2, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "disruption", 2, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
@@ -70,7 +70,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
         pods.into_iter().filter(|p| selects(selector, pod::labels(p.meta())) && !pod::is_finished(p)).collect();
     let expected = expected(ctx, &budget, &pods).await?;
     let (status, wake) = match expected {
-        Ok(expected) => status(&budget, &pods, expected, &clock::now()),
+        Ok(expected) => status(&budget, &pods, expected, &clock::time()),
         Err(why) => {
             ctx.events.record(
                 COMPONENT,
@@ -79,7 +79,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
                 "CalculateExpectedPodCountFailed",
                 format!("Failed to calculate the number of expected pods: {why}"),
             );
-            (failed(&budget, why, &clock::now()), None)
+            (failed(&budget, &why, &clock::time()), None)
         }
     };
     let operation = "write status of poddisruptionbudget";
@@ -143,11 +143,11 @@ async fn scale(ctx: &Context, owner: &OwnerReference, namespace: &str) -> Result
 }
 
 /// Nothing may be evicted while it is not known how many pods there should be.
-fn failed(budget: &PodDisruptionBudget, why: String, now: &Time) -> PodDisruptionBudgetStatus {
+fn failed(budget: &PodDisruptionBudget, why: &str, now: &Time) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
     status.disruptions_allowed = 0;
     status.observed_generation = budget.metadata.generation;
-    set_allowed(&mut status, "False", "SyncFailed", &why, budget, now);
+    set_allowed(&mut status, "False", "SyncFailed", why, budget, now);
     status
 }
 
@@ -226,7 +226,7 @@ mod tests {
         let states = std::iter::repeat_n("True", ready).chain(std::iter::repeat_n("False", unready));
         let pods: Vec<_> = states.enumerate().map(pod).collect();
         let budget = serde_json::from_value(json!({"metadata": {"name": "b"}, "spec": spec})).unwrap();
-        let (status, _) = status(&budget, &pods, expected, &clock::now());
+        let (status, _) = status(&budget, &pods, expected, &clock::time());
         assert_eq!((status.current_healthy, status.desired_healthy, status.disruptions_allowed), expect);
     }
 

@@ -8,16 +8,15 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kit::controller::owner::{controlled_by, has_all};
+use kit::controller::{self, Result, pod};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::error::Result;
-use crate::owner::{controlled_by, has_all};
-use crate::pod;
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
@@ -81,7 +80,7 @@ pub async fn run(ctx: Context) {
     nodes.synced().await;
     slices.synced().await;
     classic.synced().await;
-    queue::work(&queue, "endpoints", 8, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "endpoints", 8, |key| reconcile(&ctx, key)).await;
 }
 
 /// What of a pod an endpoint shows.

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::clock;
+use kit::controller::{self, During, Result, gone_is_none, placement, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::events::Severity;
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{clock, placement, pod};
 
 const COMPONENT: &str = "taint-eviction-controller";
 
@@ -51,7 +51,7 @@ pub async fn run(ctx: Context) {
     });
     nodes.synced().await;
     pods.synced().await;
-    queue::work(&queue, "taint-eviction", 8, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "taint-eviction", 8, |key| reconcile(&ctx, key)).await;
 }
 
 /// In how many seconds a pod must leave; `None` when it may stay.
@@ -74,12 +74,12 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let Some(pod) = ctx.store::<Pod>().get(&key).filter(|pod| pod::is_active(pod)) else { return Ok(Next::Wait) };
     let node = ctx.store::<Node>().get(&Key::new("", pod::node_name(&pod).unwrap_or_default()));
     let Some(node) = node else { return Ok(Next::Wait) };
-    match leaves_in(placement::tolerations(&pod), placement::taints(&node), &clock::now()) {
+    match leaves_in(placement::tolerations(&pod), placement::taints(&node), &clock::time()) {
         None => Ok(Next::Wait),
         Some(0) => {
             let change = json!({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
                 "reason": "DeletionByTaintManager", "message": "Taint manager: deleting due to NoExecute taint",
-                "lastTransitionTime": clock::now()}]}});
+                "lastTransitionTime": clock::time()}]}});
             let api: kube::Api<Pod> = ctx.api(&key.namespace);
             let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&change)).await;
             gone_is_none(patched.during("write status of pod", &key))?;

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kit::controller::{self, During, Error, Result, gone_is_none};
+use kit::queue::{self, Next, Queue};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -25,8 +27,6 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::error::{During, Error, Result, gone_is_none};
-use crate::queue::{self, Next, Queue};
 use crate::resources::{Served, discover};
 use graph::{Graph, Node, Owner, Verdict};
 use owned::Owned;
@@ -57,7 +57,7 @@ pub async fn run(ctx: Context) {
         let collector = collector.clone();
         async move { collector.follow_discovery().await }
     });
-    queue::work(&collector.queue, "garbage-collector", 16, |uid| collector.look_at(uid)).await;
+    controller::work(&collector.queue, "garbage-collector", 16, |uid| collector.look_at(uid)).await;
 }
 
 impl Collector {

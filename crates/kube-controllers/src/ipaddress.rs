@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference};
+use kit::controller::{self, During, Result, gone_is_none};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
@@ -41,7 +41,7 @@ pub async fn run(ctx: Context) {
     });
     services.synced().await;
     addresses.synced().await;
-    queue::work(&queue, "ipaddresses", 1, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "ipaddresses", 1, |key| reconcile(&ctx, key)).await;
 }
 
 /// The cluster IPs of a Service that is there.

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
+use kit::clock;
+use kit::controller::owner::{controlled_by, controller_key, controller_of};
+use kit::controller::{self, Result, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::error::Result;
-use crate::events::Severity;
-use crate::owner::{controlled_by, controller_key, controller_of};
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{clock, pod};
 
 const COMPONENT: &str = "job-controller";
 /// In `managedBy`: this controller.
@@ -52,7 +52,7 @@ pub async fn run(ctx: Context) {
     });
     jobs.synced().await;
     pods.synced().await;
-    queue::work(&queue, "job", 4, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "job", 4, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
@@ -64,7 +64,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     if job.metadata.deletion_timestamp.is_some() {
         return release(ctx, &pods).await.map(|()| Next::Wait);
     }
-    let now = clock::now();
+    let now = clock::time();
     let mut plan = plan::plan(&job, &pods, &now);
     if plan::is_over(&job).is_some() {
         release(ctx, &plan.release).await?;

@@ -1,12 +1,10 @@
 //! The built-in controllers and the scheduler of the embedded cluster.
 //!
 //! Each controller is a pure plan (observed state to steps and status, tested by data) and a thin executor. All share
-//! one watch per kind ([`store::Store`]); nothing polls, nothing is rewritten at intervals, a status is written only
+//! one watch per kind ([`kit::store::Shared`]); nothing polls, nothing is rewritten at intervals, a status is written only
 //! when it changes. They know Kubernetes' own kinds and, through discovery, any other; none by name.
 
-mod cached;
 mod claim;
-mod clock;
 mod context;
 pub mod cronjob;
 pub mod csr;
@@ -14,22 +12,15 @@ pub mod daemonset;
 pub mod deployment;
 pub mod disruption;
 pub mod endpoints;
-mod error;
-mod events;
 pub mod eviction;
 pub mod gc;
 pub mod ipaddress;
 pub mod job;
+mod kinds;
 pub mod namespace;
 pub mod node;
-mod owner;
-mod patch;
-mod placement;
-mod pod;
 pub mod podgc;
 pub mod protection;
-mod quantity;
-mod queue;
 pub mod quota;
 pub mod replicaset;
 mod resources;
@@ -37,15 +28,14 @@ mod revision;
 pub mod roles;
 pub mod scheduler;
 pub mod serviceaccount;
-mod sidecar;
 pub mod statefulset;
-pub mod store;
 pub mod token;
 pub mod volumes;
 
-pub use cached::Cached;
 pub use context::Context;
-pub use error::{Error, Result};
+use futures::future::BoxFuture;
+pub use kit::controller::{Error, Result};
+use kit::vital::Vital;
 use tokio_util::sync::CancellationToken;
 
 /// How the control plane is set up.
@@ -56,34 +46,50 @@ pub struct Options {
     /// The cluster's pod ranges, each with the prefix length a node gets out of it; the first is the primary family.
     pub pod_cidrs: Vec<(ipnet::IpNet, u8)>,
     /// How CSI drivers on nodes are reached; the default reaches none, and serves none.
-    pub drivers: volumes::Drivers,
+    pub drivers: csi_controllers::Drivers,
+    /// Where the scheduler (`scheduler`) and the controllers (`controller-manager`) say that they run.
+    pub vitals: kit::vital::Vitals,
 }
 
 /// Runs everything until `shutdown`, then waits for it to stop.
 pub async fn run(client: kube::Client, options: Options, shutdown: CancellationToken) -> Result<()> {
+    let vitals = options.vitals.clone();
     let ctx = Context::new(client, options, shutdown);
-    ctx.spawn(serviceaccount::run(ctx.clone()));
-    ctx.spawn(scheduler::run(ctx.clone()));
-    ctx.spawn(deployment::run(ctx.clone()));
-    ctx.spawn(replicaset::run(ctx.clone()));
-    ctx.spawn(daemonset::run(ctx.clone()));
-    ctx.spawn(job::run(ctx.clone()));
-    ctx.spawn(cronjob::run(ctx.clone()));
-    ctx.spawn(csr::run(ctx.clone()));
-    ctx.spawn(statefulset::run(ctx.clone()));
-    ctx.spawn(token::run(ctx.clone()));
-    ctx.spawn(protection::run(ctx.clone()));
-    ctx.spawn(volumes::run(ctx.clone()));
-    ctx.spawn(quota::run(ctx.clone()));
-    ctx.spawn(roles::run(ctx.clone()));
-    ctx.spawn(disruption::run(ctx.clone()));
-    ctx.spawn(endpoints::run(ctx.clone()));
-    ctx.spawn(ipaddress::run(ctx.clone()));
-    ctx.spawn(namespace::run(ctx.clone()));
-    ctx.spawn(node::run(ctx.clone()));
-    ctx.spawn(eviction::run(ctx.clone()));
-    ctx.spawn(podgc::run(ctx.clone()));
-    ctx.spawn(gc::run(ctx.clone()));
+    begin(&ctx, vitals.begin("scheduler"), scheduler::run(ctx.clone()));
+    let controllers: Vec<BoxFuture<'static, ()>> = vec![
+        Box::pin(serviceaccount::run(ctx.clone())),
+        Box::pin(deployment::run(ctx.clone())),
+        Box::pin(replicaset::run(ctx.clone())),
+        Box::pin(daemonset::run(ctx.clone())),
+        Box::pin(job::run(ctx.clone())),
+        Box::pin(cronjob::run(ctx.clone())),
+        Box::pin(csr::run(ctx.clone())),
+        Box::pin(statefulset::run(ctx.clone())),
+        Box::pin(token::run(ctx.clone())),
+        Box::pin(protection::run(ctx.clone())),
+        Box::pin(volumes::run(ctx.clone())),
+        Box::pin(quota::run(ctx.clone())),
+        Box::pin(roles::run(ctx.clone())),
+        Box::pin(disruption::run(ctx.clone())),
+        Box::pin(endpoints::run(ctx.clone())),
+        Box::pin(ipaddress::run(ctx.clone())),
+        Box::pin(namespace::run(ctx.clone())),
+        Box::pin(node::run(ctx.clone())),
+        Box::pin(eviction::run(ctx.clone())),
+        Box::pin(podgc::run(ctx.clone())),
+        Box::pin(gc::run(ctx.clone())),
+    ];
+    for controller in controllers {
+        begin(&ctx, vitals.begin("controller-manager"), controller);
+    }
     ctx.drained().await;
     Ok(())
+}
+
+/// Runs a task that says so as long as it does.
+fn begin(ctx: &Context, running: Vital, task: impl Future<Output = ()> + Send + 'static) {
+    ctx.spawn(async move {
+        let _running = running;
+        task.await;
+    });
 }

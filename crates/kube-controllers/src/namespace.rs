@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kit::clock;
+use kit::controller::{self, During, Result, gone_is_none};
+use kit::merge_patch;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::{Api, Resource, ResourceExt};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::queue::{self, Next};
 use crate::resources::{Served, discover};
-use crate::store::Key;
-use crate::{clock, patch};
 use status::Left;
 
 const FINALIZER: &str = "kubernetes";
@@ -63,7 +64,7 @@ pub async fn run(ctx: Context) {
         }
     });
     namespaces.synced().await;
-    queue::work(&queue, "namespace", 4, |name| reconcile(&ctx, name)).await;
+    controller::work(&queue, "namespace", 4, |name| reconcile(&ctx, name)).await;
 }
 
 async fn reconcile(ctx: &Context, name: String) -> Result<Next> {
@@ -85,8 +86,8 @@ async fn reconcile(ctx: &Context, name: String) -> Result<Next> {
     let mut status = old.clone();
     status.phase = Some("Terminating".into());
     let conditions = old.conditions.as_deref().unwrap_or_default();
-    status.conditions = Some(status::conditions(conditions, &left, &clock::now()));
-    if let Some(change) = patch::of_status(Some(&old), &status).during("write status of namespace", &name)? {
+    status.conditions = Some(status::conditions(conditions, &left, &clock::time()));
+    if let Some(change) = merge_patch::of_status(Some(&old), &status).during("write status of namespace", &name)? {
         let api: Api<Namespace> = Api::all(ctx.client.clone());
         let params = PatchParams::default();
         let patched = api.patch_status(&name, &params, &Patch::Merge(&change)).await;

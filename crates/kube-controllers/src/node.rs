@@ -17,17 +17,17 @@ use std::time::Duration;
 use ipnet::IpNet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kit::clock;
+use kit::controller::{self, During, Result, gone_is_none, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::events::Severity;
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{clock, pod};
 
 const COMPONENT: &str = "node-controller";
 /// How long a node may be silent.
@@ -83,7 +83,7 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     // One at a time: two nodes must not be given the same CIDR.
     let paces = Mutex::new(zone::Paces::default());
-    queue::work(&queue, "node", 1, |name| reconcile(&ctx, &heard, &paces, name)).await;
+    controller::work(&queue, "node", 1, |name| reconcile(&ctx, &heard, &paces, name)).await;
 }
 
 /// What only the node agent writes into the status.
@@ -106,7 +106,7 @@ async fn reconcile(ctx: &Context, heard: &Heard, paces: &Mutex<zone::Paces>, nam
         let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.entry(name.clone()).or_insert_with(Instant::now).elapsed()
     };
-    let now = clock::now();
+    let now = clock::time();
     let mut wake = Next::Wait;
     if silence >= GRACE {
         if let Some(conditions) = plan::silent(&node, &now) {
@@ -185,7 +185,7 @@ async fn mark_pods_not_ready(ctx: &Context, node: &str) -> Result<()> {
         if pod::node_name(&pod) != Some(node) || !pod::is_ready(&pod) {
             continue;
         }
-        let change = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": clock::now()}]}});
+        let change = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": clock::time()}]}});
         let key = Key::of(pod.as_ref());
         let api: Api<Pod> = ctx.api(&key.namespace);
         let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&change)).await;

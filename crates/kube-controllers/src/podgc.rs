@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kit::clock;
+use kit::controller::{self, During, Result, gone_is_none, placement, pod};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{clock, placement, pod};
 
 /// How long a node may be missing before its pods are given up.
 const QUARANTINE: Duration = Duration::from_secs(40);
@@ -69,7 +69,7 @@ pub async fn run(ctx: Context) {
     });
     pods.synced().await;
     let missing = std::sync::Mutex::new(HashMap::new());
-    queue::work(&queue, "pod-garbage-collector", 1, |work| reconcile(&ctx, &missing, work)).await;
+    controller::work(&queue, "pod-garbage-collector", 1, |work| reconcile(&ctx, &missing, work)).await;
 }
 
 async fn reconcile(ctx: &Context, missing: &std::sync::Mutex<HashMap<String, Instant>>, work: Work) -> Result<Next> {
@@ -137,7 +137,7 @@ async fn force(ctx: &Context, pod: &Pod, disrupted: Option<&str>) -> Result<()> 
         let mut change = json!({"status": {"phase": "Failed"}});
         if let Some(why) = disrupted {
             change["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
-                "reason": "DeletionByPodGC", "message": why, "lastTransitionTime": clock::now()}]);
+                "reason": "DeletionByPodGC", "message": why, "lastTransitionTime": clock::time()}]);
         }
         let api: Api<Pod> = ctx.api(&key.namespace);
         let patched = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&change)).await;

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kit::controller::{self, During, Result, gone_is_none, pod};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::pod;
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const VOLUME: &str = "kubernetes.io/pv-protection";
@@ -50,7 +49,7 @@ pub async fn run(ctx: Context) {
     claims.synced().await;
     volumes.synced().await;
     pods.synced().await;
-    queue::work(&queue, "storage-protection", 4, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "storage-protection", 4, |key| reconcile(&ctx, key)).await;
 }
 
 /// The names of the claims a pod uses.

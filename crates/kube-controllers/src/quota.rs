@@ -8,18 +8,17 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kit::controller::quantity::{self, Milli};
+use kit::controller::{self, During, Result, pod};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::ListParams;
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::{Api, ResourceExt};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::context::Context;
-use crate::error::{During, Result};
-use crate::pod;
-use crate::quantity::{self, Milli};
-use crate::queue::{self, Next};
 use crate::resources::{Served, discover};
-use crate::store::Key;
 
 /// How often kinds nobody watches here are counted again.
 const RECOUNT: Duration = Duration::from_secs(300);
@@ -76,7 +75,7 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     services.synced().await;
     claims.synced().await;
-    queue::work(&queue, "resourcequota", 1, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "resourcequota", 1, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {

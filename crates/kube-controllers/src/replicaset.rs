@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
+use kit::clock;
+use kit::controller::owner::{controlled_by, controller_key, selects, workload_selector};
+use kit::controller::{self, Error, Result, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 
+use crate::claim;
 use crate::context::Context;
-use crate::error::{Error, Result};
-use crate::events::Severity;
-use crate::owner::{controlled_by, controller_key, selects, workload_selector};
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{claim, clock, pod};
 
 const COMPONENT: &str = "replicaset-controller";
 
@@ -51,7 +52,7 @@ pub async fn run(ctx: Context) {
     });
     sets.synced().await;
     pods.synced().await;
-    queue::work(&queue, "replicaset", 8, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "replicaset", 8, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
@@ -69,7 +70,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
         _ => ("FailedCreate", error.message()),
     });
     let pods = ctx.store::<Pod>().owned_by(&set.uid().unwrap_or_default());
-    let (status, wake) = plan::status(&set, &pods, failure, &clock::now());
+    let (status, wake) = plan::status(&set, &pods, failure, &clock::time());
     ctx.set_status::<ReplicaSet, _>("write status of replicaset", &key, set.status.as_ref(), &status).await?;
     outcome?;
     Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Next::Wait, |s| Next::After(Duration::from_secs(s))))

@@ -1,11 +1,10 @@
 //! What the API server serves right now, asked by discovery: built-ins and custom resources alike.
 
+use kit::controller::{During, Result};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-use crate::error::{During, Result};
 
 /// One resource whose objects live and die on their own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

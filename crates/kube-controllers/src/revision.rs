@@ -6,17 +6,17 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use kit::controller::owner::controlled_by;
+use kit::controller::{During, Error, Result, pod};
+use kit::store::Key;
 use kube::api::{DeleteParams, ObjectMeta};
 use kube::core::Selector;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::claim;
 use crate::context::Context;
 use crate::deployment::template::hash;
-use crate::error::{During, Error, Result};
-use crate::owner::controlled_by;
-use crate::store::Key;
-use crate::{claim, pod};
 
 /// The label that tells the pods of one revision from those of another.
 pub(crate) const HASH_LABEL: &str = "controller-revision-hash";

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kit::controller::owner::selects;
+use kit::controller::pod::labels;
+use kit::controller::{self, During, Result, gone_is_none};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::error::{During, Result, gone_is_none};
-use crate::owner::selects;
-use crate::pod::labels;
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 /// Runs until the context's shutdown.
 pub async fn run(ctx: Context) {
@@ -39,7 +39,7 @@ pub async fn run(ctx: Context) {
         }
     });
     roles.synced().await;
-    queue::work(&queue, "clusterrole-aggregation", 1, |name| reconcile(&ctx, name)).await;
+    controller::work(&queue, "clusterrole-aggregation", 1, |name| reconcile(&ctx, name)).await;
 }
 
 fn aggregates(role: &ClusterRole, other: &ClusterRole) -> bool {

@@ -30,12 +30,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use kit::controller::pod;
+use kit::store::Key;
 use kube::{Resource, ResourceExt};
 use tokio::sync::Semaphore;
 
 use crate::context::Context;
-use crate::pod;
-use crate::store::Key;
 use backlog::Backlog;
 use cluster::{Cluster, priority};
 use verdict::Event;

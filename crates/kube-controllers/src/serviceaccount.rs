@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use kit::controller::{self, Error, Result};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::error::{Error, Result};
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 const DEFAULT: &str = "default";
 const ROOT_CA: &str = "kube-root-ca.crt";
@@ -51,7 +51,7 @@ pub async fn run(ctx: Context) {
     namespaces.synced().await;
     accounts.synced().await;
     bundles.synced().await;
-    queue::work(&queue, "serviceaccount", 8, |namespace| reconcile(&ctx, namespace)).await;
+    controller::work(&queue, "serviceaccount", 8, |namespace| reconcile(&ctx, namespace)).await;
 }
 
 async fn reconcile(ctx: &Context, namespace: String) -> Result<Next> {

@@ -11,16 +11,17 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
 };
+use kit::clock;
+use kit::controller::owner::{controlled_by, controller_key, workload_selector};
+use kit::controller::{self, Result, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::DeleteParams;
 use kube::{Resource, ResourceExt};
 
 use crate::context::Context;
-use crate::error::Result;
-use crate::events::Severity;
-use crate::owner::{controlled_by, controller_key, workload_selector};
-use crate::queue::{self, Next};
-use crate::store::Key;
-use crate::{claim, clock, pod, revision};
+use crate::{claim, revision};
 
 const COMPONENT: &str = "statefulset-controller";
 
@@ -66,7 +67,7 @@ pub async fn run(ctx: Context) {
     pods.synced().await;
     revisions.synced().await;
     claims.synced().await;
-    queue::work(&queue, "statefulset", 4, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "statefulset", 4, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
@@ -80,7 +81,7 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let known = set.status.as_ref().and_then(|s| s.current_revision.clone());
     let current = revisions.iter().find(|r| Some(r.name_any()) == known).unwrap_or(&update).clone();
     let (update_hash, current_hash) = (revision::hash_of(&update).to_owned(), revision::hash_of(&current).to_owned());
-    let now = clock::now();
+    let now = clock::time();
     let observed = plan::Observed { set: &set, pods: &pods, update: &update_hash, current: &current_hash, now: &now };
     let steps = plan::steps(&observed);
     let outcome = match claims::own(ctx, &set, &pods).await {

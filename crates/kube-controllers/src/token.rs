@@ -5,14 +5,14 @@ use std::sync::Arc;
 use base64::Engine as _;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use kit::controller::{self, During, Result};
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use crate::context::Context;
-use crate::error::{During, Result};
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
@@ -44,7 +44,7 @@ pub async fn run(ctx: Context) {
     });
     secrets.synced().await;
     accounts.synced().await;
-    queue::work(&queue, "serviceaccount-token", 2, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "serviceaccount-token", 2, |key| reconcile(&ctx, key)).await;
 }
 
 async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {

@@ -26,7 +26,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
@@ -169,6 +169,8 @@ struct Shared {
     /// Revision when the store was opened: nothing older is in any ring.
     opened_at: u64,
     history: usize,
+    /// Whether the last transaction could not be made durable.
+    failing: AtomicBool,
 }
 
 impl Shared {
@@ -178,6 +180,7 @@ impl Shared {
             revision: Arc::new(AtomicU64::new(revision)),
             opened_at: revision,
             history: history.max(16),
+            failing: AtomicBool::new(false),
         };
         for object in objects {
             shared.bucket(&object.key.resource).load(object);
@@ -213,6 +216,11 @@ impl Store {
         let shared = Arc::new(Shared::new(revision, objects.unwrap_or_default(), history));
         let writer = Writer::start(shared.clone(), disk)?;
         Ok(Arc::new(Self { shared, writer, trees: Trees::default() }))
+    }
+
+    /// Whether writes are taken: the last one could be made durable, and the writer runs.
+    pub fn is_writable(&self) -> bool {
+        !self.shared.failing.load(Ordering::Acquire) && self.writer.runs()
     }
 
     /// The newest published revision.

@@ -136,6 +136,15 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// The word for it in a watch.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+
     /// What precedes the object in the line of a watch.
     #[inline]
     pub fn line_head(self) -> &'static [u8] {

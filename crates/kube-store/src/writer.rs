@@ -53,6 +53,13 @@ impl Writer {
         Ok(Self::Durable { queue: Some(queue), thread: Some(thread) })
     }
 
+    pub(super) fn runs(&self) -> bool {
+        match self {
+            Self::Memory { .. } => true,
+            Self::Durable { queue, .. } => queue.as_ref().is_some_and(|queue| !queue.is_closed()),
+        }
+    }
+
     pub(super) async fn write(&self, key: Key, change: Change) -> Result<Arc<Object>, WriteError> {
         match self {
             Self::Memory { shared, one_at_a_time } => {
@@ -101,7 +108,11 @@ pub(super) fn turn(shared: &Shared, disk: &mut Disk, ops: impl Iterator<Item = O
     }
     let durable = match batch.rows() {
         rows if rows.is_empty() => Ok(()),
-        rows => disk.commit(batch.revision, &rows),
+        rows => {
+            let outcome = disk.commit(batch.revision, &rows);
+            shared.failing.store(outcome.is_err(), Ordering::Release);
+            outcome
+        }
     };
     match durable {
         Ok(()) => {

@@ -5,26 +5,21 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Service;
 use kit::events::Recorder;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, reflector, watcher},
-};
+use kube::runtime::{WatchStreamExt, reflector, watcher};
+use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    config::Config,
-    context::Context,
-    csi,
-    devices::Devices,
-    drivers::{self, Csi},
-    error::{Error, Result},
-    image_pulls::Images,
-    inventory::Inventory,
-    networks, pods, registration,
-    runtime::Runtime,
-    sandbox::parse_resolv_conf,
-};
+use crate::config::Config;
+use crate::context::Context;
+use crate::devices::Devices;
+use crate::drivers::{self, Csi};
+use crate::error::{Error, Result};
+use crate::image_pulls::Images;
+use crate::inventory::Inventory;
+use crate::runtime::Runtime;
+use crate::sandbox::parse_resolv_conf;
+use crate::{csi, networks, pods, registration};
 
 /// Runs the kubelet until `shutdown`. Containers go on running; the next `run` takes them over. It ends as well when the
 /// power is to go and everything has stopped.

@@ -6,10 +6,8 @@ mod affinity;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, Volume};
 use kube::Api;
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
 
 /// A claim and what it is bound to.
 #[derive(Clone, Debug)]

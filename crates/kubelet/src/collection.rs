@@ -1,24 +1,20 @@
 //! Collecting what nobody needs: dead containers beyond the newest, unused images when the disk fills, large logs.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rpc::cri::{self, ContainerState, PodSandboxState};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    context::Context,
-    disk_space::Space,
-    error::{Error, Result},
-    known::Known,
-    logs::rotation,
-    runtime::label,
-};
+use crate::context::Context;
+use crate::disk_space::Space;
+use crate::error::{Error, Result};
+use crate::known::Known;
+use crate::logs::rotation;
+use crate::runtime::label;
 
 const PERIOD: Duration = Duration::from_secs(60);
 /// The newest dead attempt of each container stays: its log is what `kubectl logs --previous` shows.

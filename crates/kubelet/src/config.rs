@@ -1,15 +1,14 @@
 //! What a kubelet is told about its node.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{netpol::Guard, uplink::Uplinks};
+use crate::netpol::Guard;
+use crate::uplink::Uplinks;
 
 /// What a kubelet is told about its node.
 #[derive(Clone)]

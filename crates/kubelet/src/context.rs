@@ -1,17 +1,23 @@
 //! What every worker of the node shares.
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
 use kit::events::Recorder;
-use kube::{Client, runtime::reflector};
+use kube::Client;
+use kube::runtime::reflector;
 use rpc::cri;
 use sys::cgroup::Hierarchy;
 
-use crate::{
-    config::Config, devices::Devices, drivers::Csi, fields::NodeAmounts, image_pulls::Images, inventory::Inventory,
-    runtime::Runtime, sandbox::Surroundings,
-};
+use crate::config::Config;
+use crate::devices::Devices;
+use crate::drivers::Csi;
+use crate::fields::NodeAmounts;
+use crate::image_pulls::Images;
+use crate::inventory::Inventory;
+use crate::runtime::Runtime;
+use crate::sandbox::Surroundings;
 
 /// Shared by reference; nothing in it changes but through its own synchronisation.
 pub(crate) struct Context {

@@ -1,22 +1,17 @@
 //! Device plugins: they register on a socket, list their devices, and say what a container needs to use one.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rpc::{
-    cri,
-    deviceplugin::{
-        self as plugin, HEALTHY, KUBELET_SOCKET, VERSION,
-        device_plugin_client::DevicePluginClient,
-        registration_server::{Registration, RegistrationServer},
-    },
-};
+use rpc::cri;
+use rpc::deviceplugin::device_plugin_client::DevicePluginClient;
+use rpc::deviceplugin::registration_server::{Registration, RegistrationServer};
+use rpc::deviceplugin::{self as plugin, HEALTHY, KUBELET_SOCKET, VERSION};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Endpoint};
+use tonic::transport::Endpoint;
+use tonic::{Request, Response, Status};
 
 use crate::error::{Error, Result};
 

@@ -5,10 +5,8 @@ mod in_use;
 pub(crate) mod places;
 pub(crate) mod request;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use driver::Driver;
 pub(crate) use in_use::InUse;

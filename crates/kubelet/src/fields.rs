@@ -1,6 +1,7 @@
 //! Pure: the pod fields and container resources that environments and downward API files may name.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -78,10 +79,13 @@ pub(crate) struct NodeAmounts {
     pub(crate) storage: i64,
 }
 
-/// The pod's host name: `spec.hostname`, else its name, cut to what a host name may be.
+/// The pod's host name: the one it asks for, else its name, cut to what a host name may be.
 pub(crate) fn hostname(pod: &Pod) -> String {
     let wanted = pod.spec.as_ref().and_then(|spec| spec.hostname.as_deref()).filter(|name| !name.is_empty());
-    let name = wanted.or(pod.metadata.name.as_deref()).unwrap_or_default();
+    if let Some(wanted) = wanted {
+        return wanted.to_owned();
+    }
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
     name.chars().take(63).collect::<String>().trim_end_matches(['-', '.']).to_owned()
 }
 

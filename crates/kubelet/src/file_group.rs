@@ -3,15 +3,11 @@
 //! The files may be changed by others while it happens: each is opened by a descriptor of its directory and no link is
 //! followed, so nothing outside of the volume changes its owner.
 
-use std::{
-    os::fd::{AsFd, AsRawFd, OwnedFd},
-    path::{Path, PathBuf},
-};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-use rustix::{
-    fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, chmod, chownat, fstat, openat},
-    io::Errno,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, chmod, chownat, fstat, openat};
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
@@ -91,10 +87,8 @@ fn wanted(kind: FileType) -> Mode {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs,
-        os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    };
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
 

@@ -1,9 +1,7 @@
 //! Which images are being pulled.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 /// One pull of an image at a time; cheap to clone.
 #[derive(Clone, Default)]

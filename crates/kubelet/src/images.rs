@@ -1,6 +1,7 @@
 //! Images: there before a container starts, by its pull policy and the pod's pull secrets.
 
-use std::{collections::HashMap, sync::PoisonError};
+use std::collections::HashMap;
+use std::sync::PoisonError;
 
 use base64::Engine;
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Secret};
@@ -8,12 +9,10 @@ use kube::Api;
 use rpc::cri;
 use serde::Deserialize;
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-    runtime::Runtime,
-    sandbox::pod_labels,
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::sandbox::pod_labels;
 
 /// What a container needs to know of its image.
 #[derive(Clone, Debug, Default)]

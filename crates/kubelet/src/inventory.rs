@@ -1,6 +1,8 @@
 //! The claims and driver volumes that pods have here, for who measures and grows them.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::sync::watch;
 

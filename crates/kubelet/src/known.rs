@@ -1,6 +1,7 @@
 //! The pods of this node, as its workers know them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;

@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rpc::cri::PodSandboxState;
 
-use crate::{
-    error::{Error, Result},
-    runtime::Runtime,
-};
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
 
 /// That of the pod's running sandbox.
 pub(crate) async fn of_pod(runtime: &Runtime, uid: &str) -> Result<PathBuf> {

@@ -18,10 +18,8 @@ mod status;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
-};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use net::cni::{self, Attachment, Network};
 use pool::Taker;
 use records::{Record, Records};
@@ -29,11 +27,9 @@ use selection::Selected;
 use serde_json::{Map, Value, json};
 use status::Interface;
 
-use crate::{
-    context::{Context, about},
-    error::{Error, Result},
-    netns, sandbox,
-};
+use crate::context::{Context, about};
+use crate::error::{Error, Result};
+use crate::{netns, sandbox};
 
 /// Where plugins are looked for: what the distribution brings, what pods of plugins install.
 const PLUGINS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];

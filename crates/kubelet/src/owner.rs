@@ -1,12 +1,11 @@
 //! The Node as the owner of what goes with it.
 
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
 
 /// What goes with the Node object names it as its owner.
 pub(crate) async fn owner(context: &Context) -> Result<OwnerReference> {

@@ -1,33 +1,27 @@
 //! All pods of the node: the watch on the API, containerd's events, and one worker for each pod between them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+mod told;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
 use prost::Message;
 use rpc::containerd::events::{Envelope, SubscribeRequest, TaskExit, TaskOom, TaskStart};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    context::Context,
-    csi,
-    error::{Error, Result},
-    known::Known,
-    pod::{
-        steps,
-        worker::{self, Happened, Wish},
-    },
-    runtime::label,
-    volumes,
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::known::Known;
+use crate::pod::steps;
+use crate::pod::worker::{self, Happened, Wish};
+use crate::runtime::label;
+use crate::{csi, volumes};
+use told::Told;
 
 struct Handle {
     wish: watch::Sender<Wish>,
@@ -44,7 +38,7 @@ struct Dispatcher {
 }
 
 enum Event {
-    Pod(Box<Result<watcher::Event<Pod>, watcher::Error>>),
+    Pod(Box<Result<watcher::Event<Told>, watcher::Error>>),
     Runtime(Happened),
     Ended(String),
     /// The node is to be empty before its power goes.
@@ -60,7 +54,7 @@ pub(crate) async fn run(
 ) -> Result<()> {
     let (send_event, mut events) = mpsc::unbounded_channel();
     let _subscription = kit::spawn("containerd-events", subscribe(context.clone(), send_event));
-    let api: Api<Pod> = Api::all(context.client.clone());
+    let api: Api<Told> = Api::all(context.client.clone());
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", context.config.node_name));
     let mut pods = watcher(api, config).default_backoff().boxed();
     let (ended, mut endings) = mpsc::unbounded_channel();
@@ -85,7 +79,7 @@ pub(crate) async fn run(
         match event {
             Event::Pod(event) => match *event {
                 Ok(watcher::Event::Init) => listed = Some(BTreeSet::new()),
-                Ok(watcher::Event::InitApply(pod)) => {
+                Ok(watcher::Event::InitApply(Told(pod))) => {
                     if let (Some(listed), Some(uid)) = (&mut listed, &pod.metadata.uid) {
                         listed.insert(uid.clone());
                     }
@@ -96,8 +90,8 @@ pub(crate) async fn run(
                         dispatcher.forget_all_but(&listed);
                     }
                 }
-                Ok(watcher::Event::Apply(pod)) => dispatcher.apply(pod),
-                Ok(watcher::Event::Delete(pod)) => dispatcher.deleted(&pod),
+                Ok(watcher::Event::Apply(Told(pod))) => dispatcher.apply(pod),
+                Ok(watcher::Event::Delete(Told(pod))) => dispatcher.deleted(&pod),
                 Err(error) => tracing::warn!(error = %kit::Chain(&error), "the watch on pods broke"),
             },
             Event::Runtime(happened) => dispatcher.happened(happened),

@@ -1,35 +1,31 @@
 //! The Node object: made when the agent starts, kept true while it runs; and the Lease that says it is alive.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        coordination::v1::{Lease, LeaseSpec},
-        core::v1::{
-            ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec,
-            NodeStatus, NodeSystemInfo,
-        },
-    },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
+    NodeSystemInfo,
 };
-use kube::{
-    Api,
-    api::{ObjectMeta, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use rpc::cri;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    context::Context,
-    csi,
-    devices::Devices,
-    disk_space::Space,
-    error::{Error, Result},
-    fields::NodeAmounts,
-    owner::owner,
-};
+use crate::context::Context;
+use crate::csi;
+use crate::devices::Devices;
+use crate::disk_space::Space;
+use crate::error::{Error, Result};
+use crate::fields::NodeAmounts;
+use crate::owner::owner;
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: i32 = 40;

@@ -1,27 +1,22 @@
 //! containerd's socket: the CRI services, and containerd's own for exec and events.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use rpc::{
-    containerd::{
-        CRI_NAMESPACE, NAMESPACE_HEADER,
-        containers::containers_client::ContainersClient,
-        events::events_client::EventsClient,
-        tasks::{self, tasks_client::TasksClient},
-    },
-    cri::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient},
-};
-use tonic::{
-    Request,
-    metadata::MetadataValue,
-    service::interceptor::InterceptedService,
-    transport::{Channel, Endpoint},
-};
+use rpc::containerd::containers::containers_client::ContainersClient;
+use rpc::containerd::events::events_client::EventsClient;
+use rpc::containerd::tasks;
+use rpc::containerd::tasks::tasks_client::TasksClient;
+use rpc::containerd::{CRI_NAMESPACE, NAMESPACE_HEADER};
+use rpc::cri;
+use rpc::cri::image_service_client::ImageServiceClient;
+use rpc::cri::runtime_service_client::RuntimeServiceClient;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::error::{Error, Result};
 

@@ -1,16 +1,16 @@
 //! Pure: the sandbox a pod asks for, in the runtime's words.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-    path::Path,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::path::Path;
 
 use cri::security_profile::ProfileType;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, SeccompProfile};
 use rpc::cri;
 
-use crate::{fields::hostname, resources::cgroup_parent, runtime::label};
+use crate::fields::hostname;
+use crate::resources::cgroup_parent;
+use crate::runtime::label;
 
 /// What the node adds to a pod's own wishes.
 #[derive(Clone, Debug)]

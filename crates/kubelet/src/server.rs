@@ -17,14 +17,12 @@ mod stats;
 use std::sync::Arc;
 
 use authorization::Authorization;
-use axum::{
-    Extension, Json, Router,
-    extract::{Request, State},
-    http::StatusCode,
-    middleware::{self, Next},
-    response::{IntoResponse, Response},
-    routing::{any, get},
-};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use axum::{Extension, Json, Router};
 use k8s_openapi::api::core::v1::Pod;
 use kit::server::Peer;
 use rpc::cri::ContainerState;
@@ -32,11 +30,9 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-    known::Known,
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::known::Known;
 
 /// What handlers share.
 #[derive(Clone)]

@@ -3,18 +3,16 @@
 //! Each such bridge has a VXLAN port of its own, in a segment that is told by the bridge's name alone, so that nodes need not
 //! agree on anything. Nodes come and go with their Node objects.
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api,
-    runtime::{reflector, watcher},
-};
-use net::{
-    link::{Error, Netlink},
-    vxlan::End,
-};
+use kube::Api;
+use kube::runtime::{reflector, watcher};
+use net::link::{Error, Netlink};
+use net::vxlan::End;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 

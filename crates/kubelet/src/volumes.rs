@@ -8,24 +8,20 @@ pub(crate) mod host_path;
 pub(crate) mod local;
 pub(crate) mod sub_path;
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, Volume};
 use rustix::mount::MountFlags;
 
-use crate::{
-    claim::{self, Claim},
-    context::Context,
-    csi,
-    drivers::request,
-    error::{Error, Result},
-    inventory::InPod,
-};
+use crate::claim::{self, Claim};
+use crate::context::Context;
+use crate::csi;
+use crate::drivers::request;
+use crate::error::{Error, Result};
+use crate::inventory::InPod;
 
 /// Where each volume lies on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

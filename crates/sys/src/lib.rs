@@ -7,6 +7,7 @@
 
 pub mod beneath;
 pub mod cgroup;
+pub mod code;
 pub mod device;
 pub mod device_access;
 pub mod fdpass;

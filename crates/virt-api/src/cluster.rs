@@ -1,14 +1,10 @@
 //! What virt-api reads and writes of the cluster: one object at a time, no cache.
 
-use api::kubevirt::{
-    constants::label,
-    v1::{VirtualMachine, VirtualMachineInstance},
-};
+use api::kubevirt::constants::label;
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client,
-    api::{ListParams, Patch, PatchParams},
-};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::status::Refusal;

@@ -1,9 +1,7 @@
 //! What a machine is when nobody says: the mutating webhooks. Pure over JSON, so that nothing a user wrote is lost.
 
-use api::kubevirt::{
-    constants::{annotation, finalizer, phase},
-    v1::{KubeVirtConfiguration, VirtualMachineInstanceSpec},
-};
+use api::kubevirt::constants::{annotation, finalizer, phase};
+use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstanceSpec};
 use kit::admission::{Request, Verdict};
 use serde_json::{Map, Value, json};
 

@@ -15,29 +15,22 @@
 
 use std::sync::Arc;
 
-use api::kubevirt::{
-    constants::{annotation, eviction_strategy, label},
-    eviction::{can_move, is_marked, strategy},
-    hotplug,
-    v1::VirtualMachineInstance,
-};
-use axum::{
-    Json,
-    body::Bytes,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
-use kit::{
-    Chain,
-    admission::{self, Request, Verdict},
-    store::Store,
-};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use api::kubevirt::constants::{annotation, eviction_strategy, label};
+use api::kubevirt::eviction::{can_move, is_marked, strategy};
+use api::kubevirt::hotplug;
+use api::kubevirt::v1::VirtualMachineInstance;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kit::Chain;
+use kit::admission::{self, Request, Verdict};
+use kit::store::Store;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 /// What the webhook needs.

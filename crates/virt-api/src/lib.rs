@@ -21,27 +21,23 @@ mod subresource;
 pub mod validate;
 mod written;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use api::kubevirt::tls::asked;
 use api::kubevirt::v1::{KubeVirt, KubeVirtConfiguration};
-use axum::{
-    Json, Router,
-    extract::DefaultBodyLimit,
-    routing::{any, get, post},
-};
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{any, get, post};
+use axum::{Json, Router};
 use defaults::Defaults;
-use kit::{
-    Task, admission, clock, gate,
-    health::{self, Ready, Report},
-    metrics,
-    peer::Peers,
-    server,
-    shutdown::{self, CancellationToken},
-    store::{self, Store, Watch},
-    tls,
-};
-use kube::{Api, Client, runtime::watcher};
+use kit::health::{self, Ready, Report};
+use kit::peer::Peers;
+use kit::shutdown::{self, CancellationToken};
+use kit::store::{self, Store, Watch};
+use kit::{Task, admission, clock, gate, metrics, server, tls};
+use kube::runtime::watcher;
+use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use subresource::Context;
 use validate::Rules;

@@ -2,26 +2,23 @@
 
 use std::sync::Arc;
 
-use api::kubevirt::{constants::label, identity::instance_id, v1::VirtualMachineInstanceMigration};
-use axum::{
-    Json,
-    body::Bytes,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
-use kit::{
-    Chain,
-    admission::{self, Verdict},
-};
-use kube::{Api, Client, api::ListParams};
+use api::kubevirt::constants::label;
+use api::kubevirt::identity::instance_id;
+use api::kubevirt::v1::VirtualMachineInstanceMigration;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use kit::Chain;
+use kit::admission::{self, Verdict};
+use kube::api::ListParams;
+use kube::{Api, Client};
 
-use crate::{
-    cluster,
-    status::Refusal,
-    subresource::Context,
-    validate::migration::{self, Guest},
-};
+use crate::cluster;
+use crate::status::Refusal;
+use crate::subresource::Context;
+use crate::validate::migration::{self, Guest};
 
 /// `/migration-validate-create`.
 pub(crate) async fn validate(State(context): State<Arc<Context>>, body: Bytes) -> Response {

@@ -3,11 +3,10 @@
 
 use api::kubevirt::v1::VirtualMachine;
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
-use kit::{
-    Chain,
-    admission::{Request, Verdict},
-};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kit::Chain;
+use kit::admission::{Request, Verdict};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::validate;

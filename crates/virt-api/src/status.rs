@@ -1,10 +1,8 @@
 //! Answers as `metav1.Status`.
 
-use axum::{
-    Json,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 pub(crate) use kit::refusal::Refusal;
 use serde_json::json;
 

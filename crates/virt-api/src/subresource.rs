@@ -13,22 +13,22 @@ mod volumes;
 use std::sync::{Arc, OnceLock};
 
 use api::kubevirt::v1::KubeVirt;
-use axum::{
-    Json,
-    body::Bytes,
-    extract::{FromRequestParts, Request, State, WebSocketUpgrade},
-    http::Method,
-    response::{IntoResponse, Response},
-};
-use kit::{gate::Gate, health::Report, peer::Peers, server::Peer, store::Store};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequestParts, Request, State, WebSocketUpgrade};
+use axum::http::Method;
+use axum::response::{IntoResponse, Response};
+use kit::gate::Gate;
+use kit::health::Report;
+use kit::peer::Peers;
+use kit::server::Peer;
+use kit::store::Store;
 use kube::Client;
 use serde_json::json;
 
-use crate::{
-    cluster,
-    path::{self, Target},
-    status::Refusal,
-};
+use crate::cluster;
+use crate::path::{self, Target};
+use crate::status::Refusal;
 
 /// Largest body of a subresource request.
 const BODY: usize = 1 << 20;

@@ -20,10 +20,8 @@ mod templates;
 mod unserved;
 mod volumes;
 
-use api::kubevirt::{
-    constants,
-    v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec},
-};
+use api::kubevirt::constants;
+use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec};
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
 

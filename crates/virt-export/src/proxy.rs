@@ -22,7 +22,8 @@ use kit::health::{self, Ready};
 use kit::store::Store;
 use kit::tls::{self, Files, Material, Trust};
 use kit::{metrics, server, shutdown};
-use kube::{Api, Client, runtime::watcher};
+use kube::runtime::watcher;
+use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use libvirt::Connection;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Dirs;

@@ -5,26 +5,21 @@ use std::time::Duration;
 
 use api::kubevirt::v1::KubeVirt;
 use k8s_openapi::api::core::v1::Node;
-use kit::{
-    Chain, clock,
-    operator::{self, Phases},
-    queue::Next,
-    store::Key,
-    workload::Placement,
-};
-use kube::{Api, ResourceExt, api::ListParams};
+use kit::operator::{self, Phases};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::workload::Placement;
+use kit::{Chain, clock};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    certificates,
-    context::Context,
-    customize,
-    error::Error,
-    manifests::{self, Input, crds},
-    remove, rollout,
-    status::{self, Seen, Version},
-};
+use crate::context::Context;
+use crate::error::Error;
+use crate::manifests::{self, Input, crds};
+use crate::status::{self, Seen, Version};
+use crate::{certificates, customize, remove, rollout};
 
 /// How often what nobody tells of is looked at: how many nodes there are.
 const LOOK: Duration = Duration::from_secs(600);

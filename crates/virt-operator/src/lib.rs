@@ -26,19 +26,16 @@ use api::kubevirt::v1::KubeVirt;
 pub use context::{Context, Release};
 pub use error::Error;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use kit::{
-    Task,
-    apply::Applied,
-    health::{self, Ready, Report},
-    metrics,
-    operator::{self, Requests},
-    queue::Queue,
-    served, server,
-    shutdown::{self, CancellationToken},
-    store::{self, Key, Store, Watch},
-    tls,
-};
-use kube::{Api, Client, Resource, ResourceExt, discovery::ApiResource, runtime::watcher};
+use kit::apply::Applied;
+use kit::health::{self, Ready, Report};
+use kit::operator::{self, Requests};
+use kit::queue::Queue;
+use kit::shutdown::{self, CancellationToken};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, metrics, served, server, tls};
+use kube::discovery::ApiResource;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

@@ -4,16 +4,15 @@
 use std::time::Duration;
 
 use api::kubevirt::v1::KubeVirt;
-use kit::{apply, clock, keyring::Lifetimes, operator, queue::Next};
+use kit::keyring::Lifetimes;
+use kit::queue::Next;
+use kit::{apply, clock, operator};
 use kube::ResourceExt;
 
-use crate::{
-    certificates,
-    context::Context,
-    error::Error,
-    manifests::{self, Input, crds},
-    status, traces,
-};
+use crate::context::Context;
+use crate::error::Error;
+use crate::manifests::{self, Input, crds};
+use crate::{certificates, status, traces};
 
 /// One step of removal.
 ///

@@ -4,10 +4,8 @@
 
 use serde_json::Value;
 
-use crate::{
-    manifests::workloads::DAEMON_SET,
-    status::{Seen, waiting},
-};
+use crate::manifests::workloads::DAEMON_SET;
+use crate::status::{Seen, waiting};
 
 const ORDER: [&str; 3] = [DAEMON_SET, "virt-controller", "virt-api"];
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::kubevirt::constants::SIGNER;
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kit::certs::{Authority, Leaf};
 use kit::queue::{Next, Queue};

@@ -1,14 +1,10 @@
 //! The status of the KubeVirt object. Pure.
 
-use api::kubevirt::{
-    constants::{kubevirt_condition as condition, kubevirt_phase as phase, label},
-    v1::{GenerationStatus, KubeVirt, KubeVirtCondition, KubeVirtStatus},
-};
+use api::kubevirt::constants::{kubevirt_condition as condition, kubevirt_phase as phase, label};
+use api::kubevirt::v1::{GenerationStatus, KubeVirt, KubeVirtCondition, KubeVirtStatus};
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::apps::v1::{DaemonSet, Deployment},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
-};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kit::operator;
 use meta::conditions;
 

@@ -9,18 +9,15 @@ mod tls;
 use api::kubevirt::v1::{
     CustomizeComponents, KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet,
 };
-use axum::{
-    Json, Router,
-    body::Bytes,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-    routing::post,
-};
-use kit::{
-    admission::{self, Cause, Request, Verdict},
-    store::{Key, Store},
-};
-use kube::{Api, Client, api::ListParams};
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use kit::admission::{self, Cause, Request, Verdict};
+use kit::store::{Key, Store};
+use kube::api::ListParams;
+use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::customize;

@@ -2,7 +2,8 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{commands, connect::Globals};
+use crate::commands;
+use crate::connect::Globals;
 
 /// Controls virtual machines on Kubernetes.
 #[derive(Debug, Parser)]

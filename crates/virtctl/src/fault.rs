@@ -1,6 +1,7 @@
 //! What went wrong, in the words shown to people: `error: what: why`, then a hint where there is one.
 
-use std::{fmt, process::ExitCode};
+use std::fmt;
+use std::process::ExitCode;
 
 use meta::text::printable;
 

@@ -1,26 +1,23 @@
 //! Streams of subresources: a websocket of raw binary frames, and the copying between it and what is local.
 
-use std::{io, time::Duration};
+use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http::{Request, StatusCode, header};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use kube::{Client, client::Body};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    time::{Instant, MissedTickBehavior, interval, sleep_until},
-};
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{Error as WsError, Message, handshake, protocol::Role},
-};
+use kube::Client;
+use kube::client::Body;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message, handshake};
 
-use crate::{
-    fault::{Fault, chain},
-    target::Kind,
-};
+use crate::fault::{Fault, chain};
+use crate::target::Kind;
 
 /// The subprotocol of raw bytes in binary frames.
 const PROTOCOL: &str = "plain.kubevirt.io";

@@ -1,10 +1,8 @@
 //! The terminal in raw mode, and back: the guard restores it on every way out of its scope, unwinding included. Signals
 //! are waited for by the program instead of ending it, so that they are such a way too.
 
-use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::termios::{self, OptionalActions, Termios};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -77,11 +75,9 @@ impl Ending {
 
 #[cfg(test)]
 mod tests {
-    use rustix::{
-        fs::{Mode, OFlags, open},
-        pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-        termios::LocalModes,
-    };
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::LocalModes;
 
     use super::*;
 

@@ -1,14 +1,24 @@
 //! Prints the JSON schema definitions of every built-in kind the API server ships, as k8s-openapi knows them. List kinds
 //! have no definition there; the API server derives them from the item.
 
-use k8s_openapi::api::{
-    admissionregistration::v1 as admissionregistration_v1, apps::v1 as apps_v1,
-    authentication::v1 as authentication_v1, authorization::v1 as authorization_v1, autoscaling::v1 as autoscaling_v1,
-    autoscaling::v2 as autoscaling_v2, batch::v1 as batch_v1, certificates::v1 as certificates_v1,
-    coordination::v1 as coordination_v1, core::v1 as core_v1, discovery::v1 as discovery_v1, events::v1 as events_v1,
-    flowcontrol::v1 as flowcontrol_v1, networking::v1 as networking_v1, node::v1 as node_v1, policy::v1 as policy_v1,
-    rbac::v1 as rbac_v1, scheduling::v1 as scheduling_v1, storage::v1 as storage_v1,
-};
+use k8s_openapi::api::admissionregistration::v1 as admissionregistration_v1;
+use k8s_openapi::api::apps::v1 as apps_v1;
+use k8s_openapi::api::authentication::v1 as authentication_v1;
+use k8s_openapi::api::authorization::v1 as authorization_v1;
+use k8s_openapi::api::autoscaling::{v1 as autoscaling_v1, v2 as autoscaling_v2};
+use k8s_openapi::api::batch::v1 as batch_v1;
+use k8s_openapi::api::certificates::v1 as certificates_v1;
+use k8s_openapi::api::coordination::v1 as coordination_v1;
+use k8s_openapi::api::core::v1 as core_v1;
+use k8s_openapi::api::discovery::v1 as discovery_v1;
+use k8s_openapi::api::events::v1 as events_v1;
+use k8s_openapi::api::flowcontrol::v1 as flowcontrol_v1;
+use k8s_openapi::api::networking::v1 as networking_v1;
+use k8s_openapi::api::node::v1 as node_v1;
+use k8s_openapi::api::policy::v1 as policy_v1;
+use k8s_openapi::api::rbac::v1 as rbac_v1;
+use k8s_openapi::api::scheduling::v1 as scheduling_v1;
+use k8s_openapi::api::storage::v1 as storage_v1;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1 as apiregistration;
@@ -30,8 +40,8 @@ fn main() {
             Pod, PodTemplate, ReplicationController, ResourceQuota, Secret, Service, ServiceAccount,
         }
         admissionregistration_v1 {
-            MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-            ValidatingWebhookConfiguration,
+            MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration,
+            ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
         }
         apps_v1 { ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet }
         autoscaling_v1 { HorizontalPodAutoscaler }

@@ -26,7 +26,7 @@ use by_hand::{INERT, OTHERWISE, WHOLE};
 const SOURCES: [(&str, &str); 3] = [
     ("kubevirt_v1", "crates/api/src/generated/kubevirt_v1.rs"),
     ("cdi_v1beta1", "crates/api/src/generated/cdi_v1beta1.rs"),
-    ("object", "crates/hpp/src/operator/object.rs"),
+    ("hpp", "crates/api/src/hpp.rs"),
 ];
 
 /// A schema: its name, the type of what is at `path`, and the rows for it.
@@ -48,7 +48,7 @@ const ROOTS: [Root; 6] = [
     Root { name: "KubeVirt", of: ("kubevirt_v1", "KubeVirtSpec"), path: "spec", rows: KUBEVIRT },
     Root { name: "CDI", of: ("cdi_v1beta1", "CDISpec"), path: "spec", rows: CDI },
     Root { name: "DataVolume", of: ("cdi_v1beta1", "DataVolumeSpec"), path: "spec", rows: DATA_VOLUME },
-    Root { name: "HostPathProvisioner", of: ("object", "Spec"), path: "spec", rows: HOSTPATH },
+    Root { name: "HostPathProvisioner", of: ("hpp", "Spec"), path: "spec", rows: HOSTPATH },
 ];
 
 fn root() -> PathBuf {

@@ -7,14 +7,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kube_cel::cel::IdedExpr;
-use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators as op};
+use kube_cel::cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, StructExpr, operators as op,
+};
 
 use super::eval::library;
 use super::types::Type;
-use super::{Program, signatures};
+use super::{Program, message, signatures};
 
 /// Libraries that the API offers to no expression that is stored, though what runs them knows them.
-const NOT_OFFERED: [&str; 3] = ["base64", "jsonpatch", "math"];
+const NOT_OFFERED: [&str; 2] = ["base64", "math"];
+/// The library that it offers to expressions which make messages.
+const OF_PATCHES: &str = "jsonpatch";
 
 /// A type, and the cost of coming to a value of it.
 #[derive(Clone, Debug)]
@@ -30,7 +34,19 @@ pub struct Checked {
 /// # Errors
 /// The checker's sentences, each with its place in the source.
 pub fn check(program: &Program, variables: &HashMap<String, Type>) -> Result<Checked, String> {
-    let mut check = Check { source: program.source(), variables, locals: Vec::new(), errors: Vec::new() };
+    checked(program, variables, false)
+}
+
+/// The same for an expression that says how an object is changed.
+///
+/// # Errors
+/// As above.
+pub fn check_change(program: &Program, variables: &HashMap<String, Type>) -> Result<Checked, String> {
+    checked(program, variables, true)
+}
+
+fn checked(program: &Program, variables: &HashMap<String, Type>, messages: bool) -> Result<Checked, String> {
+    let mut check = Check { source: program.source(), variables, messages, locals: Vec::new(), errors: Vec::new() };
     let checked = check.expr(program.tree());
     if check.errors.is_empty() { Ok(checked) } else { Err(check.errors.join("\n")) }
 }
@@ -38,6 +54,7 @@ pub fn check(program: &Program, variables: &HashMap<String, Type>) -> Result<Che
 struct Check<'a> {
     source: &'a str,
     variables: &'a HashMap<String, Type>,
+    messages: bool,
     locals: Vec<(&'a str, Type)>,
     errors: Vec<String>,
 }
@@ -102,12 +119,40 @@ impl<'a> Check<'a> {
                 known(Type::Map(Arc::new(key), Arc::new(value), map.entries.len() as u64), cost)
             }
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
-            Expr::Struct(message) => {
-                let name = message.type_name.clone();
-                self.error(&name, &format!("undeclared reference to '{name}' (in container '')"))
-            }
+            Expr::Struct(made) => self.message(made),
             Expr::Unspecified => known(Type::Dyn, 0),
         }
+    }
+
+    fn message(&mut self, made: &'a StructExpr) -> Checked {
+        let name = made.type_name.as_str();
+        if !self.messages || !message::exists(name) {
+            return self.error(name, &format!("undeclared reference to '{name}' (in container '')"));
+        }
+        let mut cost: u64 = 40;
+        for entry in &made.entries {
+            let EntryExpr::StructField(entry) = &entry.expr else { continue };
+            let value = self.expr(&entry.value);
+            cost = cost.saturating_add(value.cost);
+            let given = match value.type_ {
+                Type::Optional(of) if entry.optional => (*of).clone(),
+                type_ => type_,
+            };
+            let field = entry.field.as_str();
+            if !message::has_field(name, field) {
+                self.error(field, &format!("undefined field '{field}'"));
+            } else if message::is_text(name, field) && !matches!(given, Type::String(_) | Type::Dyn) {
+                let why = format!("expected type of field '{field}' is 'string' but provided type is '{given}'");
+                self.error(field, &why);
+            }
+        }
+        let type_ = match name {
+            message::OBJECT => Type::Opaque(message::OBJECT),
+            message::OPERATION => Type::Opaque(message::OPERATION),
+            // What is within an object is checked when it is merged.
+            _ => Type::Dyn,
+        };
+        known(type_, cost)
     }
 
     fn name(&self, name: &str) -> Option<Type> {
@@ -165,7 +210,8 @@ impl<'a> Check<'a> {
         let name = call.func_name.as_str();
         let refs: Vec<&Type> = types.iter().collect();
         let on_target = call.target.is_some() && namespace.is_none();
-        if let Some(space) = namespace.filter(|space| NOT_OFFERED.contains(space)) {
+        let withheld = |space: &&str| NOT_OFFERED.contains(space) || *space == OF_PATCHES && !self.messages;
+        if let Some(space) = namespace.filter(withheld) {
             return self.error(space, &format!("undeclared reference to '{space}' (in container '')"));
         }
         if let ("matches", Some(Expr::Literal(LiteralValue::String(pattern)))) =

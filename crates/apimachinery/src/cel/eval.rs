@@ -3,10 +3,12 @@
 //! Costs are those of Kubernetes: a name or a field is 1, a call 1 and more where it reads what has a length, a list 10,
 //! a map 30.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators as op};
+use kube_cel::cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, StructExpr, operators as op,
+};
 use kube_cel::cel::objects::{Key, KeyRef, Map, OptionalValue};
 use kube_cel::cel::{IdedExpr, Value};
 
@@ -14,8 +16,7 @@ pub(super) mod library;
 mod macros;
 mod operators;
 
-use super::Fault;
-use super::builtin;
+use super::{Fault, builtin, message};
 
 /// What is left to spend.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,10 @@ pub trait Bindings {
     /// A field of a variable whose fields are computed when they are asked for.
     fn field(&self, _variable: &str, _field: &str, _budget: &mut Budget) -> Option<Result<Value, Fault>> {
         None
+    }
+    /// Whether the expression may make messages, which say how an object is changed.
+    fn messages(&self) -> bool {
+        false
     }
 }
 
@@ -139,9 +144,32 @@ impl<'a> Eval<'a> {
                 Ok(map_of(entries))
             }
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
-            Expr::Struct(message) => Err(Fault::new(format!("undeclared reference to '{}'", message.type_name))),
+            Expr::Struct(message) => self.message(message),
             Expr::Unspecified => Err(Fault::new("unspecified expression")),
         }
+    }
+
+    fn message(&mut self, made: &'a StructExpr) -> Result<Value, Fault> {
+        let name = made.type_name.as_str();
+        if !self.bindings.messages() || !message::exists(name) {
+            return Err(Fault::new(format!("undeclared reference to '{name}'")));
+        }
+        self.pay(40)?;
+        let mut fields = BTreeMap::new();
+        for entry in &made.entries {
+            let EntryExpr::StructField(entry) = &entry.expr else { return Err(Fault::overload()) };
+            if !message::has_field(name, &entry.field) {
+                return Err(Fault::new(format!("no such field: {}", entry.field)));
+            }
+            let value = self.value(&entry.value)?;
+            let value = if entry.optional { optional(&value)?.cloned() } else { Some(value) };
+            if let Some(value) = value
+                && fields.insert(entry.field.clone(), value).is_some()
+            {
+                return Err(Fault::new(format!("the field {} is set twice", entry.field)));
+            }
+        }
+        Ok(message::Message::value(name, fields))
     }
 
     pub(super) fn is_local(&self, name: &str) -> bool {
@@ -329,6 +357,7 @@ fn optional(value: &Value) -> Result<Option<&Value>, Fault> {
 fn has(operand: &Value, name: &str) -> Result<bool, Fault> {
     match operand {
         Value::Map(map) => Ok(map.get(&KeyRef::String(name)).is_some()),
+        other if let Some(held) = message::as_message(other) => Ok(held.fields.contains_key(name)),
         other => match operators::as_optional(other) {
             Some(held) => held.map_or(Ok(false), |held| has(held, name)),
             None => Err(Fault::overload()),
@@ -340,6 +369,9 @@ fn field(operand: &Value, name: &str) -> Result<Value, Fault> {
     match operand {
         Value::Map(map) => {
             map.get(&KeyRef::String(name)).cloned().ok_or_else(|| Fault::new(format!("no such key: {name}")))
+        }
+        other if let Some(held) = message::as_message(other) => {
+            held.fields.get(name).cloned().ok_or_else(|| Fault::new(format!("no such key: {name}")))
         }
         other => match operators::as_optional(other) {
             Some(_) => opt_index(other, &Value::String(Arc::new(name.to_owned()))),

@@ -3,7 +3,7 @@
 //! Guarantees: all operations apply or none; the result nests at most [`DEPTH`] levels; operations that copy within the
 //! object add at most [`COPIED`] bytes to it, so that a short patch cannot double an object over and over.
 
-use json_patch::{Patch, PatchOperation};
+use json_patch::{Patch, PatchErrorKind, PatchOperation};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -59,13 +59,35 @@ fn rooted(path: &mut Value) {
 
 /// `current` with `patch` applied to it.
 pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
+    attempt(current, patch).map_err(|stop| match stop {
+        Stop::Refuted(error) | Stop::Failed(error) => error,
+    })
+}
+
+/// The same, but nothing where a `test` does not hold.
+pub fn apply_if_tests_hold(current: &Value, patch: &Patch) -> Result<Option<Value>, ApiError> {
+    match attempt(current, patch) {
+        Ok(new) => Ok(Some(new)),
+        Err(Stop::Refuted(_)) => Ok(None),
+        Err(Stop::Failed(error)) => Err(error),
+    }
+}
+
+/// Why a patch was not applied.
+enum Stop {
+    /// A `test` does not hold.
+    Refuted(ApiError),
+    Failed(ApiError),
+}
+
+fn attempt(current: &Value, patch: &Patch) -> Result<Value, Stop> {
     let mut new = current.clone();
     let mut copied = 0;
     for (index, operation) in patch.iter().enumerate() {
         if is_test_of_nothing(&new, operation) {
             continue;
         }
-        bound(&new, operation, &mut copied)?;
+        bound(&new, operation, &mut copied).map_err(Stop::Failed)?;
         if replace_nothing(&mut new, operation) {
             continue;
         }
@@ -75,7 +97,9 @@ pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
                 name(operation),
                 error.kind
             );
-            ApiError::new(422, "Invalid", text)
+            let refuted = matches!(error.kind, PatchErrorKind::TestFailed) || tests_a_member(&new, operation);
+            let error = ApiError::new(422, "Invalid", text);
+            if refuted { Stop::Refuted(error) } else { Stop::Failed(error) }
         })?;
     }
     Ok(new)
@@ -85,6 +109,13 @@ pub fn apply(current: &Value, patch: &Patch) -> Result<Value, ApiError> {
 fn is_test_of_nothing(document: &Value, operation: &PatchOperation) -> bool {
     let PatchOperation::Test(test) = operation else { return false };
     test.value.is_null() && document.pointer(test.path.as_str()).is_none_or(Value::is_null)
+}
+
+/// As in Kubernetes, a test for something does not hold where a member is missing.
+fn tests_a_member(document: &Value, operation: &PatchOperation) -> bool {
+    let PatchOperation::Test(test) = operation else { return false };
+    let parent = test.path.as_str().rsplit_once('/').map(|(parent, _)| parent);
+    parent.is_some_and(|parent| document.pointer(parent).is_some())
 }
 
 /// As in Kubernetes, replacing a member that an object does not have sets it.

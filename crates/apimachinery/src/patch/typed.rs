@@ -75,7 +75,7 @@ impl<'a> Node<'a> {
     }
 
     /// Whether `key` is a named field here and not a key of a map.
-    fn declares(self, key: &str) -> bool {
+    pub(super) fn declares(self, key: &str) -> bool {
         self.schema.is_some_and(|s| s.properties.contains_key(key))
     }
 
@@ -90,6 +90,15 @@ impl<'a> Node<'a> {
     /// Whether this is a list whose elements are told apart.
     pub(super) fn is_keyed(self) -> bool {
         self.schema.is_some_and(|s| s.list_type != ListType::Atomic)
+    }
+
+    /// Whether a value is one field as a whole, though it has parts.
+    pub(super) fn is_atomic(self, value: &Value) -> bool {
+        match value {
+            Value::Object(_) => self.schema.is_some_and(|s| s.atomic_map),
+            Value::Array(_) => !self.is_keyed(),
+            _ => false,
+        }
     }
 
     /// The type values must have here; None where several are possible.

@@ -6,10 +6,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::admission::Cause;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
-use origin::{
-    Source,
-    follow::{self, Dead},
-};
+use origin::Source;
+use origin::follow::{self, Dead};
 
 use super::validate::datavolume::Seen;
 

@@ -1,19 +1,14 @@
 //! One claim: whoever has something to do for it does it.
 
 use api::cdi::constants::annotation;
-use kit::{queue::Next, store::Key};
+use kit::queue::Next;
+use kit::store::Key;
 use kube::ResourceExt;
 
-use crate::{
-    Error,
-    controller::{
-        clone,
-        context::{Context, annotation_of},
-        import,
-        populator::{self, forklift},
-        relay, upload,
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of};
+use crate::controller::populator::{self, forklift};
+use crate::controller::{clone, import, relay, upload};
 
 /// Brings what is made for one claim in line.
 pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {

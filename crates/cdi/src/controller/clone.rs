@@ -13,23 +13,20 @@ use std::time::Duration;
 use api::cdi::constants::{annotation, finalizer};
 use choose::{Facts, Strategy};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kit::{queue::Next, store::Key};
+use kit::queue::Next;
+use kit::store::Key;
 use kube::ResourceExt;
 use plan::{Source, State, Step};
 use serde_json::json;
 use source::{driver_of, in_use, mode, restore_size, unready};
 use workspace::{finish, take_snapshot, unuse, use_claim};
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, reference, uid_index},
-        populator::{self, rebind},
-        progress, settings,
-        storage::{requested, size_of},
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, reference, uid_index};
+use crate::controller::populator::{self, rebind};
+use crate::controller::storage::{requested, size_of};
+use crate::controller::write::{self, Changes};
+use crate::controller::{progress, settings};
 
 /// How often what nobody tells is looked at.
 const AGAIN: Duration = Duration::from_secs(5);

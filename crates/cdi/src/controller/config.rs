@@ -7,30 +7,21 @@
 pub mod proxy;
 pub mod status;
 
-use api::cdi::{
-    constants::{self, annotation},
-    v1beta1::{CDI, CDIConfig, CDIConfigSpec},
-};
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, Service},
-    networking::v1::Ingress,
-};
-use kit::{queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
-    core::{ApiResource, DynamicObject, GroupVersionKind},
-};
+use api::cdi::constants::{self, annotation};
+use api::cdi::v1beta1::{CDI, CDIConfig, CDIConfigSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::networking::v1::Ingress;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of},
-        labels::labels,
-        worker, write,
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of};
+use crate::controller::labels::labels;
+use crate::controller::{worker, write};
 
 const PROXY: &str = "cdi-uploadproxy";
 const PROXY_CA: &str = "cdi-uploadproxy-signer-bundle";

@@ -1,27 +1,25 @@
 //! What the controllers share: what is known of the cluster, one queue of work, and the ways to write.
 
-use std::{ops::Deref, sync::Arc};
+use std::ops::Deref;
+use std::sync::Arc;
 
-use api::cdi::{
-    constants::{self, annotation},
-    v1beta1::{
-        CDI, CDIConfig, DataImportCron, DataSource, DataVolume, ObjectTransfer, StorageProfile, VolumeCloneSource,
-        VolumeImportSource, VolumeUploadSource,
-    },
+use api::cdi::constants::{self, annotation};
+use api::cdi::v1beta1::{
+    CDI, CDIConfig, DataImportCron, DataSource, DataVolume, ObjectTransfer, StorageProfile, VolumeCloneSource,
+    VolumeImportSource, VolumeUploadSource,
 };
-use k8s_openapi::api::{
-    core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::v1::{CSIDriver, StorageClass},
-};
-use kit::{
-    events::Recorder,
-    queue::Queue,
-    store::{Key, Store},
-};
-use kube::{Client, Resource, ResourceExt, core::DynamicObject};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
+use kit::events::Recorder;
+use kit::queue::Queue;
+use kit::store::{Key, Store};
+use kube::core::DynamicObject;
+use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::controller::{polls::Polls, progress::Progress, settings::Settings};
+use crate::controller::polls::Polls;
+use crate::controller::progress::Progress;
+use crate::controller::settings::Settings;
 
 /// Group of the populators that fetch from oVirt and OpenStack.
 pub const FORKLIFT: &str = "forklift.cdi.kubevirt.io";

@@ -11,27 +11,23 @@ pub mod snapshot;
 use std::time::Duration;
 
 use answer::{Asked, Found, Unknown};
-use api::cdi::{
-    constants::{annotation, finalizer, label},
-    v1beta1::{DataImportCron, DataSource, DataVolume},
-};
-use jiff::{Timestamp, tz::TimeZone};
-use kit::{clock, cron::Schedule, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use api::cdi::constants::{annotation, finalizer, label};
+use api::cdi::v1beta1::{DataImportCron, DataSource, DataVolume};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use kit::clock;
+use kit::cron::Schedule;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use plan::{Import, Step};
 use serde_json::json;
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, cron_indexes, reference},
-        settings,
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, cron_indexes, reference};
+use crate::controller::settings;
+use crate::controller::write::{self, Changes};
 
 /// How soon a source that could not be asked is asked again.
 const AGAIN: Duration = Duration::from_secs(60);

@@ -1,26 +1,20 @@
 //! DataSources: names of golden images, which say whether there is an image behind them.
 
-use api::cdi::{
-    constants::{annotation, condition},
-    v1beta1::{DataSource, DataSourceSource, DataSourceStatus},
-};
+use api::cdi::constants::{annotation, condition};
+use api::cdi::v1beta1::{DataSource, DataSourceSource, DataSourceStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::{clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use meta::conditions;
 use serde_json::json;
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of},
-        labels::of_image,
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of};
+use crate::controller::labels::of_image;
 
 /// Brings one DataSource in line.
 pub async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {

@@ -14,34 +14,28 @@ pub mod quota;
 pub mod size;
 pub mod status;
 
-use std::{convert::Infallible, time::Duration};
+use std::convert::Infallible;
+use std::time::Duration;
 
-use api::cdi::{
-    constants::{annotation, clone_strategy, label},
-    v1beta1::{DataVolume, VolumeCloneSource, VolumeImportSource, VolumeUploadSource},
-};
+use api::cdi::constants::{annotation, clone_strategy, label};
+use api::cdi::v1beta1::{DataVolume, VolumeCloneSource, VolumeImportSource, VolumeUploadSource};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota};
-use kit::{Chain, clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
-};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use origin::follow;
 use plan::{Claimed, Filling};
 use serde_json::json;
 use status::View;
 
-use crate::{
-    Error,
-    controller::{
-        clone::authorize,
-        context::{Context, annotation_of, owner_index, reference, source_index},
-        progress, settings,
-        storage::{self, Refusal, Storage},
-        worker,
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::clone::authorize;
+use crate::controller::context::{Context, annotation_of, owner_index, reference, source_index};
+use crate::controller::storage::{self, Refusal, Storage};
+use crate::controller::write::{self, Changes};
+use crate::controller::{progress, settings, worker};
 
 const ASK: Duration = Duration::from_secs(2);
 

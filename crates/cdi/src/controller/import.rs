@@ -12,21 +12,17 @@ pub mod status;
 use api::cdi::constants::{annotation, label, source};
 use disk::Checksum;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
-use kit::{queue::Next, store::Key};
+use kit::queue::Next;
+use kit::store::Key;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, owner_index, reference},
-        insecure, names,
-        populator::forklift,
-        settings,
-        worker::{self, Environment},
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, owner_index, reference};
+use crate::controller::populator::forklift;
+use crate::controller::worker::{self, Environment};
+use crate::controller::write::{self, Changes};
+use crate::controller::{insecure, names, settings};
 
 /// Why an import from vSphere does not begin.
 pub const AWAITING_VDDK: &str = "AwaitingVDDK";

@@ -4,7 +4,8 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 
-use crate::{Error, controller::context::Context};
+use crate::Error;
+use crate::controller::context::Context;
 
 /// ConfigMaps beside the controller whose values are registries.
 const MAPS: [&str; 2] = ["cdi-insecure-registries", "cdi-insecure-registry"];

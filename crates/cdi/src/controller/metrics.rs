@@ -3,15 +3,12 @@
 use api::cdi::constants::{annotation, condition, phase};
 use kube::ResourceExt;
 use meta::conditions;
-use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
-    metrics::{MetricType, gauge::ConstGauge},
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::controller::{
-    context::{Context, annotation_of},
-    profile::provisioners::UNSUPPORTED,
-};
+use crate::controller::context::{Context, annotation_of};
+use crate::controller::profile::provisioners::UNSUPPORTED;
 
 /// A worker that was begun this often is in trouble.
 const MANY_RESTARTS: i32 = 3;

@@ -1,10 +1,8 @@
 //! Whose turn it is to ask: a few crons of each namespace at once, and one that failed later and later.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kit::store::Key;

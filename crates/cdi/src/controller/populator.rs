@@ -11,25 +11,23 @@ pub mod forklift;
 pub mod plan;
 pub mod rebind;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kit::{Chain, queue::Next, store::Key};
+use kit::Chain;
+use kit::queue::Next;
+use kit::store::Key;
 use kube::ResourceExt;
 use plan::Step;
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, owner_index, reference},
-        labels::of_image,
-        progress, settings, sources,
-        storage::FILESYSTEM,
-        worker,
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, owner_index, reference};
+use crate::controller::labels::of_image;
+use crate::controller::storage::FILESYSTEM;
+use crate::controller::write::{self, Changes};
+use crate::controller::{progress, settings, sources, worker};
 
 /// How often a running worker is asked how far it is.
 const ASK: Duration = Duration::from_secs(2);

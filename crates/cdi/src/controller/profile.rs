@@ -5,25 +5,19 @@ pub mod provisioners;
 
 use std::collections::BTreeMap;
 
-use api::cdi::{
-    constants::{annotation, label},
-    v1beta1::StorageProfile,
-};
-use kit::{clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use api::cdi::constants::{annotation, label};
+use api::cdi::v1beta1::StorageProfile;
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of},
-        labels::labels,
-        write,
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of};
+use crate::controller::labels::labels;
+use crate::controller::write;
 
 /// Brings the profile of the class `name` in line.
 pub async fn sync(context: &Context, name: &str) -> Result<Next, Error> {

@@ -1,15 +1,16 @@
 //! How far a worker is, as its metrics say.
 
-use std::{future::Future, net::IpAddr, pin::Pin, time::Duration};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kit::Chain;
 use kube::ResourceExt;
 use rustls::pki_types::ServerName;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// Port of a worker's metrics.

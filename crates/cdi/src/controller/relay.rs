@@ -11,21 +11,16 @@ use std::pin::pin;
 use api::cdi::constants::annotation;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Event, ObjectReference, PersistentVolumeClaim};
-use kit::{Chain, Task, store::Key};
-use kube::{
-    Api, ResourceExt,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kit::store::Key;
+use kit::{Chain, Task};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, ResourceExt};
 use meta::text::{STATUS, brief};
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, reference, uid_index},
-        import::AWAITING_VDDK,
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, reference, uid_index};
+use crate::controller::import::AWAITING_VDDK;
+use crate::controller::write::{self, Changes};
 
 /// Starts to listen.
 pub fn start(context: &Context) -> Vec<Task<()>> {

@@ -1,23 +1,19 @@
 //! What the controller answers: whether it is well, and what it has counted.
 
-use std::{net::Ipv6Addr, sync::Arc, time::Duration};
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use kit::{
-    Task,
-    certs::{Authority, Leaf},
-    clock, health, metrics, server,
-    shutdown::CancellationToken,
-    tls,
-};
+use kit::certs::{Authority, Leaf};
+use kit::shutdown::CancellationToken;
+use kit::{Task, clock, health, metrics, server, tls};
 use kube::Client;
 use prometheus_client::registry::Registry;
 
-use crate::{
-    Error,
-    controller::{context::Context, metrics as figures},
-    security,
-};
+use crate::controller::context::Context;
+use crate::controller::metrics as figures;
+use crate::{Error, security};
 
 const NAME: &str = "cdi-controller";
 /// The certificate is made at each start; processes are replaced far sooner.

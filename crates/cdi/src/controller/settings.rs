@@ -1,16 +1,10 @@
 //! What an administrator has decided: the CDIConfig's words as values, and which storage class is meant. Pure.
 
-use api::cdi::{
-    constants::{VERBOSE, annotation, gate},
-    v1beta1::{CDIConfig, FilesystemOverhead, ImportProxy},
-};
-use k8s_openapi::{
-    api::{
-        core::v1::{LocalObjectReference, ResourceRequirements},
-        storage::v1::StorageClass,
-    },
-    apimachinery::pkg::api::resource::Quantity,
-};
+use api::cdi::constants::{VERBOSE, annotation, gate};
+use api::cdi::v1beta1::{CDIConfig, FilesystemOverhead, ImportProxy};
+use k8s_openapi::api::core::v1::{LocalObjectReference, ResourceRequirements};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use meta::quantity::Amount;
 

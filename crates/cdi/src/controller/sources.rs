@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{
-    constants::{annotation, source},
-    v1beta1::{
-        DataVolumeSource, DataVolumeSourceGCS, DataVolumeSourceHTTP, DataVolumeSourceImageIO, DataVolumeSourceRegistry,
-        DataVolumeSourceS3, DataVolumeSourceVDDK, ImportSourceType,
-    },
+use api::cdi::constants::{annotation, source};
+use api::cdi::v1beta1::{
+    DataVolumeSource, DataVolumeSourceGCS, DataVolumeSourceHTTP, DataVolumeSourceImageIO, DataVolumeSourceRegistry,
+    DataVolumeSourceS3, DataVolumeSourceVDDK, ImportSourceType,
 };
 
 /// Annotations of a claim.

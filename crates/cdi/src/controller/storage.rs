@@ -1,17 +1,13 @@
 //! The claim that a DataVolume's `spec.storage` asks for: class, access modes, volume mode and size, completed from the
 //! profile of the class. Pure.
 
-use api::cdi::{
-    constants::annotation,
-    v1beta1::{ClaimPropertySet, DataVolume, DataVolumeSpec, StorageProfile, StorageSpec},
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::{ClaimPropertySet, DataVolume, DataVolumeSpec, StorageProfile, StorageSpec};
+use k8s_openapi::api::core::v1::{
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements,
 };
-use k8s_openapi::{
-    api::{
-        core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements},
-        storage::v1::StorageClass,
-    },
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
 use crate::controller::settings::{self, Settings, bytes};

@@ -13,22 +13,19 @@ use meta::conditions;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use api::cdi::{
-    constants::finalizer,
-    v1beta1::{DataVolume, ObjectTransfer, ObjectTransferStatus},
-};
+use api::cdi::constants::finalizer;
+use api::cdi::v1beta1::{DataVolume, ObjectTransfer, ObjectTransferStatus};
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kit::{clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{context::Context, write},
-};
+use crate::Error;
+use crate::controller::context::Context;
+use crate::controller::write;
 
 const PENDING: &str = "Pending";
 const RUNNING: &str = "Running";

@@ -7,19 +7,16 @@ use std::time::Duration;
 
 use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret, Service};
-use kit::{clock, queue::Next};
+use kit::clock;
+use kit::queue::Next;
 use kube::{Api, ResourceExt};
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, owner_index, reference},
-        import::{self, Step},
-        settings,
-        worker::{self, Environment},
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, owner_index, reference};
+use crate::controller::import::{self, Step};
+use crate::controller::settings;
+use crate::controller::worker::{self, Environment};
+use crate::controller::write::{self, Changes};
 
 /// How long a server waits for its upload to begin. Then another takes its place, with a certificate of its own.
 const WAITS: Duration = Duration::from_secs(24 * 60 * 60);

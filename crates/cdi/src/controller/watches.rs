@@ -4,22 +4,16 @@ use std::fmt::Debug;
 
 use api::cdi::constants;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kit::{
-    Task, served,
-    store::{self, Key, Store, Watch},
-};
-use kube::{
-    Api, Resource, ResourceExt,
-    core::{ApiResource, DynamicObject, GroupVersionKind},
-};
-use serde::{Serialize, de::DeserializeOwned};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, served};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::controller::{
-    context::{self, Context, Work, claim_index, source_index},
-    import,
-    populator::forklift,
-    snapshot_api, snapshot_resource,
-};
+use crate::controller::context::{self, Context, Work, claim_index, source_index};
+use crate::controller::populator::forklift;
+use crate::controller::{import, snapshot_api, snapshot_resource};
 
 /// Starts the watches.
 pub fn start(context: &Context) -> Vec<Task<()>> {

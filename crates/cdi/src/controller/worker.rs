@@ -1,6 +1,7 @@
 //! What the pods that fill volumes have in common. Pure.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use api::cdi::constants::{annotation, env, label, path};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -8,7 +9,9 @@ use kube::{Resource, ResourceExt};
 use origin::network;
 use serde_json::{Map, Value, json};
 
-use crate::controller::{labels::labels, settings::Settings, storage::BLOCK};
+use crate::controller::labels::labels;
+use crate::controller::settings::Settings;
+use crate::controller::storage::BLOCK;
 
 /// Where a claim says whether its worker runs, the reason and the message.
 pub const RUNS: [&str; 3] = [annotation::RUNNING, annotation::RUNNING_REASON, annotation::RUNNING_MESSAGE];

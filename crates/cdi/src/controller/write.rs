@@ -1,21 +1,19 @@
 //! The ways these controllers write. Each is idempotent: what is there already is as good as made, what is gone as good as deleted.
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kit::store::{Key, Store};
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-    core::NamespaceResourceScope,
-};
-use serde::{Serialize, de::DeserializeOwned};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::context::{Context, claim_indexes, reference},
-};
+use crate::Error;
+use crate::controller::context::{Context, claim_indexes, reference};
 
 /// The reason of what a quota has no room for.
 const EXCEEDED_QUOTA: &str = "ErrExceededQuota";

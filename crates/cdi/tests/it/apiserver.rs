@@ -5,18 +5,22 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use cdi::apiserver::Server;
-use cdi::operator::{install, manifests::crds};
+use cdi::operator::install;
+use cdi::operator::manifests::crds;
 use cdi::token::{self, ISSUER_APISERVER, Payload, Resource, Signer, Verifier, operation};
 use http::Request;
 use kit::apply::Applied;
 use kit::certs::{Authority, Leaf};
+use kit::clock;
 use kit::server::Peer;
-use kit::{clock, tls::Trust};
+use kit::tls::Trust;
 use kube::Client;
 use kube_apiserver::ApiServer;
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

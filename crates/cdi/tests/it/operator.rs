@@ -20,7 +20,8 @@ use kit::shutdown::CancellationToken;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::{Condition, await_condition};
 use kube::{Api, Client, Resource, ResourceExt};
-use kube_apiserver::{ApiServer, request::User};
+use kube_apiserver::ApiServer;
+use kube_apiserver::request::User;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

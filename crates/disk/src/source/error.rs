@@ -1,6 +1,7 @@
 //! Why bytes could not be had from somewhere.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use http::StatusCode;
 

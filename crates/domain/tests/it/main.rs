@@ -104,7 +104,7 @@ fn what_has_no_domain() {
     refused(
         &json!({"memory": {"guest": "much"}, "devices": {}}),
         &json!([]),
-        &Error::Quantity { field: "spec.domain.memory.guest", value: "much".to_owned() },
+        &Error::Quantity { field: "memory.guest", value: "much".to_owned() },
         "spec.domain.memory.guest: \"much\" is not a quantity",
     );
 }

@@ -1,6 +1,7 @@
 //! Pure: whether a volume can be what is asked for.
 
-use rpc::csi::volume_capability::{AccessType, access_mode::Mode};
+use rpc::csi::volume_capability::AccessType;
+use rpc::csi::volume_capability::access_mode::Mode;
 use rpc::csi::{CapacityRange, VolumeCapability};
 use tonic::Status;
 

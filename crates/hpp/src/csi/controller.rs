@@ -8,11 +8,10 @@ mod snapshots;
 use std::sync::Arc;
 
 use rpc::csi::controller_server::Controller;
-use rpc::csi::controller_service_capability::{self, Rpc, rpc::Type};
-use rpc::csi::{
-    self, ControllerServiceCapability, Topology, TopologyRequirement, list_volumes_response,
-    validate_volume_capabilities_response::Confirmed,
-};
+use rpc::csi::controller_service_capability::rpc::Type;
+use rpc::csi::controller_service_capability::{self, Rpc};
+use rpc::csi::validate_volume_capabilities_response::Confirmed;
+use rpc::csi::{self, ControllerServiceCapability, Topology, TopologyRequirement, list_volumes_response};
 use tonic::{Request, Response, Status};
 
 use super::condition::{condition, is_mounted};

@@ -7,9 +7,11 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rpc::csi::node_server::Node;
-use rpc::csi::node_service_capability::{self, Rpc, rpc::Type};
+use rpc::csi::node_service_capability::rpc::Type;
+use rpc::csi::node_service_capability::{self, Rpc};
 use rpc::csi::volume_capability::access_mode::Mode;
-use rpc::csi::{self, NodeServiceCapability, VolumeUsage, volume_usage::Unit};
+use rpc::csi::volume_usage::Unit;
+use rpc::csi::{self, NodeServiceCapability, VolumeUsage};
 use sys::{device, loop_device, mount};
 use tonic::{Request, Response, Status};
 

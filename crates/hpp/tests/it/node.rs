@@ -5,9 +5,10 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use rpc::csi::volume_capability::access_mode::Mode;
+use rpc::csi::volume_usage::Unit;
 use rpc::csi::{
     CapacityRange, ControllerExpandVolumeRequest, DeleteVolumeRequest, NodeExpandVolumeRequest, NodeGetInfoRequest,
-    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, volume_usage::Unit,
+    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest,
 };
 use tonic::Code;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hpp::operator::object::HostPathProvisioner;
+use api::hpp::HostPathProvisioner;
 use hpp::operator::{Controllers, Operator};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
@@ -92,7 +92,7 @@ impl Scene {
 
 fn says(object: &HostPathProvisioner, kind: &str, status: &str) -> bool {
     let conditions = object.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|condition| condition.kind == kind && condition.status == status)
+    conditions.into_iter().any(|condition| condition.type_ == kind && condition.status == status)
 }
 
 fn args(set: &DaemonSet) -> String {
@@ -243,7 +243,7 @@ async fn a_node_whose_kubelet_does_not_know_the_driver_is_named() {
     scene
         .until(|object| {
             let conditions = object.status.iter().flat_map(|status| &status.conditions);
-            let mut degraded = conditions.filter(|one| one.kind == "Degraded" && one.status == "True");
+            let mut degraded = conditions.filter(|one| one.type_ == "Degraded" && one.status == "True");
             let names =
                 |text: &str| text.contains("n2") && text.contains("driver-n2") && text.contains("plugins_registry");
             says(object, "Available", "False") && degraded.any(|one| one.message.as_deref().is_some_and(names))

@@ -1,8 +1,11 @@
 //! Which certificates a client of a host believes.
 
 use jiff::Timestamp;
-use rustls_pki_types::{CertificateDer, pem::PemObject};
-use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
 
 /// What a client of `host` is to believe: of the certificates in `chain` that are valid now, the one that names the host (of several,
 /// the one that lasts longest), and after it the others. Empty when none names the host: then what the client believes

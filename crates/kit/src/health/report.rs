@@ -10,7 +10,8 @@ use axum::Json;
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use kube::{Client, Resource, ResourceExt};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 

@@ -4,7 +4,8 @@ use std::fmt::Debug;
 
 use http::{Method, Request, header};
 use kube::{Client, Resource, ResourceExt};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::store::Store;

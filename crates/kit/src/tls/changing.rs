@@ -64,11 +64,9 @@ impl Configuration for Arc<Changing> {
 mod tests {
     use std::time::Duration;
 
-    use rustls::{
-        ClientConfig, SupportedProtocolVersion,
-        pki_types::ServerName,
-        version::{TLS12, TLS13},
-    };
+    use rustls::pki_types::ServerName;
+    use rustls::version::{TLS12, TLS13};
+    use rustls::{ClientConfig, SupportedProtocolVersion};
     use tokio_rustls::{TlsAcceptor, TlsConnector};
 
     use super::super::{RoleVerifier, Trust, provider};

@@ -3,8 +3,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use kube::{Api, Client, Resource, discovery::ApiResource, runtime::watcher};
-use serde::{Serialize, de::DeserializeOwned};
+use kube::discovery::ApiResource;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{Changing, Policy};
 use crate::store::{self, Change, Store, Watch};

@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-use rustls::{
-    CipherSuite, SupportedCipherSuite, SupportedProtocolVersion,
-    crypto::{CryptoProvider, ring},
-    version::{TLS12, TLS13},
-};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::version::{TLS12, TLS13};
+use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion};
 
 /// The suites of TLS 1.2 that there are, by OpenSSL's name.
 const SUITES: [(&str, CipherSuite); 6] = [

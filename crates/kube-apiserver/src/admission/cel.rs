@@ -1,6 +1,6 @@
 //! Expressions of match conditions and validating policies, and the names they see.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -109,7 +109,14 @@ pub struct Scope<'a> {
     /// Evaluated when they are asked for, each once.
     variables: &'a [(String, Expression)],
     computed: RefCell<HashMap<String, Result<Cel, Fault>>>,
+    /// Variables that are being evaluated, each for another one.
+    open: Cell<usize>,
+    /// Whether expressions may say how the object is changed.
+    changes: bool,
 }
+
+/// Variables that may be evaluated one for another; each takes a part of the stack.
+const CHAIN: usize = 50;
 
 impl<'a> Scope<'a> {
     /// `object`, `oldObject`, `request` and `authorizer` of a write.
@@ -125,12 +132,23 @@ impl<'a> Scope<'a> {
             ("authorizer", authorizer::of(&asked, user)),
             ("authorizer.requestResource", authorizer::of_request(&asked, user, &attributes.info, &attributes.name)),
         ]);
-        Self { values, variables: &[], computed: RefCell::default() }
+        Self { values, variables: &[], computed: RefCell::default(), open: Cell::new(0), changes: false }
     }
 
     /// Adds a name.
     pub fn set(&mut self, name: &'static str, value: Cel) {
         self.values.insert(name, value);
+    }
+
+    /// Lets expressions say how the object is changed.
+    pub fn allow_changes(&mut self) {
+        self.changes = true;
+    }
+
+    /// The same names about a changed object: all variables are evaluated anew.
+    pub fn set_object(&mut self, object: &Value) {
+        self.set("object", value::plain(object));
+        self.computed.borrow_mut().clear();
     }
 
     /// Adds `variables`.
@@ -159,16 +177,23 @@ impl Bindings for Scope<'_> {
         // While it is evaluated, a variable does not exist: it may name others, but not itself.
         let unfinished = Err(Fault::Error(format!("no such key: {field}")));
         self.computed.borrow_mut().insert(field.to_owned(), unfinished);
+        self.open.set(self.open.get() + 1);
         let outcome = match &expression.program {
+            _ if self.open.get() > CHAIN => Err(Fault::Error(format!("more than {CHAIN} variables use one another"))),
             Ok(program) => program.evaluate(self, budget),
             Err(error) => Err(Fault::Error(error.clone())),
         };
+        self.open.set(self.open.get() - 1);
         let outcome = outcome.map_err(|fault| match fault {
             Fault::Error(text) => Fault::Error(format!("composited variable {field:?} fails to evaluate: {text}")),
             Fault::Spent => Fault::Spent,
         });
         self.computed.borrow_mut().insert(field.to_owned(), outcome.clone());
         Some(outcome)
+    }
+
+    fn messages(&self) -> bool {
+        self.changes
     }
 }
 

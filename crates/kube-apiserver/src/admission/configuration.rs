@@ -18,6 +18,7 @@ const CONDITIONS: Rules = &[
     ("matchConditions[].name", &[Must::Be, Must::ReadIfAny(rules::qualified)]),
 ];
 
+/// Of both kinds of policies, which have only some of the fields each.
 const POLICY: Rules = &[
     ("spec.failurePolicy", &[Must::OneOf(&["Fail", "Ignore"])]),
     ("spec.paramKind?.apiVersion", &[Must::Be, Must::ReadIfAny(api_version)]),
@@ -32,12 +33,26 @@ const POLICY: Rules = &[
     ("spec.validations[].reason", &[Must::OneOf(&["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"])]),
 ];
 
-const BINDING: Rules = &[
-    ("spec.policyName", &[Must::Be, Must::ReadIfAny(rules::subdomain)]),
+const MUTATIONS: Rules = &[
+    ("spec.mutations", &[Must::BeFor("mutations must contain at least one item")]),
+    ("spec.reinvocationPolicy", &[Must::Be, Must::OneOf(&["IfNeeded", "Never"])]),
+];
+
+/// What can be changed; of a deletion there is nothing.
+const MUTABLE: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
+
+/// The types of patches: the field each has its expression in, and what that must come to.
+const PATCHES: [(&str, &str, &str); 2] =
+    [("ApplyConfiguration", "applyConfiguration", "Object"), ("JSONPatch", "jsonPatch", "list(JSONPatch)")];
+
+const BINDING: Rules = &[("spec.policyName", &[Must::Be, Must::ReadIfAny(rules::subdomain)])];
+
+const ACTIONS: Rules = &[
     ("spec.validationActions", &[Must::BeFor("at least one validation action is required"), Must::Differ("")]),
     ("spec.validationActions[]", &[Must::OneOf(&["Audit", "Deny", "Warn"])]),
-    ("spec.paramRef?.selector", &[Must::Select]),
 ];
+
+const PARAMETER: Rules = &[("spec.paramRef?.selector", &[Must::Select])];
 
 fn api_version(text: &str) -> Option<String> {
     let (group, version) = text.split_once('/').map_or((None, text), |(group, version)| (Some(group), version));
@@ -58,8 +73,13 @@ fn identifier(text: &str) -> Option<String> {
 /// Adds a cause for everything that keeps a configuration from being used.
 pub(crate) fn validate(plural: &str, object: &Value, causes: &mut Vec<Cause>) {
     match plural {
-        "validatingadmissionpolicies" => policy(object, causes),
-        "validatingadmissionpolicybindings" => binding(object, causes),
+        "validatingadmissionpolicies" => validating(object, causes),
+        "validatingadmissionpolicybindings" => binding(object, ACTIONS, causes),
+        "mutatingadmissionpolicies" => mutating(object, causes),
+        "mutatingadmissionpolicybindings" => {
+            binding(object, &[], causes);
+            operations(&object["spec"]["matchResources"], "spec.matchResources", causes);
+        }
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
             rules::check(object, &[("webhooks", &[Must::Differ("name")])], causes);
             for (index, hook) in items(object, "/webhooks").iter().enumerate() {
@@ -91,7 +111,8 @@ fn expression(value: &Value, field: &str, scope: &Scope, wanted: &[&str], causes
     }
 }
 
-fn policy(object: &Value, causes: &mut Vec<Cause>) {
+/// Checks what policies of both kinds have; yields the names that their expressions use.
+fn policy(object: &Value, causes: &mut Vec<Cause>) -> Scope {
     let spec = &object["spec"];
     rules::check(object, POLICY, causes);
     if spec["matchConstraints"] == json!({}) {
@@ -114,6 +135,60 @@ fn policy(object: &Value, causes: &mut Vec<Cause>) {
             scope.declare(name, found.unwrap_or(Type::Dyn));
         }
     }
+    scope
+}
+
+fn mutating(object: &Value, causes: &mut Vec<Cause>) {
+    let mut scope = policy(object, causes);
+    operations(&object["spec"]["matchConstraints"], "spec.matchConstraints", causes);
+    rules::check(object, MUTATIONS, causes);
+    scope.allow_changes();
+    for (index, mutation) in items(object, "/spec/mutations").iter().enumerate() {
+        mutates(mutation, &format!("spec.mutations[{index}]"), &scope, causes);
+    }
+}
+
+/// Refuses operations of which policies cannot change the object.
+fn operations(resources: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let field = format!("{at}.resourceRules.operations");
+    for operation in items(resources, "/resourceRules").iter().flat_map(|rule| items(rule, "/operations")) {
+        if !MUTABLE.iter().any(|known| operation == known) {
+            causes.push(unsupported(&field, operation, &MUTABLE));
+        }
+    }
+}
+
+fn mutates(mutation: &Value, at: &str, scope: &Scope, causes: &mut Vec<Cause>) {
+    let given = text(mutation, "/patchType");
+    let field = format!("{at}.patchType");
+    if given.is_empty() {
+        causes.push(required(&field, ""));
+        return;
+    }
+    if !PATCHES.iter().any(|(name, ..)| *name == given) {
+        causes.push(unsupported(&field, &mutation["patchType"], &PATCHES.map(|(name, ..)| name)));
+        return;
+    }
+    for (name, holder, wanted) in PATCHES {
+        let (value, field) = (&mutation[holder], format!("{at}.{holder}"));
+        match (name == given, value.is_object()) {
+            (true, true) if text(value, "/expression").trim().is_empty() => {
+                causes.push(required(&format!("{field}.expression"), ""));
+            }
+            (true, true) => expression(&value["expression"], &format!("{field}.expression"), scope, &[wanted], causes),
+            (true, false) => causes.push(required(&field, &format!("must be specified when patchType is {given}"))),
+            (false, true) => {
+                let why = format!("must not be specified when patchType is {given}");
+                causes.push(invalid(&field, &json!(format!("{{{holder}}}")), &why));
+            }
+            (false, false) => {}
+        }
+    }
+}
+
+fn validating(object: &Value, causes: &mut Vec<Cause>) {
+    let scope = policy(object, causes);
+    let spec = &object["spec"];
     let (validations, annotations) = (items(spec, "/validations"), items(spec, "/auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for list in ["validations", "auditAnnotations"] {
@@ -155,9 +230,11 @@ fn validated(validation: &Value, at: &str, scope: &Scope, causes: &mut Vec<Cause
     expression(&validation["messageExpression"], &field, scope, &["string"], causes);
 }
 
-fn binding(object: &Value, causes: &mut Vec<Cause>) {
+fn binding(object: &Value, actions: Rules, causes: &mut Vec<Cause>) {
     let spec = &object["spec"];
-    rules::check(object, BINDING, causes);
+    for table in [BINDING, actions, PARAMETER] {
+        rules::check(object, table, causes);
+    }
     let actions = items(spec, "/validationActions");
     if ["Deny", "Warn"].iter().all(|word| actions.iter().any(|action| action == word)) {
         let why = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";

@@ -11,6 +11,8 @@ use apimachinery::schema::builtin;
 pub(crate) struct Scope {
     names: HashMap<String, Type>,
     variables: BTreeMap<String, Type>,
+    /// Whether expressions may say how the object is changed.
+    changes: bool,
 }
 
 fn object(name: &str, fields: &[(&str, Type)]) -> Type {
@@ -59,7 +61,7 @@ impl Scope {
     pub(crate) fn webhook() -> Self {
         let dynamic = ["object", "oldObject", "authorizer"].map(|name| (name.to_owned(), Type::Dyn));
         let names = dynamic.into_iter().chain([("request".to_owned(), request())]).collect();
-        Self { names, variables: BTreeMap::new() }
+        Self { names, variables: BTreeMap::new(), changes: false }
     }
 
     /// The names of a policy's expressions; `params` only where the policy has parameters.
@@ -72,6 +74,11 @@ impl Scope {
             scope.names.insert("params".to_owned(), Type::Dyn);
         }
         scope
+    }
+
+    /// Lets what follows say how the object is changed.
+    pub(crate) fn allow_changes(&mut self) {
+        self.changes = true;
     }
 
     /// The type of what the expressions are about, where it is known.
@@ -101,7 +108,9 @@ impl Scope {
     /// What is wrong with it.
     pub(crate) fn type_of(&self, source: &str) -> Result<Type, String> {
         let program = Program::compile(source)?;
-        check::check(&program, &self.names).map(|checked| checked.type_)
+        let checked =
+            if self.changes { check::check_change(&program, &self.names) } else { check::check(&program, &self.names) };
+        checked.map(|checked| checked.type_)
     }
 
     /// What is wrong with an expression that must come to one of these types.

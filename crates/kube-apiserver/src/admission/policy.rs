@@ -4,27 +4,26 @@
 //! answered; an expression that fails refuses the request unless the policy's failure policy is Ignore; a variable is
 //! evaluated when it is asked for, and only once for each parameter.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 
-use apimachinery::cel::{Budget, Fault, PER_OBJECT, Value as Cel, value};
+use apimachinery::cel::{Budget, Fault, PER_OBJECT, Value as Cel};
 use apimachinery::error::{ApiError, Cause};
 use apimachinery::pointer::{items, strings, text};
 
+use super::Attributes;
 use super::cel::{Conditions, Expression, Scope, named};
-use super::{Attributes, rules};
 use crate::authz::Authorizer;
-use crate::crd::convert::between;
 use crate::registry::Registry;
 use crate::view::View;
 
+mod bound;
+pub(crate) mod mutating;
 mod parameters;
 pub(crate) mod typecheck;
 
-const GROUP: &str = "admissionregistration.k8s.io";
+use bound::Bound;
 
 #[derive(Debug)]
 struct Validation {
@@ -45,17 +44,8 @@ struct Policy {
     ignore_failures: bool,
 }
 
-#[derive(Debug, Default)]
-struct Compiled {
-    revisions: [u64; 2],
-    bound: Vec<(Arc<Policy>, Arc<Value>)>,
-}
-
-/// All policies with their bindings, compiled when one changes.
-pub struct Policies {
-    view: Arc<dyn View>,
-    compiled: ArcSwap<Compiled>,
-}
+/// All policies with their bindings.
+pub struct Policies(Bound<Policy>);
 
 impl std::fmt::Debug for Policies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -63,7 +53,9 @@ impl std::fmt::Debug for Policies {
     }
 }
 
-impl Policy {
+impl bound::Policy for Policy {
+    const RESOURCES: [&'static str; 2] = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+
     fn compile(document: Arc<Value>) -> Self {
         let validation = |v: &Value| Validation {
             expression: Expression::new(text(v, "/expression")),
@@ -90,27 +82,7 @@ impl Policies {
     /// Policies found in `view`.
     #[must_use]
     pub fn new(view: Arc<dyn View>) -> Self {
-        Self { view, compiled: ArcSwap::from_pointee(Compiled { revisions: [u64::MAX; 2], bound: Vec::new() }) }
-    }
-
-    fn current(&self) -> Arc<Compiled> {
-        let revisions =
-            ["validatingadmissionpolicies", "validatingadmissionpolicybindings"].map(|r| self.view.revision(GROUP, r));
-        let compiled = self.compiled.load_full();
-        if compiled.revisions == revisions {
-            return compiled;
-        }
-        let policies: HashMap<String, Arc<Policy>> = self
-            .view
-            .list(GROUP, "validatingadmissionpolicies", "")
-            .into_iter()
-            .map(|p| (text(&p, "/metadata/name").to_owned(), Arc::new(Policy::compile(p))))
-            .collect();
-        let bindings = self.view.list(GROUP, "validatingadmissionpolicybindings", "").into_iter();
-        let bound = bindings.filter_map(|b| Some((policies.get(text(&b, "/spec/policyName"))?.clone(), b))).collect();
-        let fresh = Arc::new(Compiled { revisions, bound });
-        self.compiled.store(fresh.clone());
-        fresh
+        Self(Bound::new(view))
     }
 
     /// Evaluates all policies that concern the request.
@@ -125,9 +97,11 @@ impl Policies {
         warnings: &mut Vec<String>,
     ) -> Result<(), ApiError> {
         let mut refused = None;
-        for (policy, binding) in &self.current().bound {
-            let Some(version) = self.concerns(policy, binding, attributes, registry) else { continue };
-            let seen = self.in_version(attributes, registry, &version).await?;
+        let view = &*self.0.view;
+        for (policy, binding) in &self.0.current().bound {
+            let concerned = bound::concerns(view, &policy.document, binding, attributes, registry);
+            let Some(version) = concerned else { continue };
+            let seen = bound::in_version(view, attributes, registry, &version).await?;
             let seen = seen.as_ref().unwrap_or(attributes);
             for failure in self.evaluate(policy, binding, seen, registry, authorizer) {
                 let denied = act(policy, binding, seen, &failure, warnings);
@@ -135,56 +109,6 @@ impl Policies {
             }
         }
         refused.map_or(Ok(()), Err)
-    }
-
-    /// The version in which a policy wants to see the request through this binding; None when it is not concerned.
-    fn concerns(
-        &self,
-        policy: &Policy,
-        binding: &Value,
-        attributes: &Attributes,
-        registry: &Registry,
-    ) -> Option<String> {
-        let matched = |holder: &Value| {
-            let equivalent = text(holder, "/matchPolicy") != "Exact";
-            let listed = items(holder, "/resourceRules");
-            let excluded = items(holder, "/excludeResourceRules");
-            let own = || Some(attributes.info.version.clone()).filter(|_| listed.is_empty());
-            let version = rules::matched_version(listed, attributes, equivalent, registry).or_else(own)?;
-            let out = rules::matched_version(excluded, attributes, equivalent, registry).is_some()
-                || !rules::selectors_match(&*self.view, holder, attributes);
-            (!out).then_some(version)
-        };
-        let constraints = policy.document.pointer("/spec/matchConstraints").unwrap_or(&Value::Null);
-        // A policy says what it is about; only a binding may leave the rules out.
-        if items(constraints, "/resourceRules").is_empty() {
-            return None;
-        }
-        let version = matched(constraints)?;
-        let narrowed = binding.pointer("/spec/matchResources").filter(|holder| holder.is_object());
-        narrowed.is_none_or(|holder| matched(holder).is_some()).then_some(version)
-    }
-
-    /// The request with its objects in another version of the resource; None when they are in it already.
-    async fn in_version(
-        &self,
-        attributes: &Attributes,
-        registry: &Registry,
-        version: &str,
-    ) -> Result<Option<Attributes>, ApiError> {
-        if version == attributes.info.version || !attributes.info.subresource.is_empty() {
-            return Ok(None);
-        }
-        let mut seen = attributes.clone();
-        if let Some(own) = seen.object.take() {
-            seen.object = Some(between(&*self.view, registry, &attributes.resource, own, version).await?);
-        }
-        if let Some(own) = seen.old.take() {
-            let own = Arc::unwrap_or_clone(own);
-            seen.old = Some(between(&*self.view, registry, &attributes.resource, own, version).await?.into());
-        }
-        version.clone_into(&mut seen.info.version);
-        Ok(Some(seen))
     }
 
     fn evaluate(
@@ -195,7 +119,7 @@ impl Policies {
         registry: &Registry,
         authorizer: &Authorizer,
     ) -> Vec<Failed> {
-        let found = parameters::find(&*self.view, &policy.document, binding, attributes, registry);
+        let found = parameters::find(&*self.0.view, &policy.document, binding, attributes, registry);
         let parameters = match found {
             Ok(parameters) => parameters,
             Err(_) if policy.ignore_failures => return Vec::new(),
@@ -205,14 +129,7 @@ impl Policies {
         };
         let mut failures = Vec::new();
         for parameter in parameters {
-            let mut scope = Scope::new(attributes, authorizer);
-            scope.set("params", parameter.as_deref().map_or(Cel::Null, value::plain));
-            let namespace = match attributes.namespace.as_str() {
-                "" => None,
-                name => self.view.get("", "namespaces", "", name),
-            };
-            scope.set("namespaceObject", namespace.as_deref().map_or(Cel::Null, value::plain));
-            scope.variables(&policy.variables);
+            let scope = bound::scope(&*self.0.view, attributes, authorizer, parameter.as_deref(), &policy.variables);
             match policy.conditions.hold(&scope) {
                 Ok(true) => run(policy, &scope, &mut failures),
                 Ok(false) => {}

@@ -64,6 +64,22 @@ impl std::fmt::Debug for Webhooks {
     }
 }
 
+/// What the mutating hooks did when they first saw an object.
+#[derive(Debug)]
+pub struct Round {
+    /// Hooks that ran, with the number of changes made until then.
+    ran: Vec<(Arc<Hook>, usize)>,
+    changes: usize,
+}
+
+impl Round {
+    /// Whether one changed the object.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        self.changes > 0
+    }
+}
+
 impl Hook {
     fn compile(document: &Value) -> Self {
         let seconds = document.get("timeoutSeconds").and_then(Value::as_u64).unwrap_or(10).clamp(1, 30);
@@ -129,7 +145,7 @@ impl Webhooks {
         fresh
     }
 
-    /// Lets the mutating hooks change the object; says whether one did.
+    /// Lets the mutating hooks change the object.
     ///
     /// # Errors
     /// A refusal, or a failure of a hook that must not fail.
@@ -139,31 +155,44 @@ impl Webhooks {
         registry: &Registry,
         authorizer: &Authorizer,
         warnings: &mut Vec<String>,
-    ) -> Result<bool, ApiError> {
+    ) -> Result<Round, ApiError> {
         let place = Place { view: &*self.view, registry, authorizer };
         let compiled = self.current(&self.mutating, "mutatingwebhookconfigurations");
-        let mut changed = false;
-        // Hooks that ran, with the number of changes made until then.
-        let mut ran: Vec<(Arc<Hook>, usize)> = Vec::new();
-        let mut changes = 0;
+        let mut round = Round { ran: Vec::new(), changes: 0 };
         for hook in &compiled.hooks {
             if let Some(version) = hook.concerns(&place, attributes)? {
-                if self.mutate_by(hook, &version, attributes, &place, warnings).await? {
-                    changes += 1;
-                    changed = true;
-                }
-                ran.push((hook.clone(), changes));
+                round.changes += usize::from(self.mutate_by(hook, &version, attributes, &place, warnings).await?);
+                round.ran.push((hook.clone(), round.changes));
             }
         }
-        for (hook, seen) in ran {
+        Ok(round)
+    }
+
+    /// Shows the object again to the hooks that ask for it and after which it was changed; `changed` says that it was
+    /// changed by others since all ran. Says whether a hook changed it now.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn again(
+        &self,
+        attributes: &mut Attributes,
+        registry: &Registry,
+        authorizer: &Authorizer,
+        warnings: &mut Vec<String>,
+        round: Round,
+        changed: bool,
+    ) -> Result<bool, ApiError> {
+        let place = Place { view: &*self.view, registry, authorizer };
+        let mut now = false;
+        for (hook, seen) in round.ran {
             if hook.reinvoke
-                && seen < changes
+                && (changed || seen < round.changes)
                 && let Some(version) = hook.concerns(&place, attributes)?
             {
-                changed |= self.mutate_by(&hook, &version, attributes, &place, warnings).await?;
+                now |= self.mutate_by(&hook, &version, attributes, &place, warnings).await?;
             }
         }
-        Ok(changed)
+        Ok(now)
     }
 
     async fn mutate_by(

@@ -106,7 +106,7 @@ pub(crate) async fn ensure(
     strategy::set_defaults(resource, &mut object);
     strategy::prepare_create(resource, &mut object);
     strategy::settle(server, resource, &mut object);
-    let reservation = strategy::allocate(server, resource, None, &mut object).await?;
+    let reservation = strategy::allocate(server, resource, None, &mut object, false).await?;
     let outcome = server.store().create(Key::new(&resource.storage_key(), namespace, &name), object).await;
     drop(reservation);
     match outcome {

@@ -68,6 +68,7 @@ fn storage_version(group: &str, version: &str) -> String {
 fn deprecation(group: &str, plural: &str) -> String {
     match (group, plural) {
         ("", "endpoints") => "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned(),
+        ("", "componentstatuses") => "v1 ComponentStatus is deprecated in v1.19+".to_owned(),
         _ => String::new(),
     }
 }

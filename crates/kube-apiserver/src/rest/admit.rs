@@ -66,14 +66,15 @@ fn options(call: &Call, write: &Write<'_>) -> Value {
 }
 
 /// Runs the mutating part of admission; what it adds is defaulted like what the client sent. The plugins of this server
-/// add only fields there are, and to an object that exists none that have defaults; a webhook may add anything.
+/// add only fields there are, and to an object that exists none that have defaults; policies and webhooks add anything.
 pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
     let mut attributes = attributes(call, write, Some(object.take()));
-    let mutated = call.server.edges().admission.mutate(&mut attributes, &call.server.registry()).await?;
+    let admission = &call.server.edges().admission;
+    let mutated = admission.mutate(&mut attributes, &call.server.registry(), strategy::set_defaults).await?;
     mutated.warnings.into_iter().for_each(|text| call.warn(text));
     *object = attributes.object.unwrap_or_default();
     let custom = call.resource.crd.is_some();
-    if mutated.by_webhook || custom {
+    if mutated.changed || custom {
         if json::depth(object) > json::DEPTH {
             let text = format!("admission nested the object too deeply: at most {} levels are accepted", json::DEPTH);
             return Err(ApiError::internal(text));
@@ -83,7 +84,7 @@ pub(super) async fn mutate(call: &Call, write: &Write<'_>, object: &mut Value) -
             prune::unset(&call.resource.schema, object);
         }
     }
-    if mutated.by_webhook || custom || write.operation == Operation::Create {
+    if mutated.changed || custom || write.operation == Operation::Create {
         schema::defaults::apply(&call.resource.schema, object);
         strategy::set_defaults(&call.resource, object);
     }

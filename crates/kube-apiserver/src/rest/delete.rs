@@ -13,6 +13,7 @@ use kube_store::{Object, WriteError};
 use super::admit::{self, Operation, Write};
 use super::options::ListOptions;
 use super::read::Filter;
+use super::respond::Items;
 use super::{Call, MODIFIED, meta, respond};
 use crate::accept::Shape;
 use crate::strategy;
@@ -170,5 +171,5 @@ pub(super) async fn collection(call: &Call, body: Body) -> Result<Response, ApiE
         }
     }
     let metadata = json!({"resourceVersion": call.server.store().revision().to_string()});
-    respond::list(call, items, metadata)
+    respond::list(call, Items::Trees(items), metadata)
 }

@@ -12,9 +12,10 @@ use kube_store::{Gone, Object, Snapshot};
 
 use super::options::ListOptions;
 use super::page::Token;
+use super::respond::Items;
 use super::selector::{Fields, has_labels};
 use super::{Call, options, respond};
-use crate::accept::Shape;
+use crate::accept::Encoding;
 
 pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
     let current = call.server.store().revision();
@@ -22,7 +23,7 @@ pub(super) async fn get(call: &Call) -> Result<Response, ApiError> {
         return Err(too_large(asked, current));
     }
     let stored = fetch(call)?;
-    if call.accept.shape == Shape::Object && !call.accept.yaml {
+    if call.accept.is_plain() {
         return Ok(respond::json_bytes(StatusCode::OK, respond::stored_bytes(call, stored).await?));
     }
     respond::object(call, StatusCode::OK, &respond::tree(call, &stored).await?)
@@ -72,22 +73,31 @@ pub(super) async fn list(call: &Call) -> Result<Response, ApiError> {
         }
     }
     let resource = &call.resource;
-    if call.accept.shape == Shape::Object && !call.accept.yaml {
+    if call.accept.is_plain() {
         let head = json!({"kind": resource.list_kind, "apiVersion": resource.api_version(), "metadata": metadata});
         // `metadata` is an object too: its brace is trimmed with the outer one.
         let head = format!("{}}},\"items\":[", head.to_string().trim_end_matches('}'));
         return respond::stored_list(call, head, page).await;
     }
     let _turn = labour(call, page.len()).await;
-    let mut objects = Vec::with_capacity(page.len());
+    let items = match (items(call, &page, call.accept.encoding).await, call.accept.instead) {
+        (Err(error), Some(encoding)) if error.reason == "NotAcceptable" => items(call, &page, encoding).await,
+        (items, _) => items,
+    };
+    respond::list(call, items?, metadata)
+}
+
+/// What a list shows of objects.
+async fn items(call: &Call, page: &[Arc<Object>], encoding: Encoding) -> Result<Items, ApiError> {
+    let mut items = Items::new(call, encoding)?;
     // What a webhook converts is converted with one call.
-    let together = if resource.crd.is_some() { page.len().max(1) } else { BREATH };
+    let together = if call.resource.crd.is_some() { page.len().max(1) } else { BREATH };
     for part in page.chunks(together) {
-        let converted = call.server.in_versions(resource, part).await?;
-        objects.extend(converted.into_iter().map(|object| respond::shaped(call, object)));
+        let converted = call.server.in_versions(&call.resource, part).await?;
+        converted.into_iter().try_for_each(|object| items.push(respond::shaped(call, object)))?;
         tokio::task::yield_now().await;
     }
-    respond::list(call, objects, metadata)
+    Ok(items)
 }
 
 /// Objects looked into between two chances for others.

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use apimachinery::error::{ApiError, Cause};
 use kube_store::{Object, to_json};
 
-use super::Call;
-use crate::accept::{Meta, Shape, not_acceptable};
+use super::{Call, protobuf};
+use crate::accept::{Accept, Encoding, Meta, Shape, not_acceptable};
 use crate::registry::Resource;
 
 /// A JSON body already serialized.
@@ -64,30 +64,47 @@ impl Written {
 /// The answer to a write; the stored bytes, where they are what was asked for.
 pub(super) async fn written(call: &Call, code: StatusCode, written: Written) -> Result<Response, ApiError> {
     match written {
-        Written::Stored(stored) if call.accept.shape == Shape::Object && !call.accept.yaml => {
-            Ok(json_bytes(code, stored_bytes(call, stored).await?))
-        }
+        Written::Stored(stored) if call.accept.is_plain() => Ok(json_bytes(code, stored_bytes(call, stored).await?)),
         other => object(call, code, &other.tree(call).await?),
     }
 }
 
-/// Any document, as JSON or YAML.
+/// Any document, in the encoding the client accepts.
 pub(super) fn encode(call: &Call, code: StatusCode, document: &Value) -> Result<Response, ApiError> {
-    if call.accept.yaml {
+    let mut encoding = call.accept.encoding;
+    if encoding == Encoding::Protobuf {
+        match protobuf::encode(document) {
+            Ok(bytes) => return Ok(protobuf_bytes(code, bytes)),
+            Err(unfit) => encoding = call.accept.instead.ok_or_else(|| not_acceptable(unfit.to_string()))?,
+        }
+    }
+    if encoding == Encoding::Yaml {
         let text = serde_saphyr::to_string(document).map_err(|_| ApiError::internal("the answer has no YAML form"))?;
         return Ok((code, [(header::CONTENT_TYPE, "application/yaml")], text).into_response());
     }
     Ok(json_bytes(code, document.to_string()))
 }
 
+fn protobuf_bytes(code: StatusCode, bytes: Vec<u8>) -> Response {
+    (code, [(header::CONTENT_TYPE, protobuf::MEDIA_TYPE)], bytes).into_response()
+}
+
 /// A refusal, in the encoding the client accepts; it has no other shape.
-pub(super) fn refusal(call: &Call, error: ApiError) -> Response {
-    let yaml = call.accept.yaml && call.accept.shape == Shape::Object;
-    let text = yaml.then(|| serde_saphyr::to_string(&error.to_status()).ok()).flatten();
+pub(super) fn refusal(accept: Accept, error: ApiError) -> Response {
+    let status = error.to_status();
+    let written = match accept.encoding {
+        Encoding::Protobuf => protobuf::encode(&status).ok().map(|bytes| (bytes, protobuf::MEDIA_TYPE)),
+        Encoding::Yaml if accept.shape == Shape::Object => {
+            serde_saphyr::to_string(&status).ok().map(|text| (text.into_bytes(), "application/yaml"))
+        }
+        _ => None,
+    };
     let mut response = error.into_response();
-    if let Some(text) = text {
-        *response.body_mut() = text.into();
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+    if let Some((bytes, media_type)) = written {
+        // The length is that of the body again when it is sent.
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+        *response.body_mut() = bytes.into();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     }
     response
 }
@@ -136,8 +153,49 @@ pub(super) fn shaped(call: &Call, mut object: Value) -> Value {
     }
 }
 
+/// What [`shaped`] has made for a list, written at once where that takes less room.
+pub(super) enum Items {
+    Trees(Vec<Value>),
+    Protobuf(protobuf::Items),
+}
+
+impl Items {
+    pub(super) fn new(call: &Call, encoding: Encoding) -> Result<Self, ApiError> {
+        if encoding != Encoding::Protobuf {
+            return Ok(Self::Trees(Vec::new()));
+        }
+        let resource = &call.resource;
+        let items = match call.accept.shape {
+            Shape::Metadata(_) => return Err(metadata_of_list(call)),
+            Shape::MetadataList(meta) => protobuf::Items::new(meta.api_version(), "PartialObjectMetadata"),
+            _ => protobuf::Items::new(&resource.api_version(), &resource.kind),
+        };
+        items.map(Self::Protobuf).map_err(|unfit| not_acceptable(unfit.to_string()))
+    }
+    pub(super) fn push(&mut self, object: Value) -> Result<(), ApiError> {
+        match self {
+            Self::Trees(trees) => {
+                trees.push(object);
+                Ok(())
+            }
+            Self::Protobuf(items) => items.push(&object).map_err(|unfit| not_acceptable(unfit.to_string())),
+        }
+    }
+}
+
 /// A list of what [`shaped`] has made.
-pub(super) fn list(call: &Call, items: Vec<Value>, metadata: Value) -> Result<Response, ApiError> {
+pub(super) fn list(call: &Call, items: Items, metadata: Value) -> Result<Response, ApiError> {
+    let items = match items {
+        Items::Trees(trees) => trees,
+        Items::Protobuf(items) => {
+            let kind = match call.accept.shape {
+                Shape::MetadataList(_) => "PartialObjectMetadataList",
+                _ => &call.resource.list_kind,
+            };
+            let bytes = items.list(kind, &metadata).map_err(|unfit| not_acceptable(unfit.to_string()))?;
+            return Ok(protobuf_bytes(StatusCode::OK, bytes));
+        }
+    };
     let document = match call.accept.shape {
         Shape::Table(meta) => {
             let mut table = render(&call.resource, &[], "", meta);

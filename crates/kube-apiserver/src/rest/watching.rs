@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream;
-use http::StatusCode;
+use http::header;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -20,9 +20,9 @@ use kube_store::{Event, EventKind, LINE_TAIL, Object, Watch};
 
 use super::options::ListOptions;
 use super::read::{Filter, expired, too_large};
-use super::{Call, respond};
+use super::{Call, protobuf, respond};
 use crate::ApiServer;
-use crate::accept::{Meta, Shape};
+use crate::accept::{Encoding, Meta, Shape};
 use crate::lines::Telling;
 use crate::registry::Resource;
 
@@ -69,6 +69,7 @@ pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
             Shape::MetadataList(meta) => Shape::Metadata(meta),
             shape => shape,
         },
+        encoding: call.accept.encoding,
         include: call.query.get("includeObject").to_owned(),
         bookmarks: options.bookmarks,
         header_sent: false,
@@ -90,7 +91,8 @@ pub(super) fn watch(call: &Call) -> Result<Response, ApiError> {
         let chunk = feed.next().await?;
         Some((Ok::<_, std::convert::Infallible>(chunk), feed))
     });
-    Ok(respond::json_bytes(StatusCode::OK, Body::from_stream(lines)))
+    let media_type = if call.accept.encoding == Encoding::Protobuf { protobuf::WATCH } else { "application/json" };
+    Ok(([(header::CONTENT_TYPE, media_type)], Body::from_stream(lines)).into_response())
 }
 
 struct Feed {
@@ -98,6 +100,7 @@ struct Feed {
     resource: Arc<Resource>,
     filter: Filter,
     shape: Shape,
+    encoding: Encoding,
     include: String,
     bookmarks: bool,
     /// Whether a Table's columns were sent; later events repeat them no more.
@@ -126,7 +129,7 @@ impl Feed {
         let mut out = Vec::new();
         if let Some(error) = self.error.take() {
             self.watch = None;
-            error_line(&mut out, &error);
+            self.error_line(&mut out, &error);
             return Some(out.into());
         }
         if *self.closing.borrow() || Instant::now() >= self.until {
@@ -175,7 +178,7 @@ impl Feed {
             }
             Err(gone) => {
                 self.watch = None;
-                error_line(out, &expired(gone));
+                self.error_line(out, &expired(gone));
             }
         }
         Some(mark)
@@ -218,7 +221,7 @@ impl Feed {
 
     /// Whether this watcher is shown the stored bytes.
     fn shows_stored(&self, object: &Object) -> bool {
-        self.shape == Shape::Object && self.resource.serves_bytes(object)
+        self.shape == Shape::Object && self.encoding != Encoding::Protobuf && self.resource.serves_bytes(object)
     }
 
     /// The line of an event that is not shown as it is stored.
@@ -229,6 +232,7 @@ impl Feed {
             revision: object.revision,
             kind,
             shape: self.shape,
+            encoding: self.encoding,
             include: self.include.clone(),
             header: table && !self.header_sent,
             second: if table { kit::clock::now().as_second() } else { 0 },
@@ -252,7 +256,7 @@ impl Feed {
             }
             Err(error) => {
                 let mut line = Vec::new();
-                error_line(&mut line, &error);
+                self.error_line(&mut line, &error);
                 line.into()
             }
         }
@@ -287,7 +291,7 @@ impl Feed {
         let others: Vec<_> = others.map(|(object, _)| object.clone()).collect();
         let mut converted = match self.server.in_versions(&self.resource, &others).await {
             Ok(converted) => converted.into_iter(),
-            Err(error) => return error_line(out, &error),
+            Err(error) => return self.error_line(out, &error),
         };
         for ready in ready {
             if let Some(bytes) = ready {
@@ -302,7 +306,7 @@ impl Feed {
     /// The object as this watcher wants it, where that takes no tree.
     fn bytes(&self, object: &Object) -> Option<Bytes> {
         match self.shape {
-            _ if !self.resource.serves_bytes(object) => None,
+            _ if self.encoding == Encoding::Protobuf || !self.resource.serves_bytes(object) => None,
             Shape::Object => Some(object.json.clone()),
             Shape::Metadata(Meta::V1) => Some(respond::partial_bytes(object)),
             _ => None,
@@ -333,7 +337,28 @@ impl Feed {
                 table
             }
         };
-        write_line(out, kind.line_head(), shaped.to_string().as_bytes());
+        match self.encoding {
+            Encoding::Protobuf => self.frame(out, kind.word(), &shaped),
+            _ => write_line(out, kind.line_head(), shaped.to_string().as_bytes()),
+        }
+    }
+
+    fn frame(&self, out: &mut Vec<u8>, event: &str, object: &Value) {
+        match protobuf::frame(event, object) {
+            Ok(frame) => out.extend_from_slice(&frame),
+            // A Status has a protobuf form.
+            Err(unfit) => self.error_line(out, &ApiError::internal(unfit.to_string())),
+        }
+    }
+
+    fn error_line(&self, out: &mut Vec<u8>, error: &ApiError) {
+        match self.encoding {
+            Encoding::Protobuf => {
+                let frame = protobuf::frame("ERROR", &error.to_status());
+                out.extend_from_slice(&frame.unwrap_or_default());
+            }
+            _ => write_line(out, br#"{"type":"ERROR","object":"#, error.to_status().to_string().as_bytes()),
+        }
     }
 
     fn bookmark(&mut self, out: &mut Vec<u8>, position: u64, initial_end: bool) {
@@ -351,7 +376,10 @@ impl Feed {
             Shape::Table(meta) => json!({"kind": "Table", "apiVersion": meta.api_version(), "metadata": metadata,
                 "columnDefinitions": null, "rows": []}),
         };
-        write_line(out, br#"{"type":"BOOKMARK","object":"#, object.to_string().as_bytes());
+        match self.encoding {
+            Encoding::Protobuf => self.frame(out, "BOOKMARK", &object),
+            _ => write_line(out, br#"{"type":"BOOKMARK","object":"#, object.to_string().as_bytes()),
+        }
     }
 }
 
@@ -360,8 +388,4 @@ fn write_line(out: &mut Vec<u8>, head: &[u8], object: &[u8]) {
     out.extend_from_slice(head);
     out.extend_from_slice(object);
     out.extend_from_slice(LINE_TAIL);
-}
-
-fn error_line(out: &mut Vec<u8>, error: &ApiError) {
-    write_line(out, br#"{"type":"ERROR","object":"#, error.to_status().to_string().as_bytes());
 }

@@ -212,7 +212,7 @@ async fn insert_once(call: &Call, mut object: Value) -> Result<Written, ApiError
     if call.server.store().get(&call.storage(), call.namespace(), &name).is_some() {
         return Err(call.store_error(&name, &WriteError::Exists));
     }
-    let reservation = strategy::allocate(&call.server, resource, None, &mut object).await?;
+    let reservation = strategy::allocate(&call.server, resource, None, &mut object, call.dry_run()).await?;
     if call.dry_run() {
         return Ok(Written::Tree(object));
     }
@@ -486,7 +486,7 @@ async fn change_once(
     }
     new = owners::record(call, Some(&old), new, edit.subresource).await;
     owners::keep_times(&old, &mut new);
-    let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new).await?;
+    let reservation = strategy::allocate(&call.server, resource, Some(&old), &mut new, call.dry_run()).await?;
     if call.dry_run() {
         return Ok(Written::Tree(new));
     }

@@ -56,6 +56,7 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
         ("storage.k8s.io", "csinodes") => {
             child(object, "spec");
         }
+        ("flowcontrol.apiserver.k8s.io", plural) => super::flow_control::defaults(plural, child(object, "spec")),
         ("networking.k8s.io", "networkpolicies") => network_policy(child(object, "spec")),
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => binding(object),
         ("scheduling.k8s.io", _) => {
@@ -340,14 +341,14 @@ fn admission(plural: &str, object: &mut Value) {
         rules(webhook, "rules");
     }
     match plural {
-        "validatingadmissionpolicies" => {
+        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
             let spec = child(object, "spec");
             set_missing(spec, "failurePolicy", "Fail");
             if let Some(constraints) = spec.get_mut("matchConstraints").filter(|value| value.is_object()) {
                 matching(constraints);
             }
         }
-        "validatingadmissionpolicybindings" => {
+        "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings" => {
             if let Some(resources) = child(object, "spec").get_mut("matchResources").filter(|value| value.is_object()) {
                 matching(resources);
             }

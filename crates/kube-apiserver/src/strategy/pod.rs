@@ -145,6 +145,8 @@ pub(super) fn template(template: &Field<'_>, causes: &mut Causes) {
     security::annotations(&metadata, &spec, causes);
     self::spec(&spec, causes);
     spec.get("ephemeralContainers").check(&Rule::Absent("ephemeral containers not allowed in pod template"), causes);
+    // The controllers that make pods of templates do not know the field, and would make pods without it.
+    spec.get("hostnameOverride").check(&Rule::Absent("may be set of a pod alone, not in a pod template"), causes);
 }
 
 fn spec(spec: &Field<'_>, causes: &mut Causes) {
@@ -221,6 +223,20 @@ pub(super) fn counts(spec: &Field<'_>, causes: &mut Causes) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_name_that_overrides_is_for_pods_alone() {
+        let spec =
+            json!({"hostnameOverride": "a.b", "containers": [], "restartPolicy": "Always", "dnsPolicy": "Default"});
+        let refused = |check: &dyn Fn(&mut Causes)| {
+            let mut causes = Vec::new();
+            check(&mut causes);
+            causes.iter().any(|cause| cause.field.ends_with("hostnameOverride"))
+        };
+        let pod = json!({"metadata": {"name": "p"}, "spec": spec});
+        assert!(!refused(&|causes| validate(&pod, None, causes)));
+        assert!(refused(&|causes| template(&Field::new("spec.template", &pod), causes)));
+    }
 
     #[test]
     fn classes() {

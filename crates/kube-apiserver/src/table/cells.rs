@@ -51,15 +51,16 @@ fn small(plural: &str, view: View<'_>) -> Vec<Value> {
         "mutatingwebhookconfigurations" | "validatingwebhookconfigurations" => {
             vec![name, json!(view.list("/webhooks").len()), age]
         }
-        "validatingadmissionpolicies" => {
+        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
             let kind = view.at("/spec/paramKind");
             let kind = match (kind["apiVersion"].as_str(), kind["kind"].as_str()) {
                 (Some(version), Some(kind)) => format!("{version}/{kind}"),
                 _ => "<unset>".to_owned(),
             };
-            vec![name, json!(view.list("/spec/validations").len()), kind.into(), age]
+            let rules = view.list("/spec/validations").len() + view.list("/spec/mutations").len();
+            vec![name, json!(rules), kind.into(), age]
         }
-        "validatingadmissionpolicybindings" => {
+        "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings" => {
             let parameter = view.at("/spec/paramRef");
             let parameter = match (parameter["namespace"].as_str(), parameter["name"].as_str()) {
                 (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
@@ -82,6 +83,38 @@ fn small(plural: &str, view: View<'_>) -> Vec<Value> {
             vec![name, service.into(), available.into(), age]
         }
         "certificatesigningrequests" => csr(view),
+        "componentstatuses" => {
+            let healthy = view.list("/conditions").iter().find(|condition| condition["type"] == "Healthy");
+            let told = |field: &str| healthy.map_or("", |condition| condition[field].as_str().unwrap_or_default());
+            let status = if told("status") == "True" { "Healthy" } else { "Unhealthy" };
+            vec![name, status.into(), told("message").into(), told("error").into()]
+        }
+        "flowschemas" => {
+            let dangles = view.list("/status/conditions").iter().find(|c| c["type"] == "Dangling");
+            let dangles = dangles.and_then(|c| c["status"].as_str()).unwrap_or("?");
+            vec![
+                name,
+                view.at("/spec/priorityLevelConfiguration/name").clone(),
+                view.at("/spec/matchingPrecedence").clone(),
+                view.or_none("/spec/distinguisherMethod/type"),
+                age,
+                dangles.into(),
+            ]
+        }
+        "prioritylevelconfigurations" => {
+            let number =
+                |pointer: &str| Some(view.at(pointer)).filter(|n| n.is_number()).cloned().unwrap_or(NONE.into());
+            let queuing = |field: &str| number(&format!("/spec/limited/limitResponse/queuing/{field}"));
+            vec![
+                name,
+                view.at("/spec/type").clone(),
+                number("/spec/limited/nominalConcurrencyShares"),
+                queuing("queues"),
+                queuing("handSize"),
+                queuing("queueLengthLimit"),
+                age,
+            ]
+        }
         "leases" => vec![name, view.at("/spec/holderIdentity").clone(), age],
         "runtimeclasses" => vec![name, view.at("/handler").clone(), age],
         "priorityclasses" => vec![

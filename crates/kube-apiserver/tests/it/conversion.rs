@@ -231,8 +231,13 @@ async fn admission_sees_the_version_it_asks_for() {
     let policy = json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": rules},
         "validations": [{"expression": "object.spec.count < 10", "messageExpression": "string(object.spec.count) + ' is too many'"}]}});
     let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}});
+    let double = json!({"metadata": {"name": "double"}, "spec": {"matchConstraints": {"resourceRules": rules},
+        "reinvocationPolicy": "Never", "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration":
+            {"expression": "Object{spec: Object.spec{count: object.spec.count * 2}}"}}]}});
     for (kind, body) in [
         ("mutatingwebhookconfigurations", json!({"metadata": {"name": "grow"}, "webhooks": [hook]})),
+        ("mutatingadmissionpolicies", double),
+        ("mutatingadmissionpolicybindings", json!({"metadata": {"name": "d"}, "spec": {"policyName": "double"}})),
         ("validatingadmissionpolicies", policy),
         ("validatingadmissionpolicybindings", binding),
     ] {
@@ -241,10 +246,11 @@ async fn admission_sees_the_version_it_asks_for() {
         parts.client.request::<Value>(request.body(body.to_string().into_bytes()).unwrap()).await.unwrap();
     }
     let made = parts.create("v1", "a", json!({"size": 3})).await.unwrap();
-    assert_eq!(made.data["spec"]["size"], 4);
+    // Doubled by the policy before the webhook sees it.
+    assert_eq!(made.data["spec"]["size"], 7);
     match parts.create("v1", "b", json!({"size": 9})).await {
         Err(Error::Api(status)) => {
-            assert!(status.message.ends_with("denied request: 10 is too many"), "{}", status.message);
+            assert!(status.message.ends_with("denied request: 19 is too many"), "{}", status.message);
         }
         other => panic!("expected a refusal, got {other:?}"),
     }

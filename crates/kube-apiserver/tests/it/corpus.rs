@@ -10,6 +10,7 @@ mod answer;
 mod compare;
 mod entry;
 mod exceptions;
+mod protobuf;
 mod replay;
 
 use std::collections::BTreeMap;

@@ -317,6 +317,15 @@ async fn services_get_addresses_of_their_own() {
     let taken = service("taken", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": number}]}));
     let message = refused(api.create(&post, &taken).await, 422, "Invalid");
     assert!(message.contains("provided port is already allocated"), "{message}");
+    let dry = PostParams { dry_run: true, ..post.clone() };
+    refused(api.create(&dry, &taken).await, 422, "Invalid");
+    // A dry run takes nothing of the range, and so does not ask what is in it.
+    let low =
+        json!({"type": "NodePort", "ports": [{"name": "a", "port": 80, "nodePort": 80}, {"name": "b", "port": 81}]});
+    let shown = api.create(&dry, &service("low", low.clone())).await.unwrap().spec.unwrap().ports.unwrap();
+    assert_eq!(shown.iter().map(|port| port.node_port).collect::<Vec<_>>(), [Some(80), Some(81)]);
+    let message = refused(api.create(&post, &service("low", low)).await, 422, "Invalid");
+    assert!(message.contains("The range of valid ports is 30000-32767"), "{message}");
     // An update that says nothing of what was allocated keeps it.
     let mut quiet = service("port", json!({"type": "NodePort"}));
     quiet.metadata.resource_version = port.resource_version();

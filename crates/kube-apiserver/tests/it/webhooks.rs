@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client, Error};
 use kube_apiserver::pki::Pki;
-use kube_apiserver::serve::{serve, tls::Tls};
+use kube_apiserver::serve::serve;
+use kube_apiserver::serve::tls::Tls;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -309,6 +310,33 @@ async fn a_hook_sees_again_what_a_later_one_changed() {
     configure(&client, MUTATING, "b-label", json!({"clientConfig": url("label")})).await;
     let labels = create(&client, "changed").await.unwrap().metadata.labels.unwrap();
     assert_eq!((labels["seen"].as_str(), labels["by"].as_str()), ("2", "hook"));
+}
+
+#[tokio::test]
+async fn a_policy_runs_before_hooks_and_again_after_what_they_changed() {
+    let shutdown = CancellationToken::new();
+    let _guard = shutdown.clone().drop_guard();
+    let (port, ca) = hooks(shutdown).await;
+    let client = super::server().await.client();
+    let url = json!({"url": format!("https://127.0.0.1:{port}/label"), "caBundle": ca});
+    configure(&client, MUTATING, "label", json!({"clientConfig": url})).await;
+    let sees =
+        "Object{metadata: Object.metadata{labels: {'saw-' + object.metadata.?labels.?by.orValue('nobody'): 'x'}}}";
+    let rules =
+        json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]);
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": rules},
+        "reinvocationPolicy": "IfNeeded",
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": sees}}]}});
+    for (kind, body) in [
+        ("mutatingadmissionpolicies", policy),
+        ("mutatingadmissionpolicybindings", json!({"metadata": {"name": "b"}, "spec": {"policyName": "p"}})),
+    ] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}");
+        let request = http::Request::post(path).header("content-type", "application/json");
+        client.request::<Value>(request.body(body.to_string().into_bytes()).unwrap()).await.unwrap();
+    }
+    let labels = create(&client, "a").await.unwrap().metadata.labels.unwrap();
+    assert_eq!(json!(labels), json!({"by": "hook", "saw-nobody": "x", "saw-hook": "x"}));
 }
 
 #[tokio::test]

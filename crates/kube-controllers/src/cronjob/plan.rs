@@ -5,10 +5,10 @@ use std::sync::Arc;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use kit::clock;
 use kube::ResourceExt;
 
 use super::schedule::Schedule;
-use crate::clock;
 use crate::job::outcome;
 
 /// Times missed beyond this many are not made up for one by one.

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kit::clock::seconds_between;
+use kit::controller::{placement, pod};
 
-use crate::clock::seconds_between;
 use crate::deployment::resolve;
 use crate::revision::HASH_LABEL;
-use crate::{placement, pod};
 
 /// A failed daemon pod stays this long before it is replaced, so that a node that refuses it is not flooded.
 const REPLACE_FAILED_AFTER: i64 = 10;

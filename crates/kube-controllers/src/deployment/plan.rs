@@ -150,7 +150,7 @@ fn set_annotations(deployment: &Deployment, set: Option<&ReplicaSet>) -> BTreeMa
     let given = deployment.metadata.annotations.iter().flatten();
     let mut wanted: BTreeMap<String, String> =
         given.filter(|(key, _)| !OURS.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect();
-    wanted.remove(crate::cached::LAST_APPLIED);
+    wanted.remove(kit::store::LAST_APPLIED);
     wanted.extend(size_annotations(deployment));
     wanted.retain(|key, value| set.and_then(|set| annotation(set, key)) != Some(value.as_str()));
     wanted

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::clock::seconds_between;
 use meta::conditions;
 
 use super::sets::{available, bounds, counted, is_complete, replicas, size, split};
-use crate::clock::seconds_between;
 
 fn positive(number: i32) -> Option<i32> {
     (number > 0).then_some(number)

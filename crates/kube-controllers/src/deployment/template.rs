@@ -66,7 +66,7 @@ pub(crate) fn hash_of(deployment: &Deployment) -> String {
 /// Whether `set` runs the deployment's present template. The hash label counts as well as equality: a server that
 /// learnt a new default must not look like a new template.
 pub(crate) fn is_current(deployment: &Deployment, set: &ReplicaSet, hash: &str) -> bool {
-    if crate::pod::labels(&set.metadata).get(HASH_LABEL).is_some_and(|label| label == hash) {
+    if kit::controller::pod::labels(&set.metadata).get(HASH_LABEL).is_some_and(|label| label == hash) {
         return true;
     }
     let wanted = deployment.spec.as_ref().map(|s| canonical(&s.template));

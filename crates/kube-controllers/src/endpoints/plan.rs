@@ -15,8 +15,7 @@ use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForZone,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-
-use crate::pod;
+use kit::controller::pod;
 
 pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(crate) const MANAGER: &str = "endpointslice-controller.k8s.io";

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::clock::seconds_between;
+use kit::controller::pod;
 
 use super::index::{self, completion_index};
 use super::policy::{self, Verdict};
-use crate::clock::seconds_between;
-use crate::pod;
 
 pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::{JobSpec, PodFailurePolicyRule};
 use k8s_openapi::api::core::v1::Pod;
+use kit::controller::pod;
 
 use super::index;
 use super::index::completion_index;
-use crate::pod;
 
 /// On a pod of an indexed job: how many pods of its index failed before it.
 pub(crate) const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_said() {
-        let now = crate::clock::now();
+        let now = kit::clock::time();
         let left = Left {
             objects: BTreeMap::from([("pods".into(), 2)]),
             finalizers: BTreeMap::from([("example.com/hold".into(), 1)]),
@@ -108,6 +108,6 @@ mod tests {
             "True Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances"
         );
         assert_eq!(text("NamespaceDeletionContentFailure").split(' ').next(), Some("False"));
-        assert_eq!(super::conditions(&conditions, &left, &crate::clock::now()), conditions);
+        assert_eq!(super::conditions(&conditions, &left, &kit::clock::time()), conditions);
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn taints(node: &Node, evict: Evict, now: &Time) -> Option<Vec<Taint>
     if node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false) {
         wanted.push(("unschedulable", "NoSchedule"));
     }
-    let has = crate::placement::taints(node);
+    let has = kit::controller::placement::taints(node);
     let ours = |taint: &Taint| {
         let key = taint.key.strip_prefix(PREFIX).unwrap_or_default();
         let keys = ["not-ready", "unreachable", "unschedulable"];
@@ -112,7 +112,7 @@ mod tests {
 
     #[track_caller]
     fn check(node: &Node, expect: Option<&str>) {
-        let now = crate::clock::now();
+        let now = kit::clock::time();
         let text = taints(node, Evict::Yes, &now).map(|taints| {
             let one = |t: &Taint| format!("{}:{}", t.key.trim_start_matches(PREFIX), t.effect);
             taints.iter().map(one).collect::<Vec<_>>().join(" ")
@@ -127,7 +127,7 @@ mod tests {
         check(&node("False", "own:NoExecute", false), Some("own:NoExecute not-ready:NoSchedule not-ready:NoExecute"));
         check(&node("Unknown", "not-ready:NoExecute", false), Some("unreachable:NoSchedule unreachable:NoExecute"));
         check(&node("True", "", true), Some("unschedulable:NoSchedule"));
-        let now = crate::clock::now();
+        let now = kit::clock::time();
         let count = |node: &Node, evict: Evict| taints(node, evict, &now).map(|taints| taints.len());
         assert_eq!(count(&node("False", "", false), Evict::Hold), Some(1));
         assert_eq!(count(&node("Unknown", "not-ready:NoExecute", false), Evict::Hold), Some(2));
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn silence_is_unknown_and_said_once() {
         let mut node = node("True", "", false);
-        let now = crate::clock::now();
+        let now = kit::clock::time();
         let conditions = silent(&node, &now).unwrap();
         assert!(conditions.iter().all(|c| c.status == "Unknown"));
         assert_eq!(conditions.len(), 4);

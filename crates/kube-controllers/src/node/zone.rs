@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
+use kit::controller::{placement, pod};
 use tokio::time::Instant;
 
 use super::condition::state;
-use crate::{placement, pod};
 
 /// Whether a node that is not ready gets the taint that drives pods off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

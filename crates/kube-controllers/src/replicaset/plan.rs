@@ -5,9 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
-use crate::owner::has_all;
-use crate::pod;
+use kit::controller::owner::has_all;
+use kit::controller::pod;
 
 /// What to do about the pods.
 #[derive(Clone, Debug)]

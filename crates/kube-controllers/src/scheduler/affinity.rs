@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kit::controller::pod;
 
 use super::cluster::{Cluster, Resident};
 use super::terms::{Labels, Term, Terms};
 use super::verdict::{Plugin, Refusal};
-use crate::pod;
 
 /// Topology key -> value -> how many pods there count.
 type Domains = HashMap<String, HashMap<String, i64>>;

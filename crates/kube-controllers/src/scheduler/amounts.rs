@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-use crate::quantity::{self as q, Milli};
+use kit::controller::quantity::{self as q, Milli};
 
 /// An amount of each resource, in thousandths. Those every pod has are fields: they are compared for every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

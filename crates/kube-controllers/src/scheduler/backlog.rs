@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kit::store::Key;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::verdict::{Event, Plugin};
-use crate::store::Key;
 
 /// More important first, then in the order of arrival.
 type Rank = (Reverse<i32>, u64);

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kit::controller::{owner, pod};
+use kit::store::Key;
 
 use super::amounts::{self, Amounts};
 use super::image;
 use super::terms::Terms;
-use crate::store::Key;
-use crate::{owner, pod};
 
 /// Protocol, address and number of a port of the node.
 pub(crate) type HostPort = (String, String, i32);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kit::store::Key;
 
 use super::cluster::{Cluster, Place, nominated_node, priority};
 use super::filter::{Peers, Wanted, refusal};
@@ -13,7 +14,6 @@ use super::preemption::{self, Outcome};
 use super::verdict::{Misfit, Plugin, Refusal};
 use super::volumes::{Choice, PodVolumes};
 use super::{Scheduler, is_waiting, score};
-use crate::store::Key;
 
 /// What was decided about a pod.
 pub(super) enum Decided {

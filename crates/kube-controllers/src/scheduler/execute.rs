@@ -1,6 +1,10 @@
 //! Writes down what was decided: bindings, why a pod waits, and the end of those that make room.
 
 use k8s_openapi::api::core::v1::Pod;
+use kit::clock;
+use kit::controller::{During, Error, Result, gone_is_none, pod};
+use kit::events::Severity;
+use kit::store::Key;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -8,10 +12,6 @@ use serde_json::{Value, json};
 use super::cluster::nominated_node;
 use super::cycle::Decided;
 use super::{NAME, Scheduler};
-use crate::error::{During, Error, Result, gone_is_none};
-use crate::events::Severity;
-use crate::store::Key;
-use crate::{clock, pod};
 
 impl Scheduler {
     /// Does what was decided; what fails is decided anew.
@@ -76,10 +76,7 @@ impl Scheduler {
     async fn read_anew(&self, api: &Api<Pod>, pod: &Pod) -> Result<()> {
         let key = Key::of(pod);
         match api.get_opt(&key.name).await.during("read pod", &key)? {
-            Some(mut current) => {
-                crate::Cached::trim(&mut current);
-                self.ctx.store::<Pod>().assume(current);
-            }
+            Some(current) => self.ctx.store::<Pod>().assume(current),
             None => self.ctx.store::<Pod>().forget(&key, &pod.uid().unwrap_or_default()),
         }
         Ok(())
@@ -97,7 +94,7 @@ impl Scheduler {
         }
         let since = known.filter(|c| c.status == "False").and_then(|c| c.last_transition_time.clone());
         let mut change = json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False",
-            "reason": "Unschedulable", "message": why, "lastTransitionTime": since.unwrap_or_else(clock::now)}]}});
+            "reason": "Unschedulable", "message": why, "lastTransitionTime": since.unwrap_or_else(clock::time)}]}});
         if nominated.is_some() || nominated_node(pod).is_some() {
             change["status"]["nominatedNodeName"] = nominated.into();
         }
@@ -118,7 +115,7 @@ impl Scheduler {
     async fn preempt(&self, pod: &Pod, why: &str, node: &str, victims: &[std::sync::Arc<Pod>]) -> Result<()> {
         self.report(pod, why, Some(node)).await?;
         let reason = json!({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
-            "reason": "PreemptionByScheduler", "lastTransitionTime": clock::now(),
+            "reason": "PreemptionByScheduler", "lastTransitionTime": clock::time(),
             "message": format!("{NAME}: preempting to accommodate a higher priority pod")}]}});
         for victim in victims.iter().filter(|victim| !pod::is_terminating(victim)) {
             self.write_status(victim, &reason).await?;

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint};
+use kit::controller::{placement, pod};
+use kit::store::Key;
 
 use super::affinity::Affinity;
 use super::amounts::{self, Amounts};
@@ -11,8 +13,6 @@ use super::spread::Spread;
 use super::terms::Terms;
 use super::verdict::{Plugin, Refusal};
 use super::volumes::{self, PodVolumes};
-use crate::store::Key;
-use crate::{placement, pod};
 
 /// The pod with everything read off it once for all nodes.
 pub(crate) struct Wanted<'a> {

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::controller::owner::selects;
+use kit::controller::pod;
+use kit::store::Key;
 
 use super::cluster::{Cluster, Place, Resident, nominated_node};
 use super::filter::{Peers, Wanted, refusal};
 use super::verdict::{Misfit, Plugin, Refusal};
-use crate::owner::selects;
-use crate::pod;
-use crate::store::Key;
 
 /// What preemption can do for a pod.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! Which of the fitting nodes is best: each point of view gives 0 to 100, and they are weighed as Kubernetes does. Pure.
 
 use k8s_openapi::api::core::v1::Node;
+use kit::controller::placement;
 
 use super::affinity::Preferences;
 use super::cluster::{Cluster, Place};
 use super::filter::Wanted;
 use super::{image, spread};
-use crate::placement;
 
 /// Places that fit, to be compared.
 type Feasible<'a> = [(&'a Node, &'a Place)];

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, TopologySpreadConstraint};
+use kit::controller::{owner, placement, pod};
 use kube::core::{Selector, SelectorExt};
 
 use super::cluster::{Cluster, Place, Resident};
 use super::terms::compile;
 use super::verdict::{Plugin, Refusal};
-use crate::{owner, placement, pod};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";

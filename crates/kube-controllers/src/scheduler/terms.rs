@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kit::controller::pod;
 use kube::core::{Selector, SelectorExt};
-
-use crate::pod;
 
 pub(super) type Labels = BTreeMap<String, String>;
 

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kit::controller::Result;
+use kit::controller::owner::controlled_by;
+use kit::store::Key;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use super::plan;
 use crate::context::Context;
-use crate::error::Result;
-use crate::owner::controlled_by;
-use crate::store::Key;
 
 /// With whom a claim goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

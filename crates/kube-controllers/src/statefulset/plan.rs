@@ -6,8 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kit::controller::pod;
 
-use crate::pod;
 use crate::revision::HASH_LABEL;
 
 /// What the plan looks at.
@@ -184,7 +184,7 @@ mod tests {
             match parts[2] {
                 "ready" | "fresh" => {
                     let since = if parts[2] == "fresh" {
-                        crate::clock::now()
+                        kit::clock::time()
                     } else {
                         Time("2026-01-01T00:00:00Z".parse().unwrap())
                     };
@@ -202,7 +202,7 @@ mod tests {
 
     #[track_caller]
     fn check(replicas: i32, extra: Value, description: &str, expect: &str) {
-        let (set, pods, now) = (set(replicas, extra), pods(description), crate::clock::now());
+        let (set, pods, now) = (set(replicas, extra), pods(description), kit::clock::time());
         let steps = steps(&Observed { set: &set, pods: &pods, update: "new", current: "old", now: &now });
         let create = steps.create.iter().map(|(number, hash)| format!("+{number}:{hash}"));
         let delete = steps.delete.iter().map(|p| p.metadata.name.clone().unwrap().replace("s", ""));

@@ -8,30 +8,29 @@
 //! A node that fell silent keeps its volumes for six minutes, or until it is said to be out of service.
 
 mod plan;
-pub(super) mod publish;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use csi_controllers::facts;
+use csi_controllers::facts::source;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec,
 };
+use kit::controller::{self, Result, pod, write};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 use tokio::time::Instant;
 
 use self::plan::{Detach, Want, Wants};
-use super::{facts, write};
 use crate::context::Context;
-use crate::error::Result;
-use crate::events::Severity;
-use crate::pod;
 use crate::protection::claims_of;
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 const COMPONENT: &str = "attachdetach-controller";
 
@@ -113,7 +112,7 @@ pub(super) async fn run(ctx: Context) {
     ctx.store::<CSINode>().synced().await;
     ctx.store::<CSIDriver>().synced().await;
     let controller = Controller { ctx, unneeded: Mutex::default() };
-    queue::work(&queue, "attach-detach", 1, |node| controller.reconcile(node)).await;
+    controller::work(&queue, "attach-detach", 1, |node| controller.reconcile(node)).await;
 }
 
 impl Controller {
@@ -305,9 +304,4 @@ impl Controller {
         write::merge_status::<Node>(&self.ctx, "write attached volumes of node", name, &change).await?;
         Ok(())
     }
-}
-
-/// The CSI source of a volume.
-fn source(volume: &PersistentVolume) -> Option<&CSIPersistentVolumeSource> {
-    volume.spec.as_ref()?.csi.as_ref()
 }

@@ -7,19 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_controllers::names::{BOUND_BY_CONTROLLER, NO_PROVISIONER, SELECTED_NODE};
+use csi_controllers::{capacity, facts, place, topology};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeNodeAffinity};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use kit::controller::{During, Result, pod, write};
+use kit::store::Key;
 use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::names::{BOUND_BY_CONTROLLER, NO_PROVISIONER, SELECTED_NODE};
-use super::{capacity, ephemeral, facts, fit, place, topology, write};
+use super::{ephemeral, fit};
 use crate::context::Context;
-use crate::error::{During, Result};
-use crate::pod;
 use crate::protection::claims_of;
-use crate::store::Key;
 
 /// How long the pod waits for its volumes before it is placed anew.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -173,7 +173,7 @@ impl PodVolumes {
         if self.exceeds_limit(node) {
             return Some(FULL);
         }
-        if !self.bound.iter().all(|volume| fit::reachable(volume, node)) {
+        if !self.bound.iter().all(|volume| place::reachable(volume, node)) {
             return Some(ELSEWHERE);
         }
         self.choose(node).err()
@@ -328,10 +328,7 @@ async fn give_back(ctx: &Context, volume: &PersistentVolume) {
     let api: Api<PersistentVolume> = Api::all(ctx.client.clone());
     let key = Key::of(volume);
     match api.get_opt(&key.name).await.during("read persistentvolume", &key) {
-        Ok(Some(mut current)) => {
-            crate::Cached::trim(&mut current);
-            ctx.store::<PersistentVolume>().assume(current);
-        }
+        Ok(Some(current)) => ctx.store::<PersistentVolume>().assume(current),
         Ok(None) => ctx.store::<PersistentVolume>().forget(&key, &volume.uid().unwrap_or_default()),
         Err(error) => tracing::warn!(error = error.chain(), "a volume stays reserved until it changes"),
     }

@@ -6,23 +6,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_controllers::facts;
+use csi_controllers::names::{BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONER};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
+use kit::clock;
+use kit::controller::{self, During, Result, pod, write};
+use kit::events::Severity;
+use kit::queue::{self, Next, Queue};
+use kit::store::Key;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::names::{BIND_COMPLETED, BOUND_BY_CONTROLLER, PROVISIONER};
 use super::plan::{self, ClaimStep, Note, Reclaim, VolumeStep, World};
 use super::turned::Turned;
-use super::{facts, write};
 use crate::context::Context;
-use crate::error::{During, Result};
-use crate::events::Severity;
 use crate::protection::claims_of;
-use crate::queue::{self, Next, Queue};
-use crate::store::Key;
-use crate::{clock, pod};
 
 const COMPONENT: &str = "persistentvolume-controller";
 
@@ -73,7 +73,7 @@ pub(super) async fn run(ctx: Context) {
     classes.synced().await;
     pods.synced().await;
     let turned = Turned::default();
-    queue::work(&queue, "persistentvolume", 8, |key| reconcile(&ctx, &queue, &turned, key)).await;
+    controller::work(&queue, "persistentvolume", 8, |key| reconcile(&ctx, &queue, &turned, key)).await;
 }
 
 fn claim_key(reference: &k8s_openapi::api::core::v1::ObjectReference) -> Key {
@@ -216,7 +216,7 @@ async fn set_phase(ctx: &Context, name: &str, phase: &str, message: Option<&str>
     if known.as_ref().is_none_or(|volume| facts::volume_phase(volume) == phase) {
         return Ok(());
     }
-    let status = json!({"phase": phase, "message": message, "reason": null, "lastPhaseTransitionTime": clock::now()});
+    let status = json!({"phase": phase, "message": message, "reason": null, "lastPhaseTransitionTime": clock::time()});
     let change = json!({"metadata": {"resourceVersion": known.and_then(|v| v.resource_version())}, "status": status});
     write::merge_status::<PersistentVolume>(ctx, "write status of persistentvolume", name, &change).await?;
     Ok(())

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use kit::controller::owner::{controlled_by, controller_of};
+use kit::controller::{self, Error, Result, pod};
+use kit::events::Severity;
+use kit::queue::{self, Next};
+use kit::store::Key;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
 use crate::context::Context;
-use crate::error::{Error, Result};
-use crate::events::Severity;
-use crate::owner::{controlled_by, controller_of};
-use crate::pod;
-use crate::queue::{self, Next};
-use crate::store::Key;
 
 const COMPONENT: &str = "ephemeral_volume";
 
@@ -41,7 +40,7 @@ pub(super) async fn run(ctx: Context) {
     });
     ctx.store::<Pod>().synced().await;
     claims.synced().await;
-    queue::work(&queue, "ephemeral-volume", 4, |key| reconcile(&ctx, key)).await;
+    controller::work(&queue, "ephemeral-volume", 4, |key| reconcile(&ctx, key)).await;
 }
 
 /// The pod's volumes that bring a claim's template, with the name of the claim.

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use csi_controllers::{facts, place};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-
-use super::facts;
-use crate::{owner, placement, pod};
+use kit::controller::{owner, pod};
 
 /// Why a volume the claim names cannot be bound to it; `None` when it can.
 pub(crate) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
@@ -31,12 +30,6 @@ pub(crate) fn same_volume_mode(volume: &PersistentVolume, claim: &PersistentVolu
 fn offers_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let offered = facts::modes_of_volume(volume);
     facts::modes(claim).iter().all(|mode| offered.contains(mode))
-}
-
-/// Whether a node can reach the volume.
-pub(crate) fn reachable(volume: &PersistentVolume, node: &Node) -> bool {
-    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
-    affinity.is_none_or(|required| required.node_selector_terms.iter().any(|term| placement::term_matches(term, node)))
 }
 
 /// What a volume is sought for.
@@ -66,7 +59,7 @@ pub(crate) fn best<'a>(
     };
     let kept = volumes.iter().filter(free).find(|volume| facts::is_for(volume, claim));
     if let Some(kept) = kept {
-        let here = !matches!(purpose, For::Node(node) if !reachable(kept, node));
+        let here = !matches!(purpose, For::Node(node) if !place::reachable(kept, node));
         return Some(kept).filter(|_| here);
     }
     if matches!(purpose, For::Consumer) {
@@ -78,7 +71,7 @@ pub(crate) fn best<'a>(
             && facts::volume_phase(volume) == "Available"
             && facts::class_of_volume(volume) == facts::class_of(claim)
             && selector.is_none_or(|_| owner::selects(selector, pod::labels(&volume.metadata)))
-            && !matches!(purpose, For::Node(node) if !reachable(volume, node))
+            && !matches!(purpose, For::Node(node) if !place::reachable(volume, node))
     };
     let order = |volume: &&Arc<PersistentVolume>| {
         // Volumes that offer no more modes than asked for go first, so that the others stay for those who need them.

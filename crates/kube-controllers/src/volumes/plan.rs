@@ -8,14 +8,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use csi_controllers::facts;
+use csi_controllers::names::{BIND_COMPLETED, BOUND_BY_CONTROLLER, NO_PROVISIONER, PROVISIONED_BY};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
+use kit::controller::pod;
+use kit::events::Severity;
 use kube::ResourceExt;
 
-use super::names::{BIND_COMPLETED, BOUND_BY_CONTROLLER, NO_PROVISIONER, PROVISIONED_BY};
-use super::{facts, fit};
-use crate::events::Severity;
-use crate::pod;
+use super::fit;
 
 /// The reason of a claim whose volume is another's.
 pub(crate) const MISBOUND: &str = "ClaimMisbound";

@@ -7,9 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kit::store::Key;
 use tokio::time::Instant;
-
-use crate::store::Key;
 
 /// How long a claim may stay that has given its volume away.
 const GRACE: Duration = Duration::from_secs(30);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
+use csi_controllers::Drivers;
 use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
@@ -11,7 +12,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use kube_apiserver::ApiServer;
-use kube_controllers::volumes::Drivers;
 use kube_controllers::{Context, Options};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -42,6 +42,7 @@ impl Cluster {
             root_ca: "-----BEGIN CERTIFICATE-----".into(),
             pod_cidrs: vec![("10.244.0.0/16".parse().unwrap(), 24), ("fd00:10:244::/48".parse().unwrap(), 64)],
             drivers,
+            ..Options::default()
         };
         let ctx = Context::new(client.clone(), options, shutdown.clone());
         let cluster = Self { client, ctx, _server: server, _stop: shutdown.drop_guard() };

@@ -67,7 +67,8 @@ async fn custom_resources_are_collected_too() {
     let crd: k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition =
         serde_json::from_value(crd).unwrap();
     cluster.all().create(&PostParams::default(), &crd).await.unwrap();
-    use kube::runtime::wait::{Condition, conditions::is_crd_established};
+    use kube::runtime::wait::Condition;
+    use kube::runtime::wait::conditions::is_crd_established;
     cluster.until(cluster.all(), "things.example.com", |c| is_crd_established().matches_object(c)).await;
     let (parent, parents, _) = family(&cluster).await;
     let gvk = kube::core::GroupVersionKind::gvk("example.com", "v1", "Thing");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube_controllers::volumes::{Drivers, Socket};
+use csi_controllers::{Drivers, Socket};
 use rpc::csi;
 use rpc::csi::controller_server::{Controller, ControllerServer};
 use rpc::csi::controller_service_capability::rpc::Type as Can;

@@ -1,12 +1,12 @@
 //! The controllers of a driver beside it on each of its nodes, in a cluster whose control plane serves no drivers.
 
+use csi_controllers::Drivers;
+use csi_controllers::beside::{self, Sidecar};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kube_controllers::volumes::sidecar::{self, Sidecar};
-use kube_controllers::volumes::{self, Drivers};
-use kube_controllers::{protection, scheduler};
+use kube_controllers::{protection, scheduler, volumes};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -30,7 +30,7 @@ async fn scene(driver: &Driver) -> (Cluster, DropGuard) {
     for name in ["n1", "n2"] {
         node(&cluster, name).await;
         let sidecar = Sidecar { driver: NAME.into(), node: name.into(), namespace: "default".into() };
-        tokio::spawn(sidecar::run(cluster.client.clone(), driver.drivers(), sidecar, stop.clone()));
+        tokio::spawn(beside::run(cluster.client.clone(), driver.drivers(), sidecar, stop.clone()));
     }
     class(&cluster, "now", json!({})).await;
     class(&cluster, "late", json!({"volumeBindingMode": "WaitForFirstConsumer"})).await;

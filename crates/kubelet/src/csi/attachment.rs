@@ -1,15 +1,15 @@
 //! Waiting for the cluster to attach a volume to this node.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::{Api, runtime::wait::await_condition};
+use kube::Api;
+use kube::runtime::wait::await_condition;
 
-use crate::{
-    context::Context,
-    drivers::request::Volume,
-    error::{Error, Result},
-};
+use crate::context::Context;
+use crate::drivers::request::Volume;
+use crate::error::{Error, Result};
 
 /// How long one try waits; the pod can be deleted in between, and is told what it waits for.
 const PATIENCE: Duration = Duration::from_secs(8);

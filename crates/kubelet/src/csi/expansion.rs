@@ -3,40 +3,32 @@
 //!
 //! It happens before the containers start, and while they run: one watch on each claim that is used here.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use kit::backoff::Backoff;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
 use rpc::csi::{CapacityRange, NodeExpandVolumeRequest};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::{secrets, volume};
-use crate::{
-    claim::Claim,
-    context::{Context, about},
-    drivers::{
-        driver,
-        places::Places,
-        request::{self, Volume},
-    },
-    error::{Error, Result},
-    inventory::ClaimName,
-    known::Known,
-    resources,
-};
+use crate::claim::Claim;
+use crate::context::{Context, about};
+use crate::drivers::driver;
+use crate::drivers::places::Places;
+use crate::drivers::request::{self, Volume};
+use crate::error::{Error, Result};
+use crate::inventory::ClaimName;
+use crate::known::Known;
+use crate::resources;
 
 const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(120) };
 /// What a claim's status says of a volume that its node is to grow.

@@ -1,24 +1,20 @@
 //! What the cluster knows of a node's drivers: the CSINode object, the node's topology labels and its `nodeid` annotation.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::api::{
-    core::v1::Node,
-    storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources},
-};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use kit::backoff::Backoff;
-use kube::{
-    Api,
-    api::{ObjectMeta, Patch, PatchParams, PostParams},
-};
+use kube::Api;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::{
-    context::Context,
-    drivers::Driver,
-    error::{Error, Result},
-    owner,
-};
+use crate::context::Context;
+use crate::drivers::Driver;
+use crate::error::{Error, Result};
+use crate::owner;
 
 /// Driver to node id, as JSON.
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";

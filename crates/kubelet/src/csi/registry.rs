@@ -7,30 +7,25 @@
 //!  socket gone ─▶ Drivers, CSINode
 //! ```
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::{FileTypeExt, MetadataExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
 use kit::backoff::Backoff;
-use rpc::registration::{
-    CSI_PLUGIN, DEVICE_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
-};
+use rpc::registration::registration_client::RegistrationClient;
+use rpc::registration::{CSI_PLUGIN, DEVICE_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use super::node_object;
-use crate::{
-    context::Context,
-    drivers::{Driver, driver},
-    error::{Error, Result},
-};
+use crate::context::Context;
+use crate::drivers::{Driver, driver};
+use crate::error::{Error, Result};
 
 /// The directory is read this often even when nobody says that it changed.
 const RESCAN: Duration = Duration::from_secs(10);

@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use crate::{
-    context::Context,
-    drivers::request::SecretName,
-    error::{Error, Result},
-};
+use crate::context::Context;
+use crate::drivers::request::SecretName;
+use crate::error::{Error, Result};
 
 /// The secret's data; none when none is named.
 pub(crate) async fn read(context: &Context, secret: Option<&SecretName>) -> Result<HashMap<String, String>> {

@@ -1,16 +1,17 @@
 //! How full the volumes of pods are: what their driver says, or their file system.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
-use rpc::csi::{NodeGetVolumeStatsRequest, volume_usage::Unit};
+use rpc::csi::NodeGetVolumeStatsRequest;
+use rpc::csi::volume_usage::Unit;
 
 use super::volume;
-use crate::{
-    context::Context,
-    drivers::{driver, places::Places},
-    error::{Error, Result},
-    inventory::InPod,
-};
+use crate::context::Context;
+use crate::drivers::driver;
+use crate::drivers::places::Places;
+use crate::error::{Error, Result};
+use crate::inventory::InPod;
 
 /// Who asks for figures does not wait for a driver that hangs.
 const LIMIT: Duration = Duration::from_secs(10);

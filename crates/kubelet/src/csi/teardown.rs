@@ -6,17 +6,12 @@ use std::path::Path;
 
 use rpc::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 
-use crate::{
-    context::Context,
-    drivers::{
-        driver,
-        places::{self, Places, Record},
-        request::Life,
-        unique_name,
-    },
-    error::{Error, Result},
-    mounted::is_mounted,
-};
+use crate::context::Context;
+use crate::drivers::places::{self, Places, Record};
+use crate::drivers::request::Life;
+use crate::drivers::{driver, unique_name};
+use crate::error::{Error, Result};
+use crate::mounted::is_mounted;
 
 /// Gives back every CSI volume of the pod.
 pub(crate) async fn release(context: &Context, uid: &str) -> Result<()> {

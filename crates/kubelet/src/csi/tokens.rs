@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-    core::v1::{Pod, ServiceAccount},
-    storage::v1::TokenRequest as Wanted,
-};
-use kube::{Api, api::PostParams};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::storage::v1::TokenRequest as Wanted;
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::json;
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
 
 /// The attribute that holds them.
 pub(crate) const ATTRIBUTE: &str = "csi.storage.k8s.io/serviceAccount.tokens";

@@ -3,28 +3,22 @@
 //! Each step may be done again: after a failure, after a restart of this process, and to publish anew for drivers that
 //! want it.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::{core::v1::Pod, storage::v1::CSIDriver};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::Api;
 use rpc::csi::{NodePublishVolumeRequest, NodeStageVolumeRequest, VolumeCapability};
 
 use super::{attachment, secrets, tokens};
-use crate::{
-    context::Context,
-    drivers::{
-        Driver, Staged, driver,
-        places::{self, Places, Record},
-        request::{self, Life, Policy, Volume},
-        unique_name,
-    },
-    error::{Error, Result},
-    file_group,
-    mounted::is_mounted,
-};
+use crate::context::Context;
+use crate::drivers::places::{self, Places, Record};
+use crate::drivers::request::{self, Life, Policy, Volume};
+use crate::drivers::{Driver, Staged, driver, unique_name};
+use crate::error::{Error, Result};
+use crate::file_group;
+use crate::mounted::is_mounted;
 
 /// A volume that the pod's containers can have.
 #[derive(Debug)]

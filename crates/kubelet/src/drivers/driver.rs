@@ -1,16 +1,13 @@
 //! One registered driver: its socket, what it can do on a node, and calls to it with a limit.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rpc::csi::{
-    NodeGetCapabilitiesRequest, NodeGetInfoRequest,
-    node_client::NodeClient,
-    node_service_capability::{self, rpc::Type},
-};
+use rpc::csi::node_client::NodeClient;
+use rpc::csi::node_service_capability;
+use rpc::csi::node_service_capability::rpc::Type;
+use rpc::csi::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::error::{DriverStatus, Error, Result};

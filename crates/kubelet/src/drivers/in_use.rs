@@ -1,13 +1,13 @@
 //! The attached volumes this node uses, as its status says: the cluster does not detach one while it is named there.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::{
-    drivers::{places::Places, unique_name},
-    error::{Error, Result},
-};
+use crate::drivers::places::Places;
+use crate::drivers::unique_name;
+use crate::error::{Error, Result};
 
 /// How long a volume may wait for the node's status to name it.
 const PATIENCE: Duration = Duration::from_secs(10);

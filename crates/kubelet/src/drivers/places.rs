@@ -12,10 +12,8 @@
 //!
 //! NAME is the PersistentVolume's, or of an inline volume its name in the pod.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -3,19 +3,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use k8s_openapi::api::{
-    core::v1::{CSIVolumeSource, PersistentVolume, Pod, SecretReference},
-    storage::v1::{CSIDriver, TokenRequest},
-};
-use rpc::csi::{
-    VolumeCapability,
-    volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
-};
+use k8s_openapi::api::core::v1::{CSIVolumeSource, PersistentVolume, Pod, SecretReference};
+use k8s_openapi::api::storage::v1::{CSIDriver, TokenRequest};
+use rpc::csi::VolumeCapability;
+use rpc::csi::volume_capability::access_mode::Mode;
+use rpc::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-use crate::{
-    drivers::{driver::Abilities, places},
-    error::{Error, Result},
-};
+use crate::drivers::driver::Abilities;
+use crate::drivers::places;
+use crate::error::{Error, Result};
 
 /// Who made the volume and how long it lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,9 @@
 //! Reading a log: the end of it, since a moment, and on and on while the container runs.
 
-use std::{
-    fs::File,
-    io::{self, Read, Seek, SeekFrom},
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -13,7 +11,8 @@ use inotify::{Inotify, WatchMask};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::{logs::record, runtime::Runtime};
+use crate::logs::record;
+use crate::runtime::Runtime;
 
 const CHUNK: usize = 64 * 1024;
 /// A line longer than this is passed on in pieces; the runtime cuts at 16 KiB.

@@ -1,15 +1,14 @@
 //! Keeping logs small: a file over the limit is moved aside and the runtime told to open a new one.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use rpc::cri::{self, ContainerState};
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-    known::Known,
-    runtime::label,
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::known::Known;
+use crate::runtime::label;
 
 const LIMIT: u64 = 10 << 20;
 const KEEP: usize = 4;

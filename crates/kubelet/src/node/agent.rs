@@ -1,20 +1,17 @@
 //! The node's agent: kubelet, service proxy and DNS, in one process beside containerd.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::Path,
-    sync::Arc,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Error, Result, containerd, file};
-use crate::{
-    dns, netpol, proxy, service_view,
-    uplink::{self, Uplinks},
-};
+use crate::uplink::{self, Uplinks};
+use crate::{dns, netpol, proxy, service_view};
 
 /// Port of the kubelet's server.
 pub const PORT: u16 = 10250;

@@ -85,6 +85,8 @@ impl Supervisor {
         for service in [Service::Containerd, Service::Agent] {
             self.start(service)?;
         }
+        // From here on it waits, and most of what it needed until here is not needed again.
+        sys::code::let_go();
         loop {
             // None cannot happen while both services run, and a service that ends is started again.
             let Some(exit) = sys::process::reap()? else { return Err(Error::Namespaces) };

@@ -1,11 +1,14 @@
 //! Pure: a container in the runtime's words, from its spec and what was resolved for it.
 
-use std::{collections::HashMap, path::Path};
+use std::collections::HashMap;
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSecurityContext, PodSpec, SecurityContext};
 use rpc::cri;
 
-use crate::{pod::env::expand, runtime::label, sandbox};
+use crate::pod::env::expand;
+use crate::runtime::label;
+use crate::sandbox;
 
 const MASKED: &[&str] = &[
     "/proc/asound",

@@ -3,13 +3,11 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret};
 use kube::Api;
 
-use crate::{
-    context::Context,
-    error::Error,
-    fields,
-    images::Waiting,
-    pod::env::{self, Inputs, Sources},
-};
+use crate::context::Context;
+use crate::error::Error;
+use crate::fields;
+use crate::images::Waiting;
+use crate::pod::env::{self, Inputs, Sources};
 
 /// The container's environment, or why it cannot be made.
 pub(crate) async fn of(

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 
-use crate::{
-    context::Context,
-    pod::probes::{http, port_number},
-};
+use crate::context::Context;
+use crate::pod::probes::{http, port_number};
 
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -1,15 +1,11 @@
 //! Disk space that a pod takes beyond its limits: of emptyDir volumes and of containers, for which it is evicted.
 
-use std::{
-    collections::BTreeMap,
-    os::fd::{AsFd, OwnedFd},
-    path::Path,
-};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
-use k8s_openapi::{
-    api::core::v1::{EmptyDirVolumeSource, PodSpec},
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 
 use crate::resources::{limit, value};

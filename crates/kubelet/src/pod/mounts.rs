@@ -1,22 +1,18 @@
 //! A container's mounts: its volumes, its hosts file, its termination log.
 
-use std::{
-    fmt::Write,
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, VolumeDevice, VolumeMount};
 use rpc::cri;
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-    fields::hostname,
-    pod::env::expand,
-    volumes::{Mounted, sub_path},
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::fields::hostname;
+use crate::pod::env::expand;
+use crate::volumes::{Mounted, sub_path};
 
 const TERMINATION_LOG: &str = "/dev/termination-log";
 

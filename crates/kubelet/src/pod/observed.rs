@@ -5,10 +5,8 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use rpc::cri::{self, ContainerState, PodSandboxState};
 
-use crate::{
-    error::Result,
-    runtime::{Runtime, label},
-};
+use crate::error::Result;
+use crate::runtime::{Runtime, label};
 
 /// Everything the runtime holds of a pod, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

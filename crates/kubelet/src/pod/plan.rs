@@ -3,18 +3,14 @@
 //! A step already under way is in `Facts::busy` under its [`Step::key`] and is not started twice; a step that failed is
 //! held back until `Facts::hold` lets it go. So a plan may be made at any moment and as often as one likes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
-use crate::pod::{
-    container::ephemeral,
-    observed::{Instance, Observed, State},
-};
+use crate::pod::container::ephemeral;
+use crate::pod::observed::{Instance, Observed, State};
 
 const CRASH_BASE: Duration = Duration::from_secs(10);
 const CRASH_MAX: Duration = Duration::from_secs(300);

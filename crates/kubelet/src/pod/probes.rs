@@ -2,18 +2,15 @@
 
 pub(crate) mod http;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::{
-    api::core::v1::{Container, Pod, Probe},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::sync::mpsc;
 
-use crate::{
-    context::{Context, about_container},
-    pod::plan::Doom,
-};
+use crate::context::{Context, about_container};
+use crate::pod::plan::Doom;
 
 /// What a probe found out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,20 +1,19 @@
 //! Starting one container: its environment, devices and mounts, then create, start, and the postStart hook.
 
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use rpc::cri;
 
-use crate::{
-    context::{Context, about_container},
-    error::Error,
-    images::{ImageInfo, Waiting},
-    pod::{container, environment, hooks, mounts},
-    resources,
-    runtime::label,
-    sandbox,
-    volumes::Mounted,
-};
+use crate::context::{Context, about_container};
+use crate::error::Error;
+use crate::images::{ImageInfo, Waiting};
+use crate::pod::{container, environment, hooks, mounts};
+use crate::runtime::label;
+use crate::volumes::Mounted;
+use crate::{resources, sandbox};
 
 /// What a start needs besides the pod.
 pub(crate) struct Start {

@@ -1,26 +1,21 @@
 //! Pure: the pod's status from its spec, what is observed, and what the worker knows.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{
-        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meta::conditions;
 
-use crate::{
-    images::Waiting,
-    pod::{
-        container::ephemeral,
-        observed::{Instance, Observed, State},
-        plan::{Facts, has_started, is_hooked, is_sidecar, is_terminal, restarts},
-    },
-    resources::qos_class,
-};
+use crate::images::Waiting;
+use crate::pod::container::ephemeral;
+use crate::pod::observed::{Instance, Observed, State};
+use crate::pod::plan::{Facts, has_started, is_hooked, is_sidecar, is_terminal, restarts};
+use crate::resources::qos_class;
 
 /// The reason of a pod that took more of the node than it may.
 pub(crate) const EVICTED: &str = "Evicted";

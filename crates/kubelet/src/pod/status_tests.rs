@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::pod::{
-    observed::{Exit, Sandbox},
-    plan::Stopping,
-};
+use crate::pod::observed::{Exit, Sandbox};
+use crate::pod::plan::Stopping;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()

@@ -1,32 +1,24 @@
 //! Doing what the plan says: each step is a future of its own, and its outcome goes back to the worker.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 
-use k8s_openapi::api::{
-    core::v1::{Pod, PodSpec, PodStatus},
-    node::v1::RuntimeClass,
-};
-use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
-};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use rpc::cri;
 
-use crate::{
-    context::{Context, about, about_container},
-    csi,
-    error::{Error, Result},
-    images::{self, ImageInfo, Waiting},
-    networks,
-    pod::{
-        hooks,
-        local_storage::{self, Usage},
-        start::{self, Start, named},
-        status::Published,
-    },
-    resources, sandbox,
-    volumes::{self, Mounted},
-};
+use crate::context::{Context, about, about_container};
+use crate::error::{Error, Result};
+use crate::images::{self, ImageInfo, Waiting};
+use crate::pod::hooks;
+use crate::pod::local_storage::{self, Usage};
+use crate::pod::start::{self, Start, named};
+use crate::pod::status::Published;
+use crate::volumes::{self, Mounted};
+use crate::{csi, networks, resources, sandbox};
 
 /// How a step ended.
 #[derive(Debug)]

@@ -1,10 +1,8 @@
 //! A container's last words: its termination log, or the end of its output.
 
-use std::{
-    fs::File,
-    io::{Read, Seek, SeekFrom},
-    path::Path,
-};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 
 use crate::logs::record;
 

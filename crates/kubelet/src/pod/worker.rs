@@ -1,36 +1,27 @@
 //! The task that owns one pod.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodSpec};
 use kit::backoff::Backoff;
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
-};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
-use crate::{
-    context::{Context, about, about_container},
-    images::{ImageInfo, Waiting},
-    networks,
-    pod::{
-        admission, local_storage,
-        observed::{self, Observed},
-        plan::{self, Facts, Plan, Probed, Step, Stopping},
-        probes::{self, Verdict},
-        start::{Start, named},
-        status::{self, Published},
-        steps::{self, Outcome},
-        termination,
-    },
-    volumes::{self, Mounted},
-};
+use crate::context::{Context, about, about_container};
+use crate::images::{ImageInfo, Waiting};
+use crate::networks;
+use crate::pod::observed::{self, Observed};
+use crate::pod::plan::{self, Facts, Plan, Probed, Step, Stopping};
+use crate::pod::probes::{self, Verdict};
+use crate::pod::start::{Start, named};
+use crate::pod::status::{self, Published};
+use crate::pod::steps::{self, Outcome};
+use crate::pod::{admission, local_storage, termination};
+use crate::volumes::{self, Mounted};
 
 /// Retries of what failed: quick at first, because the cause is often an object not yet there.
 const RETRY: Backoff = Backoff { base: Duration::from_millis(200), max: Duration::from_secs(120) };

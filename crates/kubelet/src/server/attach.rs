@@ -8,25 +8,22 @@
 
 use std::path::PathBuf;
 
-use axum::{
-    extract::{Path as UrlPath, RawQuery, State, WebSocketUpgrade, ws::WebSocket},
-    response::Response,
-};
+use axum::extract::ws::WebSocket;
+use axum::extract::{Path as UrlPath, RawQuery, State, WebSocketUpgrade};
+use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;
 use rpc::containerd::tasks;
-use tokio::{io::AsyncWriteExt, net::unix::pipe, sync::mpsc};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
 
-use super::{
-    Site,
-    channels::{self, Ending, Input, Inputs, PROTOCOLS, STDERR, STDOUT},
-    exec::Wanted,
-};
-use crate::{
-    error::{Error, Result},
-    logs::read::{self, Query},
-    runtime::Runtime,
-    sandbox::{self, log_path},
-};
+use super::Site;
+use super::channels::{self, Ending, Input, Inputs, PROTOCOLS, STDERR, STDOUT};
+use super::exec::Wanted;
+use crate::error::{Error, Result};
+use crate::logs::read::{self, Query};
+use crate::runtime::Runtime;
+use crate::sandbox::{self, log_path};
 
 struct Attached {
     runtime: Runtime,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::{SinkExt, StreamExt, stream::SplitStream};
+use futures::stream::SplitStream;
+use futures::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;

@@ -4,11 +4,9 @@
 //! without TLS flows inside. This is how the control plane provisions, attaches and grows volumes of drivers that bring
 //! nothing of their own to do it.
 
-use axum::{
-    extract::{Path as UrlPath, Request, State},
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
-};
+use axum::extract::{Path as UrlPath, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 

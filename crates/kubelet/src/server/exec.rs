@@ -1,29 +1,25 @@
 //! exec: a process beside the container's own, through containerd's task service and named pipes.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use axum::{
-    extract::{Path as UrlPath, RawQuery, State, WebSocketUpgrade, ws::WebSocket},
-    response::Response,
-};
+use axum::extract::ws::WebSocket;
+use axum::extract::{Path as UrlPath, RawQuery, State, WebSocketUpgrade};
+use axum::response::Response;
 use bytes::Bytes;
-use rpc::containerd::{containers::GetContainerRequest, tasks};
+use rpc::containerd::containers::GetContainerRequest;
+use rpc::containerd::tasks;
 use rustix::fs::{FileType, Mode};
-use tokio::{io::AsyncWriteExt, net::unix::pipe, sync::mpsc};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Site,
-    channels::{self, Ending, Input, Inputs, Output, PROTOCOLS, STDERR, STDOUT},
-};
-use crate::{
-    error::{Error, Result},
-    runtime::Runtime,
-};
+use super::Site;
+use super::channels::{self, Ending, Input, Inputs, Output, PROTOCOLS, STDERR, STDOUT};
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
 
 const PROCESS: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 const BUFFER: usize = 32 * 1024;

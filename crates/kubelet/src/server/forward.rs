@@ -1,31 +1,21 @@
 //! portForward: a TCP connection made inside the pod's network namespace.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
-use axum::{
-    extract::{
-        Path as UrlPath, RawQuery, State, WebSocketUpgrade,
-        ws::{Message, WebSocket},
-    },
-    http::StatusCode,
-    response::Response,
-};
+use axum::extract::ws::{Message, WebSocket};
+use axum::extract::{Path as UrlPath, RawQuery, State, WebSocketUpgrade};
+use axum::http::StatusCode;
+use axum::response::Response;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::{Site, refuse};
-use crate::{
-    error::{Error, Result},
-    netns,
-    runtime::Runtime,
-};
+use crate::error::{Error, Result};
+use crate::netns;
+use crate::runtime::Runtime;
 
 const CONNECT: Duration = Duration::from_secs(10);
 const BUFFER: usize = 32 * 1024;

@@ -2,21 +2,17 @@
 
 use std::path::PathBuf;
 
-use axum::{
-    body::Body,
-    extract::{Path as UrlPath, RawQuery, State},
-    http::StatusCode,
-    response::Response,
-};
+use axum::body::Body;
+use axum::extract::{Path as UrlPath, RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 
 use super::{Site, refuse};
-use crate::{
-    logs::read::{self, Query},
-    pod::start::named,
-    sandbox,
-};
+use crate::logs::read::{self, Query};
+use crate::pod::start::named;
+use crate::sandbox;
 
 pub(super) async fn serve(
     State(site): State<Site>,

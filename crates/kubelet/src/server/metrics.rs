@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use axum::{extract::State, http::StatusCode, response::Response};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
 use rpc::cri::{ListContainerStatsRequest, UInt64Value};
 
 use super::{Site, refuse};

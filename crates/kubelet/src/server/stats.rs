@@ -1,19 +1,22 @@
 //! /stats/summary and the volume figures of /metrics: how much containers and volumes take.
 
-use std::{collections::BTreeMap, fmt::Write, sync::Arc};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
 
-use axum::{Json, extract::State, http::StatusCode, response::Response};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use rpc::cri::{ContainerStats, ListContainerStatsRequest, UInt64Value};
 use serde_json::{Value, json};
 
 use super::{Site, refuse};
-use crate::{
-    csi::stats::{Usage, measure},
-    inventory::ClaimName,
-    runtime::label,
-};
+use crate::csi::stats::{Usage, measure};
+use crate::inventory::ClaimName;
+use crate::runtime::label;
 
 /// Volumes asked about at the same time.
 const AT_ONCE: usize = 8;

@@ -1,23 +1,21 @@
 //! The Node objects and leases of simulated nodes.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use futures::StreamExt;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
 use kit::queue::Next;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{Agents, BEAT};
-use crate::{
-    error::{Error, Result},
-    labels::{LABEL, SIMULATED},
-    owner,
-};
+use crate::error::{Error, Result};
+use crate::labels::{LABEL, SIMULATED};
+use crate::owner;
 
 /// How many there can be: each has a range of its own.
 pub const MOST: u16 = 5000;

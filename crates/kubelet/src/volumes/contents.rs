@@ -1,23 +1,21 @@
 //! What goes into configMap, secret, downwardAPI and projected volumes.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use base64::Engine;
-use k8s_openapi::api::{
-    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-    core::v1::{
-        ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, Pod, PodSpec, Secret, ServiceAccount,
-        ServiceAccountTokenProjection, Volume,
-    },
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, Pod, PodSpec, Secret, ServiceAccount,
+    ServiceAccountTokenProjection, Volume,
 };
-use kube::{Api, api::PostParams};
+use kube::Api;
+use kube::api::PostParams;
 
-use crate::{
-    context::Context,
-    error::{Error, Result},
-    fields,
-    volumes::files::{self, Entry, Payload},
-};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::fields;
+use crate::volumes::files::{self, Entry, Payload};
 
 /// Data of a ConfigMap or Secret.
 type Data = BTreeMap<String, Vec<u8>>;

@@ -6,12 +6,10 @@
 //! <volume>/key -> ..data/key
 //! ```
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::{PermissionsExt, chown, symlink},
-    path::{Component, Path},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Component, Path};
+use std::{fs, io};
 
 use crate::error::{Error, Result};
 

@@ -1,10 +1,8 @@
 //! hostPath: the path is the node's own; its type says what must be there or is made.
 
-use std::{
-    fs,
-    os::unix::fs::{FileTypeExt, PermissionsExt},
-    path::Path,
-};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
 
 use crate::error::{Error, Result};
 

@@ -5,21 +5,17 @@
 //!  pods/UID/volumes/kubernetes.io~local-volume/NAME   the same, bound for one pod: by this it is known to be in use
 //! ```
 
-use std::{
-    fs, io,
-    os::unix::fs::FileTypeExt,
-    path::{Path, PathBuf},
-};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolumeSpec, Pod};
 
-use crate::{
-    context::Context,
-    csi::volume::fs_group,
-    error::{Error, Result},
-    file_group,
-    mounted::is_mounted,
-};
+use crate::context::Context;
+use crate::csi::volume::fs_group;
+use crate::error::{Error, Result};
+use crate::file_group;
+use crate::mounted::is_mounted;
 
 /// What a disk without a file system gets.
 const DEFAULT_FS: &str = "ext4";

@@ -1,13 +1,9 @@
 //! subPath: a part of a volume, pinned by descriptor so that no link inside the volume leads out of it.
 
-use std::{
-    fs::{self, File},
-    os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
-        unix::fs::PermissionsExt,
-    },
-    path::{Component, Path, PathBuf},
-};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
 

@@ -2,23 +2,18 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
-    storage::v1::{CSIDriver, CSINode, VolumeAttachment},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-    runtime::wait::{Condition, await_condition},
-};
-use serde::{Serialize, de::DeserializeOwned};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Api, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    driver::{Driver, NAME, TOPOLOGY},
-    machine::{Machine, node},
-};
+use crate::driver::{Driver, NAME, TOPOLOGY};
+use crate::machine::{Machine, node};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -1,22 +1,15 @@
 //! A CSI driver that keeps a log of what it is asked: it stages, publishes by bind mounts, grows and measures.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
-use rpc::{
-    csi::{
-        self, NodeServiceCapability,
-        node_server::{Node, NodeServer},
-        node_service_capability::{self, Rpc, rpc::Type},
-        volume_usage::Unit,
-    },
-    registration::{
-        CSI_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-        registration_server::{Registration, RegistrationServer},
-    },
-};
+use rpc::csi::node_server::{Node, NodeServer};
+use rpc::csi::node_service_capability::rpc::Type;
+use rpc::csi::node_service_capability::{self, Rpc};
+use rpc::csi::volume_usage::Unit;
+use rpc::csi::{self, NodeServiceCapability};
+use rpc::registration::registration_server::{Registration, RegistrationServer};
+use rpc::registration::{CSI_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;

@@ -1,21 +1,18 @@
 //! A containerd of its own, an API server in memory, and a kubelet between them; all gone when dropped.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, PostParams},
-    runtime::wait::{Condition, await_condition},
-};
+use kube::api::{DeleteParams, PostParams};
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::{image, streams::Tls};
+use crate::image;
+use crate::streams::Tls;
 
 /// Names of what a run makes begin so, and end with the run's pid: a later run can tell what was left behind.
 const NODE_PREFIX: &str = "kubelet-test-";

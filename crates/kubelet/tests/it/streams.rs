@@ -1,18 +1,17 @@
 //! exec, attach, logs and port-forward as the API server uses them: TLS, client certificate, WebSocket.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use kit::{
-    certs::{Authority, Leaf},
-    tls,
-};
+use kit::certs::{Authority, Leaf};
+use kit::tls;
 use serde_json::json;
 use tokio::net::TcpStream;
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{Message, client::IntoClientRequest},
-};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::machine::Machine;
 

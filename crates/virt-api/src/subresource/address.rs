@@ -5,10 +5,8 @@
 
 use std::net::IpAddr;
 
-use api::kubevirt::{
-    constants::{condition, phase},
-    v1::VirtualMachineInstance,
-};
+use api::kubevirt::constants::{condition, phase};
+use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Pod;
 use kit::address::is_special;
 

@@ -1,22 +1,17 @@
 //! What reaches the guest through virt-handler: streams, reads and actions, after the instance's state allows them.
 
-use api::kubevirt::{
-    constants::{condition, phase},
-    v1::VirtualMachineInstance,
-};
-use axum::{
-    body::{Body, Bytes},
-    extract::Request,
-    response::{IntoResponse, Response},
-};
+use api::kubevirt::constants::{condition, phase};
+use api::kubevirt::v1::VirtualMachineInstance;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Method, StatusCode, header};
 use hyper_util::rt::TokioIo;
 
-use super::{Context, Object, node, options::Options};
-use crate::{
-    cluster,
-    status::{Refusal, conflict},
-};
+use super::options::Options;
+use super::{Context, Object, node};
+use crate::cluster;
+use crate::status::{Refusal, conflict};
 
 const KIND: &str = "virtualmachineinstance";
 /// Largest answer of the guest passed on: a screenshot.

@@ -1,17 +1,16 @@
 //! start, stop, restart: a change of the run strategy, or a request in the machine's status. What to write is pure.
 
-use api::kubevirt::{
-    constants::{condition, phase, run_strategy},
-    v1::{VirtualMachine, VirtualMachineInstance},
-};
-use axum::{body::Bytes, http::StatusCode, response::Response};
+use api::kubevirt::constants::{condition, phase, run_strategy};
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{Context, Object, options::Options};
-use crate::{
-    cluster,
-    status::{Refusal, conflict, done},
-};
+use super::options::Options;
+use super::{Context, Object};
+use crate::cluster;
+use crate::status::{Refusal, conflict, done};
 
 const KIND: &str = "virtualmachine";
 /// Why a machine whose disks are half copied is not started on them.

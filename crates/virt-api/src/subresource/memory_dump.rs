@@ -1,12 +1,12 @@
 //! memorydump, removememorydump: a request to dump a guest's memory onto a claim, judged and written into the machine's status,
 //! from where its controller carries it out.
 
-use api::kubevirt::{
-    constants::phase,
-    memory_dump::{self, DEFAULT_OVERHEAD, request},
-    v1::{VirtualMachine, VirtualMachineMemoryDumpRequest as Request},
-};
-use axum::{body::Bytes, http::StatusCode, response::Response};
+use api::kubevirt::constants::phase;
+use api::kubevirt::memory_dump::{self, DEFAULT_OVERHEAD, request};
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineMemoryDumpRequest as Request};
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::response::Response;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
@@ -14,11 +14,9 @@ use meta::quantity::Amount;
 use serde_json::{Value, json};
 
 use super::{Context, Object, options};
-use crate::{
-    cluster,
-    status::{self, Refusal, done},
-    validate::is_volume_name,
-};
+use crate::cluster;
+use crate::status::{self, Refusal, done};
+use crate::validate::is_volume_name;
 
 /// How often a decision is taken again when the machine changes meanwhile.
 const ATTEMPTS: u32 = 5;

@@ -1,30 +1,22 @@
 //! migrate: a migration is made for the machine's guest. evacuate/cancel: the guest stays where it is.
 
-use api::kubevirt::{
-    constants::{migration_priority, phase},
-    v1::{
-        EvacuateCancelOptions, KubeVirtConfiguration, MigrateOptions, VirtualMachineInstance,
-        VirtualMachineInstanceMigration,
-    },
+use api::kubevirt::constants::{migration_priority, phase};
+use api::kubevirt::v1::{
+    EvacuateCancelOptions, KubeVirtConfiguration, MigrateOptions, VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
 };
-use axum::{
-    Json,
-    body::Bytes,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use axum::Json;
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{Context, Object, options};
-use crate::{
-    cluster,
-    status::{Refusal, conflict, done},
-};
+use crate::cluster;
+use crate::status::{Refusal, conflict, done};
 
 /// PUT virtualmachines/NAME/migrate. The answer names the migration.
 pub(super) async fn migrate(context: &Context, object: &Object, body: &Bytes) -> Result<Response, Refusal> {

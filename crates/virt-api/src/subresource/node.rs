@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{HeaderMap, Method, Request, Response, header};
-use hyper::{body::Incoming, client::conn::http1};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::Context;
-use crate::{cluster, status::Refusal};
+use crate::cluster;
+use crate::status::Refusal;
 
 const PORT: u16 = 8186;
 const DIAL: Duration = Duration::from_secs(5);

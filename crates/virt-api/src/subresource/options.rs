@@ -1,6 +1,7 @@
 //! The bodies of requests: read whole before anything is done, so that what was only to be tried is never done for real.
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::status::Refusal;
 

@@ -5,25 +5,18 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::{
-    extract::{
-        WebSocketUpgrade,
-        ws::{Message, WebSocket},
-    },
-    response::Response,
-};
+use axum::extract::WebSocketUpgrade;
+use axum::extract::ws::{Message, WebSocket};
+use axum::response::Response;
 use futures::{SinkExt, StreamExt};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpStream, UdpSocket},
-    time::timeout,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
 
-use super::{Context, Object, address::address};
-use crate::{
-    cluster,
-    status::{Refusal, conflict},
-};
+use super::address::address;
+use super::{Context, Object};
+use crate::cluster;
+use crate::status::{Refusal, conflict};
 
 const PROTOCOL: &str = "plain.kubevirt.io";
 const DIAL: Duration = Duration::from_secs(10);

@@ -1,20 +1,20 @@
 //! addvolume, removevolume: of a machine, in its template, from where its controller brings it to the running guest; of an
 //! instance, in the running guest alone. What to write is pure.
 
-use api::kubevirt::{
-    constants::phase,
-    hotplug::{self, EPHEMERAL, MOST_DISKS, is_hotplug},
-    v1::{AddVolumeOptions, Disk, RemoveVolumeOptions, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume},
+use api::kubevirt::constants::phase;
+use api::kubevirt::hotplug::{self, EPHEMERAL, MOST_DISKS, is_hotplug};
+use api::kubevirt::v1::{
+    AddVolumeOptions, Disk, RemoveVolumeOptions, VirtualMachineInstance, VirtualMachineInstanceSpec, Volume,
 };
-use axum::{body::Bytes, http::StatusCode, response::Response};
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::{Context, Object, options};
-use crate::{
-    cluster,
-    status::{self, Refusal, done},
-    validate::is_volume_name,
-};
+use crate::cluster;
+use crate::status::{self, Refusal, done};
+use crate::validate::is_volume_name;
 
 /// How often a decision is taken again when the object changes meanwhile. While many volumes come, each step of each changes
 /// the guest's status.

@@ -1,9 +1,7 @@
 //! An eviction strategy that the guest cannot follow: kept, because an administrator may drain around it, and said.
 
-use api::kubevirt::{
-    constants::eviction_strategy,
-    v1::{VirtualMachineInstance, VirtualMachineInstanceSpec},
-};
+use api::kubevirt::constants::eviction_strategy;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceSpec};
 use domain::{Host, migratability};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 

@@ -1,6 +1,7 @@
 //! What only a VirtualMachine has: its name, its run strategy, its template.
 
-use api::kubevirt::{constants::run_strategy, v1::VirtualMachine};
+use api::kubevirt::constants::run_strategy;
+use api::kubevirt::v1::VirtualMachine;
 use kit::admission::Cause;
 
 use super::{REQUIRED, Rules, eviction, instance_spec, invalid, required, templates, unserved};

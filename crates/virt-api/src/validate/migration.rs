@@ -1,12 +1,10 @@
 //! Migrations.
 
-use api::kubevirt::{
-    constants::{condition, finalizer, label, migration_phase, migration_priority, phase},
-    identity::instance_id,
-    v1::{
-        VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceMigration,
-        VirtualMachineInstanceMigrationSpec,
-    },
+use api::kubevirt::constants::{condition, finalizer, label, migration_phase, migration_priority, phase};
+use api::kubevirt::identity::instance_id;
+use api::kubevirt::v1::{
+    VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceMigration,
+    VirtualMachineInstanceMigrationSpec,
 };
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::{Value, json};

@@ -1,9 +1,7 @@
 //! Policies about migrations. What is not changed is not judged again.
 
-use api::{
-    kubevirt::v1::{ExperimentalMigrationOptions, StallDetectorOptions},
-    migrations::v1alpha1::{MigrationPolicy, MigrationPolicySpec},
-};
+use api::kubevirt::v1::{ExperimentalMigrationOptions, StallDetectorOptions};
+use api::migrations::v1alpha1::{MigrationPolicy, MigrationPolicySpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::admission::{Cause, Request, Verdict};
 use meta::quantity::Amount;

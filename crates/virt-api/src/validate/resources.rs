@@ -1,9 +1,7 @@
 //! CPU topology and memory.
 
-use api::kubevirt::{
-    size::asked_memory,
-    v1::{CPU, VirtualMachineInstanceSpec},
-};
+use api::kubevirt::size::asked_memory;
+use api::kubevirt::v1::{CPU, VirtualMachineInstanceSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::admission::Cause;
 use meta::quantity::Amount;

@@ -1,7 +1,8 @@
 //! Decoding that refuses what it does not know, and names it by its path.
 
 use kit::admission::Cause;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::invalid;

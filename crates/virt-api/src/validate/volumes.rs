@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use api::kubevirt::v1::{VirtualMachineInstanceSpec, Volume};
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::api::core::v1::LocalObjectReference;
 use kit::admission::Cause;
 use meta::quantity::Amount;

@@ -1,9 +1,11 @@
 //! A tenant who writes VMs whose disks are copied from other namespaces.
 
-use axum::{body::Body, http::Request};
+use axum::body::Body;
+use axum::http::Request;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::apply::{self, Applied};
-use kube::{Api, api::PostParams};
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -93,7 +95,8 @@ async fn ask(setup: &Setup, path: &str, user: &str, object: &Value, old: &Value)
 
 /// What becomes of `object` when `user` writes it: as it is stored, with its note, or why it is refused.
 async fn write(setup: &Setup, user: &str, object: &Value, old: &Value) -> Result<Value, String> {
-    use base64::{Engine, prelude::BASE64_STANDARD};
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
     let mutated = ask(setup, "/virtualmachines-mutate", user, object, old).await;
     let mut object = object.clone();
     if let Some(patch) = mutated["patch"].as_str() {

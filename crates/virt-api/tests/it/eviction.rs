@@ -1,12 +1,11 @@
 //! The eviction webhook over the real API server: what it answers, and what it leaves in the VMI.
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use axum::{body::Body, http::Request};
+use axum::body::Body;
+use axum::http::Request;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

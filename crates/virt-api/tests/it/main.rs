@@ -8,27 +8,26 @@ mod reach;
 mod restore;
 mod typed;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
-use axum::{Router, body::Body, http::Request};
-use k8s_openapi::{
-    api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
-use kit::{
-    apply::{self, Applied},
-    certs::{Authority, Leaf},
-    clock,
-    server::Peer,
-    tls::{Material, Trust},
-};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
-use kube_apiserver::{ApiServer, request::User};
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::apply::{self, Applied};
+use kit::certs::{Authority, Leaf};
+use kit::clock;
+use kit::server::Peer;
+use kit::tls::{Material, Trust};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use kube_apiserver::ApiServer;
+use kube_apiserver::request::User;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use virt_operator::manifests::{Input, rbac};

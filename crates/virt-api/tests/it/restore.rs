@@ -2,11 +2,10 @@
 
 use api::kubevirt::v1::VirtualMachine;
 use api::snapshot::v1beta1::{VirtualMachineSnapshot, VirtualMachineSnapshotContent};
-use axum::{body::Body, http::Request};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use axum::body::Body;
+use axum::http::Request;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

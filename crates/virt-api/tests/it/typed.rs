@@ -1,10 +1,12 @@
 //! What clients in Go send: zeros, nulls and empty objects for all that nobody set.
 
 use api::kubevirt::v1::KubeVirt;
-use axum::{body::Body, http::Request};
+use axum::body::Body;
+use axum::http::Request;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::store::Store;
-use kube::{Api, Client, api::PostParams};
+use kube::api::PostParams;
+use kube::{Api, Client};
 use kube_apiserver::ApiServer;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use api::kubevirt::identity::pod_interface;
 use api::kubevirt::v1::{Interface, Network, VirtualMachineInstance};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use net::{dhcp4, dhcp6, router::Announcement};
+use net::router::Announcement;
+use net::{dhcp4, dhcp6};
 
 use super::observe::{PodLink, Resolver};
 use crate::Error;

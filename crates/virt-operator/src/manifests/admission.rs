@@ -2,7 +2,8 @@
 //!
 //! Only what is served is registered: a webhook nobody answers would refuse every object of its kind.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::Input;

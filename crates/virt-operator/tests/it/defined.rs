@@ -1,15 +1,15 @@
 //! The operator on a cluster that lacks the kind by which the product is asked for.
 
-use std::{fmt, time::Duration};
+use std::fmt;
+use std::time::Duration;
 
 use api::kubevirt::v1::KubeVirt;
-use kit::{
-    apply::{self, Applied},
-    health::{self, Ready},
-    shutdown::CancellationToken,
-    tls::Material,
-};
-use kube::{Api, Client, api::PostParams};
+use kit::apply::{self, Applied};
+use kit::health::{self, Ready};
+use kit::shutdown::CancellationToken;
+use kit::tls::Material;
+use kube::api::PostParams;
+use kube::{Api, Client};
 use kube_apiserver::ApiServer;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

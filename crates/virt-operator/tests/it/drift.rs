@@ -1,17 +1,18 @@
 //! What others do to the product's webhooks: it does not last.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
+use std::time::Duration;
 
 use api::kubevirt::v1::KubeVirt;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
-use kit::{shutdown::CancellationToken, tls::Material};
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-    runtime::wait::await_condition,
-};
+use kit::shutdown::CancellationToken;
+use kit::tls::Material;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client, Resource, ResourceExt};
 use kube_apiserver::ApiServer;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use virt_operator::Operator;
 

@@ -9,35 +9,32 @@ mod update;
 mod versions;
 mod webhooks;
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
+use std::time::Duration;
 
-use api::kubevirt::{
-    constants::{SIGNER, label},
-    v1::KubeVirt,
-};
+use api::kubevirt::constants::{SIGNER, label};
+use api::kubevirt::v1::KubeVirt;
 use futures::TryStreamExt as _;
-use k8s_openapi::{
-    ByteString,
-    api::{
-        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
-        apps::v1::{DaemonSet, Deployment},
-        certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
-        coordination::v1::Lease,
-        core::v1::{ConfigMap, Node, Pod, Secret, Service, ServiceAccount},
-        rbac::v1::ClusterRole,
-    },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
-use kit::{apply::Applied, shutdown::CancellationToken, tls::Material};
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
-    runtime::wait::{Condition, await_condition},
-};
-use kube_apiserver::{ApiServer, request::User};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::apply::Applied;
+use kit::shutdown::CancellationToken;
+use kit::tls::Material;
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Api, Client, Resource, ResourceExt};
+use kube_apiserver::ApiServer;
+use kube_apiserver::request::User;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use virt_operator::{Operator, Release, install, manifests::crds};
+use virt_operator::manifests::crds;
+use virt_operator::{Operator, Release, install};
 
 const NAMESPACE: &str = "kubevirt";
 

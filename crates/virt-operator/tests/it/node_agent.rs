@@ -2,16 +2,13 @@
 
 use api::kubevirt::v1::VirtualMachineInstance;
 use futures::TryStreamExt as _;
-use k8s_openapi::{
-    api::core::v1::{Event, Namespace, Node, Secret},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::apply::{self, Applied};
-use kube::{
-    Api, Client, Error, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
-};
-use kube_apiserver::{ApiServer, request::User};
+use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, Client, Error, ResourceExt};
+use kube_apiserver::ApiServer;
+use kube_apiserver::request::User;
 use serde_json::json;
 use virt_operator::manifests::{self, Input, crds};
 

@@ -1,15 +1,12 @@
 //! From one build to the next and back: nodes first, then virt-controller, then virt-api, and always Available.
 
 use api::kubevirt::v1::{KubeVirt, KubeVirtStatus};
-use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment},
-    core::v1::PodTemplateSpec,
-};
-use kit::{shutdown::CancellationToken, tls::Material};
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kit::shutdown::CancellationToken;
+use kit::tls::Material;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use kube_apiserver::ApiServer;
 use serde_json::json;
 use virt_operator::Operator;

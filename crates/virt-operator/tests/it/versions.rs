@@ -3,12 +3,10 @@
 use std::path::Path;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
-    core::GroupVersionKind,
-    runtime::wait::conditions::is_crd_established,
-};
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::runtime::wait::conditions::is_crd_established;
+use kube::{Api, Client};
 use kube_apiserver::ApiServer;
 use serde_json::{Map, Value, json};
 

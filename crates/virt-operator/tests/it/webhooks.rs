@@ -1,19 +1,16 @@
 //! Where the operator's webhooks are looked for, and that it answers there.
 
-use kit::{
-    certs::{Authority, Leaf},
-    health::{Ready, Report},
-    shutdown::CancellationToken,
-    tls::{Changing, Material},
-};
+use kit::certs::{Authority, Leaf};
+use kit::health::{Ready, Report};
+use kit::shutdown::CancellationToken;
+use kit::tls::{Changing, Material};
 use kube::{Client, Config};
 use kube_apiserver::ApiServer;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use virt_operator::{
-    Args, Operator, install,
-    manifests::{self, Input, admission::OPERATOR_SERVICE},
-};
+use virt_operator::manifests::admission::OPERATOR_SERVICE;
+use virt_operator::manifests::{self, Input};
+use virt_operator::{Args, Operator, install};
 
 use crate::release;
 

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap_complete::Shell;
 
-use crate::{fault::Outcome, output};
+use crate::fault::Outcome;
+use crate::output;
 
 /// Generate the completion script of a shell.
 #[derive(Debug, clap::Args)]

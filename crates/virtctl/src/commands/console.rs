@@ -6,30 +6,27 @@
 //!        +- connection lost, moved -+- somebody took it over -> Enter takes it back, else leave
 //! ```
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
+use std::time::Duration;
 
-use api::kubevirt::{constants::phase, v1::VirtualMachineInstance};
+use api::kubevirt::constants::phase;
+use api::kubevirt::v1::VirtualMachineInstance;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use kube::{
-    Api,
-    runtime::wait::{Condition, await_condition},
-};
+use kube::Api;
+use kube::runtime::wait::{Condition, await_condition};
 use meta::text::printable;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    sync::mpsc::Receiver,
-    time::{Instant, MissedTickBehavior, interval, timeout_at},
-};
-use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
 
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    input, stream,
-    target::{Kind, Target},
-    terminal::{Ending, Raw},
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::target::{Kind, Target};
+use crate::terminal::{Ending, Raw};
+use crate::{input, stream};
 
 /// Ctrl-].
 const ESCAPE: u8 = 0x1d;
@@ -254,11 +251,10 @@ where
 
 #[cfg(test)]
 mod tests {
-    use tokio::{
-        io::{DuplexStream, duplex},
-        sync::mpsc,
-    };
-    use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, frame::coding::CloseCode};
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::sync::mpsc;
+    use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+    use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
     use super::*;
 

@@ -1,7 +1,8 @@
 //! `virtctl create`: manifests of new objects, for `kubectl create -f -`.
 
 use super::{create_clone, create_vm};
-use crate::{connect::Globals, fault::Outcome};
+use crate::connect::Globals;
+use crate::fault::Outcome;
 
 /// Print the manifest of a new object.
 #[derive(Debug, clap::Args)]

@@ -1,15 +1,15 @@
 //! `virtctl create clone`: the manifest of a clone from options. No cluster is asked.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::create_vm::{params::wrong, suffix};
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    output,
-};
+use super::create_vm::params::wrong;
+use super::create_vm::suffix;
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::output;
 
 /// Print the manifest of a clone of a virtual machine.
 #[derive(Clone, Debug, Default, clap::Args)]

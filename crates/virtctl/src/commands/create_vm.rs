@@ -4,7 +4,9 @@ mod access;
 mod import;
 pub(super) mod params;
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use access::CloudInit;
 use api::kubevirt::constants::{API_VERSION, run_strategy};
@@ -13,11 +15,9 @@ use params::{Params, wrong};
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    output,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::output;
 
 /// Print the manifest of a virtual machine.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -3,16 +3,15 @@
 use std::process::ExitCode;
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::request::{self, DryRun};
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    output,
-    target::Kind,
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::output;
+use crate::target::Kind;
 
 /// Have a virtual machine stay where it is.
 #[derive(Debug, clap::Args)]

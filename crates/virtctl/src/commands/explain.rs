@@ -14,15 +14,14 @@ use std::process::ExitCode;
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance};
 use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use picture::Picture;
 
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    output,
-    target::Target,
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::output;
+use crate::target::Target;
 
 /// Say why a virtual machine is not running, and what to do about it.
 #[derive(Debug, clap::Args)]

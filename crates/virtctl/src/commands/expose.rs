@@ -1,22 +1,22 @@
 //! `virtctl expose`: a Service for ports of a machine. The Service is planned purely, then created.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
 
-use api::kubevirt::{
-    constants::label,
-    identity::instance_id,
-    v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceSpec},
+use api::kubevirt::constants::label;
+use api::kubevirt::identity::instance_id;
+use api::kubevirt::v1::{
+    VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstanceSpec,
 };
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, api::PostParams};
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    output,
-    target::Kind,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::output;
+use crate::target::Kind;
 
 /// Expose a virtual machine's ports as a Service.
 #[derive(Clone, Debug, clap::Args)]

@@ -3,12 +3,10 @@
 use std::process::ExitCode;
 
 use super::request;
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    output,
-    target::Kind,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::output;
+use crate::target::Kind;
 
 /// Show what the guest's agent says.
 #[derive(Debug, clap::Args)]

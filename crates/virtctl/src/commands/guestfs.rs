@@ -7,27 +7,23 @@
 
 mod pod;
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
+use std::time::Duration;
 
-use futures::{SinkExt as _, channel::mpsc};
+use futures::SinkExt as _;
+use futures::channel::mpsc;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::{
-    Api, ResourceExt as _,
-    api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams, TerminalSize},
-};
+use kube::api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams, TerminalSize};
+use kube::{Api, ResourceExt as _};
 use meta::text::printable;
 use serde::Deserialize;
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
-    time::{Instant, sleep},
-};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{Instant, sleep};
 
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    input,
-    terminal::{Ending, Raw},
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::input;
+use crate::terminal::{Ending, Raw};
 
 /// How long the pod may take to run.
 const PATIENCE: Duration = Duration::from_secs(500);

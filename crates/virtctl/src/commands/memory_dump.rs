@@ -1,25 +1,22 @@
 //! `virtctl memory-dump`: a guest's memory as a file on a claim, and from there as a file of this machine.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use api::kubevirt::memory_dump::{DEFAULT_OVERHEAD, claim_size, expected_size, overhead, request as phase};
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
-};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use meta::quantity::Amount;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{request, vmexport};
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    output,
-    target::Kind,
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::output;
+use crate::target::Kind;
 
 /// How long a dump is waited for.
 const PATIENCE: Duration = Duration::from_secs(600);

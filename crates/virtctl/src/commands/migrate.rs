@@ -2,24 +2,22 @@
 
 mod progress;
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
 
-use api::kubevirt::{
-    constants::migration_phase as phase,
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-};
+use api::kubevirt::constants::migration_phase as phase;
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use futures::{StreamExt, stream};
-use kube::{Api, runtime::watcher::watch_object};
+use kube::Api;
+use kube::runtime::watcher::watch_object;
 use progress::Watched;
 use serde_json::{Value, json};
 
 use super::request::{self, DryRun};
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    output,
-    target::Kind,
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::output;
+use crate::target::Kind;
 
 /// Move a running virtual machine to another node.
 #[derive(Debug, clap::Args)]

@@ -1,21 +1,15 @@
 //! `virtctl migrate-cancel`: the machine stays where it is, by deleting the migration that has not ended.
 
-use api::kubevirt::{
-    constants::{label, migration_phase as phase},
-    identity::instance_id,
-    v1::VirtualMachineInstanceMigration as Migration,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams},
-};
+use api::kubevirt::constants::{label, migration_phase as phase};
+use api::kubevirt::identity::instance_id;
+use api::kubevirt::v1::VirtualMachineInstanceMigration as Migration;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
 
 use super::request::{self, DryRun};
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    target::Kind,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::target::Kind;
 
 /// Cancel a migration.
 #[derive(Debug, clap::Args)]

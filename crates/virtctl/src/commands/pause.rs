@@ -3,11 +3,9 @@
 use serde_json::json;
 
 use super::request::{self, DryRun};
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    target::Kind,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::target::Kind;
 
 /// The machine to stop or continue.
 #[derive(Debug, clap::Args)]

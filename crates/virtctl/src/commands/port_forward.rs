@@ -1,28 +1,22 @@
 //! `virtctl port-forward`: local ports, or standard input and output, to ports of the machine.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-    process::ExitCode,
-    sync::Arc,
-};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use meta::text::printable;
-use tokio::{
-    net::{TcpListener, UdpSocket},
-    sync::mpsc,
-    task::JoinSet,
-};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    stream,
-    target::Target,
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::stream;
+use crate::target::Target;
 
 /// Largest datagram.
 const DATAGRAM: usize = 65_507;

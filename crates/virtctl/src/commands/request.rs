@@ -3,12 +3,10 @@
 use http::{Method, Request, header};
 use serde_json::{Value, json};
 
-use crate::{
-    connect::Cluster,
-    fault::{Fault, Outcome},
-    output, stream,
-    target::{Kind, Target},
-};
+use crate::connect::Cluster;
+use crate::fault::{Fault, Outcome};
+use crate::target::{Kind, Target};
+use crate::{output, stream};
 
 /// `--dry-run`, as kubectl has it for what the server decides.
 #[derive(Clone, Debug, clap::Args)]

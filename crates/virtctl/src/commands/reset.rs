@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::request;
-use crate::{connect::Globals, fault::Outcome, output, target::Kind};
+use crate::connect::Globals;
+use crate::fault::Outcome;
+use crate::output;
+use crate::target::Kind;
 
 /// The machine to reset or reboot.
 #[derive(Debug, clap::Args)]

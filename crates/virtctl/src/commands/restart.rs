@@ -1,7 +1,9 @@
 //! `virtctl restart`: a machine is to stop and start again.
 
 use super::request::{self, Deadline, DryRun};
-use crate::{connect::Globals, fault::Outcome, target::Kind};
+use crate::connect::Globals;
+use crate::fault::Outcome;
+use crate::target::Kind;
 
 /// Restart a virtual machine.
 #[derive(Debug, clap::Args)]

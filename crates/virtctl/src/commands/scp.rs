@@ -1,13 +1,12 @@
 //! `virtctl scp`: the local OpenSSH copy, through the cluster as `virtctl ssh`.
 
-use std::{ffi::OsString, path::Path};
+use std::ffi::OsString;
+use std::path::Path;
 
 use super::ssh::{self, Options, Surroundings};
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    target::Target,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::target::Target;
 
 /// Copy files from or to a virtual machine.
 #[derive(Debug, clap::Args)]

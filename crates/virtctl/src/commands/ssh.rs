@@ -1,16 +1,12 @@
 //! `virtctl ssh`: the local OpenSSH client, which reaches the machine through `virtctl port-forward --stdio`.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::{ExitCode, Stdio},
-};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
 
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    target::Target,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::target::Target;
 
 /// Open an SSH connection to a virtual machine.
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::request::{self, DryRun};
-use crate::{connect::Globals, fault::Outcome, target::Kind};
+use crate::connect::Globals;
+use crate::fault::Outcome;
+use crate::target::Kind;
 
 /// Start a virtual machine.
 #[derive(Debug, clap::Args)]

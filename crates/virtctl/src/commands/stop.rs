@@ -1,7 +1,9 @@
 //! `virtctl stop`: a machine is to stop, in its own time or by a deadline.
 
 use super::request::{self, Deadline, DryRun};
-use crate::{connect::Globals, fault::Outcome, target::Kind};
+use crate::connect::Globals;
+use crate::fault::Outcome;
+use crate::target::Kind;
 
 /// Stop a virtual machine.
 #[derive(Debug, clap::Args)]

@@ -5,11 +5,9 @@ use std::process::ExitCode;
 use http::Request;
 use serde_json::Value;
 
-use crate::{
-    connect::Globals,
-    fault::{Fault, Outcome},
-    output,
-};
+use crate::connect::Globals;
+use crate::fault::{Fault, Outcome};
+use crate::output;
 
 /// Print the versions of client and server.
 #[derive(Debug, clap::Args)]

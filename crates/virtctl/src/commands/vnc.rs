@@ -1,28 +1,22 @@
 //! `virtctl vnc`: a local port to the machine's screen and a viewer on it, or a picture of the screen.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    process::{ExitCode, Stdio},
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
 
 use http::Request;
 use kube::client::Body;
-use tokio::{
-    net::TcpListener,
-    process::Command,
-    time::{Instant, sleep, timeout},
-};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::request;
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome, chain},
-    output, stream,
-    target::Kind,
-    terminal::Ending,
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome, chain};
+use crate::target::Kind;
+use crate::terminal::Ending;
+use crate::{output, stream};
 
 /// How long a viewer that was started may take to connect.
 const CONNECT: Duration = Duration::from_secs(60);

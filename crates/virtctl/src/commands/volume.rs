@@ -1,19 +1,15 @@
 //! `virtctl addvolume` and `virtctl removevolume`: disks that come to a running guest and leave it.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind},
-};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::request::{self, DryRun};
-use crate::{
-    connect::{Cluster, Globals},
-    fault::{Fault, Outcome},
-    output,
-    target::Kind,
-};
+use crate::connect::{Cluster, Globals};
+use crate::fault::{Fault, Outcome};
+use crate::output;
+use crate::target::Kind;
 
 /// The volume, and what the guest sees of it.
 #[derive(Debug, clap::Args)]

@@ -1,27 +1,19 @@
 //! Clients through a proxy: HTTP CONNECT and SOCKS5, chosen as Go's tools choose (kubeconfig, then the environment).
 
-use std::{
-    future::Future,
-    io,
-    net::IpAddr,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use base64::Engine;
 use http::Uri;
-use hyper_util::{
-    client::legacy::Client as HttpClient,
-    rt::{TokioExecutor, TokioIo},
-};
-use kube::{
-    Client, Config,
-    client::{Body, ConfigExt},
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use kube::client::{Body, ConfigExt};
+use kube::{Client, Config};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tower::{BoxError, Service, ServiceBuilder};
 
 /// Largest answer of a proxy to CONNECT.

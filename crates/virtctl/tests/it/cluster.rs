@@ -1,23 +1,15 @@
 //! A server for the streams of subresources, and the program run against it.
 
-use std::{
-    path::PathBuf,
-    process::{Command, Output, Stdio},
-};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
 use futures::{Sink, Stream};
 use tempfile::TempDir;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-};
-use tokio_tungstenite::{
-    WebSocketStream, accept_hdr_async,
-    tungstenite::{
-        Error, Message,
-        handshake::server::{Request, Response},
-    },
-};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
 /// A stream the program opened, and the path it opened.
 pub(crate) struct Opened {

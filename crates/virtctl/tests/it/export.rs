@@ -1,28 +1,21 @@
 //! Downloads of exports over a link that breaks: the real server, behind something that cuts connections.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Output,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use axum::{Json, Router, routing::get};
-use kit::{
-    certs::{Authority, Leaf},
-    shutdown::CancellationToken,
-    tls::{self, Material},
-};
+use axum::routing::get;
+use axum::{Json, Router};
+use kit::certs::{Authority, Leaf};
+use kit::shutdown::CancellationToken;
+use kit::tls::{self, Material};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use virt_export::server::{Export, Volume};
 
 use crate::cluster::{program, said};

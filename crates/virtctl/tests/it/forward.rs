@@ -1,15 +1,11 @@
 //! Ports: standard input and output as ssh uses them, and local TCP and UDP ports.
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    process::{Child, Stdio},
-};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Stdio};
 
 use futures::SinkExt;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpStream, UdpSocket},
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::cluster::{Cluster, bytes};

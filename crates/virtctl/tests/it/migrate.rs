@@ -1,13 +1,12 @@
 //! migrate, migrate-cancel and evacuate-cancel against a server that answers as an API server does.
 
-use std::{process::Output, sync::Arc};
+use std::process::Output;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-    sync::Mutex,
-};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
 
 use crate::cluster::{program, said};
 

@@ -8,6 +8,7 @@ use kube_cel::cel::objects::{KeyRef, OptionalValue};
 use kube_cel::cel::{ExecutionError, Value};
 
 use super::Fault;
+use crate::cel::message;
 
 /// Whether a call is one of the operators of two operands evaluated here.
 pub(crate) fn is_binary(name: &str) -> bool {
@@ -55,18 +56,25 @@ pub(crate) fn weight(value: &Value, limit: u64) -> u64 {
             }
             sum
         }
-        Value::Map(map) => {
-            let mut sum = 1;
-            for item in map.map.values() {
-                sum += 1 + weight(item, limit.saturating_sub(sum));
-                if sum >= limit {
-                    break;
-                }
-            }
-            sum
-        }
+        Value::Map(map) => weights(map.map.values(), limit),
+        Value::Opaque(_) => match (as_optional(value), message::as_message(value)) {
+            (Some(Some(held)), _) => 1 + weight(held, limit),
+            (_, Some(held)) => weights(held.fields.values(), limit),
+            _ => 1,
+        },
         _ => 1,
     }
+}
+
+fn weights<'a>(items: impl Iterator<Item = &'a Value>, limit: u64) -> u64 {
+    let mut sum = 1;
+    for item in items {
+        sum += 1 + weight(item, limit.saturating_sub(sum));
+        if sum >= limit {
+            break;
+        }
+    }
+    sum
 }
 
 /// Reading a length is paid by tenths.

@@ -64,6 +64,7 @@ const TEXTS_KEPT: &[(&str, &[&str])] = &[
     ("LoadBalancerIngress", &["ipMode"]),
     ("LocalVolumeSource", &["fsType"]),
     ("MatchResources", &["matchPolicy"]),
+    ("MutatingAdmissionPolicySpec", &["failurePolicy"]),
     ("MutatingWebhook", &["failurePolicy", "matchPolicy", "reinvocationPolicy", "sideEffects"]),
     ("NamedRuleWithOperations", &["scope"]),
     ("NetworkPolicyPort", &["protocol"]),

@@ -7,18 +7,15 @@ use std::time::Duration;
 
 use api::cdi::constants::annotation;
 use api::cdi::v1beta1::DataVolume;
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{PersistentVolumeClaim, Secret},
-};
-use kit::{Chain, clock, store::Key};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
+use kit::store::Key;
+use kit::{Chain, clock};
 use kube::{Api, ResourceExt};
 use origin::Source;
 
-use crate::{
-    controller::context::{Context, annotation_of},
-    token::{self, Payload, Resource, Signer, Verifier},
-};
+use crate::controller::context::{Context, annotation_of};
+use crate::token::{self, Payload, Resource, Signer, Verifier};
 
 /// How long a claim's own token is good for.
 const LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

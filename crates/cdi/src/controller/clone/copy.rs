@@ -4,26 +4,21 @@ use std::time::Duration;
 
 use api::cdi::constants::{annotation, env, label, path};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
-use kit::{
-    certs::{Authority, Leaf},
-    clock,
-    queue::Next,
-    store::Key,
-};
+use kit::certs::{Authority, Leaf};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{
-        clone::{authorize, plan, restore, source::in_use},
-        context::{Context, annotation_of, reference, uid_index},
-        import::status,
-        upload::{certificate, pod as server},
-        worker::{self, Environment, confined, is_block, variable},
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::clone::source::in_use;
+use crate::controller::clone::{authorize, plan, restore};
+use crate::controller::context::{Context, annotation_of, reference, uid_index};
+use crate::controller::import::status;
+use crate::controller::upload::{certificate, pod as server};
+use crate::controller::worker::{self, Environment, confined, is_block, variable};
+use crate::controller::write::{self, Changes};
 
 /// The authority that signs clients.
 const SIGNER: &str = "cdi-uploadserver-client-signer";

@@ -11,12 +11,15 @@ use std::collections::BTreeMap;
 
 use api::cdi::constants::{annotation, label};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{ResourceExt, core::DynamicObject};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::controller::{
-    clone::choose::Strategy, context::annotation_of, labels::labels, settings::bytes, storage::requested,
-};
+use crate::controller::clone::choose::Strategy;
+use crate::controller::context::annotation_of;
+use crate::controller::labels::labels;
+use crate::controller::settings::bytes;
+use crate::controller::storage::requested;
 
 /// What is cloned.
 #[derive(Clone, Debug)]

@@ -1,23 +1,19 @@
 //! A snapshot that the target's driver knows nothing of is copied by way of a claim that its own driver makes of it.
 
 use api::cdi::constants::{annotation, label};
-use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kit::store::Key;
-use kube::{ResourceExt, core::DynamicObject};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{
-        clone::{
-            plan,
-            plan::Source,
-            source::{driver_of, restore_size},
-        },
-        context::{Context, annotation_of},
-        write,
-    },
-};
+use crate::Error;
+use crate::controller::clone::plan;
+use crate::controller::clone::plan::Source;
+use crate::controller::clone::source::{driver_of, restore_size};
+use crate::controller::context::{Context, annotation_of};
+use crate::controller::write;
 
 /// Name of the claim that is made of the snapshot on the way to `target`.
 pub fn name(target: &PersistentVolumeClaim) -> String {

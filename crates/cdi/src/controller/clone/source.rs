@@ -1,14 +1,16 @@
 //! What is cloned: whether it can be, how large it is, and whose driver has it.
 
 use api::cdi::constants::label;
-use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, Pod},
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::store::Key;
-use kube::{ResourceExt, core::DynamicObject};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
 
-use crate::controller::{clone::plan::Source, context::Context, settings::bytes, storage::FILESYSTEM};
+use crate::controller::clone::plan::Source;
+use crate::controller::context::Context;
+use crate::controller::settings::bytes;
+use crate::controller::storage::FILESYSTEM;
 
 /// The pod that uses `claim`, of those that are not ours and not over.
 pub fn in_use(context: &Context, claim: &PersistentVolumeClaim) -> Option<String> {

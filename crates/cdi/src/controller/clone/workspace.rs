@@ -4,23 +4,20 @@ use std::time::Duration;
 
 use api::cdi::constants::{annotation, finalizer};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kit::{clock, queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DynamicObject, PostParams},
-};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DynamicObject, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{
-        clone::{copy, plan, plan::Source, restore, source::driver_of, waiting},
-        context::{Context, annotation_of, reference, uid_index},
-        names, snapshot_api_in,
-        worker::{self, Environment, confined},
-        write,
-    },
-};
+use crate::Error;
+use crate::controller::clone::plan::Source;
+use crate::controller::clone::source::driver_of;
+use crate::controller::clone::{copy, plan, restore, waiting};
+use crate::controller::context::{Context, annotation_of, reference, uid_index};
+use crate::controller::worker::{self, Environment, confined};
+use crate::controller::{names, snapshot_api_in, write};
 
 /// How often what nobody tells is looked at.
 const AGAIN: Duration = Duration::from_secs(5);

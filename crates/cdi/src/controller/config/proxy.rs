@@ -6,10 +6,10 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use super::of_openshift;
-use crate::{
-    Error,
-    controller::{context::Context, labels::labels, write},
-};
+use crate::Error;
+use crate::controller::context::Context;
+use crate::controller::labels::labels;
+use crate::controller::write;
 
 /// Where OpenShift keeps the certificates of its proxy, under this key.
 const NAMESPACE: &str = "openshift-config";

@@ -1,11 +1,9 @@
 //! What a configuration comes to on this cluster. Pure.
 
 use api::cdi::v1beta1::{CDIConfig, CDIConfigStatus, FilesystemOverhead, ImportProxy};
-use k8s_openapi::api::{
-    core::v1::Service,
-    networking::v1::{Ingress, IngressServiceBackend},
-    storage::v1::StorageClass,
-};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::{Ingress, IngressServiceBackend};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use serde_json::Value;
 

@@ -2,11 +2,10 @@
 
 use std::convert::Infallible;
 
-use kit::{Chain, store::Key};
-use kube::{
-    Api, ResourceExt,
-    core::{ApiResource, DynamicObject, GroupVersionKind},
-};
+use kit::Chain;
+use kit::store::Key;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, ResourceExt};
 use origin::{follow, leave};
 use serde_json::Value;
 
@@ -14,7 +13,8 @@ use api::cdi::v1beta1::{DataImportCron, DataVolumeSourcePVC};
 
 use super::answer::{Asked, Found, NOT_AUTHORIZED, Unknown, unknown};
 use super::poll;
-use crate::{Error, controller::context::Context};
+use crate::Error;
+use crate::controller::context::Context;
 
 /// Asks.
 pub async fn source(context: &Context, cron: &DataImportCron) -> Result<Asked, Error> {

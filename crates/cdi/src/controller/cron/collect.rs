@@ -1,24 +1,17 @@
 //! What a cron has made goes: when it is of no use any more, and with a cron that keeps nothing.
 
-use api::cdi::{
-    constants::{annotation, finalizer, label},
-    v1beta1::DataImportCron,
-};
-use kit::{queue::Next, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, DynamicObject},
-};
+use api::cdi::constants::{annotation, finalizer, label};
+use api::cdi::v1beta1::DataImportCron;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::{DeleteParams, DynamicObject};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, cron_index},
-        cron::plan,
-        snapshot_api_in, write,
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, cron_index};
+use crate::controller::cron::plan;
+use crate::controller::{snapshot_api_in, write};
 
 /// What was imported long ago goes.
 pub async fn surplus(context: &Context, cron: &DataImportCron, namespace: &str) -> Result<(), Error> {

@@ -2,21 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{
-    constants::{annotation, condition, label, phase},
-    v1beta1::{DataImportCron, DataImportCronStatus, DataVolume, DataVolumeSourcePVC, ImportStatus},
-};
+use api::cdi::constants::{annotation, condition, label, phase};
+use api::cdi::v1beta1::{DataImportCron, DataImportCronStatus, DataVolume, DataVolumeSourcePVC, ImportStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use meta::conditions;
 use serde_json::{Value, json};
 
-use crate::controller::{
-    context::annotation_of,
-    cron::answer::{NOT_AUTHORIZED, Unknown},
-    labels, worker,
-};
+use crate::controller::context::annotation_of;
+use crate::controller::cron::answer::{NOT_AUTHORIZED, Unknown};
+use crate::controller::{labels, worker};
 
 /// How many imports stay, unless the cron says otherwise.
 pub const KEPT: usize = 3;

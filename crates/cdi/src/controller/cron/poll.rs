@@ -13,29 +13,24 @@ pub mod pod;
 
 use std::time::Duration;
 
-use api::cdi::{
-    constants::label,
-    v1beta1::{DataImportCron, DataVolumeSourceRegistry},
-};
+use api::cdi::constants::label;
+use api::cdi::v1beta1::{DataImportCron, DataVolumeSourceRegistry};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kit::{clock, queue::Next, store::Key};
-use kube::{Api, ResourceExt, api::PostParams};
+use kit::clock;
+use kit::queue::Next;
+use kit::store::Key;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
 use sha2::{Digest as _, Sha256};
 
 use super::answer::{Asked, Found, unknown};
-use crate::{
-    Error,
-    controller::{
-        context::{self, Context, owner_index, reference},
-        import,
-        insecure::is_insecure,
-        names,
-        polls::{Asker, Turn},
-        worker::Environment,
-        write,
-    },
-};
+use crate::Error;
+use crate::controller::context::{self, Context, owner_index, reference};
+use crate::controller::insecure::is_insecure;
+use crate::controller::polls::{Asker, Turn};
+use crate::controller::worker::Environment;
+use crate::controller::{import, names, write};
 use outcome::Outcome;
 
 /// How long a poll may take: a node may have to fetch the poller's image first, which asks for half a minute at the most.

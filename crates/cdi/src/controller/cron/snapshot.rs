@@ -2,26 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{constants::annotation, v1beta1::DataImportCron};
-use kit::{clock, store::Key};
-use kube::{
-    Api, ResourceExt,
-    api::{DynamicObject, PostParams},
-};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::DataImportCron;
+use kit::clock;
+use kit::store::Key;
+use kube::api::{DynamicObject, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of},
-        cron::{
-            collect,
-            plan::{self, Import},
-        },
-        labels::of_image,
-        snapshot_api_in,
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of};
+use crate::controller::cron::collect;
+use crate::controller::cron::plan::{self, Import};
+use crate::controller::labels::of_image;
+use crate::controller::snapshot_api_in;
 
 /// Has the latest import kept as a snapshot, and its claim go once that is ready.
 pub async fn keep(

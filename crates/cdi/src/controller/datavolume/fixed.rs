@@ -2,7 +2,8 @@
 //!
 //! The claim is made without a source. Bound to one of those volumes, it is filled; bound to another, it was made in vain and goes.
 
-use api::cdi::{constants::annotation, v1beta1::DataVolume};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::DataVolume;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 

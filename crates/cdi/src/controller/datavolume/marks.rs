@@ -4,26 +4,18 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{
-    constants::{annotation, label},
-    v1beta1::DataVolume,
-};
+use api::cdi::constants::{annotation, label};
+use api::cdi::v1beta1::DataVolume;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::{
-    plan::{self, Filling},
-    status,
-};
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, volume_indexes},
-        write::{self, Changes},
-    },
-};
+use super::plan::{self, Filling};
+use super::status;
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, volume_indexes};
+use crate::controller::write::{self, Changes};
 
 /// What a claim says of its filling that its DataVolume says, too.
 const MARKS: [&str; 4] =

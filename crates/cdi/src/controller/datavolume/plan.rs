@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{
-    constants::{self, annotation, label},
-    v1beta1::{DataVolume, DataVolumeSpec},
-};
+use api::cdi::constants::{self, annotation, label};
+use api::cdi::v1beta1::{DataVolume, DataVolumeSpec};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{
-    context::annotation_of, labels::labels, settings::Settings, sources, storage::FILESYSTEM, worker,
-};
+use crate::controller::context::annotation_of;
+use crate::controller::labels::labels;
+use crate::controller::settings::Settings;
+use crate::controller::storage::FILESYSTEM;
+use crate::controller::{sources, worker};
 
 /// How the volume comes to its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaimSpec, ResourceQuota},
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaimSpec, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use meta::quantity::Amount;
 
 use crate::controller::storage::requested;

@@ -4,12 +4,10 @@ use api::cdi::v1beta1::DataVolume;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::store::Key;
 
-use crate::controller::{
-    context::Context,
-    datavolume::plan::{self, Filling},
-    settings::bytes,
-    storage::size_of,
-};
+use crate::controller::context::Context;
+use crate::controller::datavolume::plan::{self, Filling};
+use crate::controller::settings::bytes;
+use crate::controller::storage::size_of;
 
 /// The bytes that the claim of `volume` needs for what it is a clone of; none while that is not known.
 pub fn of_source(context: &Context, volume: &DataVolume, filling: Filling) -> Option<u64> {

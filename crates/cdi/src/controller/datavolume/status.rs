@@ -4,17 +4,17 @@ mod stage;
 
 pub use stage::{came_filled, is_filled};
 
-use api::cdi::{
-    constants::{NO_PROGRESS, annotation, condition, phase},
-    v1beta1::{CDICondition, DataVolume, DataVolumeStatus},
-};
+use api::cdi::constants::{NO_PROGRESS, annotation, condition, phase};
+use api::cdi::v1beta1::{CDICondition, DataVolume, DataVolumeStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use meta::conditions;
 
-use crate::controller::{context::annotation_of, datavolume::plan::Filling, progress::Far};
+use crate::controller::context::annotation_of;
+use crate::controller::datavolume::plan::Filling;
+use crate::controller::progress::Far;
 
 /// The reason of a claim that is not there, and of nothing else.
 pub const NOT_FOUND: &str = "NotFound";

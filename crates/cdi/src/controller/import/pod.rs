@@ -5,13 +5,11 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{
-    context::annotation_of,
-    names,
-    settings::Settings,
-    storage::requested,
-    worker::{self, Environment, confined, extend, is_block, proxies, variable},
-};
+use crate::controller::context::annotation_of;
+use crate::controller::names;
+use crate::controller::settings::Settings;
+use crate::controller::storage::requested;
+use crate::controller::worker::{self, Environment, confined, extend, is_block, proxies, variable};
 
 /// What nodes say of their processors.
 const ARCHITECTURE: &str = "kubernetes.io/arch";

@@ -6,7 +6,9 @@ use kube::ResourceExt;
 use meta::text::{STATUS, brief};
 use serde_json::Value;
 
-use crate::controller::{context::annotation_of, labels::of_image, write::Changes};
+use crate::controller::context::annotation_of;
+use crate::controller::labels::of_image;
+use crate::controller::write::Changes;
 
 /// Reason of an import whose data are not what was asked for.
 pub const CHECKSUM_ERROR: &str = "ChecksumError";

@@ -6,18 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{constants::annotation, v1beta1::DataVolumeCheckpoint};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::DataVolumeCheckpoint;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, reference},
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, reference};
+use crate::controller::write::{self, Changes};
 
 /// The annotations of the first stage of an import with these checkpoints; none of one without stages.
 pub fn first(checkpoints: &[DataVolumeCheckpoint], is_final: bool) -> BTreeMap<String, String> {

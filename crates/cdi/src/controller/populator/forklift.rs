@@ -8,20 +8,18 @@ use std::collections::BTreeMap;
 
 use api::cdi::constants::{annotation, label};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kit::{queue::Next, store::Key};
-use kube::{ResourceExt, core::DynamicObject};
+use kit::queue::Next;
+use kit::store::Key;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{
-        context::{Context, annotation_of, reference, uid_index},
-        storage::requested,
-        worker::{self, Environment, confined, extend, is_block, proxies},
-        write::{self, Changes},
-    },
-};
+use crate::Error;
+use crate::controller::context::{Context, annotation_of, reference, uid_index};
+use crate::controller::storage::requested;
+use crate::controller::worker::{self, Environment, confined, extend, is_block, proxies};
+use crate::controller::write::{self, Changes};
 
 /// Group of these populators.
 pub use crate::controller::context::FORKLIFT as GROUP;

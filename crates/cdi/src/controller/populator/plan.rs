@@ -7,7 +7,10 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::controller::{context::annotation_of, labels, progress::Far, worker, write::Changes};
+use crate::controller::context::annotation_of;
+use crate::controller::progress::Far;
+use crate::controller::write::Changes;
+use crate::controller::{labels, worker};
 
 /// What is said of the prime on the claim it stands in for.
 const TOLD: [&str; 17] = [

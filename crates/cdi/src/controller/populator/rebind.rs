@@ -3,13 +3,12 @@
 use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kit::queue::Next;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::{Error, controller::context::Context};
+use crate::Error;
+use crate::controller::context::Context;
 
 /// Gives the volume `name` of `from` to `to`. A volume that is somebody else's is left alone; one that is `to`'s already is done.
 pub async fn volume(

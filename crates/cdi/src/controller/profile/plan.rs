@@ -1,11 +1,10 @@
 //! What is said of the storage of a class. Pure.
 
-use api::cdi::{
-    constants::{annotation, clone_strategy, condition},
-    v1beta1::{CDICondition, ClaimPropertySet, StorageProfile, StorageProfileStatus},
-};
+use api::cdi::constants::{annotation, clone_strategy, condition};
+use api::cdi::v1beta1::{CDICondition, ClaimPropertySet, StorageProfile, StorageProfileStatus};
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::StorageClass};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use meta::conditions;

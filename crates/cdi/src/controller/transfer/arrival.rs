@@ -1,6 +1,7 @@
 //! What is transferred, as it is made anew where it goes. Pure.
 
-use api::cdi::{constants::annotation, v1beta1::DataVolume};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::DataVolume;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use serde_json::{Value, json};

@@ -3,21 +3,18 @@
 use std::time::Duration;
 
 use api::cdi::constants::label;
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret},
-};
-use kit::{
-    certs::{Authority, Leaf, Pair},
-    clock,
-};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use kit::certs::{Authority, Leaf, Pair};
+use kit::clock;
 use kube::Api;
 use serde_json::{Value, json};
 
-use crate::{
-    Error,
-    controller::{context::Context, labels::labels, upload::pod, worker, write},
-};
+use crate::Error;
+use crate::controller::context::Context;
+use crate::controller::labels::labels;
+use crate::controller::upload::pod;
+use crate::controller::{worker, write};
 
 /// The authority that signs servers.
 const SIGNER: &str = "cdi-uploadserver-signer";

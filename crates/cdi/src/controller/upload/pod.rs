@@ -6,16 +6,12 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{
-    controller::{
-        context::annotation_of,
-        labels::labels,
-        names,
-        storage::requested,
-        worker::{self, Environment, confined, extend, is_block, variable},
-    },
-    operator::certificates::UPLOAD_CLIENT,
-};
+use crate::controller::context::annotation_of;
+use crate::controller::labels::labels;
+use crate::controller::names;
+use crate::controller::storage::requested;
+use crate::controller::worker::{self, Environment, confined, extend, is_block, variable};
+use crate::operator::certificates::UPLOAD_CLIENT;
 
 /// Where the server's certificate is mounted.
 const CERTIFICATES: &str = "/etc/cdi-upload";

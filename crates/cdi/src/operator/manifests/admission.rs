@@ -1,7 +1,8 @@
 //! Webhook configurations and the aggregated API, all served by cdi-apiserver.
 
 use api::cdi::constants::label;
-use base64::{Engine, prelude::BASE64_STANDARD};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::Input;

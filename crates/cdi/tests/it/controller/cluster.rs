@@ -1,33 +1,30 @@
 //! A cluster with the controllers at work, and the parts that others play.
 
-use std::{fmt::Debug, future::Future, net::IpAddr, path::Path, pin::Pin, sync::Arc, time::Duration};
+use std::fmt::Debug;
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use api::cdi::{
-    constants::label,
-    v1beta1::{CDIConfig, DataVolume},
-};
-use cdi::controller::{
-    self, Args, Running,
-    progress::{Figures, Progress},
-};
+use api::cdi::constants::label;
+use api::cdi::v1beta1::{CDIConfig, DataVolume};
+use cdi::controller::progress::{Figures, Progress};
+use cdi::controller::{self, Args, Running};
 use cdi::operator::manifests::rbac;
 use futures::StreamExt as _;
-use k8s_openapi::{
-    api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
-use kit::{apply::Applied, shutdown::CancellationToken};
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DynamicObject, Patch, PatchParams, PostParams},
-    core::NamespaceResourceScope,
-    runtime::{
-        WatchStreamExt as _,
-        wait::{Condition, await_condition},
-        watcher,
-    },
-};
-use kube_apiserver::{ApiServer, request::User};
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::apply::Applied;
+use kit::shutdown::CancellationToken;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::wait::{Condition, await_condition};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use kube_apiserver::ApiServer;
+use kube_apiserver::request::User;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

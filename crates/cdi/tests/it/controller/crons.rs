@@ -1,14 +1,10 @@
 //! DataImportCrons.
 
-use api::cdi::{
-    constants::annotation,
-    v1beta1::{DataImportCron, DataSource, DataVolume},
-};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::{DataImportCron, DataSource, DataVolume};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::controller::cluster::{Cluster, FAST, PLAIN, digest, gone, start, there, wait};

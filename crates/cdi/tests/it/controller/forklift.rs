@@ -2,7 +2,8 @@
 
 use api::cdi::constants::annotation;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{ResourceExt, api::PostParams};
+use kube::ResourceExt;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::controller::cluster::{FAST, gone, start, there, wait};

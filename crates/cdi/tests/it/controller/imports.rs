@@ -1,11 +1,10 @@
 //! Imports: by a populator, on the claim itself, empty disks, and what goes wrong.
 
-use api::cdi::{constants::annotation, v1beta1::DataVolume};
+use api::cdi::constants::annotation;
+use api::cdi::v1beta1::DataVolume;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::{
-    ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::controller::cluster::{Cluster, FAST, LATE, PLAIN, gone, in_phase, start, start_with, there, volume, wait};

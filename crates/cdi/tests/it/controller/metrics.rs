@@ -1,15 +1,17 @@
 //! What cdi-controller counts, as dashboards and alerts ask for it.
 
 use api::cdi::v1beta1::DataImportCron;
-use cdi::controller::{context::Context, metrics};
-use kube::{Api, api::PostParams};
-use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
+use cdi::controller::context::Context;
+use cdi::controller::metrics;
+use kube::Api;
+use kube::api::PostParams;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use crate::controller::{
-    cluster::{PLAIN, start, wait},
-    crons::says,
-};
+use crate::controller::cluster::{PLAIN, start, wait};
+use crate::controller::crons::says;
 
 #[derive(Debug)]
 struct Counted(Context);

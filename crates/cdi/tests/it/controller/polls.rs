@@ -1,21 +1,15 @@
 //! Polls of registries: by a pod of the cron's namespace, which may be anybody's, say anything, and never end.
 
-use api::cdi::{
-    constants::{annotation, label},
-    v1beta1::DataImportCron,
-};
+use api::cdi::constants::{annotation, label};
+use api::cdi::v1beta1::DataImportCron;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, PostParams},
-    runtime::wait::{Condition, await_condition},
-};
+use kube::api::{DeleteParams, PostParams};
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::controller::{
-    cluster::{Cluster, PATIENCE, digest, gone, start, there, wait},
-    crons::{cron, message, says},
-};
+use crate::controller::cluster::{Cluster, PATIENCE, digest, gone, start, there, wait};
+use crate::controller::crons::{cron, message, says};
 
 /// Waits as long as polls take and are not repeated.
 async fn eventually(crons: &Api<DataImportCron>, condition: impl Condition<DataImportCron>) -> DataImportCron {

@@ -2,10 +2,8 @@
 
 use api::cdi::v1beta1::{CDI, CDIConfig, DataSource, StorageProfile};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::controller::cluster::{FAST, PLAIN, gone, in_phase, start, volume, wait};

@@ -2,14 +2,13 @@
 
 use api::cdi::v1beta1::DataVolume;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use kube::{Api, ResourceExt, api::DeleteParams};
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::controller::{
-    clones::{clone_of, source},
-    cluster::{Cluster, FAST, start, there, volume, wait},
-    uploads::authorities,
-};
+use crate::controller::clones::{clone_of, source};
+use crate::controller::cluster::{Cluster, FAST, start, there, volume, wait};
+use crate::controller::uploads::authorities;
 
 /// Lets `pods` pods be.
 async fn room(cluster: &Cluster, pods: &str) -> Api<ResourceQuota> {

@@ -2,16 +2,12 @@
 
 use api::cdi::v1beta1::{CDI, DataImportCron};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::controller::{
-    cluster::{Cluster, PLAIN, digest, start_with, there, volume, wait},
-    crons::says,
-};
+use crate::controller::cluster::{Cluster, PLAIN, digest, start_with, there, volume, wait};
+use crate::controller::crons::says;
 
 /// Whether the importer of an image at `host` looks at certificates.
 async fn looks(cluster: &Cluster, name: &str, host: &str) -> bool {

@@ -2,10 +2,8 @@
 
 use api::cdi::v1beta1::{DataVolume, ObjectTransfer};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::controller::cluster::{PLAIN, gone, in_phase, start, there, volume, wait};

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use apimachinery::request::{RequestInfo, User};
 
+use super::bound::GROUP;
 use super::*;
 use crate::admission::Operation;
 use crate::registry::Resource;

@@ -4,6 +4,7 @@ use apimachinery::names::{label_problem, subdomain_problem};
 
 use super::super::field::{Causes, Field, SUBDOMAIN};
 
+const HOST_NAME: usize = 64;
 const NAME_SERVERS: usize = 3;
 const SEARCHES: usize = 32;
 const SEARCH_LENGTH: usize = 2048;
@@ -20,9 +21,28 @@ pub(super) fn all(spec: &Field<'_>, causes: &mut Causes) {
         }
     }
     resolver(&config, causes);
+    host_override(spec, causes);
     for alias in spec.each("hostAliases") {
         address(&alias.get("ip"), causes);
         alias.each("hostnames").for_each(|name| name.check(&SUBDOMAIN, causes));
+    }
+}
+
+/// A host name that is no label and has nothing to do with the pod's place in DNS; nodes take 64 characters.
+fn host_override(spec: &Field<'_>, causes: &mut Causes) {
+    let name = spec.get("hostnameOverride");
+    if name.is_empty() {
+        return;
+    }
+    name.check(&SUBDOMAIN, causes);
+    if name.text().len() > HOST_NAME {
+        name.invalid(&format!("must be no more than {HOST_NAME} characters"), causes);
+    }
+    if spec.get("hostNetwork").value == true {
+        name.forbidden("may not be set when `hostNetwork` is true", causes);
+    }
+    if spec.get("setHostnameAsFQDN").value == true {
+        name.forbidden("may not be set when `setHostnameAsFQDN` is true", causes);
     }
 }
 
@@ -82,6 +102,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_host_name_that_overrides_is_a_name_that_a_node_can_have() {
+        let check = |spec: serde_json::Value, fields: &[&str]| {
+            let mut causes = Vec::new();
+            host_override(&Field::new("spec", &spec), &mut causes);
+            let found: Vec<_> = causes.iter().map(|cause| cause.field.as_str()).collect();
+            assert_eq!(found, fields, "{spec}");
+        };
+        let field = "spec.hostnameOverride";
+        let long = |letters: usize| format!("{}.{}", "a".repeat(letters), "b".repeat(32));
+        check(json!({}), &[]);
+        check(json!({"hostnameOverride": "x.y", "hostNetwork": false, "setHostnameAsFQDN": false}), &[]);
+        check(json!({"hostnameOverride": long(31)}), &[]);
+        check(json!({"hostnameOverride": long(32)}), &[field]);
+        check(json!({"hostnameOverride": "X"}), &[field]);
+        check(json!({"hostnameOverride": "x", "hostNetwork": true}), &[field]);
+        check(json!({"hostnameOverride": "x", "setHostnameAsFQDN": true}), &[field]);
+    }
 
     #[test]
     fn search_lists_are_domains() {

@@ -56,15 +56,22 @@ fn one(object: &Value, field: &str, value: &Value, why: &str) -> ApiError {
     refuse(object, causes)
 }
 
-/// Gives a Service the addresses and ports it is to have. The caller holds the turn of all Services.
-pub(in super::super) fn allocate(server: &ApiServer, old: Option<&Value>, object: &mut Value) -> Result<(), ApiError> {
+/// Gives a Service the addresses and ports it is to have. The caller holds the turn of all Services. A dry run takes nothing
+/// from the range of node ports, and so lets ports outside of it pass, as it does on every server.
+pub(in super::super) fn allocate(
+    server: &ApiServer,
+    old: Option<&Value>,
+    object: &mut Value,
+    dry_run: bool,
+) -> Result<(), ApiError> {
     let metadata = &object["metadata"];
     let taken = Taken::by_others(server, text(metadata, "namespace"), text(metadata, "name"));
     if has_address(&object["spec"]) {
         addresses(server, &taken, old, object)?;
     }
-    let used = node_ports(server, &taken, object)?;
-    health_check(server, &used, object)
+    let ports = Ports { range: server.config().node_ports, taken: &taken.ports, dry_run };
+    let used = ports.of_nodes(object)?;
+    ports.of_health_check(&used, object)
 }
 
 fn addresses(server: &ApiServer, taken: &Taken, old: Option<&Value>, object: &mut Value) -> Result<(), ApiError> {
@@ -134,93 +141,119 @@ fn free_address(range: &IpNet, taken: &HashSet<IpAddr>) -> Option<IpAddr> {
     order.filter_map(at).find(|address| !taken.contains(address))
 }
 
-/// Returns all ports that are taken then.
-fn node_ports(server: &ApiServer, taken: &Taken, object: &mut Value) -> Result<HashSet<u16>, ApiError> {
-    let mut used = taken.ports.clone();
-    if !has_node_ports(&object["spec"]) {
-        return Ok(used);
+/// Ports on the nodes, and how they are given.
+struct Ports<'a> {
+    range: (u16, u16),
+    /// What other Services hold.
+    taken: &'a HashSet<u16>,
+    dry_run: bool,
+}
+
+impl Ports<'_> {
+    fn gives(&self, port: u16) -> bool {
+        self.dry_run || (self.range.0..=self.range.1).contains(&port)
     }
-    let (low, high) = server.config().node_ports;
-    let ports = object["spec"]["ports"].as_array().cloned().unwrap_or_default();
-    for (index, port) in ports.iter().enumerate() {
-        let asked = &port["nodePort"];
-        if asked.as_i64().unwrap_or(0) == 0 {
-            continue;
-        }
-        let field = format!("spec.ports[{index}].nodePort");
-        let number = port_number(asked).filter(|n| (low..=high).contains(n)).ok_or_else(|| {
-            let why = format!("provided port is not in the valid range. The range of valid ports is {low}-{high}");
-            one(object, &field, asked, &why)
-        })?;
-        if taken.ports.contains(&number) {
-            return Err(one(object, &field, asked, "provided port is already allocated"));
-        }
-        // Two protocols of one Service may share a number; the same twice was refused before.
-        used.insert(number);
+
+    fn outside(&self) -> String {
+        let (low, high) = self.range;
+        format!("provided port is not in the valid range. The range of valid ports is {low}-{high}")
     }
-    let spec = &mut object["spec"];
-    let automatic = spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool).unwrap_or(true);
-    if is_load_balancer(spec) && !automatic {
-        return Ok(used);
-    }
-    let mut given: Vec<(Value, String, u16)> = ports
-        .iter()
-        .filter_map(|port| {
-            Some((port["port"].clone(), text(port, "protocol").to_owned(), port_number(&port["nodePort"])?))
-        })
-        .collect();
-    for port in each(spec, "ports") {
-        if port_number(&port["nodePort"]).is_some() {
-            continue;
+
+    /// A port for who asks for none; in a dry run the one after those asked for.
+    fn free(&self, used: &HashSet<u16>) -> Option<u16> {
+        let (low, high) = self.range;
+        let asked = used.difference(self.taken).max().filter(|_| self.dry_run);
+        if let Some(last) = asked {
+            return (*last..=u16::MAX).find(|port| !used.contains(port));
         }
-        let protocol = text(port, "protocol").to_owned();
-        // The same port of another protocol is the same port on the nodes, as DNS wants it.
-        let shared = given.iter().find(|(number, other, node_port)| {
-            let clash = given.iter().any(|(_, of, taken)| *of == protocol && taken == node_port);
-            *number == port["port"] && *other != protocol && !clash
-        });
-        let number = match shared {
-            Some((_, _, number)) => *number,
-            None => free_port(low, high, &used).ok_or_else(|| {
-                ApiError::internal("Internal error occurred: failed to allocate a nodePort: range is full")
+        let size = u128::from(high.saturating_sub(low)) + 1;
+        let first = low.saturating_add(u16::try_from(reserved(size, 16, 128)).unwrap_or(0)).min(high);
+        let start = rand::rng().random_range(first..=high);
+        (start..=high).chain(first..start).chain(low..first).find(|port| !used.contains(port))
+    }
+
+    /// Returns all ports that are taken then.
+    fn of_nodes(&self, object: &mut Value) -> Result<HashSet<u16>, ApiError> {
+        let mut used = self.taken.clone();
+        if !has_node_ports(&object["spec"]) {
+            return Ok(used);
+        }
+        let ports = object["spec"]["ports"].as_array().cloned().unwrap_or_default();
+        for (index, port) in ports.iter().enumerate() {
+            let asked = &port["nodePort"];
+            if asked.as_i64().unwrap_or(0) == 0 {
+                continue;
+            }
+            let field = format!("spec.ports[{index}].nodePort");
+            let Some(number) = port_number(asked).filter(|number| self.gives(*number)) else {
+                if self.dry_run {
+                    continue;
+                }
+                return Err(one(object, &field, asked, &self.outside()));
+            };
+            if self.taken.contains(&number) {
+                return Err(one(object, &field, asked, "provided port is already allocated"));
+            }
+            // Two protocols of one Service may share a number; the same twice was refused before.
+            used.insert(number);
+        }
+        let spec = &mut object["spec"];
+        let automatic = spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool).unwrap_or(true);
+        if is_load_balancer(spec) && !automatic {
+            return Ok(used);
+        }
+        let mut given: Vec<(Value, String, u16)> = ports
+            .iter()
+            .filter_map(|port| {
+                Some((port["port"].clone(), text(port, "protocol").to_owned(), port_number(&port["nodePort"])?))
+            })
+            .collect();
+        for port in each(spec, "ports") {
+            // In a dry run it may be any number.
+            if port["nodePort"].as_i64().unwrap_or(0) != 0 {
+                continue;
+            }
+            let protocol = text(port, "protocol").to_owned();
+            // The same port of another protocol is the same port on the nodes, as DNS wants it.
+            let shared = given.iter().find(|(number, other, node_port)| {
+                let clash = given.iter().any(|(_, of, taken)| *of == protocol && taken == node_port);
+                *number == port["port"] && *other != protocol && !clash
+            });
+            let number = match shared {
+                Some((_, _, number)) => *number,
+                None => self.free(&used).ok_or_else(|| {
+                    ApiError::internal("Internal error occurred: failed to allocate a nodePort: range is full")
+                })?,
+            };
+            used.insert(number);
+            given.push((port["port"].clone(), protocol, number));
+            port["nodePort"] = number.into();
+        }
+        Ok(used)
+    }
+
+    /// The port on which each node says whether it has endpoints.
+    fn of_health_check(&self, used: &HashSet<u16>, object: &mut Value) -> Result<(), ApiError> {
+        if !has_health_check(&object["spec"]) {
+            return Ok(());
+        }
+        let number = match port_number(&object["spec"]["healthCheckNodePort"]) {
+            Some(number) if used.contains(&number) || !self.gives(number) => {
+                let why = if used.contains(&number) {
+                    "provided port is already allocated".to_owned()
+                } else {
+                    self.outside()
+                };
+                return Err(ApiError::internal(format!(
+                    "Internal error occurred: failed to allocate requested HealthCheck NodePort {number}: {why}"
+                )));
+            }
+            Some(number) => number,
+            None => self.free(used).ok_or_else(|| {
+                ApiError::internal("Internal error occurred: failed to allocate a HealthCheck NodePort: range is full")
             })?,
         };
-        used.insert(number);
-        given.push((port["port"].clone(), protocol, number));
-        port["nodePort"] = number.into();
+        object["spec"]["healthCheckNodePort"] = number.into();
+        Ok(())
     }
-    Ok(used)
-}
-
-fn free_port(low: u16, high: u16, used: &HashSet<u16>) -> Option<u16> {
-    let size = u128::from(high.saturating_sub(low)) + 1;
-    let first = low.saturating_add(u16::try_from(reserved(size, 16, 128)).unwrap_or(0)).min(high);
-    let start = rand::rng().random_range(first..=high);
-    (start..=high).chain(first..start).chain(low..first).find(|port| !used.contains(port))
-}
-
-/// The port on which each node says whether it has endpoints.
-fn health_check(server: &ApiServer, used: &HashSet<u16>, object: &mut Value) -> Result<(), ApiError> {
-    if !has_health_check(&object["spec"]) {
-        return Ok(());
-    }
-    let (low, high) = server.config().node_ports;
-    let number = match port_number(&object["spec"]["healthCheckNodePort"]) {
-        Some(number) if used.contains(&number) || !(low..=high).contains(&number) => {
-            let why = if used.contains(&number) {
-                "provided port is already allocated".to_owned()
-            } else {
-                format!("provided port is not in the valid range. The range of valid ports is {low}-{high}")
-            };
-            return Err(ApiError::internal(format!(
-                "Internal error occurred: failed to allocate requested HealthCheck NodePort {number}: {why}"
-            )));
-        }
-        Some(number) => number,
-        None => free_port(low, high, used).ok_or_else(|| {
-            ApiError::internal("Internal error occurred: failed to allocate a HealthCheck NodePort: range is full")
-        })?,
-    };
-    object["spec"]["healthCheckNodePort"] = number.into();
-    Ok(())
 }

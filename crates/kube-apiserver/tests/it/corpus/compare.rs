@@ -10,7 +10,7 @@ use super::entry::Entry;
 #[derive(Clone, Debug)]
 pub(super) struct Difference {
     pub(super) id: String,
-    /// laxer, stricter, code, reason, causes, stored, warnings or type.
+    /// laxer, stricter, code, reason, causes, stored, warnings, type or protobuf.
     pub(super) class: &'static str,
     /// In short, for the list of exceptions.
     pub(super) brief: String,
@@ -114,7 +114,7 @@ fn causes(of: &Map<String, Value>) -> BTreeSet<String> {
         .collect()
 }
 
-fn differ(here: &Value, there: &Value, at: &str, out: &mut Vec<String>) {
+pub(super) fn differ(here: &Value, there: &Value, at: &str, out: &mut Vec<String>) {
     match (here, there) {
         (Value::Object(a), Value::Object(b)) => {
             for key in a.keys().chain(b.keys()).collect::<BTreeSet<_>>() {

@@ -11,6 +11,7 @@ use tower::ServiceExt;
 use super::answer::Answer;
 use super::compare::{self, Difference};
 use super::entry::{self, Entry};
+use super::protobuf;
 
 /// What our HTTP library does not take in an address, though servers do.
 const UNFIT: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
@@ -71,7 +72,9 @@ impl Runner {
             let held = held.map_or("0".to_owned(), |v| v.as_str().map_or_else(|| v.to_string(), ToOwned::to_owned));
             self.variables.insert(name.clone(), held);
         }
-        compare::differences(entry, &answer.digest(entry, body.as_ref()), body.as_ref())
+        let mut found = compare::differences(entry, &answer.digest(entry, body.as_ref()), body.as_ref());
+        found.extend(answer.value.as_ref().and_then(|value| protobuf::unlike(entry, value)));
+        found
     }
 
     async fn send(&self, entry: &Entry, body: Option<&Value>) -> Answer {

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use csi_controllers::facts;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
-
-use super::super::facts;
 
 /// The taint of a node that will not come back as it was.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";

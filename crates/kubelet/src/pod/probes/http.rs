@@ -4,10 +4,8 @@ use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::HTTPHeader;
 use rustls::pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 
 /// The status code of a GET; the error is a sentence. Redirects are answers, not orders.
 pub(crate) async fn get(host: &str, port: u16, path: &str, https: bool, headers: &[HTTPHeader]) -> Result<u16, String> {

@@ -4,10 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{
-    Args,
-    params::{Params, wrong},
-};
+use super::Args;
+use super::params::{Params, wrong};
 use crate::fault::Fault;
 
 const NO_CLOUD: &str = "nocloud";

@@ -1,13 +1,9 @@
 //! All that is looked at to explain a machine, and questions about it.
 
-use api::kubevirt::{
-    constants::run_strategy,
-    v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceCondition},
-};
-use k8s_openapi::{
-    api::core::v1::{Event, Node, Pod},
-    jiff::Timestamp,
-};
+use api::kubevirt::constants::run_strategy;
+use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceCondition};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::jiff::Timestamp;
 
 /// What the cluster says of one machine.
 #[derive(Clone, Debug)]

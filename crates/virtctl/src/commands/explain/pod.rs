@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 
-use super::{cause::Verdict, picture::Picture};
+use super::cause::Verdict;
+use super::picture::Picture;
 
 /// A volume's container is named after the volume.
 const VOLUME: &str = "volume";

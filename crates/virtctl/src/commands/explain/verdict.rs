@@ -2,11 +2,9 @@
 
 use api::kubevirt::constants::{condition, kubevirt_condition, kubevirt_phase, phase, run_strategy};
 
-use super::{
-    cause::Verdict,
-    picture::Picture,
-    pod::{self, said},
-};
+use super::cause::Verdict;
+use super::picture::Picture;
+use super::pod::{self, said};
 
 /// The paragraph.
 pub(super) fn explain(picture: &Picture) -> String {

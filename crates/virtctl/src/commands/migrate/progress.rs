@@ -1,9 +1,7 @@
 //! What is shown of a migration: a line for each phase, and for each step of the copy. Pure.
 
-use api::kubevirt::{
-    constants::{annotation, migration_condition as condition, migration_phase as phase},
-    v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration},
-};
+use api::kubevirt::constants::{annotation, migration_condition as condition, migration_phase as phase};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use serde::Deserialize;
 
 /// What virt-handler tells of the copy. Sizes are bytes, rates bytes a second, times milliseconds.

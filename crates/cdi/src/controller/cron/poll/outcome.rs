@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 
-use super::{LIMIT, pod::POLLER};
+use super::LIMIT;
+use super::pod::POLLER;
 use crate::answer::{self, Answer};
 
 /// How it stands.

@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use api::cdi::{
-    constants::{annotation, env, label, path},
-    v1beta1::{DataImportCron, DataVolumeSourceRegistry},
-};
+use api::cdi::constants::{annotation, env, label, path};
+use api::cdi::v1beta1::{DataImportCron, DataVolumeSourceRegistry};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::LIMIT;
-use crate::controller::{
-    names,
-    worker::{self, Environment, confined, proxies, variable},
-};
+use crate::controller::names;
+use crate::controller::worker::{self, Environment, confined, proxies, variable};
 
 /// The value of [`label::COMPONENT`], and what the container is called.
 pub(crate) const POLLER: &str = "cdi-poller";

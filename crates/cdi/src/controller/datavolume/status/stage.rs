@@ -1,18 +1,14 @@
 //! The phase of a DataVolume, read off its claim, and what is said when it is entered. Pure.
 
-use api::cdi::{
-    constants::{annotation, phase},
-    v1beta1::DataVolume,
-};
+use api::cdi::constants::{annotation, phase};
+use api::cdi::v1beta1::DataVolume;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
 
 use super::{Said, View};
-use crate::controller::{
-    context::annotation_of,
-    datavolume::plan::{self, Filling},
-};
+use crate::controller::context::annotation_of;
+use crate::controller::datavolume::plan::{self, Filling};
 
 /// The phase of a DataVolume that has a claim, and what to say of it; `old` is the phase before.
 pub(super) fn of_claim(
