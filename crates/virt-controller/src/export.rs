@@ -91,6 +91,8 @@ pub(crate) fn register(setup: &mut Setup) {
         tokio::join!(
             stores.vms.synced(),
             stores.vmis.synced(),
+            stores.data_volumes.synced(),
+            stores.volume_snapshots.synced(),
             stores.kubevirts.synced(),
             stores.exports.synced(),
             exporters.synced()

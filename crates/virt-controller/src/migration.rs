@@ -76,6 +76,8 @@ pub(crate) fn register(setup: &mut Setup, figures: &Figures) {
         tokio::join!(
             stores.vmis.synced(),
             stores.pods.synced(),
+            stores.attachments.synced(),
+            stores.claims.synced(),
             stores.nodes.synced(),
             stores.kubevirts.synced(),
             stores.migrations.synced(),

@@ -59,7 +59,7 @@ pub(crate) fn register(setup: &mut Setup) {
     setup.keep(leases(&own, &queue));
     let stores = own.context.stores.clone();
     let known = async move {
-        tokio::join!(stores.nodes.synced(), stores.vmis.synced(), stores.pods.synced());
+        tokio::join!(stores.nodes.synced(), stores.vmis.synced(), stores.pods.synced(), stores.kubevirts.synced());
     };
     setup.work(queue, 1, known, move |key| reconcile(own.clone(), key));
 }

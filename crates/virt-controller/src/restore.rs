@@ -78,6 +78,10 @@ pub(crate) fn register(setup: &mut Setup) {
             stores.vms.synced(),
             stores.vmis.synced(),
             stores.claims.synced(),
+            stores.data_volumes.synced(),
+            stores.storage_classes.synced(),
+            // They say how large the claims are to be.
+            stores.volume_snapshots.synced(),
             stores.snapshots.synced(),
             stores.restores.synced()
         );

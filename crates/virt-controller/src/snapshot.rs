@@ -60,8 +60,10 @@ pub(crate) fn register(setup: &mut Setup) {
             stores.vms.synced(),
             stores.vmis.synced(),
             stores.claims.synced(),
-            stores.snapshots.synced(),
-            stores.restores.synced()
+            stores.data_volumes.synced(),
+            // The guest is held while volume snapshots are made that are missing.
+            stores.volume_snapshots.synced(),
+            stores.snapshots.synced()
         );
     };
     setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));

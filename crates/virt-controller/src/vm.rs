@@ -48,7 +48,14 @@ pub(crate) fn register(setup: &mut Setup) {
     wakes(&mut setup.changes, &queue);
     let stores = context.stores.clone();
     let known = async move {
-        tokio::join!(stores.vms.synced(), stores.vmis.synced(), stores.claims.synced(), stores.kubevirts.synced());
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            // A machine whose data volume is not known would start on a disk that is being filled.
+            stores.data_volumes.synced(),
+            stores.kubevirts.synced()
+        );
     };
     setup.work(queue, WORKERS, known, move |key| reconcile(context.clone(), key));
 }

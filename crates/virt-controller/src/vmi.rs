@@ -50,6 +50,8 @@ pub(crate) fn register(setup: &mut Setup) {
             stores.pods.synced(),
             stores.attachments.synced(),
             stores.claims.synced(),
+            stores.put_backs.synced(),
+            stores.data_volumes.synced(),
             stores.nodes.synced(),
             stores.kubevirts.synced(),
             stores.migrations.synced()
