@@ -12,6 +12,7 @@
 pub mod authorizer;
 mod builtin;
 pub mod check;
+pub mod device;
 pub mod eval;
 pub mod fault;
 pub mod message;
