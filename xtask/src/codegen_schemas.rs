@@ -20,7 +20,7 @@ const REFERENCE: &str = "#/components/schemas/";
 
 /// Fields of newer API levels that nothing here acts on: to this server they are unknown, and so are refused or warned of by
 /// name as any unknown field is.
-const UNKNOWN: [(&str, &[&str]); 11] = [
+const UNKNOWN: [(&str, &[&str]); 20] = [
     ("io.k8s.api.core.v1.Container", &["restartPolicyRules"]),
     ("io.k8s.api.core.v1.EphemeralContainer", &["restartPolicyRules"]),
     ("io.k8s.api.core.v1.EnvVarSource", &["fileKeyRef"]),
@@ -33,12 +33,33 @@ const UNKNOWN: [(&str, &[&str]); 11] = [
     ("io.k8s.api.core.v1.ResourceHealth", &["message"]),
     ("io.k8s.api.core.v1.VolumeMountStatus", &["volumeStatus"]),
     ("io.k8s.api.core.v1.VolumeProjection", &["podCertificate"]),
+    ("io.k8s.api.resource.v1.AllocationResult", &["allocationTimestamp"]),
+    (
+        "io.k8s.api.resource.v1.Device",
+        &[
+            "allowMultipleAllocations",
+            "bindingConditions",
+            "bindingFailureConditions",
+            "bindsToNode",
+            "nodeAllocatableResourceMappings",
+        ],
+    ),
+    ("io.k8s.api.resource.v1.DeviceAttribute", &["bools", "ints", "strings", "versions"]),
+    ("io.k8s.api.resource.v1.DeviceCapacity", &["requestPolicy"]),
+    ("io.k8s.api.resource.v1.DeviceClassSpec", &["extendedResourceName"]),
+    ("io.k8s.api.resource.v1.DeviceConstraint", &["distinctAttribute"]),
+    (
+        "io.k8s.api.resource.v1.DeviceRequestAllocationResult",
+        &["bindingConditions", "bindingFailureConditions", "consumedCapacity", "shareID"],
+    ),
+    ("io.k8s.api.resource.v1.DeviceSubRequest", &["capacity"]),
+    ("io.k8s.api.resource.v1.ExactDeviceRequest", &["capacity"]),
     ("io.k8s.api.storage.v1.CSIDriverSpec", &["preventPodSchedulingIfMissing", "serviceAccountTokenInSecrets"]),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta", &["shardInfo"]),
 ];
 
 /// Field labels beyond `metadata.name` and `metadata.namespace` which a list or watch may select by.
-const SELECTABLE: [(&str, &[&str]); 9] = [
+const SELECTABLE: [(&str, &[&str]); 10] = [
     (
         "v1 pods",
         &[
@@ -76,6 +97,7 @@ const SELECTABLE: [(&str, &[&str]); 9] = [
     ("apps/v1 replicasets", &["status.replicas"]),
     ("batch/v1 jobs", &["status.successful"]),
     ("certificates.k8s.io/v1 certificatesigningrequests", &["spec.signerName"]),
+    ("resource.k8s.io/v1 resourceslices", &["spec.nodeName", "spec.driver"]),
 ];
 
 /// Struct types an applier owns as a whole: references and selectors, half of which would mean something else.

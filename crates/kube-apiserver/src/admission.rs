@@ -23,6 +23,7 @@ pub(crate) mod amount;
 pub mod cel;
 pub(crate) mod certificates;
 pub(crate) mod configuration;
+mod devices;
 mod expressions;
 pub mod limits;
 mod node_audience;
@@ -246,6 +247,7 @@ impl Admission {
         certificates::check(&self.authorizer, attributes)?;
         pod_security::check(&*self.view, attributes, &mut warnings)?;
         storage::check(&*self.view, attributes)?;
+        devices::check(&*self.view, attributes)?;
         limits::check(&*self.view, attributes)?;
         if !exempt_from_policies(attributes) {
             self.policies.check(attributes, registry, &self.authorizer, &mut warnings).await?;

@@ -147,6 +147,8 @@ impl Resource {
                     | "validatingadmissionpolicies"
                     | "validatingadmissionpolicybindings"
                     | "priorityclasses"
+                    | "deviceclasses"
+                    | "resourceslices"
                     | "flowschemas"
                     | "prioritylevelconfigurations"
             )

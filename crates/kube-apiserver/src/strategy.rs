@@ -7,6 +7,7 @@ mod cluster;
 mod cron;
 mod data;
 mod defaults;
+mod devices;
 mod disruption;
 mod endpoints;
 mod event;
@@ -156,6 +157,7 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value) {
         | ("networking.k8s.io", "servicecidrs")
         | ("batch", "cronjobs")
         | ("certificates.k8s.io" | "flowcontrol.apiserver.k8s.io", _)
+        | ("resource.k8s.io", "resourceclaims")
         | ("", "resourcequotas") => object["status"] = json!({}),
         ("apiregistration.k8s.io", _) => {
             object["status"] = json!({});
@@ -246,6 +248,7 @@ pub(crate) fn says_what_is_required(resource: &Resource) -> bool {
             | "flowcontrol.apiserver.k8s.io"
             | "networking.k8s.io"
             | "rbac.authorization.k8s.io"
+            | "resource.k8s.io"
             | "storage.k8s.io",
             _,
         ) => true,
@@ -307,6 +310,7 @@ pub(crate) fn validate(
             volume::volume(object, causes);
         }
         ("storage.k8s.io", plural) => storage::validate(plural, object, causes),
+        ("resource.k8s.io", plural) => devices::validate(plural, object, old, subresource, causes),
         ("apps", "controllerrevisions") => revision::validate(object, causes),
         ("", "podtemplates") => pod::template(&field::Field::new("template", &object["template"]), causes),
         ("apps", _) | ("", "replicationcontrollers") if changed => {

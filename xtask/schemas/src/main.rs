@@ -17,6 +17,7 @@ use k8s_openapi::api::networking::v1 as networking_v1;
 use k8s_openapi::api::node::v1 as node_v1;
 use k8s_openapi::api::policy::v1 as policy_v1;
 use k8s_openapi::api::rbac::v1 as rbac_v1;
+use k8s_openapi::api::resource::v1 as resource_v1;
 use k8s_openapi::api::scheduling::v1 as scheduling_v1;
 use k8s_openapi::api::storage::v1 as storage_v1;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
@@ -56,6 +57,7 @@ fn main() {
         node_v1 { RuntimeClass }
         policy_v1 { PodDisruptionBudget }
         rbac_v1 { ClusterRole, ClusterRoleBinding, Role, RoleBinding }
+        resource_v1 { DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice }
         scheduling_v1 { PriorityClass }
         storage_v1 { CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment }
         apiextensions { CustomResourceDefinition }

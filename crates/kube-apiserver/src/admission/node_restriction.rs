@@ -66,6 +66,7 @@ pub fn check(view: &dyn View, authorizer: &Authorizer, attributes: &Attributes) 
         ("storage.k8s.io", "csinodes", _) if name(attributes) != node => {
             Err("can only access CSINode with the same name as the requesting node".to_owned())
         }
+        ("resource.k8s.io", "resourceslices", _) => own_slice(attributes, node),
         ("certificates.k8s.io", "certificatesigningrequests", "") => signing(attributes),
         _ => Ok(()),
     };
@@ -193,6 +194,17 @@ fn claim_status(attributes: &Attributes, node: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions"))
+}
+
+/// A node publishes and withdraws what is on it, and nothing else.
+fn own_slice(attributes: &Attributes, node: &str) -> Result<(), String> {
+    let objects = attributes.object.as_ref().into_iter().chain(attributes.old.as_deref());
+    match objects.map(|slice| text(slice, "/spec/nodeName")).find(|of| *of != node) {
+        Some(other) => {
+            Err(format!("node {node:?} can only write ResourceSlices with spec.nodeName set to itself, not {other:?}"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A node asks for certificates of nodes in its own name only.

@@ -35,6 +35,12 @@ pub fn explain(info: &RequestInfo) -> Option<String> {
         ("", "pods") if matches!(info.verb.as_str(), "list" | "watch") => {
             Some("can only list/watch pods with spec.nodeName field selector".to_owned())
         }
+        ("resource.k8s.io", "resourceclaims") if !info.name.is_empty() => {
+            Some("no relationship found between node and this object".to_owned())
+        }
+        ("resource.k8s.io", "resourceslices") => {
+            Some("can only access ResourceSlices with spec.nodeName field selector".to_owned())
+        }
         ("", "nodes") | ("coordination.k8s.io", "leases") => {
             Some("can only access node with the same name as the requester".to_owned())
         }
@@ -100,6 +106,14 @@ impl NodeAuthorizer {
                 own && matches!(verb, "get" | "update" | "patch" | "delete") || verb == "create"
             }
             ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
+            ("resource.k8s.io", "resourceclaims") => {
+                verb == "get" && sub.is_empty() && self.refers(node, info, device_claim_names)
+            }
+            // Whose slices they are, NodeRestriction decides, which sees the object.
+            ("resource.k8s.io", "resourceslices") => match verb {
+                "list" | "watch" | "deletecollection" => info.selected_node == node,
+                _ => write || matches!(verb, "get" | "delete"),
+            },
             ("node.k8s.io", "runtimeclasses") => read,
             // The networks that pods ask for; which ones they are is in an annotation, and may change before they start.
             ("k8s.cni.cncf.io", "network-attachment-definitions") => verb == "get",
@@ -180,6 +194,12 @@ fn account_names(pod: &Value) -> Vec<&str> {
 
 pub(crate) fn claim_names(pod: &Value) -> Vec<&str> {
     items(pod, "/spec/volumes").iter().map(|v| text(v, "/persistentVolumeClaim/claimName")).collect()
+}
+
+/// The claims on devices that a pod names, and those that were made for it.
+fn device_claim_names(pod: &Value) -> Vec<&str> {
+    let lists = ["/spec/resourceClaims", "/status/resourceClaimStatuses"].into_iter().flat_map(|list| items(pod, list));
+    lists.map(|claim| text(claim, "/resourceClaimName")).collect()
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
@@ -264,6 +284,46 @@ mod tests {
         check("get", "secrets", "store", "stage-pv", true);
         check("get", "secrets", "store", "stage-theirs", false);
         check("get", "secrets", "ns", "stage-pv", false);
+    }
+
+    #[test]
+    fn a_node_reaches_the_devices_of_its_pods() {
+        let pod = |name: &str, node: &str, claim: &str, made: &str| {
+            json!({"metadata": {"namespace": "ns", "name": name}, "spec": {"nodeName": node,
+                "resourceClaims": [{"name": "a", "resourceClaimName": claim}]},
+                "status": {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": made}]}})
+        };
+        let view = Fixed::default().with("", "pods", pod("p", "n1", "shared", "p-b-1")).with(
+            "",
+            "pods",
+            pod("q", "n2", "theirs", "q-b-1"),
+        );
+        let authorizer = NodeAuthorizer::new(Arc::new(view));
+        let user = User { name: "system:node:n1".into(), groups: vec!["system:nodes".into()], ..User::default() };
+        let check = |verb: &str, resource: &str, name: &str, selected: &str, expect: bool| {
+            let info = RequestInfo {
+                verb: verb.into(),
+                group: "resource.k8s.io".into(),
+                resource: resource.into(),
+                namespace: if resource == "resourceclaims" { "ns".into() } else { String::new() },
+                name: name.into(),
+                selected_node: selected.into(),
+                ..RequestInfo::default()
+            };
+            assert_eq!(authorizer.allows(&user, &info), expect, "{verb} {resource} {name} {selected}");
+        };
+        check("get", "resourceclaims", "shared", "", true);
+        check("get", "resourceclaims", "p-b-1", "", true);
+        check("get", "resourceclaims", "theirs", "", false);
+        check("get", "resourceclaims", "q-b-1", "", false);
+        check("list", "resourceclaims", "", "", false);
+        check("update", "resourceclaims", "shared", "", false);
+        check("list", "resourceslices", "", "", false);
+        check("list", "resourceslices", "", "n2", false);
+        check("deletecollection", "resourceslices", "", "n1", true);
+        check("create", "resourceslices", "", "", true);
+        check("get", "resourceclaimtemplates", "t", "", false);
+        check("get", "deviceclasses", "c", "", false);
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub(crate) fn apply(resource: &Resource, object: &mut Value) {
                 set_missing(parameters, "scope", "Cluster");
             }
         }
+        ("resource.k8s.io", plural) => super::devices::defaults(plural, object),
         ("storage.k8s.io", "csinodes") => {
             child(object, "spec");
         }

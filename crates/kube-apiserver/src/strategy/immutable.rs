@@ -5,7 +5,7 @@ use serde_json::Value;
 use apimachinery::error::Cause;
 use apimachinery::schema::validate::cause;
 
-use super::{claim, invalid, job, pod, quota, storage, volume};
+use super::{claim, devices, invalid, job, pod, quota, storage, volume};
 use crate::registry::Resource;
 
 const FIELD: &str = "field is immutable";
@@ -68,6 +68,7 @@ pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: 
         }
         ("node.k8s.io", "runtimeclasses") => keep(old, new, &["handler"], FIELD, causes),
         ("storage.k8s.io", plural) => storage::update(plural, old, new, causes),
+        ("resource.k8s.io", plural) => devices::update(plural, old, new, causes),
         _ => {}
     }
 }

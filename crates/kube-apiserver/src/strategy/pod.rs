@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use apimachinery::names::qualified_name_problem;
 
-pub(super) use self::placement::toleration;
+pub(super) use self::placement::{node_term, toleration};
 pub(crate) use self::resources::{aggregated_requests, of_whole_pods};
 pub(super) use self::resources::{amount, overhead, resource_name};
 pub(super) use self::update::update;

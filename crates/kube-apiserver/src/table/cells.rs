@@ -37,6 +37,19 @@ pub(super) fn of(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Val
     }
 }
 
+/// What became of a claim on devices.
+fn claim_state(view: View<'_>) -> String {
+    let leaving = !view.at("/metadata/deletionTimestamp").is_null();
+    let allocated = !view.at("/status/allocation").is_null();
+    let words = [
+        (leaving, "deleted"),
+        (!allocated && !leaving, "pending"),
+        (allocated, "allocated"),
+        (!view.list("/status/reservedFor").is_empty(), "reserved"),
+    ];
+    words.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect::<Vec<_>>().join(",")
+}
+
 fn small(plural: &str, view: View<'_>) -> Vec<Value> {
     let (name, age) = (view.name(), view.age());
     match plural {
@@ -45,6 +58,12 @@ fn small(plural: &str, view: View<'_>) -> Vec<Value> {
         "namespaces" => vec![name, view.at("/status/phase").clone(), age],
         "limitranges" | "roles" | "clusterroles" | "customresourcedefinitions" | "csistoragecapacities" => {
             vec![name, view.at("/metadata/creationTimestamp").clone()]
+        }
+        "deviceclasses" | "resourceclaimtemplates" => vec![name, age],
+        "resourceclaims" => vec![name, claim_state(view).into(), age],
+        "resourceslices" => {
+            let of = |pointer: &str| view.at(pointer).clone();
+            vec![name, of("/spec/nodeName"), of("/spec/driver"), of("/spec/pool/name"), age]
         }
         "rolebindings" | "clusterrolebindings" => binding(view),
         "resourcequotas" => quota(view),

@@ -15,6 +15,7 @@ mod corpus;
 mod crd;
 mod defaults;
 mod delegation;
+mod devices;
 mod documents;
 mod extensions;
 mod flows;

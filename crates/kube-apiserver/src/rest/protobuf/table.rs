@@ -128,7 +128,7 @@ const POINTERS: [&str; 69] = [
 const WRITTEN: [&str; 4] = ["value", "allowed", "verbs", "lastTransitionTime"];
 /// Fields whose zero, also that of a text, is a value in these messages alone: pointers, and what JSON always has. A claim of no
 /// class is not one of the default class.
-const KEPT: [(&str, &[&str]); 19] = [
+const KEPT: [(&str, &[&str]); 23] = [
     (".apiextensions.v1.ValidationRule", &["optionalOldSelf"]),
     (".apps.v1.DeploymentStatus", &["terminatingReplicas"]),
     (".apps.v1.ReplicaSetStatus", &["terminatingReplicas"]),
@@ -148,6 +148,10 @@ const KEPT: [(&str, &[&str]); 19] = [
         ".policy.v1.PodDisruptionBudgetStatus",
         &["currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"],
     ),
+    (".resource.v1.Device", &["allNodes"]),
+    (".resource.v1.DeviceAttribute", &["bool", "int", "string", "version"]),
+    (".resource.v1.ExactDeviceRequest", &["adminAccess"]),
+    (".resource.v1.ResourceSliceSpec", &["allNodes", "perDeviceNodeSelection"]),
     (".storage.v1.StorageClass", &["reclaimPolicy"]),
     (".storage.v1.VolumeNodeResources", &["count"]),
     (".v1.ServiceReference", &["path"]),

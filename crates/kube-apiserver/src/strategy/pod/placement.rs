@@ -62,7 +62,7 @@ fn node_affinity(affinity: &Field<'_>, causes: &mut Causes) {
     }
 }
 
-fn node_term(term: &Field<'_>, causes: &mut Causes) {
+pub(in super::super) fn node_term(term: &Field<'_>, causes: &mut Causes) {
     for requirement in term.each("matchExpressions") {
         let (values, operator, key) = (requirement.get("values"), requirement.get("operator"), requirement.get("key"));
         let count = requirement.each("values").count();
