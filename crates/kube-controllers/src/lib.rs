@@ -10,6 +10,7 @@ pub mod cronjob;
 pub mod csr;
 pub mod daemonset;
 pub mod deployment;
+pub mod devices;
 pub mod disruption;
 pub mod endpoints;
 pub mod eviction;
@@ -68,6 +69,7 @@ pub async fn run(client: kube::Client, options: Options, shutdown: CancellationT
         Box::pin(token::run(ctx.clone())),
         Box::pin(protection::run(ctx.clone())),
         Box::pin(volumes::run(ctx.clone())),
+        Box::pin(devices::run(ctx.clone())),
         Box::pin(quota::run(ctx.clone())),
         Box::pin(roles::run(ctx.clone())),
         Box::pin(disruption::run(ctx.clone())),

@@ -15,6 +15,7 @@ mod amounts;
 mod backlog;
 mod cluster;
 mod cycle;
+mod devices;
 mod execute;
 mod filter;
 mod image;
@@ -36,6 +37,7 @@ use kube::{Resource, ResourceExt};
 use tokio::sync::Semaphore;
 
 use crate::context::Context;
+use crate::devices::kinds::{DeviceClass, ResourceClaim, ResourceSlice};
 use backlog::Backlog;
 use cluster::{Cluster, priority};
 use verdict::Event;
@@ -48,6 +50,7 @@ struct Scheduler {
     ctx: Context,
     picture: Mutex<Cluster>,
     backlog: Backlog,
+    shelf: devices::Shelf,
     /// Where the search for nodes goes on, so that in a large cluster all have their turn.
     turn: std::sync::atomic::AtomicUsize,
 }
@@ -58,6 +61,7 @@ pub async fn run(ctx: Context) {
         ctx: ctx.clone(),
         picture: Mutex::default(),
         backlog: Backlog::default(),
+        shelf: devices::Shelf::default(),
         turn: std::sync::atomic::AtomicUsize::new(0),
     });
     listen(&scheduler).await;
@@ -117,6 +121,7 @@ async fn listen(scheduler: &Arc<Scheduler>) {
         let scheduler = scheduler.clone();
         move |_, _| scheduler.backlog.happened(Event::Volume)
     });
+    listen_to_devices(scheduler).await;
     classes.synced().await;
     drivers.synced().await;
     registered.synced().await;
@@ -129,6 +134,31 @@ async fn listen(scheduler: &Arc<Scheduler>) {
     budgets.synced().await;
 }
 
+/// The same, for claims of devices.
+async fn listen_to_devices(scheduler: &Arc<Scheduler>) {
+    let ctx = &scheduler.ctx;
+    let (claims, slices, classes) =
+        (ctx.store::<ResourceClaim>(), ctx.store::<ResourceSlice>(), ctx.store::<DeviceClass>());
+    claims.on_change({
+        let scheduler = scheduler.clone();
+        move |_, _| scheduler.backlog.happened(Event::Device)
+    });
+    slices.on_change({
+        let scheduler = scheduler.clone();
+        move |_, _| {
+            scheduler.shelf.clear();
+            scheduler.backlog.happened(Event::Device);
+        }
+    });
+    classes.on_change({
+        let scheduler = scheduler.clone();
+        move |_, _| scheduler.backlog.happened(Event::Device)
+    });
+    claims.synced().await;
+    slices.synced().await;
+    classes.synced().await;
+}
+
 /// A pod this scheduler is to place.
 fn is_waiting(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
@@ -136,6 +166,11 @@ fn is_waiting(pod: &Pod) -> bool {
         && pod::is_active(pod)
         && spec.and_then(|s| s.scheduler_name.as_deref()).is_none_or(|name| name == NAME || name.is_empty())
         && spec.and_then(|s| s.scheduling_gates.as_ref()).is_none_or(Vec::is_empty)
+}
+
+/// The claims that were made for a pod.
+fn claims_made(pod: &Pod) -> impl PartialEq + '_ {
+    pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref())
 }
 
 /// What of a node matters to placement; heartbeats do not.
@@ -182,6 +217,7 @@ impl Scheduler {
                 !is_waiting(old)
                     || old.spec != pod.spec
                     || old.metadata.labels != pod.metadata.labels
+                    || claims_made(old) != claims_made(pod)
                     || old.metadata.uid != pod.metadata.uid
             });
             if relevant {

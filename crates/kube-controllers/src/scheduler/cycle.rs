@@ -9,6 +9,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kit::store::Key;
 
 use super::cluster::{Cluster, Place, nominated_node, priority};
+use super::devices::{PodDevices, Share};
 use super::filter::{Peers, Wanted, refusal};
 use super::preemption::{self, Outcome};
 use super::verdict::{Misfit, Plugin, Refusal};
@@ -17,8 +18,8 @@ use super::{Scheduler, is_waiting, score};
 
 /// What was decided about a pod.
 pub(super) enum Decided {
-    /// It goes there, and so do the volumes its claims waited for.
-    Bind { pod: Arc<Pod>, node: String, volumes: Choice },
+    /// It goes there, and so do the volumes its claims waited for; its claims of devices get these.
+    Bind { pod: Arc<Pod>, node: String, volumes: Choice, devices: Vec<Share> },
     /// It waits; `keeps` says whether it keeps the node it was nominated for.
     Wait { pod: Arc<Pod>, why: String, keeps: bool },
     /// It waits for the victims to be gone from the node; the lesser pods nominated there have to look elsewhere.
@@ -78,8 +79,9 @@ impl Scheduler {
         };
         let decided = self.place(key, &pod)?;
         match &decided {
-            Decided::Bind { pod, node, volumes } => {
+            Decided::Bind { pod, node, volumes, devices } => {
                 super::volumes::reserve(&self.ctx, volumes);
+                self.shelf.give(devices, pod);
                 let mut assumed = Pod::clone(pod);
                 if let Some(spec) = &mut assumed.spec {
                     spec.node_name = Some(node.clone());
@@ -99,26 +101,31 @@ impl Scheduler {
 
     fn place(&self, key: &Key, pod: &Arc<Pod>) -> Option<Decided> {
         let spec = pod.spec.as_ref()?;
-        let volumes = PodVolumes::read(&self.ctx, pod);
+        let needs = PodVolumes::read(&self.ctx, pod).map_err(|why| (why, Plugin::Volumes)).and_then(|volumes| {
+            let devices = PodDevices::read(&self.ctx, &self.shelf, pod).map_err(|why| (why, Plugin::Devices))?;
+            Ok((volumes, devices))
+        });
         let budgets = self.ctx.store::<PodDisruptionBudget>();
         // Held until the pod is known to be stuck: no event may slip in between.
         let cluster = self.picture();
         let mut misfit = Misfit { nodes: cluster.nodes().count(), ..Misfit::default() };
-        let (outcome, plugins) = match volumes {
-            Err(why) => {
+        let (outcome, plugins) = match needs {
+            Err((why, plugin)) => {
                 misfit.beforehand = Some(why);
                 let hopeless = Misfit { nodes: misfit.nodes, others: Some(preemption::HOPELESS), ..Misfit::default() };
-                (Outcome::Hopeless(hopeless.to_string()), HashSet::from([Plugin::Volumes]))
+                (Outcome::Hopeless(hopeless.to_string()), HashSet::from([plugin]))
             }
-            Ok(volumes) => {
-                let wanted = Wanted::new(pod, spec, volumes);
+            Ok((volumes, devices)) => {
+                let wanted = Wanted::new(pod, spec, volumes, devices);
                 let named = wanted.named_nodes();
                 let peers = Peers::new(&wanted, &cluster);
                 let search = self.search(&wanted, &peers, &cluster);
                 if let Some(best) = score::best(&wanted, &cluster, &search.feasible) {
                     let (node, _) = search.feasible.get(best)?;
                     let volumes = wanted.volumes.choose(node).ok()?;
-                    return Some(Decided::Bind { pod: pod.clone(), node: node.metadata.name.clone()?, volumes });
+                    let devices = wanted.devices.choose(node).ok()?;
+                    let node = node.metadata.name.clone()?;
+                    return Some(Decided::Bind { pod: pod.clone(), node, volumes, devices });
                 }
                 misfit.refusals = search.refusals;
                 if named.as_ref().is_some_and(|names| names.is_empty()) {

@@ -11,17 +11,27 @@ use serde_json::{Value, json};
 
 use super::cluster::nominated_node;
 use super::cycle::Decided;
+use super::devices::Share;
+use super::verdict::Event;
+use super::volumes::Choice;
 use super::{NAME, Scheduler};
 
 impl Scheduler {
     /// Does what was decided; what fails is decided anew.
     pub(super) async fn execute(&self, key: &Key, decided: Decided) {
         let outcome = match decided {
-            Decided::Bind { pod, node, volumes } if volumes.is_empty() => self.bind(&pod, &node).await,
-            Decided::Bind { pod, node, volumes } => match super::volumes::bind(&self.ctx, &volumes, &node).await {
-                Ok(()) => self.bind(&pod, &node).await,
-                Err(why) => self.volumes_failed(&pod, why).await,
-            },
+            Decided::Bind { pod, node, volumes, devices } => {
+                let ready = self.provide(&pod, &node, &volumes, &devices).await;
+                if !devices.is_empty() {
+                    self.shelf.settle(&pod);
+                    // Who shares a claim waited for it to be written.
+                    self.backlog.happened(Event::Device);
+                }
+                match ready {
+                    Ok(()) => self.bind(&pod, &node).await,
+                    Err(why) => self.not_provided(&pod, why).await,
+                }
+            }
             Decided::Wait { pod, why, keeps } => {
                 let nominated = nominated_node(&pod).filter(|_| keeps).map(str::to_owned);
                 self.report(&pod, &why, nominated.as_deref()).await
@@ -63,13 +73,23 @@ impl Scheduler {
         }
     }
 
-    /// The pod is placed anew: its volumes did not come to the node.
-    async fn volumes_failed(&self, pod: &Pod, why: String) -> Result<()> {
+    /// Brings what the pod needs on the node, and writes that it is the pod's. The error says what did not come.
+    async fn provide(&self, pod: &Pod, node: &str, volumes: &Choice, devices: &[Share]) -> Result<(), String> {
+        if !volumes.is_empty()
+            && let Err(why) = super::volumes::bind(&self.ctx, volumes, node).await
+        {
+            return Err(format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}"));
+        }
+        let written = super::devices::write(&self.ctx, devices, pod).await;
+        written.map_err(|why| format!("running PreBind plugin \"DynamicResources\": {why}"))
+    }
+
+    /// The pod is placed anew: its volumes or devices did not come to the node.
+    async fn not_provided(&self, pod: &Pod, text: String) -> Result<()> {
         let key = Key::of(pod);
-        let text = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
-        self.ctx.events.record(NAME, pod, Severity::Warning, "FailedScheduling", text);
+        self.ctx.events.record(NAME, pod, Severity::Warning, "FailedScheduling", text.clone());
         self.read_anew(&self.ctx.api(&key.namespace), pod).await?;
-        Err(Error::Unfinished { object: key.to_string(), what: why })
+        Err(Error::Unfinished { object: key.to_string(), what: text })
     }
 
     /// Puts what the server has in place of what was assumed.

@@ -9,6 +9,7 @@ use kit::store::Key;
 use super::affinity::Affinity;
 use super::amounts::{self, Amounts};
 use super::cluster::{Cluster, HostPort, Place, Resident, priority};
+use super::devices::PodDevices;
 use super::spread::Spread;
 use super::terms::Terms;
 use super::verdict::{Plugin, Refusal};
@@ -24,11 +25,12 @@ pub(crate) struct Wanted<'a> {
     pub(crate) likely: Amounts,
     pub(crate) terms: Terms,
     pub(crate) volumes: PodVolumes,
+    pub(crate) devices: PodDevices,
     ports: Vec<HostPort>,
 }
 
 impl<'a> Wanted<'a> {
-    pub(crate) fn new(pod: &'a Pod, spec: &'a PodSpec, volumes: PodVolumes) -> Self {
+    pub(crate) fn new(pod: &'a Pod, spec: &'a PodSpec, volumes: PodVolumes, devices: PodDevices) -> Self {
         Self {
             key: Key::of(pod),
             pod,
@@ -39,6 +41,7 @@ impl<'a> Wanted<'a> {
             terms: Terms::of(pod),
             ports: pod::host_ports(spec),
             volumes,
+            devices,
         }
     }
 
@@ -103,6 +106,7 @@ fn refusal_now(wanted: &Wanted<'_>, peers: &Peers<'_>, node: &Node, place: &Plac
         .or_else(|| volumes::refusal(&wanted.volumes, node))
         .or_else(|| peers.spread.refusal(node))
         .or_else(|| peers.affinity.refusal(node))
+        .or_else(|| wanted.devices.refusal(node))
 }
 
 /// What no departure of pods changes.

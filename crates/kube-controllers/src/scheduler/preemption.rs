@@ -188,6 +188,7 @@ fn by_budget(
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::devices::PodDevices;
     use super::super::volumes::PodVolumes;
     use super::*;
 
@@ -214,7 +215,7 @@ mod tests {
         let cluster = cluster(pods);
         let pod: Pod = serde_json::from_value(wanted).unwrap();
         let spec = pod.spec.clone().unwrap();
-        let wanted = Wanted::new(&pod, &spec, PodVolumes::default());
+        let wanted = Wanted::new(&pod, &spec, PodVolumes::default(), PodDevices::default());
         let peers = Peers::new(&wanted, &cluster);
         let refusals = cluster.nodes().filter_map(|(node, place)| {
             let name = node.metadata.name.clone().unwrap();

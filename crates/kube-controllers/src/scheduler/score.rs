@@ -119,6 +119,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
 
+    use super::super::devices::PodDevices;
     use super::super::volumes::PodVolumes;
     use super::*;
 
@@ -153,7 +154,7 @@ mod tests {
         let mut pod = Pod::clone(&on("", "new", spec));
         pod.metadata.owner_references = None;
         let spec = pod.spec.clone().unwrap();
-        let wanted = Wanted::new(&pod, &spec, PodVolumes::default());
+        let wanted = Wanted::new(&pod, &spec, PodVolumes::default(), PodDevices::default());
         let feasible: Vec<_> = cluster.nodes().map(|(node, place)| (node.as_ref(), place)).collect();
         let index = best(&wanted, &cluster, &feasible).unwrap();
         assert_eq!(
@@ -202,7 +203,7 @@ mod tests {
         cluster.set_pod(None, Some(&Arc::new(stranger)));
         let pod = on("", "new", json!({}));
         let spec = pod.spec.clone().unwrap();
-        let wanted = Wanted::new(&pod, &spec, PodVolumes::default());
+        let wanted = Wanted::new(&pod, &spec, PodVolumes::default(), PodDevices::default());
         let feasible: Vec<_> = cluster.nodes().map(|(node, place)| (node.as_ref(), place)).collect();
         assert_eq!(best(&wanted, &cluster, &feasible), Some(1));
     }

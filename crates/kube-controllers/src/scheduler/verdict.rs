@@ -12,6 +12,7 @@ pub(crate) enum Plugin {
     NodePorts,
     NodeResourcesFit,
     Volumes,
+    Devices,
     PodTopologySpread,
     InterPodAffinity,
 }
@@ -42,11 +43,13 @@ pub(crate) enum Event {
     PodArrived,
     /// A claim, a volume or a class changed.
     Volume,
+    /// A claim of devices, a slice or a class of them changed.
+    Device,
 }
 
 impl Event {
     /// Each of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 4] = [Self::Node, Self::PodLeft, Self::PodArrived, Self::Volume];
+    pub(crate) const ALL: [Self; 5] = [Self::Node, Self::PodLeft, Self::PodArrived, Self::Volume, Self::Device];
 }
 
 impl Plugin {
@@ -64,6 +67,7 @@ impl Plugin {
             ),
             Event::PodArrived => matches!(self, Self::PodTopologySpread | Self::InterPodAffinity),
             Event::Volume => self == Self::Volumes,
+            Event::Device => self == Self::Devices,
         }
     }
 }

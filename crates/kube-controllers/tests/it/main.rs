@@ -6,6 +6,7 @@ mod batch;
 mod cluster;
 mod collection;
 mod cronjobs;
+mod devices;
 mod driver;
 mod nodes;
 mod recording;
