@@ -13,6 +13,7 @@ const PROTOS: &[&str] = &[
     "deviceplugin.proto",
     "pluginregistration.proto",
     "csi.proto",
+    "dra.proto",
     "launcher.proto",
 ];
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::context::Context;
+use crate::device_drivers::DeviceClaims;
 use crate::devices::Devices;
 use crate::drivers::{self, Csi};
 use crate::error::{Error, Result};
@@ -41,6 +42,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let (known, pods_known) = watch::channel(Arc::default());
     let context = Arc::new(Context {
         devices: devices.clone(),
+        device_claims: DeviceClaims::new(config.root.join("device-claims")),
         csi: Csi::new(),
         volumes: Inventory::default(),
         images: Images::default(),

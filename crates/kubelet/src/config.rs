@@ -21,6 +21,8 @@ pub struct Config {
     pub root: PathBuf,
     /// Container logs live below it: `/var/log/pods`.
     pub log_dir: PathBuf,
+    /// Where drivers describe devices for containers, the later one counting: `/etc/cdi`, `/var/run/cdi`.
+    pub cdi_dirs: Vec<PathBuf>,
     /// containerd's socket: `/run/containerd/containerd.sock`.
     pub containerd: PathBuf,
     /// Addresses of the cluster's DNS; empty: pods use the node's resolver.

@@ -11,6 +11,7 @@ use rpc::cri;
 use sys::cgroup::Hierarchy;
 
 use crate::config::Config;
+use crate::device_drivers::DeviceClaims;
 use crate::devices::Devices;
 use crate::drivers::Csi;
 use crate::fields::NodeAmounts;
@@ -27,6 +28,7 @@ pub(crate) struct Context {
     pub(crate) events: Recorder,
     pub(crate) images: Images,
     pub(crate) devices: Devices,
+    pub(crate) device_claims: DeviceClaims,
     pub(crate) csi: Csi,
     pub(crate) volumes: Inventory,
     pub(crate) services: reflector::Store<Service>,

@@ -16,6 +16,8 @@ mod collection;
 mod config;
 mod context;
 mod csi;
+mod device_claims;
+mod device_drivers;
 mod devices;
 mod disk_space;
 pub mod dns;

@@ -20,7 +20,7 @@ use crate::known::Known;
 use crate::pod::steps;
 use crate::pod::worker::{self, Happened, Wish};
 use crate::runtime::label;
-use crate::{csi, volumes};
+use crate::{csi, device_claims, volumes};
 use told::Told;
 
 struct Handle {
@@ -190,6 +190,7 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> R
     let containers = context.runtime.list_containers(None).await?;
     let labels = sandboxes.into_iter().map(|s| s.labels).chain(containers.into_iter().map(|c| c.labels));
     let mut uids: BTreeSet<String> = labels.filter_map(|mut labels| labels.remove(label::POD_UID)).collect();
+    uids.extend(context.device_claims.pods());
     let pods = context.config.root.join("pods");
     if let Ok(entries) = std::fs::read_dir(&pods) {
         uids.extend(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
@@ -218,6 +219,7 @@ async fn orphans(context: &Context, keep: &BTreeSet<String>, known: &Known) -> R
 
 async fn remove_orphan(context: &Context, uid: &str) -> Result<()> {
     steps::remove_from_runtime(context, uid).await?;
+    device_claims::release(context, uid).await?;
     csi::teardown::release(context, uid).await?;
     volumes::tear_down(&context.pod_dir(uid))?;
     steps::remove_cgroups(context, &format!("/ferrovirt/{}/pod{uid}", context.config.node_name))

@@ -62,12 +62,27 @@ pub mod registration {
     pub const CSI_PLUGIN: &str = "CSIPlugin";
     /// What it says of a device plugin.
     pub const DEVICE_PLUGIN: &str = "DevicePlugin";
+    /// What it says of a driver of dynamic resource allocation.
+    pub const DRA_PLUGIN: &str = "DRAPlugin";
 
     pub use generated::*;
 
     #[allow(clippy::all, unreachable_pub, unused_qualifications, rust_2018_idioms)]
     mod generated {
         include!("generated/pluginregistration.rs");
+    }
+}
+
+/// Dynamic resource allocation: the kubelet is the client, a driver of devices the server.
+pub mod dra {
+    /// The service, as plugins name what they support.
+    pub const SERVICE: &str = "v1.DRAPlugin";
+
+    pub use generated::*;
+
+    #[allow(clippy::all, unreachable_pub, unused_qualifications, rust_2018_idioms)]
+    mod generated {
+        include!("generated/k8s.io.kubelet.pkg.apis.dra.v1.rs");
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!  socket seen ─▶ GetInfo ─▶ CSIPlugin: NodeGetInfo ─▶ CSINode, labels ─▶ Drivers ─▶ NotifyRegistrationStatus
-//!                         └▶ DevicePlugin: as if it had called the device plugins' socket
-//!  socket gone ─▶ Drivers, CSINode
+//!                         ├▶ DevicePlugin: as if it had called the device plugins' socket
+//!                         └▶ DRAPlugin: Plugins of claims on devices
+//!  socket gone ─▶ Drivers, CSINode; Plugins, ResourceSlices
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,12 +19,14 @@ use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
 use kit::backoff::Backoff;
 use rpc::registration::registration_client::RegistrationClient;
-use rpc::registration::{CSI_PLUGIN, DEVICE_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus};
+use rpc::registration::{CSI_PLUGIN, DEVICE_PLUGIN, DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use super::node_object;
 use crate::context::Context;
+use crate::device_claims;
+use crate::device_drivers::Plugin;
 use crate::drivers::{Driver, driver};
 use crate::error::{Error, Result};
 
@@ -76,6 +79,7 @@ pub(crate) async fn run(context: Arc<Context>, shutdown: CancellationToken) -> R
             () = &mut forgetting, if !forgotten => {
                 forgotten = true;
                 kit::spawn("csi-forgotten", node_object::forget_absent(context.clone())).detach();
+                kit::spawn("dra-forgotten", device_claims::withdraw_absent(context.clone())).detach();
             }
         }
     }
@@ -182,6 +186,8 @@ async fn introduce(context: &Arc<Context>, path: &Path) -> Result<Option<String>
     }
     let taken = match info.r#type.as_str() {
         DEVICE_PLUGIN => context.devices.adopt(info.name.clone(), endpoint.display().to_string()).await,
+        DRA_PLUGIN => Plugin::new(info.name.clone(), &endpoint, path.to_path_buf())
+            .map(|plugin| context.device_claims.plugins.insert(Arc::new(plugin))),
         _ => take_driver(context, info.name.clone(), endpoint, path).await,
     };
     match taken {
@@ -226,6 +232,19 @@ fn acceptable(info: &PluginInfo) -> Result<(), String> {
             }
             Ok(())
         }
+        DRA_PLUGIN => {
+            if info.name.is_empty() || info.name.len() > 63 {
+                return Err(format!("the DRA driver's name {:?} is not one of 1 to 63 characters", info.name));
+            }
+            if !info.supported_versions.iter().any(|version| version == rpc::dra::SERVICE) {
+                let (versions, served) = (&info.supported_versions, rpc::dra::SERVICE);
+                return Err(format!(
+                    "versions {versions:?} of DRA driver {} are not supported: {served} is",
+                    info.name
+                ));
+            }
+            Ok(())
+        }
         DEVICE_PLUGIN if info.name.contains('/') => Ok(()),
         DEVICE_PLUGIN => Err(format!("the device plugin's resource name {:?} is not a qualified one", info.name)),
         other => Err(format!("no handler registered for plugin type: {other}")),
@@ -234,6 +253,10 @@ fn acceptable(info: &PluginInfo) -> Result<(), String> {
 
 /// The socket went: so did the driver that had registered there.
 fn leave(context: &Arc<Context>, path: &Path) {
+    for name in context.device_claims.plugins.remove(path) {
+        tracing::info!(driver = name, "DRA driver left");
+        kit::spawn("dra-left", device_claims::withdraw(context.clone(), name)).detach();
+    }
     let its: Vec<String> = context
         .csi
         .drivers
@@ -285,6 +308,14 @@ mod tests {
         check("CSIPlugin", "d.io", &["0.3.0"], Err("versions [\"0.3.0\"] of driver d.io are not supported: 1.x is"));
         check("CSIPlugin", "", &["1.0.0"], Err("the driver's name \"\" is not one of 1 to 63 characters"));
         check("DevicePlugin", "gpu", &[], Err("the device plugin's resource name \"gpu\" is not a qualified one"));
-        check("DRAPlugin", "x", &[], Err("no handler registered for plugin type: DRAPlugin"));
+        check("DRAPlugin", "d.io", &["v1beta1.DRAPlugin", "v1.DRAPlugin"], Ok(()));
+        check(
+            "DRAPlugin",
+            "d.io",
+            &["v1beta1.DRAPlugin"],
+            Err("versions [\"v1beta1.DRAPlugin\"] of DRA driver d.io are not supported: v1.DRAPlugin is"),
+        );
+        check("DRAPlugin", "", &["v1.DRAPlugin"], Err("the DRA driver's name \"\" is not one of 1 to 63 characters"));
+        check("OtherPlugin", "x", &[], Err("no handler registered for plugin type: OtherPlugin"));
     }
 }

@@ -74,6 +74,7 @@ fn kubelet(config: &Config, guard: netpol::Guard, uplinks: Option<Uplinks>) -> R
         node_ips: config.addresses.iter().map(ipnet::IpNet::addr).collect(),
         root: "/var/lib/kubelet".into(),
         log_dir: "/var/log/pods".into(),
+        cdi_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
         containerd: containerd::SOCKET.into(),
         cluster_dns: config.dns.clone(),
         cluster_domain: config.domain.clone(),

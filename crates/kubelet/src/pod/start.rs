@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use rpc::cri;
 
 use crate::context::{Context, about_container};
+use crate::device_claims::{self, cdi};
 use crate::error::Error;
 use crate::images::{ImageInfo, Waiting};
 use crate::pod::{container, environment, hooks, mounts};
@@ -59,10 +60,14 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
             .allocate(uid, &start.name, &resources::extended(wanted))
             .await
             .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
+        let claimed = device_claims::for_container(&context, &pod, wanted)
+            .and_then(|ids| cdi::edits(&context.config.cdi_dirs, &ids))
+            .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         let (mut mounts, log) =
             mounts::make(&context, &pod, wanted, start.attempt, &start.mounted, &env, &start.pod_ips)
                 .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         mounts.extend(devices.mounts);
+        mounts.extend(claimed.mounts);
         let mapped = mounts::devices(spec, wanted, &start.mounted)
             .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         let mut annotations = HashMap::from([(label::TERMINATION_LOG.to_owned(), log.display().to_string())]);
@@ -71,9 +76,9 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
         let resolved = container::Resolved {
             attempt: start.attempt,
             image: start.image.id.clone(),
-            env: env.into_iter().chain(devices.envs).collect(),
+            env: env.into_iter().chain(devices.envs).chain(claimed.env).collect(),
             mounts,
-            devices: devices.devices.into_iter().chain(mapped).collect(),
+            devices: devices.devices.into_iter().chain(claimed.devices).chain(mapped).collect(),
             annotations,
             resources: resources::of_container(spec, wanted, context.amounts.memory),
         };

@@ -77,6 +77,7 @@ pub(crate) fn status(inputs: &Inputs<'_>) -> PodStatus {
         message: before.message.clone(),
         nominated_node_name: before.nominated_node_name.clone(),
         resize: before.resize.clone(),
+        resource_claim_statuses: before.resource_claim_statuses.clone(),
         ..Default::default()
     };
     if let Some((reason, message)) = inputs.verdict {
@@ -372,6 +373,7 @@ impl Published {
         let newer = version(pod).is_some_and(|version| version > self.version);
         let theirs = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
         let mut status = self.status.clone();
+        status.resource_claim_statuses = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.clone());
         let conditions = status.conditions.get_or_insert_default();
         conditions.retain(|condition| is_own(&condition.type_) && !newer);
         conditions.extend(theirs.into_iter().filter(|condition| newer || !is_own(&condition.type_)));

@@ -18,7 +18,7 @@ use crate::pod::local_storage::{self, Usage};
 use crate::pod::start::{self, Start, named};
 use crate::pod::status::Published;
 use crate::volumes::{self, Mounted};
-use crate::{csi, networks, resources, sandbox};
+use crate::{csi, device_claims, networks, resources, sandbox};
 
 /// How a step ended.
 #[derive(Debug)]
@@ -44,7 +44,13 @@ pub(crate) enum Outcome {
     Other(Result<()>),
 }
 
+/// What a pod has to have before its containers: the devices of its claims, and its volumes.
 pub(crate) async fn set_up_volumes(context: Arc<Context>, pod: Arc<Pod>, ips: Vec<String>) -> Outcome {
+    if let Err(error) = device_claims::prepare(&context, &pod).await {
+        let message = format!("Failed to prepare dynamic resources: {}", kit::Chain(&error));
+        context.events.warning(&about(&pod), "FailedPrepareDynamicResources", message);
+        return Outcome::Volumes(Err(error));
+    }
     let result = volumes::set_up(&context, &pod, &ips).await;
     if let Err(error) = &result {
         let message = match error {
@@ -176,6 +182,12 @@ async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
         networks::forget(context, uid)?;
         let logs = sandbox::log_directory(pod, &context.config.log_dir);
         remove_dir(Path::new(&logs))?;
+    }
+    // Before the pod is said to have ended: from then on its devices may be another's.
+    if let Err(error) = device_claims::release(context, uid).await {
+        let message = format!("Failed to unprepare dynamic resources: {}", kit::Chain(&error));
+        context.events.warning(&about(pod), "FailedUnprepareDynamicResources", message);
+        return Err(error);
     }
     let dir = context.pod_dir(uid);
     csi::teardown::release(context, uid).await?;

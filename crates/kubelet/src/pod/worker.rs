@@ -96,6 +96,7 @@ pub(crate) async fn run(
     let power_off = context.config.power_off.clone();
     let mut worker = Worker::new(context, pod, gone, reports);
     let mut drivers = worker.context.csi.drivers.changes();
+    let mut plugins = worker.context.device_claims.plugins.changes();
     let mut dirty = true;
     loop {
         if dirty {
@@ -129,6 +130,7 @@ pub(crate) async fn run(
             }
             Some((id, verdict)) = verdicts.recv() => worker.probed(&id, verdict),
             Ok(()) = drivers.changed() => worker.hasten(),
+            Ok(()) = plugins.changed() => worker.hasten(),
             () = power_off.cancelled(), if !worker.facts.power_off => worker.power_fails(),
             () = tokio::time::sleep(wake) => dirty |= !worker.lagging.is_empty() || worker.relist() == Some(Duration::ZERO),
         }
@@ -291,7 +293,9 @@ impl Worker {
 
     /// A driver came: what may have waited for it is tried at once.
     fn hasten(&mut self) {
-        for key in [Step::SetUpVolumes.key(), Step::CleanUp { all: true }.key()] {
+        for key in
+            [Step::SetUpVolumes, Step::CleanUp { all: true }, Step::CleanUp { all: false }].map(|step| step.key())
+        {
             self.facts.hold.remove(&key);
             self.failures.remove(&key);
         }

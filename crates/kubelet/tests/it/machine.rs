@@ -112,6 +112,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
             node_ips: vec!["127.0.0.1".parse().unwrap()],
             root: self.dir.join("kubelet"),
             log_dir: self.dir.join("logs"),
+            cdi_dirs: vec![self.dir.join("cdi")],
             containerd: self.dir.join("containerd.sock"),
             cluster_dns: vec!["10.199.255.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),

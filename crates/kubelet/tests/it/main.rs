@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "what a failed test shows")]
 #![allow(clippy::large_futures, reason = "one test holds the whole cluster")]
 
+mod claims;
 mod csi;
 mod driver;
 mod image;

@@ -26,6 +26,7 @@ async fn pods_run_on_containerd() {
         crate::streams::streams(&machine, &machine.tls),
     );
     crate::csi::volumes(&mut machine).await;
+    crate::claims::claims_on_devices(&mut machine).await;
     restart_of_the_kubelet(&mut machine).await;
 }
 
