@@ -19,7 +19,7 @@ use api::backup::v1alpha1::{
 use api::export::v1::VirtualMachineExport;
 use api::kubevirt::v1::{UtilityVolume, VirtualMachineInstance};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kit::{Chain, clock};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -29,7 +29,10 @@ use serde_json::{Value, json};
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
-use crate::facts::index::{self, vmi_indexes};
+use crate::facts::copies::{backup_indexes, is_tracked, machine_index, tracker_index};
+use crate::facts::index::{claim_index, vmi_indexes};
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores};
 use crate::{patch, write};
 
 /// What keeps a backup until it has been seen to.
@@ -40,62 +43,66 @@ const VOLUMES: &str = "/var/run/kubevirt/hotplug-disks";
 /// The status code that says that a checkpoint is not what it should be.
 const GONE: u16 = 410;
 
+/// Has backups looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.backups.synced(),
+            stores.trackers.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.backups.wake(queue, |_, change| [change.key.clone()]);
+    changes.trackers.wake(queue, |stores, change| stores.backups.keys_by_index(&tracker_index(change.key)));
+    changes.vms.wake(queue, |stores, change| of_machine(stores, change.key));
+    changes.vmis.wake(queue, |stores, change| of_machine(stores, change.key));
+    changes.claims.wake(queue, |stores, change| {
+        stores.backups.keys_by_index(&claim_index(&change.key.namespace, &change.key.name))
+    });
+    // A backup and the export that shows it share their name.
+    changes.exports.wake(queue, |stores, change| stores.backups.contains(change.key).then(|| change.key.clone()));
+}
+
+/// Backups that may wait for what has changed of the machine.
+fn of_machine(stores: &Stores, machine: &Key) -> Vec<Key> {
+    let word = machine_index(machine);
+    let trackers = stores.trackers.keys_by_index(&word).into_iter();
+    let tracked = trackers.flat_map(|tracker| stores.backups.keys_by_index(&tracker_index(&tracker)));
+    stores.backups.keys_by_index(&word).into_iter().chain(tracked).collect()
+}
+
 /// Brings one backup a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmbackup", &key, Box::pin(sync(&context, &key)).await)
 }
 
-/// The index value under which backups and trackers are found by their machine.
-pub(crate) fn machine_index(namespace: &str, name: &str) -> String {
-    format!("machine:{namespace}/{name}")
-}
-
-/// The index value under which backups are found by their tracker.
-pub(crate) fn tracker_index(key: &Key) -> String {
-    format!("tracker:{key}")
-}
-
-/// Index values of a backup: its machine, or the tracker that knows it.
-pub(crate) fn indexes(backup: &VirtualMachineBackup) -> Vec<String> {
-    let namespace = backup.namespace().unwrap_or_default();
-    let source = &backup.spec.source;
-    let own = if plan::is_tracked(backup) {
-        tracker_index(&Key::new(namespace.as_str(), source.name.as_str()))
-    } else {
-        machine_index(&namespace, &source.name)
-    };
-    let claim = backup.spec.pvc_name.as_deref().map(|claim| index::claim_index(&namespace, claim));
-    std::iter::once(own).chain(claim).collect()
-}
-
-/// Backups of the machine called so may wait for what has changed of it.
-pub(crate) fn wake(context: &Context, machine: &Key) {
-    let word = machine_index(&machine.namespace, &machine.name);
-    context.backup_queue.add_all(context.backups.keys_by_index(&word));
-    for tracker in context.trackers.keys_by_index(&word) {
-        context.backup_queue.add_all(context.backups.keys_by_index(&tracker_index(&tracker)));
-        context.tracker_queue.add(tracker);
-    }
-}
-
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(backup) = context.backups.get(key) else { return Ok(Next::Wait) };
+    let Some(backup) = context.stores.backups.get(key) else { return Ok(Next::Wait) };
     let in_namespace = |name: &str| Key::new(key.namespace.as_str(), name);
     let source = backup.spec.source.name.as_str();
-    let tracker = if plan::is_tracked(&backup) { context.trackers.get(&in_namespace(source)) } else { None };
-    let machine = match (&tracker, plan::is_tracked(&backup)) {
+    let tracker = if is_tracked(&backup) { context.stores.trackers.get(&in_namespace(source)) } else { None };
+    let machine = match (&tracker, is_tracked(&backup)) {
         (Some(tracker), _) => Some(in_namespace(&tracker.spec.source.name)),
         (None, true) => None,
         (None, false) => Some(in_namespace(source)),
     };
-    let vmi = machine.as_ref().and_then(|machine| context.vmis.get(machine));
-    let claim = backup.spec.pvc_name.as_deref().and_then(|claim| context.claims.get(&in_namespace(claim)));
+    let vmi = machine.as_ref().and_then(|machine| context.stores.vmis.get(machine));
+    let claim = backup.spec.pvc_name.as_deref().and_then(|claim| context.stores.claims.get(&in_namespace(claim)));
     let claims = vmi.as_ref().map(|vmi| context.claims_of(vmi)).unwrap_or_default();
-    let (export, now) = (context.exports.get(key), clock::now());
+    let (export, now) = (context.stores.exports.get(key), clock::now());
     let view = View {
         backup: &backup,
         tracker: tracker.as_ref(),
-        machine_exists: machine.as_ref().is_some_and(|machine| context.vms.contains(machine)),
+        machine_exists: machine.as_ref().is_some_and(|machine| context.stores.vms.contains(machine)),
         vmi: vmi.as_ref(),
         claim: claim.as_ref(),
         claims: &claims,
@@ -212,7 +219,7 @@ async fn serve(context: &Context, backup: &VirtualMachineBackup) -> Result<(), E
 /// Removes the export that shows it.
 async fn withdraw(context: &Context, backup: &VirtualMachineBackup) -> Result<(), Error> {
     let (namespace, name) = (backup.namespace().unwrap_or_default(), backup.name_any());
-    let own = context.exports.get(&Key::new(namespace.as_str(), name.as_str()));
+    let own = context.stores.exports.get(&Key::new(namespace.as_str(), name.as_str()));
     let this = Preconditions { uid: own.and_then(|own| own.uid()), resource_version: None };
     let api: Api<VirtualMachineExport> = Api::namespaced(context.client.clone(), &namespace);
     match api.delete(&name, &DeleteParams { preconditions: Some(this), ..DeleteParams::default() }).await {
@@ -301,7 +308,7 @@ async fn patch_instance(context: &Context, vmi: &VirtualMachineInstance, mut pat
     let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
+    write::accept(answer, &context.stores.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
 }
 
 async fn say(context: &Context, backup: &VirtualMachineBackup, outcome: &Outcome) -> Result<(), Error> {
@@ -346,5 +353,5 @@ async fn write_status(
     let api: Api<VirtualMachineBackup> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(backup.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.backups, indexes, (KIND, backup))
+    write::accept(answer, &context.stores.backups, backup_indexes, (KIND, backup))
 }

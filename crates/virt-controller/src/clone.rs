@@ -7,9 +7,9 @@ pub mod plan;
 
 use api::clone::v1beta1::{VirtualMachineClone, VirtualMachineCloneStatus};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
-use kit::clock;
-use kit::queue::Next;
-use kit::store::Key;
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, clock};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt};
@@ -19,25 +19,19 @@ use serde::de::DeserializeOwned;
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
-use crate::{patch, restore, snapshot, write};
-
-/// The index value under which clones are found by their source or their copy.
-pub(crate) fn machine_index(vm: &Key) -> String {
-    format!("machine:{vm}")
-}
-
-/// The index value under which clones are found by the snapshot they restore.
-pub(crate) fn snapshot_index(snapshot: &Key) -> String {
-    format!("snapshot:{snapshot}")
-}
+use crate::facts::copies::{machine_index, restore_indexes, snapshot_index, snapshot_indexes};
+use crate::facts::index::claim_index;
+use crate::setup::Setup;
+use crate::stores::Changes;
+use crate::{patch, snapshot, write};
 
 /// The index value under which a clone is found by its restore.
-pub(crate) fn restore_index(restore: &Key) -> String {
+fn restore_index(restore: &Key) -> String {
     format!("restore:{restore}")
 }
 
 /// Index values of a clone.
-pub(crate) fn indexes(clone: &VirtualMachineClone) -> Vec<String> {
+fn indexes(clone: &VirtualMachineClone) -> Vec<String> {
     let namespace = clone.namespace().unwrap_or_default();
     let key = |name: &str| Key::new(namespace.as_str(), name);
     let status = clone.status.as_ref();
@@ -50,18 +44,65 @@ pub(crate) fn indexes(clone: &VirtualMachineClone) -> Vec<String> {
     words
 }
 
-/// Has every clone that this word leads to looked at.
-pub(crate) fn wake(context: &Context, word: &str) {
-    context.clone_queue.add_all(context.clones.keys_by_index(word));
+/// What it works with.
+#[derive(Clone)]
+struct Clones {
+    context: Context,
+    /// Copies of machines.
+    clones: Store<VirtualMachineClone>,
+}
+
+/// Has copies of machines looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let own = Clones { context: setup.context.clone(), clones: Store::default() };
+    let queue = Queue::default();
+    wakes(&mut setup.changes, &own.clones, &queue);
+    setup.keep(watch(&own, &queue));
+    let (stores, clones) = (own.context.stores.clone(), own.clones.clone());
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.snapshots.synced(),
+            stores.restores.synced(),
+            clones.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(own.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, clones: &Store<VirtualMachineClone>, queue: &Queue<Key>) {
+    let held = clones.clone();
+    changes.vms.wake(queue, move |_, change| held.keys_by_index(&machine_index(change.key)));
+    let held = clones.clone();
+    changes.vmis.wake(queue, move |_, change| held.keys_by_index(&machine_index(change.key)));
+    let held = clones.clone();
+    changes.snapshots.wake(queue, move |_, change| held.keys_by_index(&snapshot_index(change.key)));
+    let held = clones.clone();
+    changes.restores.wake(queue, move |_, change| held.keys_by_index(&restore_index(change.key)));
+    // A copy is whole once its claims are bound.
+    let held = clones.clone();
+    changes.claims.wake(queue, move |stores, change| {
+        let restores = stores.restores.keys_by_index(&claim_index(&change.key.namespace, &change.key.name));
+        restores.iter().flat_map(|restore| held.keys_by_index(&restore_index(restore))).collect::<Vec<_>>()
+    });
+}
+
+fn watch(own: &Clones, queue: &Queue<Key>) -> Task<()> {
+    let (api, queue) = (Api::all(own.context.client.clone()), queue.clone());
+    let how = Watch { index: indexes, ..Watch::default() };
+    store::watch(api, how, own.clones.clone(), move |change| queue.add(change.key.clone()))
 }
 
 /// Brings one clone a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
-    error::settled("vmclone", &key, Box::pin(sync(&context, &key)).await)
+async fn reconcile(own: Clones, key: Key) -> Next {
+    error::settled("vmclone", &key, Box::pin(sync(&own, &key)).await)
 }
 
-async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(clone) = context.clones.get(key) else { return Ok(Next::Wait) };
+async fn sync(own: &Clones, key: &Key) -> Result<Next, Error> {
+    let context = &own.context;
+    let Some(clone) = own.clones.get(key) else { return Ok(Next::Wait) };
     if clone.metadata.deletion_timestamp.is_some() {
         return Ok(Next::Wait);
     }
@@ -71,11 +112,11 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         Step::None => {}
         Step::Snapshot(wanted) => {
             let made = create(context, "virtualmachinesnapshot", &*wanted).await?;
-            context.snapshots.put(&made, snapshot::snapshot_keys(&made));
+            context.stores.snapshots.put(&made, snapshot_indexes(&made));
         }
         Step::Restore(wanted) => {
             let made = create(context, "virtualmachinerestore", &*wanted).await?;
-            context.restores.put(&made, restore::index(&made));
+            context.stores.restores.put(&made, restore_indexes(&made));
         }
         Step::TidyUp => tidy_up(context, &clone).await?,
         Step::Forget => {
@@ -87,7 +128,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if old == status {
         return Ok(Next::Wait);
     }
-    write_status(context, &clone, &old, &status).await?;
+    write_status(own, &clone, &old, &status).await?;
     if let Some((normal, reason, message)) = event {
         let about = reference(&clone);
         match normal {
@@ -103,19 +144,19 @@ async fn look(context: &Context, clone: &VirtualMachineClone) -> Result<World, E
     let namespace = clone.namespace().unwrap_or_default();
     let key = |name: &str| Key::new(namespace.as_str(), name);
     let status = clone.status.as_deref().cloned().unwrap_or_default();
-    let mut world = World { target: context.vms.contains(&key(&plan::target_name(clone))), ..World::default() };
+    let mut world = World { target: context.stores.vms.contains(&key(&plan::target_name(clone))), ..World::default() };
     if clone.spec.source.kind == plan::MACHINE {
-        world.machine = context.vms.get(&key(&clone.spec.source.name));
+        world.machine = context.stores.vms.get(&key(&clone.spec.source.name));
     }
-    world.snapshot = plan::snapshot_name(clone).and_then(|name| context.snapshots.get(&key(name)));
+    world.snapshot = plan::snapshot_name(clone).and_then(|name| context.stores.snapshots.get(&key(name)));
     if let Some(name) = &status.restore_name {
-        world.restore = context.restores.get(&key(name));
+        world.restore = context.stores.restores.get(&key(name));
     } else if let Some(found) = &world.snapshot {
         world.content = snapshot::find_content(context, found).await?;
     }
     let made = world.restore.iter().flat_map(|restore| &restore.status).flat_map(|status| &status.restores);
     world.bound = made.into_iter().all(|volume| {
-        let claim = context.claims.get(&key(&volume.persistent_volume_claim));
+        let claim = context.stores.claims.get(&key(&volume.persistent_volume_claim));
         claim.and_then(|claim| claim.status?.phase).as_deref() == Some("Bound")
     });
     Ok(world)
@@ -167,15 +208,15 @@ where
 }
 
 async fn write_status(
-    context: &Context,
+    own: &Clones,
     clone: &VirtualMachineClone,
     old: &VirtualMachineCloneStatus,
     wanted: &VirtualMachineCloneStatus,
 ) -> Result<(), Error> {
     let Some(changed) = patch::changed(old, wanted) else { return Ok(()) };
     let (namespace, name) = (clone.namespace().unwrap_or_default(), clone.name_any());
-    let api: Api<VirtualMachineClone> = Api::namespaced(context.client.clone(), &namespace);
+    let api: Api<VirtualMachineClone> = Api::namespaced(own.context.client.clone(), &namespace);
     let patch = patch::status(clone.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.clones, indexes, ("virtualmachineclone", clone)).map(drop)
+    write::accept(answer, &own.clones, indexes, ("virtualmachineclone", clone)).map(drop)
 }

@@ -1,33 +1,18 @@
-//! What the controllers share: the client, the stores, the queues.
+//! What the controllers share: the client, where events go, what the administrator says, and what is known of the cluster.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use api::backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker};
-use api::cdi::v1beta1::DataVolume;
-use api::clone::v1beta1::VirtualMachineClone;
-use api::export::v1::VirtualMachineExport;
 use api::kubevirt::constants::device;
-use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
-use api::migrations::v1alpha1::MigrationPolicy;
-use api::openshift::Route;
-use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
-use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
-use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::networking::v1::Ingress;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::StorageClass;
+use api::kubevirt::v1::VirtualMachineInstance;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kit::events::Recorder;
-use kit::queue::Queue;
-use kit::store::{Key, Store};
+use kit::store::Key;
 use kube::{Client, Resource, ResourceExt};
 
-use crate::ages::{Ages, ages};
 use crate::facts::claims::{self, Claims};
-use crate::facts::nodes::Lost;
 use crate::facts::persistent_state;
-use crate::renewals::Renewals;
 use crate::settings::Settings;
+use crate::stores::Stores;
 
 /// The images that pods are made of.
 #[derive(Clone, Copy, Debug)]
@@ -48,96 +33,14 @@ pub struct Inner {
     pub client: Client,
     /// Events.
     pub recorder: Recorder,
-    /// Events of exports.
-    pub exporting: Recorder,
     /// Where this controller and its KubeVirt object live.
     pub namespace: String,
     /// The launcher's image.
     pub launcher_image: String,
     /// The image of the servers of exports.
     pub exporter_image: String,
-    /// VirtualMachines.
-    pub vms: Store<VirtualMachine>,
-    /// VirtualMachineInstances.
-    pub vmis: Store<VirtualMachineInstance>,
-    /// Launcher pods.
-    pub pods: Store<Pod>,
-    /// Pods that have volumes for running guests.
-    pub attachments: Store<Pod>,
-    /// Claims that disks may lie on.
-    pub claims: Store<PersistentVolumeClaim>,
-    /// Data volumes, where there are any.
-    pub data_volumes: Store<DataVolume>,
-    /// Snapshots of machines.
-    pub snapshots: Store<VirtualMachineSnapshot>,
-    /// Machines that are brought back to snapshots.
-    pub restores: Store<VirtualMachineRestore>,
-    /// Backups of machines.
-    pub backups: Store<VirtualMachineBackup>,
-    /// What is known of the last backups of machines.
-    pub trackers: Store<VirtualMachineBackupTracker>,
-    /// Snapshots of volumes, where there are any.
-    pub volume_snapshots: Store<VolumeSnapshot>,
-    /// How drivers make snapshots of volumes, where any do.
-    pub snapshot_classes: Store<VolumeSnapshotClass>,
-    /// Which driver makes the volumes of claims.
-    pub storage_classes: Store<StorageClass>,
-    /// Copies of machines.
-    pub clones: Store<VirtualMachineClone>,
-    /// Exports of volumes and machines.
-    pub exports: Store<VirtualMachineExport>,
-    /// Pods that serve exports.
-    pub exporters: Store<Pod>,
-    /// Ways from outside to Services beside this controller.
-    pub ingresses: Store<Ingress>,
-    /// The same on OpenShift.
-    pub routes: Store<Route>,
-    /// Volumes that are put back under the names of claims.
-    pub put_backs: Store<PersistentVolume>,
-    /// Nodes that virt-handler has labelled.
-    pub nodes: Store<Node>,
-    /// The KubeVirt object.
-    pub kubevirts: Store<KubeVirt>,
-    /// Migrations.
-    pub migrations: Store<VirtualMachineInstanceMigration>,
-    /// What administrators say about migrations of some guests.
-    pub policies: Store<MigrationPolicy>,
-    /// How long migrations took to enter their phases.
-    pub migration_ages: Ages,
-    /// Budgets of launcher pods.
-    pub budgets: Store<PodDisruptionBudget>,
-    /// Names of VMs to look at.
-    pub vm_queue: Queue<Key>,
-    /// Names of VMIs to look at.
-    pub vmi_queue: Queue<Key>,
-    /// Names of claims whose disks are elsewhere, or may be.
-    pub claim_queue: Queue<Key>,
-    /// Names of snapshots to look at.
-    pub snapshot_queue: Queue<Key>,
-    /// Names of restores to look at.
-    pub restore_queue: Queue<Key>,
-    /// Names of clones to look at.
-    pub clone_queue: Queue<Key>,
-    /// Names of backups to look at.
-    pub backup_queue: Queue<Key>,
-    /// Names of trackers to look at.
-    pub tracker_queue: Queue<Key>,
-    /// Names of exports to look at.
-    pub export_queue: Queue<Key>,
-    /// Names of nodes to look at.
-    pub node_queue: Queue<Key>,
-    /// Names of migrations to look at.
-    pub migration_queue: Queue<Key>,
-    /// Names of VMIs whose budget to look at.
-    pub budget_queue: Queue<Key>,
-    /// Names of nodes that may have to be emptied.
-    pub evacuation_queue: Queue<Key>,
-    /// Names of KubeVirt objects whose guests to look at.
-    pub update_queue: Queue<Key>,
-    /// Whose leases are renewed.
-    pub(crate) renewals: Mutex<Renewals>,
-    /// Nodes that do not answer.
-    pub(crate) lost: Mutex<BTreeMap<String, Lost>>,
+    /// What is known of the cluster.
+    pub stores: Arc<Stores>,
 }
 
 impl std::ops::Deref for Context {
@@ -149,97 +52,32 @@ impl std::ops::Deref for Context {
 }
 
 impl Inner {
-    /// Nothing known and nothing to do yet.
-    pub(crate) fn new(client: Client, namespace: &str, images: Images<'_>) -> Self {
+    /// Of controllers that begin.
+    pub(crate) fn new(client: Client, namespace: &str, images: Images<'_>, stores: Arc<Stores>) -> Self {
         Self {
             recorder: Recorder::new(client.clone(), "virtualmachine-controller", ""),
-            exporting: Recorder::new(client.clone(), "export-controller", ""),
             client,
             namespace: namespace.to_owned(),
             launcher_image: images.launcher.to_owned(),
             exporter_image: images.exporter.to_owned(),
-            vms: Store::default(),
-            vmis: Store::default(),
-            pods: Store::default(),
-            attachments: Store::default(),
-            claims: Store::default(),
-            data_volumes: Store::default(),
-            snapshots: Store::default(),
-            restores: Store::default(),
-            backups: Store::default(),
-            trackers: Store::default(),
-            volume_snapshots: Store::default(),
-            snapshot_classes: Store::default(),
-            storage_classes: Store::default(),
-            clones: Store::default(),
-            exports: Store::default(),
-            exporters: Store::default(),
-            ingresses: Store::default(),
-            routes: Store::default(),
-            put_backs: Store::default(),
-            nodes: Store::default(),
-            kubevirts: Store::default(),
-            migrations: Store::default(),
-            policies: Store::default(),
-            migration_ages: ages(),
-            budgets: Store::default(),
-            vm_queue: Queue::default(),
-            vmi_queue: Queue::default(),
-            claim_queue: Queue::default(),
-            snapshot_queue: Queue::default(),
-            restore_queue: Queue::default(),
-            clone_queue: Queue::default(),
-            backup_queue: Queue::default(),
-            tracker_queue: Queue::default(),
-            export_queue: Queue::default(),
-            node_queue: Queue::default(),
-            migration_queue: Queue::default(),
-            budget_queue: Queue::default(),
-            evacuation_queue: Queue::default(),
-            update_queue: Queue::default(),
-            renewals: Mutex::default(),
-            lost: Mutex::default(),
+            stores,
         }
     }
 
     /// The administrator's choices as they are now.
     pub fn settings(&self) -> Settings {
-        Settings::of(self.kubevirts.list().first(), &self.launcher_image)
-    }
-
-    /// Whose leases are renewed.
-    pub(crate) fn renewals(&self) -> MutexGuard<'_, Renewals> {
-        self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lost_nodes(&self) -> MutexGuard<'_, BTreeMap<String, Lost>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is known of `node` when it is lost.
-    pub(crate) fn lost(&self, node: &str) -> Option<Lost> {
-        self.lost_nodes().get(node).cloned()
-    }
-
-    /// Remembers whether `node` is lost; true when that is news.
-    pub(crate) fn set_lost(&self, node: &str, lost: Option<&Lost>) -> bool {
-        let mut nodes = self.lost_nodes();
-        let before = match lost {
-            Some(lost) => nodes.insert(node.to_owned(), lost.clone()),
-            None => nodes.remove(node),
-        };
-        before.as_ref() != lost
+        Settings::of(self.stores.kubevirts.list().first(), &self.launcher_image)
     }
 
     /// The claims that `vmi` names and that exist, and the one that holds its state.
     pub fn claims_of(&self, vmi: &VirtualMachineInstance) -> Claims {
         let namespace = vmi.namespace().unwrap_or_default();
         let found = claims::all(vmi).filter_map(|used| {
-            let claim = self.claims.get(&Key::new(namespace.as_str(), used.claim))?;
+            let claim = self.stores.claims.get(&Key::new(namespace.as_str(), used.claim))?;
             Some((used.claim.to_owned(), claim))
         });
         let kept = persistent_state::is_kept_by(vmi);
-        let state = kept.then(|| persistent_state::find(&self.claims, &namespace, &vmi.name_any()));
+        let state = kept.then(|| persistent_state::find(&self.stores.claims, &namespace, &vmi.name_any()));
         found.chain(state.flatten().map(|claim| (claim.name_any(), claim))).collect()
     }
 
@@ -248,7 +86,7 @@ impl Inner {
         if settings.use_emulation {
             return true;
         }
-        let nodes = self.nodes.list();
+        let nodes = self.stores.nodes.list();
         !nodes.is_empty() && !nodes.iter().any(offers_kvm)
     }
 }

@@ -3,22 +3,85 @@
 
 pub mod plan;
 
+use api::kubevirt::constants::eviction_strategy;
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kit::Chain;
-use kit::queue::Next;
-use kit::store::Key;
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Chain, Task};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use plan::Step;
 
 use crate::context::{Context, reference};
 use crate::error::Error;
-use crate::facts::index::{budget_indexes, migration_index, owner_index};
+use crate::facts::index::{budget_indexes, migration_index, of_migration, owner_index};
+use crate::facts::trim;
+use crate::setup::Setup;
+use crate::stores::{Changes, words};
+
+/// What it works with.
+#[derive(Clone)]
+struct Budgets {
+    context: Context,
+    /// Budgets of launcher pods.
+    budgets: Store<PodDisruptionBudget>,
+}
+
+/// Has the budgets of instances looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let own = Budgets { context: setup.context.clone(), budgets: Store::default() };
+    let queue = Queue::default();
+    wakes(&mut setup.changes, &own.budgets, &queue);
+    setup.keep(watch(&own, &queue));
+    let (stores, budgets) = (own.context.stores.clone(), own.budgets.clone());
+    let known = async move {
+        tokio::join!(
+            stores.vmis.synced(),
+            stores.pods.synced(),
+            stores.migrations.synced(),
+            stores.kubevirts.synced(),
+            budgets.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(own.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, budgets: &Store<PodDisruptionBudget>, queue: &Queue<Key>) {
+    let held = budgets.clone();
+    changes.vmis.wake(queue, move |_, change| {
+        let vmi = change.new.filter(|vmi| is_protected(vmi) || has_budget(&held, vmi));
+        vmi.is_some().then(|| change.key.clone())
+    });
+    let held = budgets.clone();
+    changes.pods.wake(queue, move |stores, change| {
+        let guarded = words(change).filter(|word| !held.keys_by_index(word).is_empty());
+        guarded.flat_map(|word| stores.vmis.keys_by_index(word)).collect::<Vec<_>>()
+    });
+    // A guest that has arrived has a budget that is too large.
+    changes.migrations.wake(queue, |_, change| words(change).filter_map(|word| of_migration(word)).collect::<Vec<_>>());
+}
+
+fn watch(own: &Budgets, queue: &Queue<Key>) -> Task<()> {
+    let (api, stores, queue) = (Api::all(own.context.client.clone()), own.context.stores.clone(), queue.clone());
+    let how = Watch { trim: trim::budget, index: budget_indexes, ..Watch::default() };
+    store::watch(api, how, own.budgets.clone(), move |change| {
+        queue.add_all(words(&change).flat_map(|word| stores.vmis.keys_by_index(word)));
+    })
+}
+
+/// Most guests are never evicted, and their many changes are none of this queue's business.
+fn is_protected(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.eviction_strategy.as_deref() != Some(eviction_strategy::NONE)
+}
+
+fn has_budget(budgets: &Store<PodDisruptionBudget>, vmi: &VirtualMachineInstance) -> bool {
+    !budgets.keys_by_index(&owner_index(&vmi.uid().unwrap_or_default())).is_empty()
+}
 
 /// Brings the budget of one VMI in line.
-pub async fn reconcile(context: Context, key: Key) -> Next {
-    match sync(&context, &key).await {
+async fn reconcile(own: Budgets, key: Key) -> Next {
+    match sync(&own, &key).await {
         Ok(()) => Next::Wait,
         Err(error) => {
             tracing::warn!(vmi = %key, error = %Chain(&error), "disruption budget not reconciled");
@@ -27,21 +90,23 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
     }
 }
 
-async fn sync(context: &Context, key: &Key) -> Result<(), Error> {
+async fn sync(own: &Budgets, key: &Key) -> Result<(), Error> {
+    let context = &own.context;
     // A budget goes with its owner; only one whose owner lives is our business.
-    let Some(vmi) = context.vmis.get(key) else { return Ok(()) };
+    let Some(vmi) = context.stores.vmis.get(key) else { return Ok(()) };
     let uid = vmi.uid().unwrap_or_default();
-    let budgets = context.budgets.by_index(&owner_index(&uid));
-    let pods = context.pods.by_index(&owner_index(&uid));
-    let migrations = context.migrations.by_index(&migration_index(key));
+    let budgets = own.budgets.by_index(&owner_index(&uid));
+    let pods = context.stores.pods.by_index(&owner_index(&uid));
+    let migrations = context.stores.migrations.by_index(&migration_index(key));
     let steps = plan::plan(&vmi, &budgets, &migrations, &pods, &context.settings().eviction_strategy);
     for step in &steps {
-        execute(context, &vmi, step).await?;
+        execute(own, &vmi, step).await?;
     }
     Ok(())
 }
 
-async fn execute(context: &Context, vmi: &VirtualMachineInstance, step: &Step) -> Result<(), Error> {
+async fn execute(own: &Budgets, vmi: &VirtualMachineInstance, step: &Step) -> Result<(), Error> {
+    let context = &own.context;
     let namespace = vmi.namespace().unwrap_or_default();
     let api: Api<PodDisruptionBudget> = Api::namespaced(context.client.clone(), &namespace);
     let of = reference(vmi);
@@ -73,7 +138,7 @@ async fn execute(context: &Context, vmi: &VirtualMachineInstance, step: &Step) -
             if let Some(mut budget) = written {
                 budget.metadata.managed_fields = None;
                 let words = budget_indexes(&budget);
-                context.budgets.put(&budget, words);
+                own.budgets.put(&budget, words);
             }
             context.recorder.normal(&of, well, format!("{past} PodDisruptionBudget {name}"));
             Ok(())

@@ -3,9 +3,9 @@
 pub mod plan;
 
 use api::kubevirt::constants::{annotation, label};
-use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration};
+use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration, VirtualMachineInstanceStatus};
 use k8s_openapi::api::core::v1::Pod;
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kit::{Chain, clock};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -15,11 +15,48 @@ use serde_json::json;
 
 use crate::context::{Context, reference};
 use crate::error::Error;
-use crate::facts::index::{migration_indexes, node_index, owner_index};
+use crate::facts::index::{migration_indexes, node_index, of_migration, owner_index};
 use crate::facts::launcher;
+use crate::setup::Setup;
+use crate::stores::{Changes, words};
+
+/// Has nodes looked at that may have to be emptied.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.nodes.synced(),
+            stores.vmis.synced(),
+            stores.pods.synced(),
+            stores.migrations.synced(),
+            stores.kubevirts.synced()
+        );
+    };
+    setup.work(queue, 1, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.nodes.wake(queue, |_, change| [change.key.clone()]);
+    // Most guests are never evicted, and their many changes are none of this queue's business.
+    changes.vmis.wake(queue, |_, change| {
+        let status = change.new.and_then(|vmi| vmi.status.as_deref());
+        status.filter(|status| status.evacuation_node_name.is_some()).and_then(node_of)
+    });
+    // Where one ends, a place in a node's or in the cluster's limit may have become free.
+    changes.migrations.wake(queue, |stores, change| {
+        let guests = words(change).filter_map(|word| of_migration(word)).filter_map(|vmi| stores.vmis.get(&vmi));
+        guests.filter_map(|vmi| vmi.status.as_deref().and_then(node_of)).collect::<Vec<_>>()
+    });
+}
+
+fn node_of(status: &VirtualMachineInstanceStatus) -> Option<Key> {
+    status.node_name.as_deref().filter(|node| !node.is_empty()).map(|node| Key::new("", node))
+}
 
 /// Looks at one node.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     match sync(&context, &key).await {
         Ok(next) => next,
         Err(error) => {
@@ -30,15 +67,15 @@ pub async fn reconcile(context: Context, key: Key) -> Next {
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(node) = context.nodes.get(key) else { return Ok(Next::Wait) };
-    let vmis = context.vmis.by_index(&node_index(&key.name));
+    let Some(node) = context.stores.nodes.get(key) else { return Ok(Next::Wait) };
+    let vmis = context.stores.vmis.by_index(&node_index(&key.name));
     if vmis.is_empty() {
         return Ok(Next::Wait);
     }
-    let migrations = context.migrations.list();
+    let migrations = context.stores.migrations.list();
     let settings = context.settings();
     let pods_of = |vmi: &VirtualMachineInstance| {
-        let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+        let pods = context.stores.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
         pods.iter().filter(|pod| !launcher::ended(pod) && !is_left_behind(context, pod)).count()
     };
     let seen = Seen { node: &node, vmis: &vmis, migrations: &migrations, pods_of: &pods_of, settings: &settings };
@@ -58,7 +95,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 /// It was told to end on a node that is lost: nobody will say that it has, and its guest is elsewhere.
 fn is_left_behind(context: &Context, pod: &Pod) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    pod.metadata.deletion_timestamp.is_some() && node.is_some_and(|node| context.lost(node).is_some())
+    pod.metadata.deletion_timestamp.is_some() && node.is_some_and(|node| context.stores.lost.get(node).is_some())
 }
 
 async fn migrate(context: &Context, vmi: &VirtualMachineInstance, node: &str) -> Result<(), Error> {
@@ -78,7 +115,7 @@ async fn migrate(context: &Context, vmi: &VirtualMachineInstance, node: &str) ->
 
 /// Tells a descheduler that the pod's eviction is under way, though the pod stays until its guest has left.
 async fn announce(context: &Context, vmi: &VirtualMachineInstance, node: &str) {
-    let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+    let pods = context.stores.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     let here = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     let Some(pod) = pods.iter().find(here) else { return };
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &vmi.namespace().unwrap_or_default());
@@ -108,7 +145,7 @@ pub(crate) async fn create_migration(
             context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
             // Visible before the watch brings it, or the next look would create a second.
             let words = migration_indexes(&created);
-            context.migrations.put(&created, words);
+            context.stores.migrations.put(&created, words);
             Ok(())
         }
         Err(error) => {

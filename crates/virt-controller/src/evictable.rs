@@ -21,12 +21,12 @@ pub(crate) fn encode(context: &Context, encoder: &mut DescriptorEncoder<'_>) -> 
     let cluster = context.settings().eviction_strategy;
     let help = "Whether the guest is to be moved when its node is emptied, and cannot be";
     let mut family = encoder.encode_descriptor("kubevirt_vmi_non_evictable", help, None, MetricType::Gauge)?;
-    for vmi in context.vmis.list().iter().filter(|vmi| !is_final(vmi)) {
+    for vmi in context.stores.vmis.list().iter().filter(|vmi| !is_final(vmi)) {
         let node = vmi.status.as_ref().and_then(|status| status.node_name.clone()).unwrap_or_default();
         let labels = [("node", node), ("namespace", vmi.namespace().unwrap_or_default()), ("name", vmi.name_any())];
         ConstGauge::new(i64::from(is_non_evictable(vmi, &cluster))).encode(family.encode_family(&labels)?)?;
     }
-    let counted = context.kubevirts.list().into_iter().filter_map(|kubevirt| kubevirt.status);
+    let counted = context.stores.kubevirts.list().into_iter().filter_map(|kubevirt| kubevirt.status);
     let outdated = counted.filter_map(|status| status.outdated_virtual_machine_instance_workloads).next();
     let gauge = ConstGauge::new(i64::from(outdated.unwrap_or_default()));
     let help = "Guests whose launcher is of another build than new ones";

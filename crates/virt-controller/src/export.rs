@@ -30,26 +30,28 @@ pub mod template;
 
 use std::time::Duration;
 
-use api::export::constants::TOKEN_KEY;
+use api::export::constants::{SELECTOR, TOKEN_KEY};
 use api::export::v1::{VirtualMachineExport, VirtualMachineExportStatus};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kit::clock;
-use kit::queue::Next;
-use kit::store::Key;
+use kit::events::Recorder;
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
+use kit::{Task, clock};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use source::Source;
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
+use crate::facts::copies::{backup_index, export_indexes, snapshot_index, source_index};
 use crate::facts::index::claim_index;
-use crate::snapshot::source_key;
+use crate::setup::Setup;
+use crate::stores::Changes;
 use crate::{limits, patch, write};
-
-pub(crate) use outside::watch as watch_outside;
 
 /// Between two looks at a source that is not free yet: nobody tells when the last pod lets go of a claim.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
@@ -58,46 +60,80 @@ const LEND_AGAIN: Duration = Duration::from_secs(1);
 /// Between two looks at an export that is served: certificates are replaced, and nobody tells.
 const LOOK_OUTSIDE: Duration = Duration::from_secs(60);
 
-/// Index values of an export: its source, and the claims it was made of.
-pub(crate) fn indexes(export: &VirtualMachineExport) -> Vec<String> {
-    let namespace = export.namespace().unwrap_or_default();
-    let name = &export.spec.source.name;
-    match export.spec.source.kind.as_str() {
-        source::CLAIM => vec![claim_index(&namespace, name)],
-        source::SNAPSHOT => vec![snapshot_index(&namespace, name)],
-        source::BACKUP => vec![backup_index(&namespace, name)],
-        _ => vec![source_key(&namespace, name)],
-    }
-}
-
-/// The index value under which exports are found by their snapshot.
-pub(crate) fn snapshot_index(namespace: &str, name: &str) -> String {
-    format!("snapshot:{namespace}/{name}")
-}
-
-/// The index value under which exports are found by their backup.
-pub(crate) fn backup_index(namespace: &str, name: &str) -> String {
-    format!("backup:{namespace}/{name}")
-}
-
 /// The export that `pod` serves.
-pub(crate) fn served_by(pod: &Pod) -> Option<Key> {
+fn served_by(pod: &Pod) -> Option<Key> {
     let owner = pod.owner_references().iter().find(|owner| owner.kind == names::KIND)?;
     Some(Key::new(pod.namespace().unwrap_or_default(), owner.name.as_str()))
 }
 
-/// What every export depends on has changed: the ways from outside, or what the KubeVirt object says.
-pub(crate) fn all_changed(context: &Context) {
-    context.export_queue.add_all(context.exports.keys());
+/// What it works with.
+#[derive(Clone)]
+struct Exports {
+    context: Context,
+    /// Pods that serve exports.
+    exporters: Store<Pod>,
+    ways: outside::Ways,
+    /// Events of exports.
+    recorder: Recorder,
+}
+
+/// Has exports looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let context = setup.context.clone();
+    let recorder = Recorder::new(context.client.clone(), "export-controller", "");
+    let own = Exports { context, exporters: Store::default(), ways: outside::Ways::default(), recorder };
+    let queue = Queue::default();
+    wakes(&mut setup.changes, &queue);
+    setup.keep(watch_exporters(&own, &queue));
+    own.ways.watch(&own.context, &queue).into_iter().for_each(|task| setup.keep(task));
+    let (stores, exporters) = (own.context.stores.clone(), own.exporters.clone());
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.data_volumes.synced(),
+            stores.volume_snapshots.synced(),
+            stores.kubevirts.synced(),
+            stores.exports.synced(),
+            exporters.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(own.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.exports.wake(queue, |_, change| [change.key.clone()]);
+    changes.vms.wake(queue, |stores, change| stores.exports.keys_by_index(&source_index(change.key)));
+    changes.vmis.wake(queue, |stores, change| stores.exports.keys_by_index(&source_index(change.key)));
+    changes.snapshots.wake(queue, |stores, change| stores.exports.keys_by_index(&snapshot_index(change.key)));
+    changes.backups.wake(queue, |stores, change| stores.exports.keys_by_index(&backup_index(change.key)));
+    changes.claims.wake(queue, |stores, change| {
+        stores.exports.keys_by_index(&claim_index(&change.key.namespace, &change.key.name))
+    });
+    // Servers of exports offer what it says of TLS.
+    changes.kubevirts.wake(queue, |stores, _| stores.exports.keys());
+}
+
+fn watch_exporters(own: &Exports, queue: &Queue<Key>) -> Task<()> {
+    let (api, stores, queue) = (Api::all(own.context.client.clone()), own.context.stores.clone(), queue.clone());
+    let how = Watch { config: watcher::Config::default().labels(SELECTOR), ..Watch::default() };
+    store::watch(api, how, own.exporters.clone(), move |change| match change.new.and_then(served_by) {
+        Some(key) => queue.add(key),
+        None => {
+            let near = |key: &Key| key.namespace == change.key.namespace;
+            queue.add_all(stores.exports.keys().into_iter().filter(near));
+        }
+    })
 }
 
 /// Brings one export a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
-    error::settled("vmexport", &key, Box::pin(sync(&context, &key)).await)
+async fn reconcile(own: Exports, key: Key) -> Next {
+    error::settled("vmexport", &key, Box::pin(sync(&own, &key)).await)
 }
 
-async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(export) = context.exports.get(key) else { return Ok(Next::Wait) };
+async fn sync(own: &Exports, key: &Key) -> Result<Next, Error> {
+    let context = &own.context;
+    let Some(export) = context.stores.exports.get(key) else { return Ok(Next::Wait) };
     if export.metadata.deletion_timestamp.is_some() {
         return Ok(Next::Wait);
     }
@@ -112,15 +148,15 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         // Of a kind that another controller serves, or nobody.
         return Ok(Next::After(left));
     };
-    let service = service(context, &export).await?;
-    wanted.token_secret_ref = token(context, &export, &source).await?;
+    let service = service(own, &export).await?;
+    wanted.token_secret_ref = token(own, &export, &source).await?;
     let bundle = certificate::bundle(context).await?;
-    let outside = outside::find(context).await?;
+    let outside = own.ways.find(context).await?;
     let hosts = links::Hosts::of(&export, &service, &bundle, outside);
     if source.is_served() {
         manifests(context, &export, &source, &hosts).await?;
     }
-    let pod = exporter(context, &export, &source, wanted.token_secret_ref.as_deref(), now).await?;
+    let pod = exporter(own, &export, &source, wanted.token_secret_ref.as_deref(), now).await?;
     let seen = status::Seen { source: &source, pod: pod.as_ref(), service: &service, hosts: &hosts };
     status::say(&mut wanted, &seen, now);
     write_status(context, &export, wanted).await?;
@@ -174,25 +210,23 @@ fn owner(export: &VirtualMachineExport) -> OwnerReference {
 }
 
 /// The name of the Service of `export`, which is made when it is not there.
-async fn service(context: &Context, export: &VirtualMachineExport) -> Result<String, Error> {
+async fn service(own: &Exports, export: &VirtualMachineExport) -> Result<String, Error> {
+    let context = &own.context;
     let (namespace, name) = (export.namespace().unwrap_or_default(), names::service(&export.name_any()));
     let api: Api<Service> = Api::namespaced(context.client.clone(), &namespace);
     let found = api.get_opt(&name).await.map_err(Error::api("read", "service", &namespace, &name))?;
     if found.is_none() {
         let made = api.create(&PostParams::default(), &pod::service(export)).await;
         if news(made).map_err(Error::api("create", "service", &namespace, &name))? {
-            context.exporting.normal(
-                &reference(export),
-                "ServiceCreated",
-                format!("Created service {namespace}/{name}"),
-            );
+            own.recorder.normal(&reference(export), "ServiceCreated", format!("Created service {namespace}/{name}"));
         }
     }
     Ok(name)
 }
 
 /// The name of the Secret with the token: the one that was named, or else one that is made.
-async fn token(context: &Context, export: &VirtualMachineExport, source: &Source) -> Result<Option<String>, Error> {
+async fn token(own: &Exports, export: &VirtualMachineExport, source: &Source) -> Result<Option<String>, Error> {
+    let context = &own.context;
     if export.spec.token_secret_ref.is_some() {
         return Ok(export.spec.token_secret_ref.clone());
     }
@@ -211,7 +245,7 @@ async fn token(context: &Context, export: &VirtualMachineExport, source: &Source
     let made = api.create(&PostParams::default(), &secret).await;
     if news(made).map_err(Error::api("create", "secret", &namespace, &name))? {
         let message = format!("Created default secret {namespace}/{name}");
-        context.exporting.normal(&reference(export), "SecretCreated", message);
+        own.recorder.normal(&reference(export), "SecretCreated", message);
     }
     Ok(Some(name))
 }
@@ -237,17 +271,18 @@ async fn manifests(
 
 /// The pod that serves `export`: made, kept or ended as the source and the time have it.
 async fn exporter(
-    context: &Context,
+    own: &Exports,
     export: &VirtualMachineExport,
     source: &Source,
     token: Option<&str>,
     now: Timestamp,
 ) -> Result<Option<Pod>, Error> {
+    let context = &own.context;
     let (namespace, name) = (export.namespace().unwrap_or_default(), names::pod(&export.name_any()));
-    let held = context.exporters.get(&Key::new(namespace.as_str(), name.as_str()));
+    let held = own.exporters.get(&Key::new(namespace.as_str(), name.as_str()));
     // One of an export that was here under this name before is on its way out.
     let held = held.filter(|pod| pod.owner_references().iter().any(|owner| Some(&owner.uid) == export.uid().as_ref()));
-    let kubevirts = context.kubevirts.list();
+    let kubevirts = context.stores.kubevirts.list();
     let (lifetimes, tls) = (certificate::lifetimes(kubevirts.first()), pod::Tls::of(kubevirts.first()));
     let Some(pod) = held else {
         let Some(token) = token.filter(|_| source.is_served()) else { return Ok(None) };
@@ -262,8 +297,8 @@ async fn exporter(
         return match api.create(&PostParams::default(), &wanted).await {
             Ok(made) => {
                 let message = format!("Created exporter pod {namespace}/{name}");
-                context.exporting.normal(&reference(export), "ExporterPodCreated", message);
-                certificate(context, export, &made, now).await?;
+                own.recorder.normal(&reference(export), "ExporterPodCreated", message);
+                certificate(own, export, &made, now).await?;
                 Ok(Some(made))
             }
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(None),
@@ -274,7 +309,7 @@ async fn exporter(
         return Ok(source.is_served().then_some(pod));
     }
     if let Some((reason, message)) = pod::outlived(&pod, source, lifetimes, &tls) {
-        context.exporting.warning(&reference(export), reason, message);
+        own.recorder.warning(&reference(export), reason, message);
         let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
         match api.delete(&name, &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -284,20 +319,21 @@ async fn exporter(
         return Ok(source.is_served().then_some(pod));
     }
     if pod::phase(&pod) == "Pending" {
-        certificate(context, export, &pod, now).await?;
+        certificate(own, export, &pod, now).await?;
     }
     Ok(Some(pod))
 }
 
 /// Makes the certificate that `pod` waits for.
-async fn certificate(context: &Context, export: &VirtualMachineExport, pod: &Pod, now: Timestamp) -> Result<(), Error> {
+async fn certificate(own: &Exports, export: &VirtualMachineExport, pod: &Pod, now: Timestamp) -> Result<(), Error> {
+    let context = &own.context;
     let Some(name) = pod::certificate(pod) else { return Ok(()) };
     let namespace = export.namespace().unwrap_or_default();
     let secret = certificate::issue(context, export, pod, &name, now).await?;
     let api: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
     let made = api.create(&PostParams::default(), &secret).await;
     if news(made).map_err(Error::api("create", "secret", &namespace, &name))? {
-        context.exporting.normal(&reference(export), "SecretCreated", "Created exporter pod secret");
+        own.recorder.normal(&reference(export), "SecretCreated", "Created exporter pod secret");
     }
     Ok(())
 }
@@ -322,5 +358,5 @@ async fn write_status(
     let api: Api<VirtualMachineExport> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(export.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.exports, indexes, ("virtualmachineexport", export)).map(drop)
+    write::accept(answer, &context.stores.exports, export_indexes, ("virtualmachineexport", export)).map(drop)
 }

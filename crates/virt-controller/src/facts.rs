@@ -2,6 +2,7 @@
 
 pub mod active;
 pub mod claims;
+pub mod copies;
 pub mod data_volumes;
 pub(crate) mod index;
 pub mod instance;
@@ -11,6 +12,7 @@ pub mod migration_state;
 pub mod migrations;
 pub mod nodes;
 pub mod persistent_state;
+pub mod put_back;
 pub mod stand_ins;
 pub(crate) mod trim;
 pub mod volume_status;

@@ -18,8 +18,8 @@ use plan::{Holder, Wanted};
 use crate::context::{Context, reference};
 use crate::error::Error;
 use crate::facts::claims::{self, Claims};
-use crate::facts::index::owner_index;
-use crate::facts::instance;
+use crate::facts::index::{attachment_indexes, owner_index};
+use crate::facts::{instance, trim};
 use crate::limits;
 use crate::settings::Settings;
 
@@ -28,13 +28,13 @@ pub(crate) fn concerns(context: &Context, vmi: &VirtualMachineInstance) -> bool 
     let known = vmi.status.as_ref().map(|status| status.volume_status.as_slice()).unwrap_or_default();
     claims::hotplugged(vmi).next().is_some()
         || known.iter().any(|entry| entry.hotplug_volume.is_some())
-        || !context.attachments.keys_by_index(&owner_index(&vmi.uid().unwrap_or_default())).is_empty()
+        || !context.stores.attachments.keys_by_index(&owner_index(&vmi.uid().unwrap_or_default())).is_empty()
 }
 
 /// The attachment pods beside `launcher`, the pod of `vmi`.
 pub(crate) fn holders(context: &Context, vmi: &VirtualMachineInstance, launcher: &Pod) -> Vec<Holder> {
     let uid = launcher.uid().unwrap_or_default();
-    let pods = context.attachments.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+    let pods = context.stores.attachments.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     pods.iter().filter(|pod| pod::is_of(pod, &uid)).map(pod::holder).collect()
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn target_attachment(
 ) -> Result<Option<String>, Error> {
     let volumes = carried(vmi, |claim| {
         let namespace = vmi.namespace().unwrap_or_default();
-        context.claims.get(&Key::new(namespace.as_str(), claim))
+        context.stores.claims.get(&Key::new(namespace.as_str(), claim))
     });
     let volumes = volumes.map_err(Error::Detaching)?;
     if volumes.is_empty() {
@@ -159,8 +159,8 @@ async fn create(context: &Context, vmi: &VirtualMachineInstance, mut pod: Pod) -
             let message = format!("Created attachment pod {name}");
             context.recorder.normal(&reference(vmi), "SuccessfulCreate", message);
             created.metadata.managed_fields = None;
-            pod::trim(&mut created);
-            context.attachments.put(&created, indexes(&created));
+            trim::attachment(&mut created);
+            context.stores.attachments.put(&created, attachment_indexes(&created));
             Ok(Some(created))
         }
         // Made by an earlier look whose result the watch has not brought yet, or still on its way out: the watch tells.
@@ -186,11 +186,6 @@ async fn delete(context: &Context, vmi: &VirtualMachineInstance, name: &str) -> 
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(Error::api("delete", "attachment pod", &namespace, name)(error)),
     }
-}
-
-/// Index values of an attachment pod: its guest.
-pub(crate) fn indexes(pod: &Pod) -> Vec<String> {
-    pod.labels().get(api::kubevirt::hotplug::GUEST).map(|uid| owner_index(uid)).into_iter().collect()
 }
 
 #[cfg(test)]

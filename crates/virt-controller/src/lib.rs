@@ -2,13 +2,12 @@
 //! VirtualMachineInstanceMigration -> another launcher pod -> hand-over to two of them.
 //!
 //! ```text
-//! watches -> stores (bytes) -> queues -> plan (pure) -> steps -> status (pure) -> one patch
+//! watches -> stores (bytes) -> each controller's own queue -> plan (pure) -> steps -> status (pure) -> one patch
 //! ```
 //!
 //! One replica leads; the others wait for its Lease. Every write is idempotent: names are chosen by UID, status patches
 //! carry the version they were computed from.
 
-mod ages;
 pub mod backup;
 pub mod clone;
 mod context;
@@ -24,22 +23,22 @@ pub mod migration;
 mod migration_cleanup;
 pub mod node;
 pub mod patch;
-pub mod renewals;
 pub mod resources;
 pub mod restore;
 pub mod settings;
+mod setup;
 pub mod snapshot;
 pub mod stand_in;
-mod start;
+pub mod stores;
 pub mod tracking;
 pub mod vm;
 pub mod vmi;
 pub mod volumes_update;
-mod watches;
 pub mod workload_update;
 mod write;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use api::kubevirt::tls::asked;
 use api::kubevirt::v1::KubeVirt;
@@ -53,7 +52,8 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use migration::metrics::Figures;
 use prometheus_client::registry::Registry;
-pub use start::{Running, start, start_with};
+use setup::Setup;
+use stores::Stores;
 
 /// Command line of virt-controller.
 #[derive(Clone, Debug, clap::Args)]
@@ -100,10 +100,56 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let Ok(leader) = leader else { return Ok(()) };
     let exporter = args.exporter_image.as_deref().unwrap_or(&args.launcher_image);
     let images = Images { launcher: &args.launcher_image, exporter };
-    let running = start_with(client, &args.namespace, images, &stop);
-    report.obeys(&running.context.kubevirts);
-    figures.of(running.context.clone());
+    let running = start_with(client, &args.namespace, images, &figures, &stop);
+    report.obeys(&running.context.stores.kubevirts);
     if leader.run(&stop).await { Ok(()) } else { Err(Error::Deposed) }
+}
+
+/// The controllers at work; dropping it stops them.
+pub struct Running {
+    /// What they share, for tests and metrics.
+    pub context: Context,
+    _tasks: Vec<Task<()>>,
+}
+
+/// Starts every controller, with one image for all pods.
+pub fn start(client: Client, namespace: &str, image: &str, stop: &CancellationToken) -> Running {
+    let images = Images { launcher: image, exporter: image };
+    start_with(client, namespace, images, &Figures::default(), stop)
+}
+
+/// Starts every controller; from now on `figures` are theirs.
+pub fn start_with(
+    client: Client,
+    namespace: &str,
+    images: Images<'_>,
+    figures: &Figures,
+    stop: &CancellationToken,
+) -> Running {
+    let (stores, changes) = Stores::new();
+    let context = Context(Arc::new(Inner::new(client, namespace, images, Arc::new(stores))));
+    let mut setup = Setup::new(context.clone(), changes, stop);
+    register(&mut setup, figures);
+    figures.of(context.clone());
+    Running { context, _tasks: setup.start() }
+}
+
+/// Each controller has a queue of its own, says which changes put what into it, and waits for the stores it reads.
+fn register(setup: &mut Setup, figures: &Figures) {
+    vm::register(setup);
+    vmi::register(setup);
+    node::register(setup);
+    disruption::register(setup);
+    evacuation::register(setup);
+    workload_update::register(setup);
+    migration::register(setup, figures);
+    stand_in::register(setup);
+    snapshot::register(setup);
+    restore::register(setup);
+    clone::register(setup);
+    backup::register(setup);
+    backup::tracker::register(setup);
+    export::register(setup);
 }
 
 async fn serve(

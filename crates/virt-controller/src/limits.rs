@@ -87,7 +87,7 @@ pub(crate) async fn meet(context: &Context, pod: &mut Pod, namespace: &str, vcpu
     let quotas: Api<ResourceQuota> = Api::namespaced(context.client.clone(), namespace);
     let quotas = quotas.list(&ListParams::default()).await;
     let quotas = quotas.map_err(Error::api("list", "resourcequotas of", "", namespace))?.items;
-    let kubevirts = context.kubevirts.list();
+    let kubevirts = context.stores.kubevirts.list();
     let configuration = kubevirts.first().and_then(|kubevirt| kubevirt.spec.configuration.as_deref());
     let selector = configuration.and_then(|all| all.auto_cpu_limit_namespace_label_selector.as_ref());
     if selector.is_none() && quotas.is_empty() {

@@ -21,14 +21,17 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use api::migrations::v1alpha1::MigrationPolicy;
 use k8s_openapi::api::core::v1::Pod;
 use kit::clock;
-use kit::queue::Next;
-use kit::store::Key;
+use kit::queue::{Next, Queue};
+use kit::store::{self, Key, Store, Watch};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
+use metrics::{Ages, Figures};
 use plan::{Plan, Remark, Step, View};
 use queue::{Turn, Waiting};
+use tokio::sync::Mutex;
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
@@ -36,30 +39,101 @@ use crate::facts::index::{UNFINISHED, migration_index, migration_indexes, owner_
 use crate::facts::migrations::{self, moved};
 use crate::facts::{launcher, migration_state, stand_ins, volumes_change};
 use crate::migration_cleanup::Subject;
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores, words};
 use crate::{patch, stand_in, vmi, write};
 
-/// Held while it is decided whether a migration starts.
-pub type Starting = tokio::sync::Mutex<()>;
+/// What it works with.
+#[derive(Clone)]
+struct Migrations {
+    context: Context,
+    /// Held while it is decided whether a migration starts.
+    starting: Arc<Mutex<()>>,
+    /// What administrators say about migrations of some guests.
+    policies: Store<MigrationPolicy>,
+    /// How long they took to enter their phases.
+    ages: Ages,
+}
 
 /// Finished migrations that are kept for each guest.
 const KEPT: usize = 5;
 
-/// Brings one migration a step further.
-pub async fn reconcile(context: Context, starting: Arc<Starting>, key: Key) -> Next {
-    error::settled("migration", &key, Box::pin(sync(&context, &starting, &key)).await)
+/// Workers at its queue.
+const WORKERS: usize = 8;
+
+/// Has migrations looked after, and their ages noted in `figures`.
+pub(crate) fn register(setup: &mut Setup, figures: &Figures) {
+    let context = setup.context.clone();
+    let own =
+        Migrations { context, starting: Arc::default(), policies: Store::default(), ages: figures.ages().clone() };
+    let queue = Queue::default();
+    wakes(&mut setup.changes, &queue);
+    let policies: Api<MigrationPolicy> = Api::all(own.context.client.clone());
+    let how = Watch { trim: |policy: &mut MigrationPolicy| policy.status = None, ..Watch::default() };
+    setup.keep(store::watch(policies, how, own.policies.clone(), |_| {}));
+    let (stores, policies) = (own.context.stores.clone(), own.policies.clone());
+    let known = async move {
+        tokio::join!(
+            stores.vmis.synced(),
+            stores.pods.synced(),
+            stores.attachments.synced(),
+            stores.claims.synced(),
+            stores.nodes.synced(),
+            stores.kubevirts.synced(),
+            stores.migrations.synced(),
+            policies.synced()
+        );
+    };
+    setup.work(queue, WORKERS, known, move |key| reconcile(own.clone(), key));
 }
 
-async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next, Error> {
-    let Some(migration) = context.migrations.get(key) else { return Ok(Next::Wait) };
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.migrations.wake(queue, |stores, change| {
+        // Where one ends, another begins.
+        let others = if change.new.is_none_or(migrations::is_final) { waiting(stores) } else { Vec::new() };
+        others.into_iter().chain([change.key.clone()])
+    });
+    changes.vmis.wake(queue, |stores, change| of_guest(stores, change.key));
+    changes.pods.wake(queue, |stores, change| {
+        if stores.migrations.is_empty() {
+            return Vec::new();
+        }
+        // A pod that ended may be what a migration of its guest waits for.
+        let guests = words(change).flat_map(|word| stores.vmis.keys_by_index(word));
+        guests.flat_map(|guest| of_guest(stores, &guest)).collect()
+    });
+    // Its limits may have grown.
+    changes.kubevirts.wake(queue, |stores, _| waiting(stores));
+    changes.stranded.wake(queue, of_guest);
+}
+
+fn of_guest(stores: &Stores, guest: &Key) -> Vec<Key> {
+    stores.migrations.keys_by_index(&migration_index(guest))
+}
+
+/// Every migration that waits for its turn.
+fn waiting(stores: &Stores) -> Vec<Key> {
+    let unfinished = stores.migrations.by_index(UNFINISHED).into_iter();
+    unfinished.filter(|migration| !migrations::is_running(migration)).map(|migration| Key::of(&migration)).collect()
+}
+
+/// Brings one migration a step further.
+async fn reconcile(own: Migrations, key: Key) -> Next {
+    error::settled("migration", &key, Box::pin(sync(&own, &key)).await)
+}
+
+async fn sync(own: &Migrations, key: &Key) -> Result<Next, Error> {
+    let context = &own.context;
+    let Some(migration) = context.stores.migrations.get(key) else { return Ok(Next::Wait) };
     let waits = matches!(migrations::phase_of(&migration), "" | "Pending");
     // Held until the target pod is in the store, where the next one to ask counts it.
-    let starting = if waits { Some(starting.lock().await) } else { None };
+    let starting = if waits { Some(own.starting.lock().await) } else { None };
     let guest_key = moved(&migration);
-    let guest = context.vmis.get(&guest_key);
+    let guest = context.stores.vmis.get(&guest_key);
     let pods = guest.as_ref().map(|guest| pods_of(context, guest)).unwrap_or_default();
-    let siblings = context.migrations.by_index(&migration_index(&guest_key));
+    let siblings = context.stores.migrations.by_index(&migration_index(&guest_key));
     let now = clock::now();
-    let lost = |node: Option<String>| node.is_some_and(|node| context.lost(&node).is_some());
+    let lost = |node: Option<String>| node.is_some_and(|node| context.stores.lost.get(&node).is_some());
     let target = target_node(&migration, guest.as_ref(), &pods);
     let target_hold = match (&guest, &target) {
         (Some(guest), Some(node)) => vmi::lost::held_at_target(context, guest, &migration, node).await?,
@@ -93,15 +167,15 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
         vmi::state::settle(context, &migration, guest.as_ref()).await?;
     }
     let subject = Subject { migration: &migration, guest: guest.clone(), pods: &pods };
-    let done = Box::pin(steps::execute(context, subject, &plan.steps)).await;
+    let done = Box::pin(steps::execute(context, &own.policies, subject, &plan.steps)).await;
     drop(starting);
     if plan.steps.iter().any(|step| matches!(step, Step::Adopt | Step::Release | Step::Delete)) {
         return done.map(|_| Next::Wait);
     }
     let over_quota = done.as_ref().err().and_then(over_quota);
     // Steps write the VMI; the status must speak of it as it is now.
-    let guest = context.vmis.get(&guest_key);
-    write_status(context, &migration, guest.as_ref(), &plan, over_quota.as_deref()).await?;
+    let guest = context.stores.vmis.get(&guest_key);
+    write_status(own, &migration, guest.as_ref(), &plan, over_quota.as_deref()).await?;
     remark(context, &migration, guest.as_ref(), &plan);
     done?;
     if migrations::is_final(&migration) {
@@ -110,18 +184,9 @@ async fn sync(context: &Context, starting: &Starting, key: &Key) -> Result<Next,
     Ok(plan.again.map_or(Next::Wait, Next::After))
 }
 
-/// Has every migration that waits for its turn look again.
-pub(crate) fn wake_waiting(context: &Context) {
-    for migration in context.migrations.by_index(UNFINISHED) {
-        if !migrations::is_running(&migration) {
-            context.migration_queue.add(Key::of(&migration));
-        }
-    }
-}
-
 /// The launcher pods of `guest`.
 fn pods_of(context: &Context, guest: &VirtualMachineInstance) -> Vec<Pod> {
-    context.pods.by_index(&owner_index(&guest.uid().unwrap_or_default()))
+    context.stores.pods.by_index(&owner_index(&guest.uid().unwrap_or_default()))
 }
 
 /// The target pod of `migration` has other claims than the guest is to have there.
@@ -148,9 +213,9 @@ fn turn(context: &Context, key: &Key) -> Turn {
     let limits = configuration::limits(&configuration::current(context));
     let (mut waiting, mut running) = (Vec::new(), Vec::new());
     let now = clock::now();
-    for migration in context.migrations.by_index(UNFINISHED) {
+    for migration in context.stores.migrations.by_index(UNFINISHED) {
         let guest_key = moved(&migration);
-        let Some(guest) = context.vmis.get(&guest_key) else { continue };
+        let Some(guest) = context.stores.vmis.get(&guest_key) else { continue };
         let pods = pods_of(context, &guest);
         let source = source_node(&migration, &guest);
         let started = pods.iter().any(|pod| launcher::job(pod) == migration.metadata.uid.as_deref());
@@ -160,7 +225,8 @@ fn turn(context: &Context, key: &Key) -> Turn {
         }
         let held = migration.metadata.deletion_timestamp.is_some()
             || !plan::movable(&guest, &pods)
-            || queue::back_off(&migration, &context.migrations.by_index(&migration_index(&guest_key)), now).is_some();
+            || queue::back_off(&migration, &context.stores.migrations.by_index(&migration_index(&guest_key)), now)
+                .is_some();
         if !held {
             let (own, created) = (Key::of(&migration), migration.creation_timestamp().map(|at| at.0));
             waiting.push(Waiting { key: own, priority: queue::priority(&migration), created, source });
@@ -195,12 +261,13 @@ fn over_quota(error: &Error) -> Option<String> {
 }
 
 async fn write_status(
-    context: &Context,
+    own: &Migrations,
     migration: &Migration,
     guest: Option<&VirtualMachineInstance>,
     plan: &Plan,
     over_quota: Option<&str>,
 ) -> Result<(), Error> {
+    let context = &own.context;
     let old = migration.status.clone().unwrap_or_default();
     let wanted = status::status(migration, guest, plan, over_quota, clock::seconds(clock::now()));
     let Some(changed) = patch::changed(&old, &wanted) else { return Ok(()) };
@@ -208,8 +275,13 @@ async fn write_status(
     let api: Api<Migration> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(migration.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    if write::accept(answer, &context.migrations, migration_indexes, ("virtualmachineinstancemigration", migration))? {
-        metrics::observe(context, migration, &plan.phases, clock::now());
+    if write::accept(
+        answer,
+        &context.stores.migrations,
+        migration_indexes,
+        ("virtualmachineinstancemigration", migration),
+    )? {
+        metrics::observe(&own.ages, migration, &plan.phases, clock::now());
     }
     Ok(())
 }

@@ -108,7 +108,7 @@ pub(crate) async fn patch_guest(context: &Context, subject: &mut Subject<'_>, pa
         Ok(mut written) => {
             written.metadata.managed_fields = None;
             let words = vmi_indexes(&written);
-            context.vmis.put(&written, words);
+            context.stores.vmis.put(&written, words);
             subject.guest = Some(written);
             Ok(())
         }
@@ -124,7 +124,7 @@ pub(crate) async fn sweep(context: &Context, guest: &VirtualMachineInstance, pod
     let called = guest.labels().contains_key(label::MIGRATION_TARGET_NODE);
     let unsettled = migration_state::of(guest).filter(|state| called || !migration_state::over(state));
     jobs.extend(unsettled.and_then(|state| state.migration_uid.as_deref()));
-    jobs.retain(|uid| context.migrations.keys_by_index(&job_index(uid)).is_empty());
+    jobs.retain(|uid| context.stores.migrations.keys_by_index(&job_index(uid)).is_empty());
     if jobs.is_empty() {
         return Ok(());
     }

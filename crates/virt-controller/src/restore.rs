@@ -14,7 +14,7 @@ use api::kubevirt::constants::run_strategy;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineRestoreStatus, VirtualMachineSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kit::{Chain, clock};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -25,10 +25,13 @@ use volumes::Made;
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
+use crate::facts::copies::{restore_indexes, snapshot_index, source_index};
 use crate::facts::index::{claim_index, vm_indexes};
 use crate::facts::{data_volumes, machine};
+use crate::setup::Setup;
+use crate::snapshot;
 use crate::snapshot::plan::say;
-use crate::snapshot::{self, source_key};
+use crate::stores::Changes;
 use crate::vm::plan as running;
 use crate::{patch, write};
 
@@ -65,23 +68,39 @@ mod readiness {
     pub(super) const FOR_EVER: &str = "WaitEventually";
 }
 
-/// The index value under which restores are found by their snapshot.
-pub(crate) fn snapshot_index(snapshot: &Key) -> String {
-    format!("snapshot:{snapshot}")
+/// Has restores looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.data_volumes.synced(),
+            stores.storage_classes.synced(),
+            // They say how large the claims are to be.
+            stores.volume_snapshots.synced(),
+            stores.snapshots.synced(),
+            stores.restores.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
 }
 
-/// Index values of a restore: its snapshot, its target, and the claims it makes.
-pub(crate) fn index(restore: &VirtualMachineRestore) -> Vec<String> {
-    let namespace = restore.namespace().unwrap_or_default();
-    let snapshot = Key::new(namespace.as_str(), restore.spec.virtual_machine_snapshot_name.as_str());
-    let mut words = vec![snapshot_index(&snapshot), source_key(&namespace, &restore.spec.target.name)];
-    let made = restore.status.iter().flat_map(|status| &status.restores);
-    words.extend(made.map(|volume| claim_index(&namespace, &volume.persistent_volume_claim)));
-    words
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.restores.wake(queue, |_, change| [change.key.clone()]);
+    changes.snapshots.wake(queue, |stores, change| stores.restores.keys_by_index(&snapshot_index(change.key)));
+    changes.vms.wake(queue, |stores, change| stores.restores.keys_by_index(&source_index(change.key)));
+    changes.vmis.wake(queue, |stores, change| stores.restores.keys_by_index(&source_index(change.key)));
+    changes.claims.wake(queue, |stores, change| {
+        stores.restores.keys_by_index(&claim_index(&change.key.namespace, &change.key.name))
+    });
 }
 
 /// Brings one restore a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmrestore", &key, Box::pin(sync(&context, &key)).await)
 }
 
@@ -105,8 +124,8 @@ const NEW_CLAIMS: Outcome = Outcome::Goes("Creating new PVCs", "Waiting for new 
 const NEW_SPEC: Outcome = Outcome::Goes("Updating target spec", "Waiting for target update");
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(mut restore) = context.restores.get(key) else { return Ok(Next::Wait) };
-    let target = context.vms.get(&Key::new(key.namespace.as_str(), restore.spec.target.name.as_str()));
+    let Some(mut restore) = context.stores.restores.get(key) else { return Ok(Next::Wait) };
+    let target = context.stores.vms.get(&Key::new(key.namespace.as_str(), restore.spec.target.name.as_str()));
     let ours = target.as_ref().filter(|vm| locked_by(vm).is_some_and(|name| *name == restore.name_any()));
     let held = restore.finalizers().iter().any(|held| held == FINALIZER);
     if restore.metadata.deletion_timestamp.is_some() {
@@ -196,7 +215,7 @@ async fn advance(
     let turn = |outcome: Outcome| Ok((outcome, Next::Wait));
     let restored = target.is_some_and(|vm| vm.annotations().get(plan::LAST) == Some(&plan::mark(restore)));
     let key = Key::new(namespace.as_str(), restore.spec.virtual_machine_snapshot_name.as_str());
-    let source = context.snapshots.get(&key);
+    let source = context.stores.snapshots.get(&key);
     if let Some(vm) = target.filter(|_| !restored) {
         if source.as_ref().is_some_and(|source| is_another(vm, source)) {
             return turn(Outcome::Failed(constants::ANOTHER.to_owned()));
@@ -230,7 +249,7 @@ async fn advance(
         Ok(wanted) => wanted,
         Err(Refused(why)) => return turn(Outcome::Failed(why)),
     };
-    let of = plan::source_name(&content).and_then(|name| context.vms.get(&Key::new(namespace.as_str(), name)));
+    let of = plan::source_name(&content).and_then(|name| context.stores.vms.get(&Key::new(namespace.as_str(), name)));
     let held: Vec<&VirtualMachine> = target.into_iter().chain(&of).collect();
     if let Some(why) = networks::refusal(context, &wanted, &held, &namespace).await? {
         return turn(Outcome::Failed(why));
@@ -280,7 +299,7 @@ async fn at_rest(
     restore: &VirtualMachineRestore,
     vm: &VirtualMachine,
 ) -> Result<Option<(Outcome, Next)>, Error> {
-    if !context.vmis.contains(&Key::of(vm)) {
+    if !context.stores.vmis.contains(&Key::of(vm)) {
         return Ok(None);
     }
     if locked_by(vm).is_some_and(|name| *name == restore.name_any()) {
@@ -358,7 +377,7 @@ async fn stop(context: &Context, vm: &VirtualMachine) -> Result<(), Error> {
             api.patch(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await
         }
         _ => {
-            let vmi = context.vmis.get(&Key::new(namespace.as_str(), name.as_str()));
+            let vmi = context.stores.vmis.get(&Key::new(namespace.as_str(), name.as_str()));
             let Some(uid) = vmi.and_then(|vmi| vmi.uid()) else { return Ok(()) };
             let requests = json!({ "stateChangeRequests": [{ "action": running::STOP, "uid": uid }] });
             let patch = patch::status(vm.metadata.resource_version.as_deref(), &requests);
@@ -433,7 +452,7 @@ async fn write_vm_status(context: &Context, vm: &VirtualMachine, status: &Value)
     let mut written = written.map_err(Error::api("lock", "virtualmachine", &namespace, &name))?;
     written.metadata.managed_fields = None;
     let words = vm_indexes(&written);
-    context.vms.put(&written, words);
+    context.stores.vms.put(&written, words);
     Ok(())
 }
 
@@ -448,5 +467,5 @@ async fn write_status(
     let api: Api<VirtualMachineRestore> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(restore.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.restores, index, ("virtualmachinerestore", restore)).map(drop)
+    write::accept(answer, &context.stores.restores, restore_indexes, ("virtualmachinerestore", restore)).map(drop)
 }

@@ -6,7 +6,6 @@
 //! can be made of it.
 
 mod content;
-mod index;
 pub(crate) mod metrics;
 pub mod plan;
 mod source;
@@ -22,7 +21,7 @@ use api::snapshot::v1beta1::{
 use api::volume_snapshot::VolumeSnapshot;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kit::{Chain, clock};
 use kube::api::{Patch, PatchParams};
@@ -31,12 +30,14 @@ use plan::{Outcome, Source};
 
 use crate::context::Context;
 use crate::error::{self, Error};
+use crate::facts::copies::{of_content, snapshot_indexes, source_index};
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores, words};
 use crate::{patch, write};
 
 pub use content::name as content_name;
 
 pub(crate) use content::find as find_content;
-pub(crate) use index::{of_content, snapshot_keys, source_key, volume_snapshot_keys};
 pub(crate) use volumes::state_volume;
 
 /// What keeps a snapshot until its content has been seen to.
@@ -49,15 +50,57 @@ const SOON: Duration = Duration::from_secs(1);
 /// Before a guest that could not hold its file systems is asked again.
 const RELUCTANT: Duration = Duration::from_secs(5);
 
+/// Has snapshots looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.data_volumes.synced(),
+            // The guest is held while volume snapshots are made that are missing.
+            stores.volume_snapshots.synced(),
+            stores.snapshots.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.snapshots.wake(queue, |_, change| [change.key.clone()]);
+    changes.volume_snapshots.wake(queue, |stores, change| {
+        words(change).filter_map(|word| of_content(word)).flat_map(|of| with_content(stores, of)).collect::<Vec<_>>()
+    });
+    changes.vms.wake(queue, |stores, change| of_machine(stores, change.key));
+    changes.vmis.wake(queue, |stores, change| of_machine(stores, change.key));
+}
+
+/// Snapshots that may wait for what has changed of the machine.
+fn of_machine(stores: &Stores, vm: &Key) -> Vec<Key> {
+    stores.snapshots.keys_by_index(&source_index(vm))
+}
+
+/// The snapshot of this UID.
+fn with_content(stores: &Stores, (namespace, uid): (&str, &str)) -> Vec<Key> {
+    let is_it = |key: &Key| {
+        let found = stores.snapshots.get(key);
+        key.namespace == namespace && found.and_then(|found| found.uid()).as_deref() == Some(uid)
+    };
+    stores.snapshots.keys().into_iter().filter(is_it).collect()
+}
+
 /// Brings one snapshot a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmsnapshot", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(snapshot) = context.snapshots.get(key) else { return Ok(Next::Wait) };
+    let Some(snapshot) = context.stores.snapshots.get(key) else { return Ok(Next::Wait) };
     let vm_key = Key::new(key.namespace.as_str(), snapshot.spec.source.name.as_str());
-    let vm = context.vms.get(&vm_key);
+    let vm = context.stores.vms.get(&vm_key);
     if snapshot.metadata.deletion_timestamp.is_some() {
         return forget(context, &snapshot, vm.as_ref()).await;
     }
@@ -114,7 +157,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         }
         Outcome::Done => {
             // As it was locked just now, if it was.
-            source::unlock(context, &snapshot, context.vms.get(&vm_key).as_ref()).await?;
+            source::unlock(context, &snapshot, context.stores.vms.get(&vm_key).as_ref()).await?;
         }
         Outcome::Runs | Outcome::Unheard(_) | Outcome::Waits(_) => {}
     }
@@ -164,7 +207,7 @@ async fn advance(
     let namespace = snapshot.namespace().unwrap_or_default();
     let missing: Vec<VolumeSnapshot> = volumes::wanted(&content)
         .into_iter()
-        .filter(|wanted| !context.volume_snapshots.contains(&Key::new(namespace.as_str(), wanted.name_any())))
+        .filter(|wanted| !context.stores.volume_snapshots.contains(&Key::new(namespace.as_str(), wanted.name_any())))
         .collect();
     if !missing.is_empty() && guest.can_freeze() && !guest.frozen {
         status.error = source::freeze(context, snapshot).await.map(|why| trouble(status, why, now));
@@ -215,7 +258,7 @@ fn trouble(status: &VirtualMachineSnapshotStatus, why: String, now: Timestamp) -
 
 fn of_volumes(context: &Context, content: &VirtualMachineSnapshotContent) -> plan::Progress {
     let namespace = content.namespace().unwrap_or_default();
-    plan::progress(content, |name| context.volume_snapshots.get(&Key::new(namespace.as_str(), name)))
+    plan::progress(content, |name| context.stores.volume_snapshots.get(&Key::new(namespace.as_str(), name)))
 }
 
 /// Says in `content` and in `status` how far the volumes are.
@@ -268,7 +311,7 @@ async fn write_status(
     let api: Api<VirtualMachineSnapshot> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(snapshot.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.snapshots, snapshot_keys, ("virtualmachinesnapshot", snapshot)).map(drop)
+    write::accept(answer, &context.stores.snapshots, snapshot_indexes, ("virtualmachinesnapshot", snapshot)).map(drop)
 }
 
 /// Sees to what a deleted snapshot leaves.

@@ -8,16 +8,15 @@
 pub(crate) mod obstacle;
 pub mod plan;
 pub(crate) mod prepare;
-pub mod record;
 mod steps;
-pub(crate) mod wake;
+mod wake;
 
 use std::collections::BTreeSet;
 
 use api::kubevirt::constants::label;
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kube::ResourceExt;
 use plan::View;
@@ -27,12 +26,26 @@ use crate::error::{self, Error};
 use crate::facts::claims::{self, Claims};
 use crate::facts::index::{UNFINISHED, claim_index, owner_index, put_back_index, stand_in_index};
 use crate::facts::stand_ins;
+use crate::setup::Setup;
 
-/// On a volume that is put back under its claim's name: a label, and an annotation with what is remembered.
-pub const PUT_BACK: &str = "ferrovirt.io/put-back";
+/// Has claims looked after whose disks are elsewhere, or may be.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wake::wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.put_backs.synced(),
+            stores.migrations.synced()
+        );
+    };
+    setup.work(queue, 2, known, move |key| reconcile(context.clone(), key));
+}
 
 /// Brings the disk of one claim a step nearer to its name.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("claim", &key, Box::pin(sync(&context, &key)).await)
 }
 
@@ -53,19 +66,19 @@ struct Found {
 
 impl Found {
     fn of(context: &Context, key: &Key) -> Self {
-        let stand_ins = context.claims.by_index(&stand_in_index(&key.namespace, &key.name));
+        let stand_ins = context.stores.claims.by_index(&stand_in_index(&key.namespace, &key.name));
         let mut words = vec![claim_index(&key.namespace, &key.name)];
         for one in &stand_ins {
             words.push(claim_index(&key.namespace, &one.name_any()));
             words.extend(one.labels().get(label::CREATED_BY).map(|uid| owner_index(uid)));
         }
-        let keys: BTreeSet<Key> = words.iter().flat_map(|word| context.vmis.keys_by_index(word)).collect();
+        let keys: BTreeSet<Key> = words.iter().flat_map(|word| context.stores.vmis.keys_by_index(word)).collect();
         Self {
-            claim: context.claims.get(key),
+            claim: context.stores.claims.get(key),
             stand_ins,
-            guests: keys.iter().filter_map(|key| context.vmis.get(key)).collect(),
-            unfinished: context.migrations.by_index(UNFINISHED).iter().filter_map(ResourceExt::uid).collect(),
-            volume: context.put_backs.by_index(&put_back_index(&key.namespace, &key.name)).into_iter().next(),
+            guests: keys.iter().filter_map(|key| context.stores.vmis.get(key)).collect(),
+            unfinished: context.stores.migrations.by_index(UNFINISHED).iter().filter_map(ResourceExt::uid).collect(),
+            volume: context.stores.put_backs.by_index(&put_back_index(&key.namespace, &key.name)).into_iter().next(),
         }
     }
 
@@ -84,7 +97,7 @@ impl Found {
 pub(crate) fn is_owed(context: &Context, vmi: &VirtualMachineInstance) -> bool {
     let namespace = vmi.namespace().unwrap_or_default();
     stand_ins::arrived(vmi).any(|(_, name)| {
-        let Some(stand_in) = context.claims.get(&Key::new(namespace.as_str(), name)) else { return false };
+        let Some(stand_in) = context.stores.claims.get(&Key::new(namespace.as_str(), name)) else { return false };
         let root = Key::new(namespace.as_str(), stand_ins::root(&stand_in));
         matches!(plan::plan(&Found::of(context, &root).view()), plan::Step::Point { .. })
     })
@@ -97,12 +110,12 @@ pub(crate) fn away(context: &Context, vmi: &VirtualMachineInstance, known: &Clai
         let name = used.claim;
         let moved_to = known.get(name).and_then(stand_ins::moved_to);
         if let Some(stand_in) = moved_to
-            && !context.claims.contains(&Key::new(namespace.as_str(), stand_in))
-            && context.put_backs.keys_by_index(&put_back_index(&namespace, name)).is_empty()
+            && !context.stores.claims.contains(&Key::new(namespace.as_str(), stand_in))
+            && context.stores.put_backs.keys_by_index(&put_back_index(&namespace, name)).is_empty()
         {
             return Some(format!("PVC {namespace}/{name}: {}", plan::gone(stand_in)));
         }
-        if moved_to.is_none() && !context.claims.keys_by_index(&stand_in_index(&namespace, name)).is_empty() {
+        if moved_to.is_none() && !context.stores.claims.keys_by_index(&stand_in_index(&namespace, name)).is_empty() {
             // Whoever starts now would find an outdated disk as soon as the other has gone with it.
             return Some(format!("PVC {namespace}/{name}: its disk is being moved with a guest to another node"));
         }
@@ -112,7 +125,7 @@ pub(crate) fn away(context: &Context, vmi: &VirtualMachineInstance, known: &Clai
                  when nobody uses that any more"
             ));
         }
-        let returning = !context.put_backs.keys_by_index(&put_back_index(&namespace, name)).is_empty();
+        let returning = !context.stores.put_backs.keys_by_index(&put_back_index(&namespace, name)).is_empty();
         (returning && !known.contains_key(name))
             .then(|| format!("PVC {namespace}/{name}: its disk moved with a guest and is being put back"))
     })

@@ -14,7 +14,7 @@ use api::kubevirt::constants::finalizer;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::Namespace;
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kit::{Chain, clock};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -25,9 +25,12 @@ use status::Facts;
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
-use crate::facts::index::{vm_indexes, vmi_indexes};
+use crate::facts::copies::of_source;
+use crate::facts::index::{claim_index, data_index, vm_indexes, vmi_indexes};
 use crate::facts::instance::is_final;
 use crate::facts::{data_volumes, stand_ins};
+use crate::setup::Setup;
+use crate::stores::{Changes, words};
 use crate::tracking::Wanted;
 use crate::volumes_update;
 use crate::volumes_update::plan::Update;
@@ -36,15 +39,60 @@ use crate::{patch, write};
 /// Until a claim that a changed volume names is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// Workers at its queue, which everything passes.
+const WORKERS: usize = 8;
+
+/// Has machines looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            // A machine whose data volume is not known would start on a disk that is being filled.
+            stores.data_volumes.synced(),
+            stores.kubevirts.synced()
+        );
+    };
+    setup.work(queue, WORKERS, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.vms.wake(queue, |_, change| [change.key.clone()]);
+    // A VM and its instance share their name.
+    changes.vmis.wake(queue, |stores, change| stores.vms.contains(change.key).then(|| change.key.clone()));
+    changes
+        .claims
+        .wake(queue, |stores, change| stores.vms.keys_by_index(&claim_index(&change.key.namespace, &change.key.name)));
+    changes
+        .data_volumes
+        .wake(queue, |stores, change| stores.vms.keys_by_index(&data_index(&change.key.namespace, &change.key.name)));
+    // A VM that is brought back does not start meanwhile.
+    changes.restores.wake(queue, |_, change| words(change).filter_map(|word| of_source(word)).collect::<Vec<_>>());
+    // Other machines may be selected now.
+    changes.kubevirts.wake(
+        queue,
+        |stores, change| {
+            if change.was == change.is { Vec::new() } else { stores.vms.keys() }
+        },
+    );
+    // Whether a volume can be snapshotted, which machines say of theirs, depends on its class.
+    changes.snapshot_classes.wake(queue, |stores, _| stores.vms.keys());
+    changes.storage_classes.wake(queue, |stores, _| stores.vms.keys());
+}
+
 /// Brings one VM a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vm", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(vm) = context.vms.get(key) else { return Ok(Next::Wait) };
+    let Some(vm) = context.stores.vms.get(key) else { return Ok(Next::Wait) };
     let uid = vm.uid().unwrap_or_default();
-    let found = context.vmis.get(key);
+    let found = context.stores.vmis.get(key);
     let mut vmi = found.clone().filter(|vmi| owned_by(vmi, &uid));
     let mut facts = Facts::default();
     let now = clock::now();
@@ -53,7 +101,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if vm.metadata.deletion_timestamp.is_none() {
         data = provision::known(context, &vm);
         error = provision::provision(context, &vm, &mut data).await.err();
-        let has_claim = |name: &str| context.claims.contains(&Key::new(key.namespace.as_str(), name));
+        let has_claim = |name: &str| context.stores.claims.contains(&Key::new(key.namespace.as_str(), name));
         facts.data = data_volumes::readiness(&vm, &data, has_claim);
     }
     let restoring = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
@@ -86,7 +134,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
             Ok(update) => facts.volumes = update,
             Err(failed) => error = Some(failed),
         }
-        vmi = context.vmis.get(key).filter(|vmi| owned_by(vmi, &uid)).or(vmi);
+        vmi = context.stores.vmis.get(key).filter(|vmi| owned_by(vmi, &uid)).or(vmi);
         if error.is_none()
             && let Some(vmi) = &vmi
         {
@@ -95,7 +143,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     let mut dump = None;
     if vm.metadata.deletion_timestamp.is_none() && error.is_none() {
-        let newest = context.vmis.get(key).filter(|vmi| owned_by(vmi, &uid));
+        let newest = context.stores.vmis.get(key).filter(|vmi| owned_by(vmi, &uid));
         match memory_dump::carry_out(context, &vm, newest.as_ref()).await {
             Ok(settled) => dump = settled,
             Err(failed) => {
@@ -246,13 +294,13 @@ async fn start(
     };
     created.metadata.managed_fields = None;
     let words = vmi_indexes(&created);
-    context.vmis.put(&created, words);
+    context.stores.vmis.put(&created, words);
     Ok(created)
 }
 
 /// What the administrator wants of the changes of this machine's disks.
 async fn tracking(context: &Context, vm: &VirtualMachine) -> Result<Wanted, Error> {
-    let kubevirts = context.kubevirts.list();
+    let kubevirts = context.stores.kubevirts.list();
     let gate = crate::tracking::gate(kubevirts.first());
     let Some(selectors) = crate::tracking::selectors(kubevirts.first()) else {
         return Ok(Wanted { selected: false, gate });
@@ -322,7 +370,7 @@ async fn plug(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstan
     let ends = vmi.metadata.deletion_timestamp.is_some() || is_final(vmi);
     let (namespace, name) = (vmi.namespace().unwrap_or_default(), vmi.name_any());
     let root = |claim: &str| {
-        let held = context.claims.get(&Key::new(namespace.as_str(), claim));
+        let held = context.stores.claims.get(&Key::new(namespace.as_str(), claim));
         held.map_or_else(|| claim.to_owned(), |claim| stand_ins::root(&claim))
     };
     let Some(devices) = hotplug::devices(vm, vmi, root).filter(|_| !ends) else { return Ok(()) };
@@ -335,7 +383,7 @@ async fn plug(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachineInstan
         Ok(mut written) => {
             written.metadata.managed_fields = None;
             let words = vmi_indexes(&written);
-            context.vmis.put(&written, words);
+            context.stores.vmis.put(&written, words);
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -361,5 +409,5 @@ async fn write_status(
     let name = vm.name_any();
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
+    write::accept(answer, &context.stores.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
 }

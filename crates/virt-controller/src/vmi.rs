@@ -11,8 +11,8 @@ pub mod status;
 use api::kubevirt::constants::{finalizer, label, phase};
 use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use kit::queue::Next;
-use kit::store::Key;
+use kit::queue::{Next, Queue};
+use kit::store::{Change, Key};
 use kit::{Chain, clock};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -22,8 +22,10 @@ use serde_json::json;
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
-use crate::facts::index::{owner_index, pod_indexes, vmi_indexes};
+use crate::facts::index::{claim_index, of_put_back, of_stand_in, owner_index, pod_indexes, vmi_indexes};
 use crate::facts::{active, claims, instance, trim, volume_status};
+use crate::setup::Setup;
+use crate::stores::{Changes, Stores, words};
 use crate::{hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write};
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
@@ -33,19 +35,71 @@ fn pod_slack() -> i64 {
     30
 }
 
+/// Workers at its queue, which everything passes.
+const WORKERS: usize = 8;
+
+/// Has instances looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vmis.synced(),
+            stores.vms.synced(),
+            stores.pods.synced(),
+            stores.attachments.synced(),
+            stores.claims.synced(),
+            stores.put_backs.synced(),
+            stores.data_volumes.synced(),
+            stores.nodes.synced(),
+            stores.kubevirts.synced(),
+            stores.migrations.synced()
+        );
+    };
+    setup.work(queue, WORKERS, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.vmis.wake(queue, |_, change| [change.key.clone()]);
+    changes.pods.wake(queue, of_pod);
+    changes.attachments.wake(queue, of_pod);
+    changes.claims.wake(queue, |stores, change| {
+        // Guests that wait for a disk that moved name the claim that it is known by.
+        let roots = words(change).filter_map(|word| of_stand_in(word));
+        roots.chain([change.key.clone()]).flat_map(|claim| on_claim(stores, &claim)).collect::<Vec<_>>()
+    });
+    // A data volume and its claim share their name.
+    changes.data_volumes.wake(queue, |stores, change| on_claim(stores, change.key));
+    changes.put_backs.wake(queue, |stores, change| {
+        let named = words(change).filter_map(|word| of_put_back(word));
+        named.flat_map(|claim| on_claim(stores, &claim)).collect::<Vec<_>>()
+    });
+    changes.stranded.wake(queue, |_, vmi| [vmi.clone()]);
+    changes.copying.wake(queue, |_, vmi| [vmi.clone()]);
+}
+
+fn of_pod(stores: &Stores, change: &Change<'_, Pod>) -> Vec<Key> {
+    words(change).flat_map(|word| stores.vmis.keys_by_index(word)).collect()
+}
+
+fn on_claim(stores: &Stores, claim: &Key) -> Vec<Key> {
+    stores.vmis.keys_by_index(&claim_index(&claim.namespace, &claim.name))
+}
+
 /// Brings one VMI a step further.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmi", &key, Box::pin(sync(&context, &key)).await)
 }
 
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(vmi) = context.vmis.get(key) else { return Ok(Next::Wait) };
+    let Some(vmi) = context.stores.vmis.get(key) else { return Ok(Next::Wait) };
     if volumes_update::settle(context, &vmi).await? {
         // The watch brings it back.
         return Ok(Next::Wait);
     }
     let uid = vmi.uid().unwrap_or_default();
-    let mut pods = context.pods.by_index(&owner_index(&uid));
+    let mut pods = context.stores.pods.by_index(&owner_index(&uid));
     // A guest that runs on another node already is not lost with the one it left.
     let lost = lost::node(context, &vmi, &pods).filter(|_| !active::arrived(&vmi, &pods));
     let mut cut_off = None;
@@ -134,7 +188,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         wanted.volume_status = hotplug::status::statuses(&vmi, &claims, &holders, &wanted.volume_status);
     }
     if !instance::is_final(&vmi) {
-        let data = |name: &str| context.data_volumes.get(&Key::new(key.namespace.as_str(), name));
+        let data = |name: &str| context.stores.data_volumes.get(&Key::new(key.namespace.as_str(), name));
         data_volumes::tell(&mut wanted, &vmi, data, now);
     }
     if let Some(message) = &cut_off {
@@ -142,7 +196,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     if let Some((reason, message)) = lacking.as_ref().filter(|_| plan.waits_for_claim) {
         let news = status::waits_for_claim(&mut wanted, reason, message, now);
-        let made = |name: &str| context.data_volumes.contains(&Key::new(key.namespace.as_str(), name));
+        let made = |name: &str| context.stores.data_volumes.contains(&Key::new(key.namespace.as_str(), name));
         // A claim that a data volume is about to make is no trouble.
         let coming = *reason == status::NO_CLAIM && claims::absent(&vmi, &claims).is_some_and(made);
         status::unplaced(&mut wanted, Some(message).filter(|_| *reason == status::NO_CLAIM && !coming), now);
@@ -164,7 +218,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if let Some(error) = creation_error.or(attaching) {
         return Err(error);
     }
-    if let Some(vmi) = context.vmis.get(key) {
+    if let Some(vmi) = context.stores.vmis.get(key) {
         migration_cleanup::sweep(context, &vmi, &pods).await?;
     }
     Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
@@ -225,7 +279,7 @@ pub(crate) async fn stored(
     created.metadata.managed_fields = None;
     let words = pod_indexes(&created);
     trim::pod(&mut created);
-    context.pods.put(&created, words);
+    context.stores.pods.put(&created, words);
     Ok(created)
 }
 
@@ -245,7 +299,7 @@ async fn gate(context: &Context, api: &Api<Pod>, name: &str, open: bool) -> Resu
             pod.metadata.managed_fields = None;
             let words = pod_indexes(&pod);
             trim::pod(&mut pod);
-            context.pods.put(&pod, words);
+            context.stores.pods.put(&pod, words);
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -291,7 +345,7 @@ async fn write_status(
     let name = vmi.name_any();
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &namespace);
     let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
+    write::accept(answer, &context.stores.vmis, vmi_indexes, ("virtualmachineinstance", vmi)).map(drop)
 }
 
 async fn release(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {

@@ -44,7 +44,7 @@ pub(crate) fn known(context: &Context, vm: &VirtualMachine, vmi: &VirtualMachine
     let namespace = vm.namespace().unwrap_or_default();
     let template = vm.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
     for used in template.filter_map(claims::of_volume) {
-        if let Some(claim) = context.claims.get(&Key::new(namespace.as_str(), used.claim)) {
+        if let Some(claim) = context.stores.claims.get(&Key::new(namespace.as_str(), used.claim)) {
             known.insert(used.claim.to_owned(), claim);
         }
     }
@@ -85,9 +85,7 @@ pub(crate) async fn follow(
     };
     context.recorder.normal(&reference(vmi), reason, said);
     // Who moves guests looks at once.
-    for kubevirt in context.kubevirts.list() {
-        context.update_queue.add(Key::of(&kubevirt));
-    }
+    context.stores.copying.send(Key::of(vmi));
     Ok(update)
 }
 
@@ -101,7 +99,7 @@ pub(crate) async fn settle(context: &Context, vmi: &VirtualMachineInstance) -> R
         Settlement::Forget => new.migrated_volumes.clear(),
         Settlement::Switch => {
             let namespace = vmi.namespace().unwrap_or_default();
-            let by_data_volume = |name: &str| context.data_volumes.contains(&Key::new(namespace.as_str(), name));
+            let by_data_volume = |name: &str| context.stores.data_volumes.contains(&Key::new(namespace.as_str(), name));
             let mut there = vmi.clone();
             there.spec.volumes = volumes_change::switched(vmi, by_data_volume);
             volumes_change::done(&mut new);
@@ -130,8 +128,7 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, patch: Value) ->
         Ok(mut written) => {
             written.metadata.managed_fields = None;
             let words = vmi_indexes(&written);
-            context.vmis.put(&written, words);
-            context.vmi_queue.add(Key::of(&written));
+            context.stores.vmis.put(&written, words);
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

@@ -9,7 +9,7 @@ use api::kubevirt::constants::{annotation, label};
 use api::kubevirt::identity::instance_id;
 use api::kubevirt::v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use jiff::Timestamp;
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kit::{Chain, clock};
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
@@ -22,15 +22,37 @@ use crate::error::Error;
 use crate::evacuation::create_migration;
 use crate::facts::index::owner_index;
 use crate::facts::volumes_change;
+use crate::setup::Setup;
+use crate::stores::Changes;
 
 const PURPOSE: &str = " for automated workload update";
 
 /// When the last batch of guests was ended; a new leader begins anew, which ends one batch early at worst.
 #[derive(Default)]
-pub struct LastBatch(Mutex<Option<Timestamp>>);
+struct LastBatch(Mutex<Option<Timestamp>>);
+
+/// Has the guests under the KubeVirt object looked at.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(stores.vmis.synced(), stores.pods.synced(), stores.migrations.synced(), stores.kubevirts.synced());
+    };
+    let last = Arc::<LastBatch>::default();
+    setup.work(queue, 1, known, move |key| reconcile(context.clone(), Arc::clone(&last), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.kubevirts.wake(queue, |_, change| [change.key.clone()]);
+    // A place in the limits may have become free.
+    changes.migrations.wake(queue, |stores, _| stores.kubevirts.keys());
+    // Who is to have disks copied is moved at once.
+    changes.copying.wake(queue, |stores, _| stores.kubevirts.keys());
+}
 
 /// Looks at all guests under one KubeVirt object.
-pub async fn reconcile(context: Context, last: Arc<LastBatch>, key: Key) -> Next {
+async fn reconcile(context: Context, last: Arc<LastBatch>, key: Key) -> Next {
     match sync(&context, &last, &key).await {
         Ok(next) => next,
         Err(error) => {
@@ -41,12 +63,12 @@ pub async fn reconcile(context: Context, last: Arc<LastBatch>, key: Key) -> Next
 }
 
 async fn sync(context: &Context, last_batch: &LastBatch, key: &Key) -> Result<Next, Error> {
-    let Some(kubevirt) = context.kubevirts.get(key) else { return Ok(Next::Wait) };
+    let Some(kubevirt) = context.stores.kubevirts.get(key) else { return Ok(Next::Wait) };
     // While the components themselves are being exchanged, which launcher is the newest is not settled.
     if !plan::is_settled(&kubevirt) {
         return Ok(Next::Wait);
     }
-    let (vmis, migrations) = (context.vmis.list(), context.migrations.list());
+    let (vmis, migrations) = (context.stores.vmis.list(), context.stores.migrations.list());
     let settings = context.settings();
     let last = *last_batch.0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = clock::now();
@@ -124,7 +146,7 @@ async fn mark(context: &Context, vmi: &VirtualMachineInstance, outdated: bool) -
 async fn end(context: &Context, vmi: &VirtualMachineInstance) -> Result<(), Error> {
     let namespace = vmi.namespace().unwrap_or_default();
     let active = vmi.status.as_ref().map(|status| &status.active_pods);
-    let pods = context.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
+    let pods = context.stores.pods.by_index(&owner_index(&vmi.uid().unwrap_or_default()));
     let ours = |uid: Option<String>| active.is_some_and(|active| uid.is_some_and(|uid| active.contains_key(&uid)));
     let Some(pod) = pods.into_iter().find(|pod| ours(pod.uid()) && pod.metadata.deletion_timestamp.is_none()) else {
         return Ok(());

@@ -16,6 +16,7 @@ use kube::ResourceExt;
 use meta::conditions;
 
 use crate::facts::claims::{self, Claims};
+use crate::facts::copies::is_tracked;
 use crate::facts::launcher::suffix;
 use crate::facts::migration_state;
 
@@ -143,11 +144,6 @@ pub enum Outcome {
         /// Why.
         why: String,
     },
-}
-
-/// The backup names a tracker, and not its machine.
-pub fn is_tracked(backup: &VirtualMachineBackup) -> bool {
-    backup.spec.source.kind == "VirtualMachineBackupTracker"
 }
 
 /// The volume by which the launcher has the claim.

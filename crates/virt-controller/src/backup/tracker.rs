@@ -10,32 +10,53 @@ use api::backup::v1alpha1::{
 use api::kubevirt::constants::{phase, tracking};
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceBackupStatus};
 use kit::Chain;
-use kit::queue::Next;
+use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::{is_gone, machine_index, subresource};
+use super::{is_gone, subresource};
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
+use crate::facts::copies::{machine_index, tracker_indexes};
 use crate::facts::persistent_state;
+use crate::setup::Setup;
+use crate::stores::Changes;
 use crate::{patch, write};
 
+/// Has trackers looked after.
+pub(crate) fn register(setup: &mut Setup) {
+    let (context, queue) = (setup.context.clone(), Queue::default());
+    wakes(&mut setup.changes, &queue);
+    let stores = context.stores.clone();
+    let known = async move {
+        tokio::join!(
+            stores.vms.synced(),
+            stores.vmis.synced(),
+            stores.claims.synced(),
+            stores.backups.synced(),
+            stores.trackers.synced()
+        );
+    };
+    setup.work(queue, 1, known, move |key| reconcile(context.clone(), key));
+}
+
+fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.trackers.wake(queue, |_, change| [change.key.clone()]);
+    changes.vms.wake(queue, |stores, change| stores.trackers.keys_by_index(&machine_index(change.key)));
+    changes.vmis.wake(queue, |stores, change| stores.trackers.keys_by_index(&machine_index(change.key)));
+}
+
 /// Sees to a tracker whose checkpoint somebody doubts.
-pub async fn reconcile(context: Context, key: Key) -> Next {
+async fn reconcile(context: Context, key: Key) -> Next {
     error::settled("vmbackuptracker", &key, Box::pin(sync(&context, &key)).await)
 }
 
-/// Index values of a tracker: its machine.
-pub(crate) fn indexes(tracker: &VirtualMachineBackupTracker) -> Vec<String> {
-    vec![machine_index(&tracker.namespace().unwrap_or_default(), &tracker.spec.source.name)]
-}
-
 async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
-    let Some(tracker) = context.trackers.get(key) else { return Ok(Next::Wait) };
+    let Some(tracker) = context.stores.trackers.get(key) else { return Ok(Next::Wait) };
     let status = tracker.status.clone().unwrap_or_default();
-    let vmi = context.vmis.get(&Key::new(key.namespace.as_str(), tracker.spec.source.name.as_str()));
+    let vmi = context.stores.vmis.get(&Key::new(key.namespace.as_str(), tracker.spec.source.name.as_str()));
     if status.latest_checkpoint.is_some() && vmi.as_ref().is_some_and(runs_untracked) {
         return forget(context, &tracker, "the machine runs untracked").await.map(|()| Next::Wait);
     }
@@ -127,5 +148,6 @@ async fn change(
     let api: Api<VirtualMachineBackupTracker> = Api::namespaced(context.client.clone(), &namespace);
     let patch = patch::status(tracker.metadata.resource_version.as_deref(), &changed);
     let answer = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.trackers, indexes, ("virtualmachinebackuptracker", tracker)).map(|_| Next::Wait)
+    write::accept(answer, &context.stores.trackers, tracker_indexes, ("virtualmachinebackuptracker", tracker))
+        .map(|_| Next::Wait)
 }

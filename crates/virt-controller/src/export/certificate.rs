@@ -74,7 +74,7 @@ pub(super) async fn issue(
     // Nothing outlives its authority.
     let end = certs::lifetime(&authority.pair().certificate).map_or(now, |(_, until)| until);
     let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
-    let whole = lifetimes(context.kubevirts.list().first()).whole;
+    let whole = lifetimes(context.stores.kubevirts.list().first()).whole;
     let pair = authority.issue(&leaf, now, whole.min(left)).map_err(Error::setup("sign a certificate"))?;
     Ok(secret(pod, name, &namespace, pair))
 }

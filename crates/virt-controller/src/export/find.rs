@@ -18,10 +18,11 @@ use serde_json::json;
 use super::pulled::of_backup;
 use super::source::{self, Kept, Seen, Source, Volume};
 use super::{names, owner, template};
-use crate::backup::plan::{is_tracked, pull};
+use crate::backup::plan::pull;
 use crate::context::Context;
 use crate::error::Error;
 use crate::facts::claims::is_block;
+use crate::facts::copies::{is_tracked, source as kind};
 use crate::facts::stand_ins::MOVED_TO;
 use crate::restore;
 
@@ -33,30 +34,30 @@ pub(super) async fn source(context: &Context, export: &VirtualMachineExport) -> 
     let (namespace, wanted) = (export.namespace().unwrap_or_default(), &export.spec.source);
     let place = (namespace.as_str(), wanted.name.as_str());
     Ok(match (wanted.api_group.as_deref().unwrap_or_default(), wanted.kind.as_str()) {
-        ("", source::CLAIM) => Some(claim(context, export, place).await?),
-        ("kubevirt.io", source::MACHINE) => Some(machine(context, place).await?),
-        ("snapshot.kubevirt.io", source::SNAPSHOT) => Some(snapshot(context, export, place).await?),
-        ("template.kubevirt.io", source::TEMPLATE) => Some(template(context, place).await?),
-        (pull::GROUP, source::BACKUP) => Some(backup(context, place)),
+        ("", kind::CLAIM) => Some(claim(context, export, place).await?),
+        ("kubevirt.io", kind::MACHINE) => Some(machine(context, place).await?),
+        ("snapshot.kubevirt.io", kind::SNAPSHOT) => Some(snapshot(context, export, place).await?),
+        ("template.kubevirt.io", kind::TEMPLATE) => Some(template(context, place).await?),
+        (pull::GROUP, kind::BACKUP) => Some(backup(context, place)),
         _ => None,
     })
 }
 
 fn backup(context: &Context, (namespace, name): (&str, &str)) -> Source {
     let in_namespace = |name: &str| Key::new(namespace, name);
-    let found = context.backups.get(&in_namespace(name));
+    let found = context.stores.backups.get(&in_namespace(name));
     let machine = found.as_ref().and_then(|found| {
         let source = found.spec.source.name.as_str();
-        let tracked = is_tracked(found).then(|| context.trackers.get(&in_namespace(source)));
+        let tracked = is_tracked(found).then(|| context.stores.trackers.get(&in_namespace(source)));
         tracked.map_or(Some(source.to_owned()), |tracker| tracker.map(|tracker| tracker.spec.source.name))
     });
-    let vmi = machine.and_then(|machine| context.vmis.get(&in_namespace(&machine)));
+    let vmi = machine.and_then(|machine| context.stores.vmis.get(&in_namespace(&machine)));
     of_backup((namespace, name), found.as_ref(), vmi.as_ref())
 }
 
 /// Templates are looked up where they are: there are few, and fewer are exported.
 async fn template(context: &Context, (namespace, name): (&str, &str)) -> Result<Source, Error> {
-    let kind = GroupVersionKind::gvk("template.kubevirt.io", "v1beta1", source::TEMPLATE);
+    let kind = GroupVersionKind::gvk("template.kubevirt.io", "v1beta1", kind::TEMPLATE);
     let api: Api<DynamicObject> =
         Api::namespaced_with(context.client.clone(), namespace, &ApiResource::from_gvk(&kind));
     let found = api.get_opt(name).await;
@@ -106,7 +107,7 @@ async fn see(context: &Context, namespace: &str, name: &str) -> Result<Option<Se
 fn judged(context: &Context, claim: PersistentVolumeClaim) -> Seen {
     let namespace = claim.namespace().unwrap_or_default();
     let maker = controller(claim.owner_references()).filter(|owner| owner.kind == "DataVolume");
-    let data = maker.map(|owner| context.data_volumes.get(&Key::new(namespace.as_str(), owner.name.as_str())));
+    let data = maker.map(|owner| context.stores.data_volumes.get(&Key::new(namespace.as_str(), owner.name.as_str())));
     let filled = data.as_ref().is_none_or(|data| {
         let phase = data.as_ref().and_then(|data| data.status.as_ref()?.phase.as_deref());
         phase == Some(data_phase::SUCCEEDED)
@@ -123,7 +124,7 @@ fn judged(context: &Context, claim: PersistentVolumeClaim) -> Seen {
 
 async fn machine(context: &Context, (namespace, name): (&str, &str)) -> Result<Source, Error> {
     let key = Key::new(namespace, name);
-    let Some(found) = context.vms.get(&key) else {
+    let Some(found) = context.stores.vms.get(&key) else {
         return Ok(source::of_machine((namespace, name), None, Vec::new(), false));
     };
     let mut seen = Vec::new();
@@ -131,7 +132,7 @@ async fn machine(context: &Context, (namespace, name): (&str, &str)) -> Result<S
         seen.push(see(context, namespace, &claim).await?);
     }
     seen.extend(state(context, namespace, name).await?.into_iter().map(Some));
-    let running = context.vmis.get(&key).is_some_and(|vmi| {
+    let running = context.stores.vmis.get(&key).is_some_and(|vmi| {
         let found = vmi.status.as_ref().and_then(|status| status.phase.as_deref());
         !matches!(found, Some(phase::SUCCEEDED | phase::FAILED))
     });
@@ -155,7 +156,7 @@ async fn snapshot(
     export: &VirtualMachineExport,
     (namespace, name): (&str, &str),
 ) -> Result<Source, Error> {
-    let found = context.snapshots.get(&Key::new(namespace, name));
+    let found = context.stores.snapshots.get(&Key::new(namespace, name));
     let machine = found.as_ref().map(|snapshot| snapshot.spec.source.name.clone());
     let kept = match found {
         None => Kept::Nothing,
@@ -196,7 +197,7 @@ async fn restored(
 ) -> Result<PersistentVolumeClaim, Error> {
     let namespace = export.namespace().unwrap_or_default();
     let cut = backup.volume_snapshot_name.as_deref().unwrap_or_default();
-    let cut = context.volume_snapshots.get(&Key::new(namespace.as_str(), cut)).and_then(|cut| cut.status);
+    let cut = context.stores.volume_snapshots.get(&Key::new(namespace.as_str(), cut)).and_then(|cut| cut.status);
     let size = cut.and_then(|status| status.restore_size);
     let mut wanted = restore::plan::of_snapshot(backup, size.as_ref());
     let source = wanted.metadata.name.clone().unwrap_or_default();

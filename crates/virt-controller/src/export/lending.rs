@@ -15,7 +15,9 @@ use crate::error::Error;
 /// Asks for it. What was lent before, the server lets go of; what is not this server's, it refuses.
 pub(super) async fn lend(context: &Context, pulled: &Pulled, pod: &Pod) -> Result<(), Error> {
     let namespace = pod.namespace().unwrap_or_default();
-    let Some(vmi) = context.vmis.get(&Key::new(namespace.as_str(), pulled.machine.as_str())) else { return Ok(()) };
+    let Some(vmi) = context.stores.vmis.get(&Key::new(namespace.as_str(), pulled.machine.as_str())) else {
+        return Ok(());
+    };
     let options = BackupOptions {
         cmd: Some("Export".to_owned()),
         mode: Some(PULL.to_owned()),

@@ -3,12 +3,12 @@
 use api::openshift::Route;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::networking::v1::Ingress;
-use kit::store::{self, Watch};
+use kit::queue::Queue;
+use kit::store::{self, Key, Store, Watch};
 use kit::{Task, certs, clock, served};
 use kube::Api;
 use kube::discovery::ApiResource;
 
-use super::all_changed;
 use super::links::Host;
 use crate::context::Context;
 use crate::error::Error;
@@ -17,40 +17,43 @@ use api::export::constants::PROXY;
 /// Where the cluster's own authorities are in every namespace.
 const ROOTS: (&str, &str) = ("kube-root-ca.crt", "ca.crt");
 
-/// Follows the ways. Where there is no such kind as Route, no export is reached through one.
-pub(crate) fn watch(context: &Context) -> [Task<()>; 2] {
-    let (client, namespace) = (&context.client, &context.namespace);
-    let (a, b) = (context.clone(), context.clone());
-    let ingresses = Api::<Ingress>::namespaced(client.clone(), namespace);
-    let routes = Api::<Route>::namespaced(client.clone(), namespace);
-    [
-        store::watch(ingresses, Watch::default(), context.ingresses.clone(), move |_| all_changed(&a)),
-        served::watch(
-            client,
-            &ApiResource::erase::<Route>(&()),
-            routes,
-            Watch::default(),
-            context.routes.clone(),
-            move |_| {
-                all_changed(&b);
-            },
-        ),
-    ]
+/// The ways there are.
+#[derive(Clone, Default)]
+pub(super) struct Ways {
+    /// To Services beside this controller.
+    ingresses: Store<Ingress>,
+    /// The same on OpenShift.
+    routes: Store<Route>,
 }
 
-/// The host, and what its certificate is checked by.
-pub(super) async fn find(context: &Context) -> Result<Option<Host>, Error> {
-    let ingresses = context.ingresses.list();
-    if let Some((ingress, host)) = ingresses.iter().find_map(|ingress| Some((ingress, host(ingress)?))) {
-        let chain = match secret(ingress) {
-            Some(name) => of_secret(context, &name).await?,
-            None => String::new(),
-        };
-        return Ok(Some(believed(host, &chain)));
+impl Ways {
+    /// Follows the ways, on which every export depends. Where there is no such kind as Route, none is reached through one.
+    pub(super) fn watch(&self, context: &Context, queue: &Queue<Key>) -> [Task<()>; 2] {
+        let (client, namespace) = (&context.client, &context.namespace);
+        let ingresses = Api::<Ingress>::namespaced(client.clone(), namespace);
+        let routes = Api::<Route>::namespaced(client.clone(), namespace);
+        let (kind, how) = (ApiResource::erase::<Route>(&()), Watch::default());
+        let (a, b) = ((context.stores.clone(), queue.clone()), (context.stores.clone(), queue.clone()));
+        [
+            store::watch(ingresses, Watch::default(), self.ingresses.clone(), move |_| a.1.add_all(a.0.exports.keys())),
+            served::watch(client, &kind, routes, how, self.routes.clone(), move |_| b.1.add_all(b.0.exports.keys())),
+        ]
     }
-    let routes = context.routes.list();
-    let Some(host) = routes.iter().find_map(|route| route.host_of(PROXY)) else { return Ok(None) };
-    Ok(Some(believed(host.to_owned(), &roots(context).await?)))
+
+    /// The host, and what its certificate is checked by.
+    pub(super) async fn find(&self, context: &Context) -> Result<Option<Host>, Error> {
+        let ingresses = self.ingresses.list();
+        if let Some((ingress, host)) = ingresses.iter().find_map(|ingress| Some((ingress, host(ingress)?))) {
+            let chain = match secret(ingress) {
+                Some(name) => of_secret(context, &name).await?,
+                None => String::new(),
+            };
+            return Ok(Some(believed(host, &chain)));
+        }
+        let routes = self.routes.list();
+        let Some(host) = routes.iter().find_map(|route| route.host_of(PROXY)) else { return Ok(None) };
+        Ok(Some(believed(host.to_owned(), &roots(context).await?)))
+    }
 }
 
 fn believed(host: String, chain: &str) -> Host {

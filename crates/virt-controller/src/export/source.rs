@@ -6,19 +6,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::Value;
 
-/// Kinds that are exported.
-pub const CLAIM: &str = "PersistentVolumeClaim";
-/// A machine's volumes, and the machine.
-pub const MACHINE: &str = "VirtualMachine";
-/// A snapshot's volumes, and the machine as it was.
-pub const SNAPSHOT: &str = "VirtualMachineSnapshot";
-
-/// A backup that is pulled.
-pub const BACKUP: &str = "VirtualMachineBackup";
-
-/// The claims that machines of a template are made of, and the template.
-pub const TEMPLATE: &str = "VirtualMachineTemplate";
-
 /// On a claim: what CDI has put into it.
 pub const CONTENT: &str = "cdi.kubevirt.io/storage.contentType";
 /// The content type of disks.

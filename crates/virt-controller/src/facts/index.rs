@@ -32,9 +32,19 @@ pub(crate) fn migration_index(vmi: &Key) -> String {
     format!("moves:{vmi}")
 }
 
+/// The VMI that has this index value.
+pub(crate) fn of_migration(word: &str) -> Option<Key> {
+    key(word.strip_prefix("moves:")?)
+}
+
 /// The index value under which VMIs are found by a claim of theirs.
 pub(crate) fn claim_index(namespace: &str, claim: &str) -> String {
     format!("claim:{namespace}/{claim}")
+}
+
+/// The claim that has this index value.
+pub(crate) fn of_claim(word: &str) -> Option<Key> {
+    key(word.strip_prefix("claim:")?)
 }
 
 /// The index value under which VMs are found by a data volume of theirs.
@@ -56,9 +66,24 @@ pub(crate) fn stand_in_index(namespace: &str, claim: &str) -> String {
     format!("stand-in:{namespace}/{claim}")
 }
 
+/// The claim whose stand-ins have this index value.
+pub(crate) fn of_stand_in(word: &str) -> Option<Key> {
+    key(word.strip_prefix("stand-in:")?)
+}
+
 /// The index value under which the volume is found that is put back under a claim's name.
 pub(crate) fn put_back_index(namespace: &str, claim: &str) -> String {
     format!("put-back:{namespace}/{claim}")
+}
+
+/// The claim under whose name a volume with this index value is put back.
+pub(crate) fn of_put_back(word: &str) -> Option<Key> {
+    key(word.strip_prefix("put-back:")?)
+}
+
+fn key(word: &str) -> Option<Key> {
+    let (namespace, name) = word.split_once('/')?;
+    Some(Key::new(namespace, name))
 }
 
 /// Index values of a disruption budget: the VMI that owns it, if one does.
@@ -72,6 +97,11 @@ pub(crate) fn pod_indexes(pod: &Pod) -> Vec<String> {
     let labels = pod.labels();
     let owner = labels.get(label::CREATED_BY).map(|uid| owner_index(uid));
     owner.into_iter().chain(labels.get(label::MIGRATION_JOB).map(|uid| job_index(uid))).collect()
+}
+
+/// Index values of an attachment pod: its guest.
+pub(crate) fn attachment_indexes(pod: &Pod) -> Vec<String> {
+    pod.labels().get(api::kubevirt::hotplug::GUEST).map(|uid| owner_index(uid)).into_iter().collect()
 }
 
 /// Index values of a migration: its UID, its guest, and whether it is over.

@@ -37,6 +37,14 @@ pub(crate) fn pod(pod: &mut Pod) {
     pod.metadata.generate_name = None;
 }
 
+/// Drops from an attachment pod all but its volumes and whether it runs.
+pub(crate) fn attachment(pod: &mut Pod) {
+    pod.metadata.annotations = None;
+    if let Some(spec) = &mut pod.spec {
+        *spec = PodSpec { node_name: spec.node_name.take(), volumes: spec.volumes.take(), ..Default::default() };
+    }
+}
+
 /// Drops from a disruption budget all but what its owner is and how many pods it keeps.
 pub(crate) fn budget(budget: &mut PodDisruptionBudget) {
     budget.status = None;

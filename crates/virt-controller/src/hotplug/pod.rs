@@ -122,18 +122,6 @@ pub fn is_of(pod: &Pod, launcher: &str) -> bool {
     pod.owner_references().iter().any(|owner| owner.uid == launcher)
 }
 
-/// Drops from an attachment pod all but its volumes and whether it runs.
-pub(crate) fn trim(pod: &mut Pod) {
-    pod.metadata.annotations = None;
-    if let Some(spec) = &mut pod.spec {
-        *spec = k8s_openapi::api::core::v1::PodSpec {
-            node_name: spec.node_name.take(),
-            volumes: spec.volumes.take(),
-            ..Default::default()
-        };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +153,7 @@ mod tests {
         let terms = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         assert_eq!(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"], json!(["n1"]));
         let mut held = pod;
-        trim(&mut held);
+        crate::facts::trim::attachment(&mut held);
         let holder = holder(&held);
         assert!(holder.has("a", "claim-a") && holder.has("b", "claim-b") && !holder.runs && holder.is_live());
         assert!(is_of(&held, "pod") && !is_of(&held, "another"));

@@ -40,7 +40,7 @@ pub fn utility_volumes_timeout(configuration: &VMIMConfigurationOptions) -> Sign
 
 /// What holds for migrations that no policy is about.
 pub(crate) fn current(context: &Context) -> VMIMConfigurationOptions {
-    of_cluster(context.kubevirts.list().first())
+    of_cluster(context.stores.kubevirts.list().first())
 }
 
 /// The configuration of `kubevirt` (none: all defaults).

@@ -9,7 +9,9 @@ use kube::ResourceExt;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
 
 use crate::context::Context;
 use crate::facts::migration_state;
@@ -18,15 +20,36 @@ use crate::{evictable, snapshot};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
+/// Seconds from a migration's creation until it entered a phase, by phase.
+pub(super) type Ages = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
+
+/// Half a second to half an hour.
+const BUCKETS: [f64; 13] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0];
+
 /// The figures; empty until this replica leads.
-#[derive(Clone, Debug, Default)]
-pub struct Figures(Arc<OnceLock<Context>>);
+#[derive(Clone, Debug)]
+pub struct Figures {
+    context: Arc<OnceLock<Context>>,
+    /// Counted where the status is written.
+    ages: Ages,
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        let ages = Ages::new_with_constructor(|| Histogram::new(BUCKETS));
+        Self { context: Arc::default(), ages }
+    }
+}
 
 impl Figures {
+    pub(super) fn ages(&self) -> &Ages {
+        &self.ages
+    }
+
     /// From now on these are the figures of `context`.
     pub fn of(&self, context: Context) {
         // A replica leads once in its life.
-        let _ = self.0.set(context);
+        let _ = self.context.set(context);
     }
 }
 
@@ -92,10 +115,10 @@ fn times(guests: &[VirtualMachineInstance], migrations: &[Migration]) -> Vec<Las
 
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Some(context) = self.0.get() else { return Ok(()) };
+        let Some(context) = self.context.get() else { return Ok(()) };
         evictable::encode(context, &mut encoder)?;
         snapshot::metrics::encode(context, &mut encoder)?;
-        let migrations = context.migrations.list();
+        let migrations = context.stores.migrations.list();
         for (word, found) in counts(&migrations) {
             let (name, help) =
                 (format!("kubevirt_vmi_migrations_in_{word}_phase"), format!("Migrations in the {word} phase"));
@@ -109,7 +132,7 @@ impl Collector for Figures {
                 ConstGauge::new(1_i64).encode(family.encode_family(&labels)?)?;
             }
         }
-        let times = times(&context.vmis.list(), &migrations);
+        let times = times(&context.stores.vmis.list(), &migrations);
         let (name, help) = ("kubevirt_vmi_migration_start_time_seconds", "When the guest's last migration began");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for last in &times {
@@ -127,16 +150,16 @@ impl Collector for Figures {
         }
         let name = "kubevirt_vmi_migration_phase_transition_time_from_creation_seconds";
         let help = "Seconds from the migration's creation until it entered a phase";
-        context.migration_ages.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
+        self.ages.encode(encoder.encode_descriptor(name, help, None, MetricType::Histogram)?)
     }
 }
 
 /// Notes that `migration` entered `phases` now.
-pub(super) fn observe(context: &Context, migration: &Migration, phases: &[&'static str], now: jiff::Timestamp) {
+pub(super) fn observe(ages: &Ages, migration: &Migration, phases: &[&'static str], now: jiff::Timestamp) {
     let Some(created) = migration.creation_timestamp() else { return };
     let age = now.duration_since(created.0).as_secs_f64().max(0.0);
     for entered in phases {
-        context.migration_ages.get_or_create(&[("phase", *entered)]).observe(age);
+        ages.get_or_create(&[("phase", *entered)]).observe(age);
     }
 }
 

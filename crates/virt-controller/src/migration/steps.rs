@@ -7,7 +7,7 @@ use api::kubevirt::identity::instance_id;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use api::migrations::v1alpha1::MigrationPolicy;
 use k8s_openapi::api::core::v1::Namespace;
-use kit::store::Key;
+use kit::store::{Key, Store};
 use kit::{Chain, clock};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -27,14 +27,19 @@ use crate::vmi::pod::placement;
 use crate::{hotplug, limits, patch, stand_in};
 
 /// Does `steps` in order, until one fails.
-pub(super) async fn execute(context: &Context, mut subject: Subject<'_>, steps: &[Step]) -> Result<(), Error> {
+pub(super) async fn execute(
+    context: &Context,
+    policies: &Store<MigrationPolicy>,
+    mut subject: Subject<'_>,
+    steps: &[Step],
+) -> Result<(), Error> {
     for step in steps {
         match step {
             Step::Adopt => adopt(context, subject.migration).await?,
             Step::Release => release(context, subject.migration).await?,
             Step::Delete => super::delete(context, subject.migration).await?,
             Step::CreatePod => create_pod(context, &subject).await?,
-            Step::HandOver => hand_over(context, &mut subject).await?,
+            Step::HandOver => hand_over(context, policies, &mut subject).await?,
             Step::Cleanup(step) => {
                 migration_cleanup::execute(context, &mut subject, std::slice::from_ref(step)).await?;
             }
@@ -79,7 +84,7 @@ async fn patch_migration(context: &Context, migration: &Migration, patch: Value)
             let gone = written.metadata.deletion_timestamp.is_some() && written.finalizers().is_empty();
             if !gone {
                 let words = migration_indexes(&written);
-                context.migrations.put(&written, words);
+                context.stores.migrations.put(&written, words);
             }
             Ok(())
         }
@@ -116,13 +121,13 @@ fn required(context: &Context, subject: &Subject<'_>, emulation: bool) -> BTreeM
         return BTreeMap::new();
     };
     let own = source.node_name.clone().unwrap_or_default();
-    let Some(node) = context.nodes.get(&Key::new("", own.clone())) else { return BTreeMap::new() };
+    let Some(node) = context.stores.nodes.get(&Key::new("", own.clone())) else { return BTreeMap::new() };
     let selected = source.node_selector.clone().unwrap_or_default();
     let required = placement::migration_selector(guest, emulation, &selected, &node);
     if required.is_empty() {
         return required;
     }
-    let nodes = context.nodes.list();
+    let nodes = context.stores.nodes.list();
     let others = nodes.iter().filter(|node| node.metadata.name.as_ref() != Some(&own));
     if let Some(why) = placement::unsuitable(&required, others) {
         context.recorder.warning(&reference(guest), "NoSuitableNodesForHostModelMigration", why);
@@ -130,7 +135,11 @@ fn required(context: &Context, subject: &Subject<'_>, emulation: bool) -> BTreeM
     required
 }
 
-async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), Error> {
+async fn hand_over(
+    context: &Context,
+    policies: &Store<MigrationPolicy>,
+    subject: &mut Subject<'_>,
+) -> Result<(), Error> {
     let (Some(guest), migration) = (&subject.guest, subject.migration) else { return Ok(()) };
     let uid = migration.uid().unwrap_or_default();
     let target = subject.pods.iter().find(|pod| job(pod) == Some(uid.as_str()));
@@ -138,7 +147,7 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
     let known = stand_in::prepare::claims(context, guest, &uid);
     let there = stand_ins::there(guest, &known, &uid);
     let attachment = hotplug::target_attachment(context, &there, target).await?;
-    let (configuration, policy) = configuration_for(context, guest).await?;
+    let (configuration, policy) = configuration_for(context, policies, guest).await?;
     let old = guest.status.as_deref().cloned().unwrap_or_default();
     let mut new = old.clone();
     let mut state = handover::state(migration, guest, source, target, configuration, policy);
@@ -180,11 +189,12 @@ async fn hand_over(context: &Context, subject: &mut Subject<'_>) -> Result<(), E
 /// What holds for a migration of `guest`, and the policy that had a say in it.
 async fn configuration_for(
     context: &Context,
+    policies: &Store<MigrationPolicy>,
     guest: &VirtualMachineInstance,
 ) -> Result<(api::kubevirt::v1::VMIMConfigurationOptions, Option<String>), Error> {
     let base = configuration::current(context);
     let gates = context.settings().feature_gates;
-    let policies: Vec<MigrationPolicy> = context.policies.list();
+    let policies = policies.list();
     if policies.is_empty() {
         return Ok((configuration::gated(base, &gates), None));
     }

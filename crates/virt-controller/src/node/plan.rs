@@ -6,8 +6,8 @@ use api::kubevirt::constants::{annotation, label};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
+use super::renewals::Sound;
 use crate::facts::nodes::{Lost, OUT_OF_SERVICE};
-use crate::renewals::Sound;
 
 /// virt-handler renews its heartbeat every minute; five missed ones are silence.
 const SILENCE: SignedDuration = SignedDuration::from_secs(300);

@@ -43,7 +43,7 @@ pub(super) async fn claims(
     let from = content.spec.source.virtual_machine.as_ref().and_then(|machine| machine.metadata.as_ref());
     let mut bound = true;
     for (backup, cut) in plan::backups(content) {
-        let cut = context.volume_snapshots.get(&Key::new(namespace.as_str(), cut.as_str()));
+        let cut = context.stores.volume_snapshots.get(&Key::new(namespace.as_str(), cut.as_str()));
         let size = cut.and_then(|cut| cut.status?.restore_size);
         let mut claim = plan::claim(restore, backup, from, size.as_ref());
         let name = claim.name_any();
@@ -85,13 +85,13 @@ pub(super) async fn claims(
 /// True when there is nothing to wait for: the claim has its volume, or gets one only once somebody uses it.
 fn settled(context: &Context, claim: &PersistentVolumeClaim) -> bool {
     let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
-    let class = context.storage_classes.get(&Key::new("", class));
+    let class = context.stores.storage_classes.get(&Key::new("", class));
     let late = class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
     late || claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
 fn data_volume(context: &Context, namespace: &str, name: &str) -> bool {
-    context.data_volumes.contains(&Key::new(namespace, name))
+    context.stores.data_volumes.contains(&Key::new(namespace, name))
 }
 
 /// Deletes a claim that another is to take the place of. Its data volume, if it has one, does not fill the next.

@@ -12,10 +12,10 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::index::volume_snapshot_keys;
 use super::plan::Progress;
 use crate::context::{Context, reference};
 use crate::error::Error;
+use crate::facts::copies::volume_snapshot_indexes;
 use crate::{patch, write};
 use api::volume_snapshot::VolumeSnapshot;
 
@@ -62,7 +62,7 @@ pub(super) async fn cut(
     let api: Api<VolumeSnapshot> = Api::namespaced(context.client.clone(), &namespace);
     match api.create(&PostParams::default(), wanted).await {
         Ok(created) => {
-            context.volume_snapshots.put(&created, volume_snapshot_keys(&created));
+            context.stores.volume_snapshots.put(&created, volume_snapshot_indexes(&created));
             let message = format!("Successfully created VolumeSnapshot {name}");
             context.recorder.normal(&reference(content), "SuccessfulVolumeSnapshotCreate", message);
             Ok(())
@@ -97,7 +97,7 @@ pub(super) async fn tell(
         }
     }
     let names = content.spec.volume_backups.iter().filter_map(|backup| backup.volume_snapshot_name.as_deref());
-    let known = names.filter_map(|name| context.volume_snapshots.get(&Key::new(namespace.as_str(), name)));
+    let known = names.filter_map(|name| context.stores.volume_snapshots.get(&Key::new(namespace.as_str(), name)));
     new.volume_snapshot_status = known.map(status_of).collect();
     let Some(changed) = patch::changed(&old, &new) else { return Ok(new) };
     let api: Api<VirtualMachineSnapshotContent> = Api::namespaced(context.client.clone(), &namespace);

@@ -30,7 +30,7 @@ pub(crate) fn encode(context: &Context, encoder: &mut DescriptorEncoder<'_>) -> 
     let (name, help) =
         ("kubevirt_vmsnapshot_succeeded_timestamp_seconds", "When the snapshot of the virtual machine succeeded");
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, at) in context.snapshots.list().iter().filter_map(success) {
+    for (labels, at) in context.stores.snapshots.list().iter().filter_map(success) {
         ConstGauge::new(at).encode(family.encode_family(&labels)?)?;
     }
     Ok(())

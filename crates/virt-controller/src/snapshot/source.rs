@@ -22,7 +22,7 @@ pub(super) async fn obstacle(context: &Context, vm: &VirtualMachine, used: &[Use
     let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
     for volume in used {
         let claim = &volume.name;
-        let data = |name: &str| context.data_volumes.get(&Key::new(namespace.as_str(), name));
+        let data = |name: &str| context.stores.data_volumes.get(&Key::new(namespace.as_str(), name));
         let unfilled = |claim: &PersistentVolumeClaim| {
             let owner = claim.owner_references().iter().find(|owner| owner.kind == "DataVolume")?;
             let phase = data(&owner.name)?.status.and_then(|status| status.phase);
@@ -38,7 +38,7 @@ pub(super) async fn obstacle(context: &Context, vm: &VirtualMachine, used: &[Use
             return Ok(Some(format!("source {namespace}/{name} {why}: {claim}")));
         }
     }
-    if used.is_empty() || context.vmis.contains(&Key::of(vm)) {
+    if used.is_empty() || context.stores.vmis.contains(&Key::of(vm)) {
         return Ok(None);
     }
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
@@ -106,14 +106,14 @@ async fn hold(context: &Context, vm: &VirtualMachine, holder: Value) -> Result<V
 fn remember(context: &Context, mut written: VirtualMachine) -> VirtualMachine {
     written.metadata.managed_fields = None;
     let words = vm_indexes(&written);
-    context.vms.put(&written, words);
+    context.stores.vms.put(&written, words);
     written
 }
 
 /// The guest of the source.
 pub(super) fn guest(context: &Context, snapshot: &VirtualMachineSnapshot) -> Guest {
     let namespace = snapshot.namespace().unwrap_or_default();
-    Guest::of(context.vmis.get(&Key::new(namespace, snapshot.spec.source.name.as_str())).as_ref())
+    Guest::of(context.stores.vmis.get(&Key::new(namespace, snapshot.spec.source.name.as_str())).as_ref())
 }
 
 /// Has the guest's agent write out the file systems and hold them, as long as the snapshot may take; why it did not, if so.
@@ -123,7 +123,7 @@ pub(super) async fn freeze(context: &Context, snapshot: &VirtualMachineSnapshot)
     let error = ask(context, snapshot, "freeze", &options).await.err()?;
     let why = format!("server error. command Freeze failed: {}", Chain(&error));
     let key = Key::new(snapshot.namespace().unwrap_or_default(), snapshot.spec.source.name.as_str());
-    if let Some(vmi) = context.vmis.get(&key) {
+    if let Some(vmi) = context.stores.vmis.get(&key) {
         context.recorder.warning(&reference(&vmi), "FreezeError", why.clone());
     }
     Some(why)

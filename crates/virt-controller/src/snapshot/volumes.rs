@@ -42,7 +42,7 @@ pub(super) struct Used {
 /// The volumes of `vm` that lie on claims.
 pub(super) async fn used(context: &Context, vm: &VirtualMachine) -> Result<Vec<Used>, Error> {
     let namespace = vm.namespace().unwrap_or_default();
-    let vmi = context.vmis.get(&Key::new(namespace.as_str(), vm.name_any()));
+    let vmi = context.stores.vmis.get(&Key::new(namespace.as_str(), vm.name_any()));
     let passing: Vec<String> = vmi.iter().flat_map(ephemeral).map(str::to_owned).collect();
     let spec = vm.spec.template.spec.as_deref();
     let mut wanted = Vec::new();
@@ -53,7 +53,7 @@ pub(super) async fn used(context: &Context, vm: &VirtualMachine) -> Result<Vec<U
         }
     }
     if spec.is_some_and(persistent_state::is_kept)
-        && let Some(claim) = persistent_state::find(&context.claims, &namespace, &vm.name_any())
+        && let Some(claim) = persistent_state::find(&context.stores.claims, &namespace, &vm.name_any())
     {
         wanted.push((state_volume(&vm.name_any()), claim.name_any()));
     }
@@ -105,7 +105,7 @@ pub(super) async fn content(
 /// What the guest of `vm` was started with, if it runs: that is what the contents of its disks go with.
 async fn started_with(context: &Context, vm: &VirtualMachine) -> Result<Option<VirtualMachineSpec>, Error> {
     let namespace = vm.namespace().unwrap_or_default();
-    let vmi = context.vmis.get(&Key::new(namespace.as_str(), vm.name_any()));
+    let vmi = context.stores.vmis.get(&Key::new(namespace.as_str(), vm.name_any()));
     let Some(name) = vmi.and_then(|vmi| vmi.status?.virtual_machine_revision_name) else { return Ok(None) };
     let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &namespace);
     let found = api.get_opt(&name).await.map_err(Error::api("read", "controllerrevision", &namespace, &name))?;

@@ -27,13 +27,13 @@ pub(crate) async fn find(context: &Context, guest: &VirtualMachineInstance) -> R
     for used in stand_ins::copied(guest, &known) {
         let Some(source) = known.get(used.claim) else { continue };
         if let Some(chosen) = volumes_change::destination_of(guest, used.volume) {
-            let target = context.claims.get(&Key::new(namespace.as_str(), chosen));
+            let target = context.stores.claims.get(&Key::new(namespace.as_str(), chosen));
             if target.is_none_or(|target| target.metadata.deletion_timestamp.is_some()) {
                 return Ok(Some(format!("PVC {namespace}/{chosen}, which a disk is to be copied into, is gone")));
             }
             continue;
         }
-        let root = context.claims.get(&Key::new(namespace.as_str(), stand_ins::root(source)));
+        let root = context.stores.claims.get(&Key::new(namespace.as_str(), stand_ins::root(source)));
         if root.is_none_or(|root| root.metadata.deletion_timestamp.is_some()) {
             return Ok(Some(format!(
                 "PVC {namespace}/{} is being deleted, and its disk with it",

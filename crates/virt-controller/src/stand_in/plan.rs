@@ -22,7 +22,7 @@ use api::kubevirt::v1::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::record::Record;
+use crate::facts::put_back::Record;
 use crate::facts::{claims, instance, migration_state, stand_ins};
 
 /// One thing to do.

@@ -22,7 +22,7 @@ pub(crate) fn claims(context: &Context, guest: &VirtualMachineInstance, migratio
         known.values().map(|source| stand_ins::name(&stand_ins::root(source), migration)).collect();
     names.extend(volumes_change::asked(guest).iter().map(|moved| volumes_change::destination(moved).to_owned()));
     for name in names {
-        if let Some(stand_in) = context.claims.get(&Key::new(namespace.as_str(), &*name)) {
+        if let Some(stand_in) = context.stores.claims.get(&Key::new(namespace.as_str(), &*name)) {
             known.insert(name, stand_in);
         }
     }
@@ -46,7 +46,7 @@ pub(crate) async fn stand_ins(
         }
         let name = stand_ins::root(source);
         // One that is gone meanwhile takes the guest's disk with it as soon as the guest ends.
-        let Some(root) = context.claims.get(&Key::new(namespace.as_str(), &*name)) else { continue };
+        let Some(root) = context.stores.claims.get(&Key::new(namespace.as_str(), &*name)) else { continue };
         let wanted = stand_ins::stand_in(&root, source, &guest.uid().unwrap_or_default(), &job);
         renamed.insert(used.volume.to_owned(), wanted.name_any());
         create(context, migration, &wanted).await?;

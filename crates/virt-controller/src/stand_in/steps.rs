@@ -10,13 +10,13 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use super::Found;
 use super::obstacle::uses;
 use super::plan::Step;
-use super::record::{self, Record};
-use super::{Found, wake};
 use crate::context::{Context, reference};
 use crate::error::Error;
 use crate::facts::index::{self, vmi_indexes};
+use crate::facts::put_back::{self, Record};
 use crate::facts::stand_ins::{self, MOVED_TO};
 use crate::facts::{claims, trim, volume_status};
 use crate::patch;
@@ -77,18 +77,16 @@ async fn point(context: &Context, key: &Key, found: &Found, stand_in: &str) -> R
     Ok(())
 }
 
-/// Knows of a claim what a write has answered.
+/// Knows of a claim what a write has answered; who is concerned hears of it by the watch.
 pub(super) fn known(context: &Context, mut claim: PersistentVolumeClaim) {
     claim.metadata.managed_fields = None;
     let words = index::claim_indexes(&claim);
     trim::claim(&mut claim);
-    context.claims.put(&claim, words);
-    let key = Key::of(&claim);
-    wake::claim(context, &key, index::claim_indexes(&claim).into_iter());
+    context.stores.claims.put(&claim, words);
 }
 
 async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> {
-    let Some(vmi) = context.vmis.get(&Key::new(key.namespace.as_str(), guest)) else { return Ok(()) };
+    let Some(vmi) = context.stores.vmis.get(&Key::new(key.namespace.as_str(), guest)) else { return Ok(()) };
     let arrived = |used: &claims::Use<'_>| {
         let found = stand_ins::arrived(&vmi).find(|(volume, _)| *volume == used.volume);
         found.map(|(_, stand_in)| stand_in.to_owned())
@@ -105,7 +103,7 @@ async fn rename(context: &Context, key: &Key, guest: &str) -> Result<(), Error> 
     if let Some(mut written) = there(written, "patch", "virtualmachineinstance", key)? {
         written.metadata.managed_fields = None;
         let words = vmi_indexes(&written);
-        context.vmis.put(&written, words);
+        context.stores.vmis.put(&written, words);
     }
     Ok(())
 }
@@ -178,8 +176,8 @@ async fn patch_volume(context: &Context, volume: &PersistentVolume, patch: Value
     let written = there(written, "patch", "persistentvolume", &Key::new("", name.as_str()))?;
     if let Some(mut written) = written.filter(|volume| Record::of(volume).is_some()) {
         written.metadata.managed_fields = None;
-        let words = record::indexes(&written);
-        context.put_backs.put(&written, words);
+        let words = put_back::indexes(&written);
+        context.stores.put_backs.put(&written, words);
     }
     Ok(())
 }

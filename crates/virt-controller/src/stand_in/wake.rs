@@ -1,70 +1,49 @@
 //! Whose disk to look at when something has changed.
 
-use kit::store::Key;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kit::queue::Queue;
+use kit::store::{Change, Key};
 use kube::ResourceExt;
 
-use crate::context::Context;
-use crate::facts::index::{claim_index, put_back_index, stand_in_index};
+use crate::facts::index::{of_claim, of_put_back, of_stand_in, put_back_index, stand_in_index};
 use crate::facts::stand_ins;
+use crate::stores::{Changes, Stores, words};
 
-/// A volume is put back under a claim's name, and its index values are and were `words`.
-pub(crate) fn volume<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {
-    for word in words {
-        let Some((namespace, name)) = word.strip_prefix("put-back:").and_then(|claim| claim.split_once('/')) else {
-            continue;
-        };
-        context.claim_queue.add(Key::new(namespace, name));
-        context.vmi_queue.add_all(context.vmis.keys_by_index(&claim_index(namespace, name)));
-    }
+pub(super) fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
+    changes.claims.wake(queue, claim);
+    changes.put_backs.wake(queue, |_, change| words(change).filter_map(|word| of_put_back(word)).collect::<Vec<_>>());
+    changes.vmis.wake(queue, |stores, change| words(change).flat_map(|word| guest(stores, word)).collect::<Vec<_>>());
+    changes
+        .migrations
+        .wake(queue, |stores, change| words(change).flat_map(|word| with_stand_in(stores, word)).collect::<Vec<_>>());
 }
 
-/// A claim has changed, whose index values are and were `words`.
-pub(crate) fn claim(context: &Context, key: &Key, words: impl Iterator<Item = String>) {
-    let mut roots: Vec<Key> = words.filter_map(|word| root_of(&word)).collect();
-    for root in &roots {
-        // Guests that wait for the disk name the claim.
-        context.vmi_queue.add_all(context.vmis.keys_by_index(&claim_index(&root.namespace, &root.name)));
-    }
-    let is_root = context.claims.get(key).is_none_or(|claim| stand_ins::moved_to(&claim).is_some())
-        || !context.claims.keys_by_index(&stand_in_index(&key.namespace, &key.name)).is_empty()
-        || is_put_back(context, key);
+/// A claim has changed: whom it stands in for, or stood in for, and itself where its disk may be elsewhere.
+fn claim(stores: &Stores, change: &Change<'_, PersistentVolumeClaim>) -> Vec<Key> {
+    let key = change.key;
+    let mut roots: Vec<Key> = words(change).filter_map(|word| of_stand_in(word)).collect();
+    let is_root = stores.claims.get(key).is_none_or(|claim| stand_ins::moved_to(&claim).is_some())
+        || !stores.claims.keys_by_index(&stand_in_index(&key.namespace, &key.name)).is_empty()
+        || !stores.put_backs.keys_by_index(&put_back_index(&key.namespace, &key.name)).is_empty();
     if is_root {
         roots.push(key.clone());
     }
-    for root in roots {
-        context.claim_queue.add(root);
+    roots
+}
+
+/// A guest has changed that has, or had, this index value: among them are its claims and its UID.
+fn guest(stores: &Stores, word: &str) -> Vec<Key> {
+    let Some(key) = of_claim(word) else { return with_stand_in(stores, word) };
+    let Some(used) = stores.claims.get(&key) else { return Vec::new() };
+    match stand_ins::stands_in_for(&used) {
+        Some(root) => vec![Key::new(key.namespace, root)],
+        None if stand_ins::moved_to(&used).is_some() => vec![key],
+        None => Vec::new(),
     }
 }
 
-fn is_put_back(context: &Context, key: &Key) -> bool {
-    !context.put_backs.keys_by_index(&put_back_index(&key.namespace, &key.name)).is_empty()
-}
-
-fn root_of(word: &str) -> Option<Key> {
-    let (namespace, name) = word.strip_prefix("stand-in:")?.split_once('/')?;
-    Some(Key::new(namespace, name))
-}
-
-/// A guest has changed, whose index values are and were `words`: among them are its claims and its UID.
-pub(crate) fn guest<'a>(context: &Context, words: impl Iterator<Item = &'a String>) {
-    for word in words {
-        if let Some((namespace, name)) = word.strip_prefix("claim:").and_then(|claim| claim.split_once('/')) {
-            let key = Key::new(namespace, name);
-            let Some(used) = context.claims.get(&key) else { continue };
-            match stand_ins::stands_in_for(&used) {
-                Some(root) => context.claim_queue.add(Key::new(namespace, root)),
-                None if stand_ins::moved_to(&used).is_some() => context.claim_queue.add(key),
-                None => {}
-            }
-        } else {
-            by_index(context, word);
-        }
-    }
-}
-
-/// Looks at every disk for which there is a stand-in with this index word.
-pub(crate) fn by_index(context: &Context, word: &str) {
-    for stand_in in context.claims.by_index(word) {
-        context.claim_queue.add(Key::new(stand_in.namespace().unwrap_or_default(), stand_ins::root(&stand_in)));
-    }
+/// Every disk for which there is a stand-in with this index value.
+fn with_stand_in(stores: &Stores, word: &str) -> Vec<Key> {
+    let stand_ins = stores.claims.by_index(word).into_iter();
+    stand_ins.map(|one| Key::new(one.namespace().unwrap_or_default(), stand_ins::root(&one))).collect()
 }

@@ -48,13 +48,13 @@ async fn template(context: &Context, vm: &VirtualMachine, mut patch: Value) -> R
     patch["metadata"] = json!({ "resourceVersion": vm.metadata.resource_version });
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &vm.namespace().unwrap_or_default());
     let answer = api.patch(&vm.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
-    write::accept(answer, &context.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
+    write::accept(answer, &context.stores.vms, vm_indexes, ("virtualmachine", vm)).map(drop)
 }
 
 /// Has the claim say which of its files is the dump. A claim that is gone has none.
 async fn annotate(context: &Context, vm: &VirtualMachine, claim: &str, text: &str) -> Result<(), Error> {
     let namespace = vm.namespace().unwrap_or_default();
-    let known = context.claims.get(&Key::new(namespace.as_str(), claim));
+    let known = context.stores.claims.get(&Key::new(namespace.as_str(), claim));
     if known.is_none_or(|known| known.annotations().get(ANNOTATION).is_some_and(|said| said == text)) {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use crate::facts::data_volumes::{self, DataVolumes};
 pub(super) fn known(context: &Context, vm: &VirtualMachine) -> DataVolumes {
     let namespace = vm.namespace().unwrap_or_default();
     let found = data_volumes::names(vm).filter_map(|name| {
-        let data = context.data_volumes.get(&Key::new(namespace.as_str(), name))?;
+        let data = context.stores.data_volumes.get(&Key::new(namespace.as_str(), name))?;
         Some((name.to_owned(), data))
     });
     found.collect()
@@ -26,7 +26,7 @@ pub(super) fn known(context: &Context, vm: &VirtualMachine) -> DataVolumes {
 /// Makes what is missing, and adds it to `data`. The error is why one could not be made.
 pub(super) async fn provision(context: &Context, vm: &VirtualMachine, data: &mut DataVolumes) -> Result<(), Error> {
     let namespace = vm.namespace().unwrap_or_default();
-    let has_claim = |name: &str| context.claims.contains(&Key::new(namespace.as_str(), name));
+    let has_claim = |name: &str| context.stores.claims.contains(&Key::new(namespace.as_str(), name));
     for wanted in data_volumes::missing(vm, data, has_claim) {
         let name = wanted.name_any();
         let made = match permitted(context, vm, wanted).await {
@@ -99,6 +99,6 @@ async fn create(context: &Context, vm: &VirtualMachine, wanted: &DataVolume) -> 
         Err(error) => return Err(Error::api("create", "datavolume", &namespace, &name)(error)),
     };
     made.metadata.managed_fields = None;
-    context.data_volumes.put(&made, Vec::new());
+    context.stores.data_volumes.put(&made, Vec::new());
     Ok(made)
 }

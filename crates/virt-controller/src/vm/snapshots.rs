@@ -15,15 +15,15 @@ use crate::snapshot::state_volume;
 /// What is known of the volumes of `vm`.
 pub(super) fn known(context: &Context, vm: &VirtualMachine) -> Vec<VolumeSnapshotStatus> {
     let namespace = vm.namespace().unwrap_or_default();
-    let classes = context.snapshot_classes.list();
+    let classes = context.stores.snapshot_classes.list();
     let can = |class: &str| {
-        let storage = context.storage_classes.get(&Key::new("", class));
+        let storage = context.stores.storage_classes.get(&Key::new("", class));
         storage.is_some_and(|storage| class_of(&classes, &storage.provisioner).is_some())
     };
     let kept = vm.spec.template.spec.as_deref().is_some_and(persistent_state::is_kept);
-    let state = kept.then(|| persistent_state::find(&context.claims, &namespace, &vm.name_any())).flatten();
+    let state = kept.then(|| persistent_state::find(&context.stores.claims, &namespace, &vm.name_any())).flatten();
     let state = state.map(|claim| (state_volume(&vm.name_any()), claim.name_any()));
-    statuses(vm, state.as_ref(), |name| context.claims.get(&Key::new(namespace.as_str(), name)), can)
+    statuses(vm, state.as_ref(), |name| context.stores.claims.get(&Key::new(namespace.as_str(), name)), can)
 }
 
 /// A word on every volume of `vm`, and on the claim of what it keeps beside its disks, its `state`; `claim` finds claims, and

@@ -27,7 +27,7 @@ use crate::patch;
 pub(super) fn node(context: &Context, vmi: &VirtualMachineInstance, pods: &[Pod]) -> Option<(String, Lost)> {
     let own = vmi.status.as_ref().and_then(|status| status.node_name.clone()).filter(|name| !name.is_empty());
     let mut bound = pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
-    let lost = |node: String| context.lost(&node).map(|lost| (node, lost));
+    let lost = |node: String| context.stores.lost.get(&node).map(|lost| (node, lost));
     match own {
         Some(own) if instance::is_final(vmi) => lost(own).or_else(|| bound.find_map(lost)),
         Some(own) => lost(own),
@@ -45,11 +45,11 @@ pub(super) async fn decide(
 ) -> Result<Fate, Error> {
     let evicted = !pods.is_empty() && pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some());
     let backings = backings(context, vmi, node, evicted).await?;
-    let vm = context.vms.get(&Key::of(vmi)).filter(|vm| {
+    let vm = context.stores.vms.get(&Key::of(vmi)).filter(|vm| {
         let uid = vm.metadata.uid.as_deref();
         vmi.owner_references().iter().any(|owner| Some(owner.uid.as_str()) == uid)
     });
-    Ok(fate(vmi, vm.as_ref(), node, lost, &backings, &context.nodes.list()))
+    Ok(fate(vmi, vm.as_ref(), node, lost, &backings, &context.stores.nodes.list()))
 }
 
 /// Why `vmi`, which `migration` was moving to the node `target`, must not go on where it came from: that node is lost, may
@@ -61,12 +61,12 @@ pub(crate) async fn held_at_target(
     target: &str,
 ) -> Result<Option<String>, Error> {
     let own = migration_state::ours(vmi, migration.metadata.uid.as_deref().unwrap_or_default());
-    let lost = context.lost(target).filter(|lost| !lost.word);
+    let lost = context.stores.lost.get(target).filter(|lost| !lost.word);
     if lost.is_none() || !own.is_some_and(migration_state::unanswered) {
         return Ok(None);
     }
     let backings = backings(context, vmi, target, false).await?;
-    let nodes = context.nodes.list();
+    let nodes = context.stores.nodes.list();
     Ok(backings.iter().find_map(|backing| {
         let hold = fence::hold_at_target(backing, target, &nodes)?;
         Some(fence::sentence_at_target(target, &backing.volume, hold))

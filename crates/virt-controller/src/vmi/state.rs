@@ -49,7 +49,7 @@ pub(crate) async fn establish(context: &Context, namespace: &str, machine: &str,
         }
     };
     mark(json!({ (LABEL): machine })).await?;
-    let all = context.claims.by_index(&word(namespace, machine));
+    let all = context.stores.claims.by_index(&word(namespace, machine));
     for old in all.iter().map(ResourceExt::name_any).filter(|old| old != name) {
         delete(context, namespace, &old).await?;
     }
@@ -103,9 +103,9 @@ pub(crate) fn tell(
         return;
     }
     let namespace = guest.namespace().unwrap_or_default();
-    let made = context.claims.by_index(&migration_index(&namespace, &migration.name_any()));
+    let made = context.stores.claims.by_index(&migration_index(&namespace, &migration.name_any()));
     state.source_persistent_state_pvc_name =
-        find(&context.claims, &namespace, &guest.name_any()).map(|claim| claim.name_any());
+        find(&context.stores.claims, &namespace, &guest.name_any()).map(|claim| claim.name_any());
     state.target_persistent_state_pvc_name = made.first().map(ResourceExt::name_any);
     if let Some(source) = &mut state.source_state {
         source.persistent_state_pvc_name.clone_from(&state.source_persistent_state_pvc_name);
@@ -122,7 +122,7 @@ pub(crate) async fn settle(
     guest: Option<&VirtualMachineInstance>,
 ) -> Result<(), Error> {
     let namespace = migration.namespace().unwrap_or_default();
-    let made = context.claims.by_index(&migration_index(&namespace, &migration.name_any()));
+    let made = context.stores.claims.by_index(&migration_index(&namespace, &migration.name_any()));
     let Some(made) = made.into_iter().next() else { return Ok(()) };
     let uid = migration.uid().unwrap_or_default();
     let arrived = guest.and_then(|guest| moving::ours(guest, &uid)).is_some_and(moving::moved);
@@ -138,7 +138,7 @@ fn remember(context: &Context, mut claim: PersistentVolumeClaim) -> PersistentVo
     claim.metadata.managed_fields = None;
     let words = index::claim_indexes(&claim);
     trim::claim(&mut claim);
-    context.claims.put(&claim, words);
+    context.stores.claims.put(&claim, words);
     claim
 }
 
@@ -217,14 +217,14 @@ fn claim(
 
 /// The class and the access mode of such claims; why there are none, where there is no class.
 async fn storage(context: &Context) -> Result<Result<(String, &'static str), String>, Error> {
-    context.storage_classes.synced().await;
+    context.stores.storage_classes.synced().await;
     let named = context.settings().vm_state_storage_class;
-    let Some(class) = named.clone().or_else(|| default_class(&context.storage_classes.list())) else {
+    let Some(class) = named.clone().or_else(|| default_class(&context.stores.storage_classes.list())) else {
         return Ok(Err("no default storage class found: name one in the KubeVirt object's \
                        spec.configuration.vmStateStorageClass"
             .to_owned()));
     };
-    if !context.storage_classes.contains(&Key::new("", class.as_str())) {
+    if !context.stores.storage_classes.contains(&Key::new("", class.as_str())) {
         return Ok(Err(format!(
             "storage class {class} of the KubeVirt object's spec.configuration.vmStateStorageClass does not exist"
         )));

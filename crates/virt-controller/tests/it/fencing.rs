@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use virt_controller::facts::nodes::Lost;
 use virt_controller::node::plan::lost;
-use virt_controller::renewals::{Renewals, Sound};
+use virt_controller::node::renewals::{Renewals, Sound};
 use virt_controller::vmi::lost::fate::{Fate, fate};
 use virt_controller::vmi::lost::fence::Backing;
 

@@ -15,7 +15,7 @@ async fn health_names_the_configuration_that_the_controllers_work_by() {
     let cluster = start().await;
     let context = &cluster.controllers.context;
     let report = Report::new(cluster.client.clone());
-    report.obeys(&context.kubevirts);
+    report.obeys(&context.stores.kubevirts);
     assert_eq!(report.version_in_force(), "");
     let kubevirts: Api<KubeVirt> = Api::namespaced(cluster.client.clone(), "kubevirt");
     let wanted = json!({ "metadata": { "name": "kubevirt" }, "spec": {} });
@@ -28,6 +28,6 @@ async fn health_names_the_configuration_that_the_controllers_work_by() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), follows).await.unwrap();
-    let configuration = context.kubevirts.list().remove(0).spec.configuration.unwrap();
+    let configuration = context.stores.kubevirts.list().remove(0).spec.configuration.unwrap();
     assert_eq!(configuration.migrations.unwrap().parallel_migrations_per_cluster, Some(3));
 }
