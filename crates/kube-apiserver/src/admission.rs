@@ -205,17 +205,6 @@ impl Admission {
         Ok(Mutated { warnings, changed })
     }
 
-    /// Checks a connection. Policies that would change what is asked for refuse it: it is taken from the request as it
-    /// came.
-    ///
-    /// # Errors
-    /// A refusal of a policy or webhook.
-    pub async fn connect(&self, attributes: &Attributes, registry: &Registry) -> Result<Admitted, ApiError> {
-        let place = Place { registry, authorizer: &self.authorizer, defaults: |_, _| {} };
-        self.mutators.mutate(place, &mut attributes.clone()).await?;
-        self.validate(attributes, registry).await
-    }
-
     fn built_in(&self, attributes: &mut Attributes) -> Result<(), ApiError> {
         plugins::mutate(&*self.view, attributes)?;
         runtime_class::mutate(&*self.view, attributes)?;

@@ -25,6 +25,7 @@ mod forward;
 mod kubelet;
 mod logs;
 mod node;
+mod options;
 mod proxy;
 mod remote;
 pub mod spdy;
@@ -79,47 +80,52 @@ pub async fn serve(
     registry: &Registry,
     user: &User,
     info: &RequestInfo,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, ApiError> {
     match (info.resource.as_str(), info.subresource.split('/').next().unwrap_or_default()) {
         ("pods", "log") => logs::serve(streams, info, request).await,
         ("pods", sub @ ("exec" | "attach")) => {
-            admit(admission, registry, user, info, sub).await?;
+            admit(admission, registry, user, info, sub, &mut request).await?;
             remote::serve(streams, info, sub, request).await
         }
         ("pods", "portforward") => {
-            admit(admission, registry, user, info, "portforward").await?;
+            admit(admission, registry, user, info, "portforward", &mut request).await?;
             forward::serve(streams, info, request).await
         }
         _ => proxy::serve(streams, info, request).await,
     }
 }
 
-/// CONNECT is admitted like a write: webhooks and policies may forbid it.
+/// CONNECT is admitted like a write: webhooks and policies may forbid it, and change what is asked for.
 async fn admit(
     admission: &Admission,
     registry: &Registry,
     user: &User,
     info: &RequestInfo,
     sub: &str,
+    request: &mut Request,
 ) -> Result<(), ApiError> {
     let Some(resource) = registry.find("", "v1", "pods").cloned() else { return Ok(()) };
-    let kind = match sub {
-        "exec" => "PodExecOptions",
-        "attach" => "PodAttachOptions",
-        _ => "PodPortForwardOptions",
-    };
-    let attributes = Attributes {
+    let asked = options::of_query(sub, &kubelet::query(request));
+    let mut attributes = Attributes {
         info: info.clone(),
         user: user.clone(),
         resource,
         operation: Operation::Connect,
         namespace: info.namespace.clone(),
         name: info.name.clone(),
-        object: Some(serde_json::json!({"apiVersion": "v1", "kind": kind})),
+        object: Some(asked.clone()),
         old: None,
         options: serde_json::json!({}),
         dry_run: false,
     };
-    admission.connect(&attributes, registry).await.map(|_| ())
+    admission.mutate(&mut attributes, registry, |_, _| {}).await?;
+    admission.validate(&attributes, registry).await?;
+    if let Some(object) = attributes.object.filter(|object| *object != asked) {
+        let changed = format!("{}?{}", request.uri().path(), options::to_query(&object)?);
+        *request.uri_mut() = changed
+            .parse()
+            .map_err(|error| ApiError::internal(format!("the changed request cannot be read: {error}")))?;
+    }
+    Ok(())
 }

@@ -21,7 +21,7 @@ use super::spdy::headers::value;
 use super::spdy::session::{Session, SpdyStream, StreamWriter};
 use super::upgrade::{Offer, accept_spdy};
 use super::websocket::Leg;
-use super::{Streams, kubelet};
+use super::{Streams, kubelet, options};
 
 const V5: &str = "v5.channel.k8s.io";
 const V4: &str = "v4.channel.k8s.io";
@@ -48,7 +48,7 @@ pub(super) async fn serve(
     let pod = streams.pod(info)?;
     let pairs = kubelet::query(&request);
     let container = kubelet::container(&pod, kubelet::parameter(&pairs, "container"))?;
-    let set = |name: &str| matches!(kubelet::parameter(&pairs, name), "1" | "t" | "T" | "true" | "True" | "TRUE");
+    let set = |name: &str| options::is_true(kubelet::parameter(&pairs, name));
     let tty = set("tty");
     let wanted = Wanted { stdin: set("stdin"), stdout: set("stdout"), stderr: set("stderr") && !tty, tty };
     if !(wanted.stdin || wanted.stdout || wanted.stderr) {

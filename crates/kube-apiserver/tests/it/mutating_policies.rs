@@ -256,7 +256,7 @@ async fn what_a_policy_costs_and_makes_is_bounded() {
 }
 
 #[tokio::test]
-async fn status_is_changed_and_connections_are_refused() {
+async fn status_and_connections_are_changed() {
     let server = super::server().await;
     let client = server.client();
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
@@ -266,15 +266,23 @@ async fn status_is_changed_and_connections_are_refused() {
     let status: Patch<Value> = Patch::Merge(json!({"status": {"reason": "Known"}}));
     let pod = pods.patch_status("p", &PatchParams::default(), &status).await.unwrap().status.unwrap();
     assert_eq!((pod.reason.as_deref(), pod.message.as_deref()), (Some("Known"), Some("seen")));
-    let stdin = "[JSONPatch{op: 'add', path: '/stdin', value: true}]";
-    bind(&client, "e", "pods/exec", patched(stdin), json!({})).await;
-    let request = http::Request::post("/api/v1/namespaces/default/pods/p/exec?command=sh&container=c");
-    match client.request::<Value>(request.body(Vec::new()).unwrap()).await {
-        Err(Error::Api(status)) => {
-            assert!(status.message.starts_with("policy 'e' with binding 'e' denied request: "), "{}", status.message);
-            assert!(status.message.contains("PodExecOptions"), "{}", status.message);
+    let mut silenced = patched("[JSONPatch{op: 'remove', path: '/command'}]");
+    silenced["matchConditions"] = json!([{"name": "a", "expression": "object.command == ['sh', '-i']"}]);
+    bind(&client, "e", "pods/exec", silenced, json!({})).await;
+    let mut confused = patched("[JSONPatch{op: 'add', path: '/stdin', value: 'yes'}]");
+    confused["matchConditions"] = json!([{"name": "a", "expression": "object.container == 'd'"}]);
+    bind(&client, "f", "pods/exec", confused, json!({})).await;
+    for (query, words) in [
+        ("command=sh&command=-i&container=c&stdout=true", "you must specify at least one command for the container"),
+        ("command=sh&container=d&stdout=true", "what admission made of PodExecOptions cannot be read: stdin must be"),
+    ] {
+        let path = format!("/api/v1/namespaces/default/pods/p/exec?{query}");
+        let request = http::Request::post(path).header("connection", "upgrade").header("upgrade", "SPDY/3.1");
+        let request = request.header("x-stream-protocol-version", "v4.channel.k8s.io").body(Vec::new()).unwrap();
+        match client.request::<Value>(request).await {
+            Err(Error::Api(status)) => assert!(status.message.contains(words), "{query}: {}", status.message),
+            other => panic!("{query}: expected a refusal, got {other:?}"),
         }
-        other => panic!("expected a refusal, got {other:?}"),
     }
 }
 

@@ -24,7 +24,7 @@ use apimachinery::pointer::{items, text};
 use super::bound::{self, Bound};
 use super::parameters;
 use crate::admission::cel::{Conditions, Expression, named};
-use crate::admission::{Attributes, Defaults, Operation};
+use crate::admission::{Attributes, Defaults};
 use crate::authz::Authorizer;
 use crate::registry::Registry;
 use crate::view::View;
@@ -187,14 +187,8 @@ impl Mutators {
         let view = &*self.0.view;
         let converted = bound::in_version(view, attributes, place.registry, version).await?;
         let seen = converted.as_ref().unwrap_or(attributes);
-        let (object, mut whys) = mutated(view, place, policy, seen, parameter);
+        let (object, whys) = mutated(view, place, policy, seen, parameter);
         let Some(object) = object else { return Ok((None, whys)) };
-        if attributes.operation == Operation::Connect {
-            // What is asked of a pod is read from the request itself.
-            let options = text(&object, "/kind");
-            whys.push(format!("{options} cannot be changed: a policy can only refuse a connection on this server"));
-            return Ok((None, whys));
-        }
         let object = match &converted {
             Some(seen) => bound::from_version(view, place.registry, attributes, seen, object).await?,
             None => object,

@@ -29,7 +29,8 @@ pub(super) enum Mutation {
 
 /// The kind of an object that is changed.
 struct Kind<'a> {
-    schema: Arc<Schema>,
+    /// None for what is asked of a connection: it is read as what it must be where it is used.
+    schema: Option<Arc<Schema>>,
     /// Where the object is one of the resource's own kind.
     own: Option<&'a Resource>,
 }
@@ -56,14 +57,18 @@ impl Mutation {
     ) -> Result<Value, String> {
         let (Self::Configuration(expression) | Self::Patch(expression)) = self;
         let value = expression.evaluate(scope, budget).map_err(|fault| expression.failed(&fault.to_string()))?;
-        let kind = kind_of(attributes, place.registry, object)?;
+        let kind = kind_of(attributes, place.registry, object);
         let mut new = match self {
             Self::Configuration(_) => {
                 let mut wanted = message::configuration(&value)?;
                 for field in ["apiVersion", "kind"] {
                     wanted[field] = object[field].clone();
                 }
-                let merged = merge::merge(&kind.schema, object, &wanted);
+                let schema = kind.schema.as_ref().ok_or_else(|| {
+                    let (api, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
+                    format!("Resource kind {api}, Kind={kind} not found: only a JSON patch can change it")
+                })?;
+                let merged = merge::merge(schema, object, &wanted);
                 merged.map_err(|why| format!("error applying patch: {why}"))?
             }
             Self::Patch(_) => {
@@ -76,7 +81,9 @@ impl Mutation {
             }
         };
         fits(&kind, object, &mut new)?;
-        defaults::apply(&kind.schema, &mut new);
+        if let Some(schema) = &kind.schema {
+            defaults::apply(schema, &mut new);
+        }
         if let Some(own) = kind.own {
             (place.defaults)(own, &mut new);
         }
@@ -84,18 +91,17 @@ impl Mutation {
     }
 }
 
-fn kind_of<'a>(attributes: &'a Attributes, registry: &'a Registry, object: &Value) -> Result<Kind<'a>, String> {
+fn kind_of<'a>(attributes: &'a Attributes, registry: &'a Registry, object: &Value) -> Kind<'a> {
     let resource = &*attributes.resource;
     let (api, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
     if kind == resource.kind {
         let version = attributes.info.version.as_str();
         let found = registry.find(&resource.group, version, &resource.plural).map_or(resource, |found| &**found);
-        return Ok(Kind { schema: found.schema.clone(), own: Some(found) });
+        return Kind { schema: Some(found.schema.clone()), own: Some(found) };
     }
     // Subresources have kinds of their own.
     let (group, version) = api.split_once('/').unwrap_or(("", api));
-    let schema = builtin::schema(group, version, kind);
-    schema.map(|schema| Kind { schema, own: None }).ok_or_else(|| format!("Resource kind {api}, Kind={kind} not found"))
+    Kind { schema: builtin::schema(group, version, kind), own: None }
 }
 
 /// Checks that an object is still one of its kind, and the same one.
@@ -113,12 +119,13 @@ fn fits(kind: &Kind<'_>, before: &Value, new: &mut Value) -> Result<(), String> 
     if new.to_string().len() > BYTES {
         return Err(format!("the object would be too large: at most {BYTES} bytes are accepted"));
     }
+    let Some(schema) = &kind.schema else { return Ok(()) };
     let custom = kind.own.is_some_and(|own| own.crd.is_some());
-    let wrong = if custom { types::metadata_mismatch(&kind.schema, new) } else { types::mismatch(&kind.schema, new) };
+    let wrong = if custom { types::metadata_mismatch(schema, new) } else { types::mismatch(schema, new) };
     if let Some(why) = wrong {
         return Err(why);
     }
-    let unknown = prune::unknown(&kind.schema, new);
+    let unknown = prune::unknown(schema, new);
     // A custom object may have had fields that its definition lost.
     if let (false, Some(unknown)) = (custom, unknown.first()) {
         return Err(unknown.to_string());
