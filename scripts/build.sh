@@ -9,16 +9,20 @@ dir=$profile
 [ "$profile" != dev ] || dir=debug
 static=x86_64-unknown-linux-gnu
 
-# Cargo's own progress bar on a terminal; elsewhere a line for every fifty crates, and whatever else cargo says.
+# Cargo's own progress bar on a terminal; elsewhere a line for every fifty crates and for each of ours, and whatever else cargo says.
 compile() {
     if [ -t 2 ]; then cargo "$@"; return; fi
-    local start=$SECONDS n=0 line
+    local start=$SECONDS n=0 line name
     # Not awk: Debian's waits until it has read a block.
     CARGO_TERM_COLOR=never cargo "$@" 2>&1 | while IFS= read -r line; do
         case $line in
             *' Compiling '*)
                 n=$((n + 1))
-                [ $((n % 50)) -ne 0 ] || echo "  $n of about $crates crates after $((SECONDS - start)) s"
+                # The crates of this repository come last and take longest: each is named.
+                case $line in
+                    *" ($PWD"*) read -r _ name _ <<<"$line" && echo "  $name, $n of about $crates crates, after $((SECONDS - start)) s" ;;
+                    *) [ $((n % 50)) -ne 0 ] || echo "  $n of about $crates crates after $((SECONDS - start)) s" ;;
+                esac
                 ;;
             *' Finished '* | *' Downloading '* | *' Downloaded '* | *' Updating '* | *' Locking '*) ;;
             *) echo "$line" ;;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use super::driver::Sidecar;
 use super::driver::{Drivers, Fleet};
-use super::{capacity, expand, health, kinds, provision, snapshot};
+use super::{capacity, expand, health, kinds, modify, provision, snapshot};
 
 /// Serves the driver that `drivers` opens until `shutdown`.
 pub async fn run(client: kube::Client, drivers: Drivers, sidecar: Sidecar, shutdown: CancellationToken) {
@@ -19,6 +19,7 @@ pub async fn run(client: kube::Client, drivers: Drivers, sidecar: Sidecar, shutd
     let fleet = Arc::new(Fleet::new(ctx.clone(), drivers.sidecar(sidecar)));
     ctx.spawn(provision::run(ctx.clone(), fleet.clone()));
     ctx.spawn(expand::run(ctx.clone(), fleet.clone()));
+    ctx.spawn(modify::run(ctx.clone(), fleet.clone()));
     ctx.spawn(snapshot::sidecar(ctx.clone(), fleet.clone()));
     ctx.spawn(capacity::publish::run(ctx.clone(), fleet.clone()));
     ctx.spawn(health::run(ctx.clone(), fleet));

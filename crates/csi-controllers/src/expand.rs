@@ -2,6 +2,8 @@
 
 mod plan;
 
+pub(crate) use plan::conditions;
+
 use std::sync::Arc;
 use std::time::Duration;
 

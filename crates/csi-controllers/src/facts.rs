@@ -33,6 +33,29 @@ pub fn class_of_volume(volume: &PersistentVolume) -> &str {
     }
 }
 
+/// The class of attributes a claim wants for its volume, empty for none.
+pub fn attributes_class(claim: &PersistentVolumeClaim) -> &str {
+    claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref()).unwrap_or_default()
+}
+
+/// The class whose attributes a claim's volume has, empty for none.
+pub fn current_attributes_class(claim: &PersistentVolumeClaim) -> &str {
+    claim.status.as_ref().and_then(|s| s.current_volume_attributes_class_name.as_deref()).unwrap_or_default()
+}
+
+/// The classes of attributes that a claim names, has, and is on its way to.
+pub fn attributes_classes(claim: &PersistentVolumeClaim) -> Vec<&str> {
+    let target = claim.status.as_ref().and_then(|s| s.modify_volume_status.as_ref());
+    let target = target.and_then(|s| s.target_volume_attributes_class_name.as_deref()).unwrap_or_default();
+    let all = [attributes_class(claim), current_attributes_class(claim), target];
+    all.into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+/// The class whose attributes a volume has, empty for none.
+pub fn attributes_class_of_volume(volume: &PersistentVolume) -> &str {
+    volume.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_deref()).unwrap_or_default()
+}
+
 /// Whether the class is that of claims that name none.
 pub fn is_default(class: &StorageClass) -> bool {
     DEFAULT_CLASS.iter().any(|key| annotation(class, key) == "true")

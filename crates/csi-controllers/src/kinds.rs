@@ -1,4 +1,5 @@
-//! The kinds of snapshot.storage.k8s.io, as far as controllers read them. Writes are patches, so nothing else is lost.
+//! The kinds of snapshot.storage.k8s.io, and VolumeAttributesClass, as far as controllers read them. Writes are patches, so
+//! nothing else is lost.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -115,6 +116,18 @@ pub(crate) struct VolumeSnapshotClass {
     pub(crate) parameters: Option<BTreeMap<String, String>>,
 }
 
+/// Attributes that a driver can give a volume, and change while it is in use.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeAttributesClass {
+    /// Standard object metadata.
+    pub metadata: ObjectMeta,
+    /// The driver that knows the parameters.
+    pub driver_name: String,
+    /// What the driver is told, as it is.
+    pub parameters: Option<BTreeMap<String, String>>,
+}
+
 impl VolumeSnapshot {
     pub(crate) fn is_ready(&self) -> bool {
         self.status.as_ref().and_then(|status| status.ready_to_use) == Some(true)
@@ -156,7 +169,7 @@ impl VolumeSnapshotContent {
 }
 
 macro_rules! resource {
-    ($kind:ident, $plural:literal, $scope:ty) => {
+    ($kind:ident, $group:expr, $plural:literal, $scope:ty) => {
         impl kube::Resource for $kind {
             type DynamicType = ();
             type Scope = $scope;
@@ -165,7 +178,7 @@ macro_rules! resource {
                 stringify!($kind).into()
             }
             fn group((): &()) -> Cow<'_, str> {
-                GROUP.into()
+                $group.into()
             }
             fn version((): &()) -> Cow<'_, str> {
                 VERSION.into()
@@ -182,9 +195,10 @@ macro_rules! resource {
         }
     };
 }
-resource!(VolumeSnapshot, "volumesnapshots", NamespaceResourceScope);
-resource!(VolumeSnapshotContent, "volumesnapshotcontents", ClusterResourceScope);
-resource!(VolumeSnapshotClass, "volumesnapshotclasses", ClusterResourceScope);
+resource!(VolumeSnapshot, GROUP, "volumesnapshots", NamespaceResourceScope);
+resource!(VolumeSnapshotContent, GROUP, "volumesnapshotcontents", ClusterResourceScope);
+resource!(VolumeSnapshotClass, GROUP, "volumesnapshotclasses", ClusterResourceScope);
+resource!(VolumeAttributesClass, "storage.k8s.io", "volumeattributesclasses", ClusterResourceScope);
 
 /// Clusters may lack these kinds.
 pub fn kept() -> Kinds {
@@ -192,4 +206,5 @@ pub fn kept() -> Kinds {
         .with(Kept::<VolumeSnapshot> { optional: true, ..Kept::default() })
         .with(Kept::<VolumeSnapshotContent> { optional: true, ..Kept::default() })
         .with(Kept::<VolumeSnapshotClass> { optional: true, ..Kept::default() })
+        .with(Kept::<VolumeAttributesClass> { optional: true, ..Kept::default() })
 }

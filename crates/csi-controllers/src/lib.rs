@@ -4,6 +4,7 @@
 //!  claim --------> provision ----------------+  CreateVolume, DeleteVolume
 //!  attachment ---> attach -------------------+  ControllerPublishVolume
 //!  larger claim -> expand -------------------+--> driver
+//!  other class --> modify -------------------+  ControllerModifyVolume
 //!  snapshot -----> snapshot -----------------+  CreateSnapshot
 //!  class, node --> capacity    volume --> health
 //! ```
@@ -20,6 +21,7 @@ mod expand;
 pub mod facts;
 mod health;
 mod kinds;
+mod modify;
 pub mod names;
 pub mod place;
 mod provision;
@@ -33,7 +35,7 @@ use std::sync::Arc;
 use kit::controller::Context;
 
 pub use driver::{Drivers, Socket};
-pub use kinds::kept;
+pub use kinds::{VolumeAttributesClass, kept};
 
 /// Runs all of them, for the drivers that `drivers` opens, until the context's shutdown.
 pub async fn run(ctx: Context, drivers: Drivers) {
@@ -42,6 +44,7 @@ pub async fn run(ctx: Context, drivers: Drivers) {
         provision::run(ctx.clone(), fleet.clone()),
         attach::run(ctx.clone(), fleet.clone()),
         expand::run(ctx.clone(), fleet.clone()),
+        modify::run(ctx.clone(), fleet.clone()),
         snapshot::run(ctx.clone(), fleet.clone()),
         capacity::publish::run(ctx.clone(), fleet.clone()),
         health::run(ctx, fleet),

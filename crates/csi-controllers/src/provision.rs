@@ -9,7 +9,7 @@ mod source;
 
 pub(super) use plan::capabilities;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, SecretReference};
@@ -24,12 +24,13 @@ use rpc::csi::controller_service_capability::rpc::Type as Can;
 use serde_json::json;
 use tonic::Code;
 
-use super::driver::{Driver, Fleet, worded};
+use super::driver::{Abilities, Driver, Fleet, worded};
+use super::kinds::VolumeAttributesClass;
 use super::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, PROVISIONED_BY, PROVISIONER, PROVISIONER_FINALIZER, SELECTED_NODE,
 };
 use super::secret::{self, Purpose};
-use super::{facts, place, topology};
+use super::{facts, modify, place, topology};
 use crate::sidecar::Function;
 
 const COMPONENT: &str = "csi-provisioner";
@@ -114,11 +115,16 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             }
         }
     };
+    ctx.store::<VolumeAttributesClass>().on_change({
+        let again = again.clone();
+        move |_, _| again()
+    });
     fleet.on_change(again);
     fleet.synced().await;
     ctx.store::<PersistentVolumeClaim>().synced().await;
     ctx.store::<PersistentVolume>().synced().await;
     ctx.store::<StorageClass>().synced().await;
+    ctx.store::<VolumeAttributesClass>().synced().await;
     ctx.store::<VolumeAttachment>().synced().await;
     let provisioner = Provisioner { ctx, fleet, unknown: Mutex::default() };
     controller::work(&queue, "csi-provisioner", 16, |key| provisioner.reconcile(key)).await;
@@ -203,7 +209,8 @@ impl Provisioner {
             }
             None => driver,
         };
-        let order = plan::Order { claim, class, source, topology, fine };
+        let attributes = attributes(ctx, claim, &class.provisioner, &driver.abilities)?;
+        let order = plan::Order { claim, class, attributes, source, topology, fine };
         let mut request = plan::request(&order)?;
         let parameters = class.parameters.clone().unwrap_or_default();
         let reference = secret::reference(&parameters, Purpose::Provision, claim, &request.name)?;
@@ -395,6 +402,21 @@ impl Provisioner {
             _ => Ok(()),
         }
     }
+}
+
+/// What the class of attributes says that the claim names.
+fn attributes(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    driver: &str,
+    abilities: &Abilities,
+) -> Result<Option<BTreeMap<String, String>>, String> {
+    let name = facts::attributes_class(claim);
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let class = ctx.store::<VolumeAttributesClass>().get(&Key::new("", name));
+    modify::parameters(name, class.as_deref(), driver, abilities.can(Can::ModifyVolume)).map(Some)
 }
 
 /// Whether the driver may still be at work, or have succeeded unnoticed.

@@ -4,6 +4,7 @@
 //! one watch per kind ([`kit::store::Shared`]); nothing polls, nothing is rewritten at intervals, a status is written only
 //! when it changes. They know Kubernetes' own kinds and, through discovery, any other; none by name.
 
+pub mod attributes_class;
 mod claim;
 mod context;
 pub mod cronjob;
@@ -68,6 +69,7 @@ pub async fn run(client: kube::Client, options: Options, shutdown: CancellationT
         Box::pin(statefulset::run(ctx.clone())),
         Box::pin(token::run(ctx.clone())),
         Box::pin(protection::run(ctx.clone())),
+        Box::pin(attributes_class::run(ctx.clone())),
         Box::pin(volumes::run(ctx.clone())),
         Box::pin(devices::run(ctx.clone())),
         Box::pin(quota::run(ctx.clone())),

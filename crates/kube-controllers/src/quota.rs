@@ -88,9 +88,9 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     let mut wake = Next::Wait;
     let mut served: Option<Vec<Served>> = None;
     for name in hard.keys() {
-        let amount = match known(ctx, &key.namespace, name, &pods) {
-            // Only pods have a scope, so nothing else is counted by a quota that has one.
-            _ if scoped && !of_pods(name) => 0,
+        let amount = match known(ctx, &quota, &key.namespace, name, &pods) {
+            // Nothing else has a scope, so nothing else is counted by a quota that has one.
+            _ if scoped && !of_pods(name) && !of_claims(name) => 0,
             Some(amount) => amount,
             None => {
                 if served.is_none() {
@@ -113,18 +113,26 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
 fn of_pods(name: &str) -> bool {
     let elsewhere = name.starts_with("count/") && name != "count/pods"
         || name.starts_with("services")
-        || name.contains("persistentvolumeclaims")
-        || name.contains("requests.storage")
+        || of_claims(name)
         || matches!(name, "secrets" | "configmaps" | "replicationcontrollers" | "resourcequotas");
     !elsewhere
 }
 
+/// Whether a bound speaks of claims.
+fn of_claims(name: &str) -> bool {
+    name.contains("persistentvolumeclaims") || name.contains("requests.storage")
+}
+
 /// What can be told from the stores.
-fn known(ctx: &Context, namespace: &str, name: &str, pods: &[Arc<Pod>]) -> Option<Milli> {
+fn known(ctx: &Context, quota: &ResourceQuota, namespace: &str, name: &str, pods: &[Arc<Pod>]) -> Option<Milli> {
     let all = pods.len();
     let whole = |count: usize| i128::try_from(count).unwrap_or(i128::MAX).saturating_mul(1000);
     let services = || ctx.store::<Service>().in_namespace(namespace);
-    let claims = || ctx.store::<PersistentVolumeClaim>().in_namespace(namespace);
+    let claims = || {
+        let mut claims = ctx.store::<PersistentVolumeClaim>().in_namespace(namespace);
+        claims.retain(|claim| scope::covers_claim(quota, claim));
+        claims
+    };
     let unfinished: Vec<Arc<Pod>> = pods.iter().filter(|pod| !pod::is_finished(pod)).cloned().collect();
     let storage = |claims: Vec<Arc<PersistentVolumeClaim>>| -> Milli {
         let requests = claims.iter().filter_map(|c| c.spec.as_ref()?.resources.as_ref()?.requests.clone());

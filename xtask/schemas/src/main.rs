@@ -59,7 +59,7 @@ fn main() {
         rbac_v1 { ClusterRole, ClusterRoleBinding, Role, RoleBinding }
         resource_v1 { DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice }
         scheduling_v1 { PriorityClass }
-        storage_v1 { CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment }
+        storage_v1 { CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass }
         apiextensions { CustomResourceDefinition }
         apiregistration { APIService }
         core_v1 { Binding }

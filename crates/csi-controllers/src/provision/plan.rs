@@ -19,6 +19,8 @@ use super::super::{capability, facts, topology};
 pub(crate) struct Order<'a> {
     pub(crate) claim: &'a PersistentVolumeClaim,
     pub(crate) class: &'a StorageClass,
+    /// What the class of attributes says that the claim names; `None` when it names none.
+    pub(crate) attributes: Option<BTreeMap<String, String>>,
     pub(crate) source: Option<csi::VolumeContentSource>,
     pub(crate) topology: Option<csi::TopologyRequirement>,
     /// Whether the driver tells one pod from several on a node.
@@ -85,7 +87,7 @@ pub(crate) fn request(order: &Order<'_>) -> Result<csi::CreateVolumeRequest, Str
         secrets: HashMap::new(),
         volume_content_source: order.source.clone(),
         accessibility_requirements: order.topology.clone(),
-        mutable_parameters: HashMap::new(),
+        mutable_parameters: order.attributes.clone().unwrap_or_default().into_iter().collect(),
     })
 }
 
@@ -150,6 +152,7 @@ pub(crate) fn volume(order: &Order<'_>, made: &csi::Volume) -> Result<Persistent
             node_affinity: topology::affinity(&made.accessible_topology),
             persistent_volume_reclaim_policy: Some(policy),
             storage_class_name: Some(facts::class_of(claim).to_owned()),
+            volume_attributes_class_name: order.attributes.as_ref().map(|_| facts::attributes_class(claim).to_owned()),
             volume_mode: claim.spec.as_ref().and_then(|s| s.volume_mode.clone()),
             ..PersistentVolumeSpec::default()
         }),
@@ -176,7 +179,7 @@ mod tests {
     }
 
     fn order<'a>(claim: &'a PersistentVolumeClaim, class: &'a StorageClass) -> Order<'a> {
-        Order { claim, class, source: None, topology: None, fine: false }
+        Order { claim, class, attributes: None, source: None, topology: None, fine: false }
     }
 
     #[test]
@@ -190,6 +193,19 @@ mod tests {
             panic!("{made:?}")
         };
         assert_eq!((mount.fs_type.as_str(), mount.mount_flags.as_slice()), ("xfs", &["noatime".to_owned()][..]));
+    }
+
+    #[test]
+    fn attributes_are_asked_for_and_recorded() {
+        let (mut claim, class) = (claim(), class(&json!({})));
+        claim.spec.as_mut().unwrap().volume_attributes_class_name = Some("gold".into());
+        let attributes = BTreeMap::from([("iops".to_owned(), "9000".to_owned())]);
+        let order = Order { attributes: Some(attributes), ..order(&claim, &class) };
+        let asked = request(&order).unwrap();
+        assert_eq!(asked.mutable_parameters, HashMap::from([("iops".to_owned(), "9000".to_owned())]));
+        let answer = csi::Volume { volume_id: "id".into(), ..csi::Volume::default() };
+        let made = volume(&order, &answer).unwrap();
+        assert_eq!(made.spec.unwrap().volume_attributes_class_name.as_deref(), Some("gold"));
     }
 
     #[test]

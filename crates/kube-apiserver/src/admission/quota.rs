@@ -71,21 +71,26 @@ impl Turns {
     }
 }
 
-/// What the write adds to the usage of its namespace; empty when it can only lower it or leave it.
-fn added(attributes: &Attributes) -> Amounts {
+/// What the write adds to what a quota counts; empty when it can only lower it or leave it.
+fn added(attributes: &Attributes, quota: &Value) -> Amounts {
     let Some(object) = &attributes.object else { return Amounts::new() };
     let resource = &attributes.resource;
     let core = |plural: &str| resource.group.is_empty() && resource.plural == plural;
     match (attributes.operation, attributes.info.subresource.as_str()) {
         (Operation::Create, "") => usage::usage(resource, object),
-        (Operation::Update, "") if core("services") || core("persistentvolumeclaims") => grown(attributes, object),
-        (Operation::Update, "resize") if core("pods") => grown(attributes, object),
+        (Operation::Update, "") if core("services") || core("persistentvolumeclaims") => {
+            grown(attributes, object, quota)
+        }
+        (Operation::Update, "resize") if core("pods") => grown(attributes, object, quota),
         _ => Amounts::new(),
     }
 }
 
-fn grown(attributes: &Attributes, object: &Value) -> Amounts {
-    let before = attributes.old.as_ref().map(|old| usage::usage(&attributes.resource, old)).unwrap_or_default();
+/// What comes into a quota's sight by an update is new to it as a whole.
+fn grown(attributes: &Attributes, object: &Value, quota: &Value) -> Amounts {
+    let resource = &attributes.resource;
+    let before = attributes.old.as_ref().filter(|old| scope::covers(quota, resource, old));
+    let before = before.map(|old| usage::usage(resource, old)).unwrap_or_default();
     let after = usage::usage(&attributes.resource, object).into_iter();
     let more = after.map(|(name, amount)| {
         let old = before.get(&name).copied().unwrap_or_default();
@@ -105,21 +110,21 @@ pub(super) async fn check(view: &dyn View, turns: &Turns, attributes: &Attribute
     // Most namespaces have none, and then nothing needs to be counted.
     let quotas = view.list("", "resourcequotas", &attributes.namespace);
     let Some(object) = attributes.object.as_ref().filter(|_| !quotas.is_empty()) else { return Ok(None) };
-    let added = added(attributes);
-    if added.is_empty() {
-        return Ok(None);
-    }
-    let bounded = |quota: &Arc<Value>| {
-        scope::covers(quota, &attributes.resource, object) && bounds(quota).keys().any(|name| concerns(name, &added))
-    };
-    let quotas: Vec<Arc<Value>> = quotas.into_iter().filter(bounded).collect();
+    let covering = quotas.into_iter().filter(|quota| scope::covers(quota, &attributes.resource, object));
+    let quotas: Vec<(Arc<Value>, Amounts)> = covering
+        .map(|quota| {
+            let added = added(attributes, &quota);
+            (quota, added)
+        })
+        .filter(|(quota, added)| bounds(quota).keys().any(|name| concerns(name, added)))
+        .collect();
     if quotas.is_empty() {
         return Ok(None);
     }
     let held = turns.take(&attributes.namespace).await;
     let mut used = Vec::new();
-    for quota in &quotas {
-        let now = within(view, attributes, object, &added, quota)?;
+    for (quota, added) in &quotas {
+        let now = within(view, attributes, object, added, quota)?;
         if !now.is_empty() {
             used.push((text(quota, "/metadata/name").to_owned(), now));
         }

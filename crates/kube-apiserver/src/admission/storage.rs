@@ -19,11 +19,16 @@ const DEFAULT_CLASS: [&str; 2] = [
 const BETA_CLASS: &str = "/metadata/annotations/volume.beta.kubernetes.io~1storage-class";
 
 fn is(attributes: &Attributes, plural: &str) -> bool {
-    let resource = &attributes.resource;
-    resource.group.is_empty() && resource.plural == plural && attributes.info.subresource.is_empty()
+    is_of(attributes, "", plural)
 }
 
-/// Gives a new claim the default class, and claims and volumes the finalizer that keeps them while in use.
+fn is_of(attributes: &Attributes, group: &str, plural: &str) -> bool {
+    let resource = &attributes.resource;
+    resource.group == group && resource.plural == plural && attributes.info.subresource.is_empty()
+}
+
+/// Gives a new claim the default class; and claims, volumes and classes of attributes the finalizer that keeps them while in
+/// use.
 pub(super) fn mutate(view: &dyn View, attributes: &mut Attributes) {
     if attributes.operation != Operation::Create {
         return;
@@ -32,6 +37,8 @@ pub(super) fn mutate(view: &dyn View, attributes: &mut Attributes) {
         "kubernetes.io/pvc-protection"
     } else if is(attributes, "persistentvolumes") {
         "kubernetes.io/pv-protection"
+    } else if is_of(attributes, "storage.k8s.io", "volumeattributesclasses") {
+        "kubernetes.io/vac-protection"
     } else {
         return;
     };

@@ -10,6 +10,7 @@ use super::volume::{VOLUME_MODES, access_modes, forbidden, size};
 use super::{invalid, one_of, required};
 
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+const ATTRIBUTES: &str = "volumeAttributesClassName";
 
 /// Keeps the two fields that name a claim's source in step, and drops a source `dataSource` cannot name.
 pub(super) fn prepare_claim(claim: &mut Value) {
@@ -47,6 +48,11 @@ pub(super) fn claim(spec: &Value, causes: &mut Vec<Cause>) {
     let problem = class.as_str().filter(|name| !name.is_empty()).and_then(apimachinery::names::subdomain_problem);
     if let Some(why) = problem {
         invalid("spec.storageClassName", class, why, causes);
+    }
+    let class = &spec["volumeAttributesClassName"];
+    let problem = class.as_str().filter(|name| !name.is_empty()).and_then(apimachinery::names::subdomain_problem);
+    if let Some(why) = problem {
+        invalid("spec.volumeAttributesClassName", class, why, causes);
     }
     for field in ["dataSource", "dataSourceRef"] {
         let source = &spec[field];
@@ -104,6 +110,12 @@ pub(super) fn claim_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         if old["spec"]["storageClassName"].is_null() {
             map.remove("storageClassName");
         }
+        if new["status"]["phase"] == "Bound" {
+            map.remove(ATTRIBUTES);
+            if let Some(value) = before.get(ATTRIBUTES) {
+                map.insert(ATTRIBUTES.into(), value.clone());
+            }
+        }
     }
     if old["spec"]["volumeMode"] != new["spec"]["volumeMode"] {
         invalid("volumeMode", &new["spec"]["volumeMode"], "field is immutable", causes);
@@ -113,6 +125,7 @@ pub(super) fn claim_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         forbidden("spec", why, causes);
     }
+    attributes(old, new, causes);
     let amount = |value: &Value| value.as_str().and_then(nanos).unwrap_or(0);
     let request = |claim: &Value| amount(&claim["spec"]["resources"]["requests"]["storage"]);
     let has = amount(&old["status"]["capacity"]["storage"]);
@@ -120,6 +133,23 @@ pub(super) fn claim_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         let field = "spec.resources.requests.storage";
         forbidden(field, "field can not be less than status.capacity", causes);
     }
+}
+
+/// The class of attributes cannot be taken back once the volume has the attributes of one.
+fn attributes(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let (before, after) = (&old["spec"][ATTRIBUTES], &new["spec"][ATTRIBUTES]);
+    if before == after || old["status"]["currentVolumeAttributesClassName"].is_null() {
+        return;
+    }
+    let to = if after.is_null() {
+        "nil"
+    } else if after == "" {
+        "an empty string"
+    } else {
+        return;
+    };
+    let why = format!("update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil");
+    forbidden("spec.volumeAttributesClassName", &why, causes);
 }
 
 #[cfg(test)]
@@ -188,6 +218,33 @@ mod tests {
         check_update("Bound", &size("2Gi"), &[less]);
         let mode = "volumeMode: Invalid value: \"Block\": field is immutable";
         check_update("Bound", &json!({"volumeMode": "Block"}), &[mode, frozen]);
+    }
+
+    #[test]
+    fn a_bound_claim_takes_another_class_of_attributes() {
+        let class = |name: Value| json!({"volumeAttributesClassName": name});
+        let frozen = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        check_update("Pending", &class("gold".into()), &[frozen]);
+        check_update("Bound", &class("gold".into()), &[]);
+        let check = |current: &str, named: Value, expect: &[&str]| {
+            let claim = |named: Value| json!({"spec": {"volumeAttributesClassName": named},
+                "status": {"phase": "Bound", "currentVolumeAttributesClassName": Some(current).filter(|c| !c.is_empty())}});
+            let mut causes = Vec::new();
+            claim_update(&claim("gold".into()), &claim(named), &mut causes);
+            assert_eq!(said(&causes), expect);
+        };
+        check("gold", "silver".into(), &[]);
+        check("", Value::Null, &[]);
+        check(
+            "gold",
+            Value::Null,
+            &["spec.volumeAttributesClassName: Forbidden: update to nil is forbidden when status.currentVolumeAttributesClassName is not nil"],
+        );
+        check(
+            "gold",
+            "".into(),
+            &["spec.volumeAttributesClassName: Forbidden: update to an empty string is forbidden when status.currentVolumeAttributesClassName is not nil"],
+        );
     }
 
     #[test]

@@ -24,6 +24,8 @@ const CLASS: Rules = &[
     ("allowedTopologies[].matchLabelExpressions[].values", &[Must::Be, Must::Differ("")]),
 ];
 
+const ATTRIBUTES: Rules = &[("driverName", &[Must::Be, Must::ReadIfAny(provisioner)])];
+
 const ATTACHMENT: Rules = &[
     ("spec.attacher", &[Must::Be, Must::BeShort(63), Must::ReadIfAny(driver_name)]),
     ("spec.nodeName", &[Must::Read(rules::subdomain)]),
@@ -81,6 +83,14 @@ pub(super) fn validate(plural: &str, object: &Value, causes: &mut Vec<Cause>) {
         }
         "csinodes" => node(object, causes),
         "csistoragecapacities" => rules::check(object, CAPACITY, causes),
+        "volumeattributesclasses" => {
+            rules::check(object, ATTRIBUTES, causes);
+            if object["parameters"].as_object().is_none_or(serde_json::Map::is_empty) {
+                let message = "Required value: must contain at least one key/value pair".to_owned();
+                causes.push(cause("FieldValueRequired", "parameters", message));
+            }
+            parameters(object, causes);
+        }
         _ => {}
     }
 }
@@ -99,6 +109,7 @@ pub(super) fn update(plural: &str, old: &Value, new: &Value, causes: &mut Vec<Ca
         "storageclasses" => {
             fixed(&[&["parameters"], &["provisioner"], &["reclaimPolicy"], &["volumeBindingMode"]], causes);
         }
+        "volumeattributesclasses" => fixed(&[&["driverName"], &["parameters"]], causes),
         "volumeattachments" => fixed(&[&["spec"]], causes),
         "csidrivers" => fixed(&[&["spec", "attachRequired"], &["spec", "volumeLifecycleModes"]], causes),
         "csistoragecapacities" => fixed(&[&["nodeTopology"], &["storageClassName"]], causes),
@@ -121,6 +132,12 @@ fn class(object: &Value, causes: &mut Vec<Cause>) {
     if object["reclaimPolicy"] != "" {
         one_of("reclaimPolicy", &object["reclaimPolicy"], &["Delete", "Retain"], causes);
     }
+    parameters(object, causes);
+    topologies(object, causes);
+}
+
+/// What a driver is told as it is: bounded, and under names.
+fn parameters(object: &Value, causes: &mut Vec<Cause>) {
     let parameters = object["parameters"].as_object();
     if parameters.is_some_and(|map| map.contains_key("")) {
         invalid("parameters", &"".into(), "field can not be empty.", causes);
@@ -131,6 +148,9 @@ fn class(object: &Value, causes: &mut Vec<Cause>) {
         let Some(limit) = limit else { continue };
         causes.push(cause("FieldValueTooLong", "parameters", format!("Too long: may not be more than {limit} bytes")));
     }
+}
+
+fn topologies(object: &Value, causes: &mut Vec<Cause>) {
     let mut before: Vec<BTreeMap<&str, BTreeSet<&str>>> = vec![BTreeMap::new()];
     for (index, term) in object["allowedTopologies"].as_array().into_iter().flatten().enumerate() {
         let rules = term["matchLabelExpressions"].as_array().into_iter().flatten();
@@ -233,6 +253,31 @@ mod tests {
             &[
                 "provisioner: Invalid value: \"e\": field is immutable",
                 "volumeBindingMode: Invalid value: \"WaitForFirstConsumer\": field is immutable",
+            ],
+        );
+    }
+
+    #[test]
+    fn classes_of_attributes() {
+        let good = json!({"driverName": "d.example.com", "parameters": {"iops": "3000"}});
+        let check = |object: &Value, expect: &[&str]| check("volumeattributesclasses", object, expect);
+        check(&good, &[]);
+        check(
+            &json!({}),
+            &["driverName: Required value", "parameters: Required value: must contain at least one key/value pair"],
+        );
+        check(
+            &json!({"driverName": "d", "parameters": {"": "x"}}),
+            &["parameters: Invalid value: \"\": field can not be empty."],
+        );
+        check_update("volumeattributesclasses", &good, &json!({"metadata": {"labels": {"a": "b"}}}), &[]);
+        check_update(
+            "volumeattributesclasses",
+            &good,
+            &json!({"driverName": "e", "parameters": {"iops": "4000"}}),
+            &[
+                "driverName: Invalid value: \"e\": field is immutable",
+                "parameters: Invalid value: {\"iops\":\"4000\"}: field is immutable",
             ],
         );
     }

@@ -221,6 +221,9 @@ pub(super) fn volume_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if old["spec"]["nodeAffinity"].is_object() && old["spec"]["nodeAffinity"] != new["spec"]["nodeAffinity"] {
         invalid("spec.nodeAffinity", &new["spec"]["nodeAffinity"], "field is immutable", causes);
     }
+    if !old["spec"]["volumeAttributesClassName"].is_null() && new["spec"]["volumeAttributesClassName"].is_null() {
+        forbidden("spec.volumeAttributesClassName", "update from non-nil value to nil is forbidden", causes);
+    }
 }
 
 #[cfg(test)]

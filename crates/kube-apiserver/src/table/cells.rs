@@ -60,6 +60,7 @@ fn small(plural: &str, view: View<'_>) -> Vec<Value> {
             vec![name, view.at("/metadata/creationTimestamp").clone()]
         }
         "deviceclasses" | "resourceclaimtemplates" => vec![name, age],
+        "volumeattributesclasses" => vec![name, view.at("/driverName").clone(), age],
         "resourceclaims" => vec![name, claim_state(view).into(), age],
         "resourceslices" => {
             let of = |pointer: &str| view.at(pointer).clone();

@@ -1,8 +1,13 @@
-//! Which pods a quota speaks of. Pure.
+//! Which pods and claims a quota speaks of. Pure.
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodAffinityTerm, PodSpec, ResourceQuota};
+use csi_controllers::facts;
+use k8s_openapi::api::core::v1::{
+    Container, PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuota,
+};
 
-/// Whether the quota is about some pods only.
+const ATTRIBUTES: &str = "VolumeAttributesClass";
+
+/// Whether the quota is about some objects only.
 pub(super) fn is_scoped(quota: &ResourceQuota) -> bool {
     quota.spec.as_ref().is_some_and(|spec| {
         spec.scopes.as_ref().is_some_and(|scopes| !scopes.is_empty())
@@ -24,6 +29,26 @@ pub(super) fn covers(quota: &ResourceQuota, pod: &Pod) -> bool {
                 ("PriorityClass", "NotIn") => !listed(),
                 ("PriorityClass", "DoesNotExist") => class.is_empty(),
                 (scope, _) => holds(scope, pod),
+            }
+        })
+}
+
+/// Whether a claim is among those the quota counts: claims are told apart by the classes of attributes that they name, have, or
+/// are on their way to.
+pub(super) fn covers_claim(quota: &ResourceQuota, claim: &PersistentVolumeClaim) -> bool {
+    let Some(quota) = &quota.spec else { return true };
+    let classes = facts::attributes_classes(claim);
+    let named = quota.scopes.iter().flatten().all(|scope| scope == ATTRIBUTES && !classes.is_empty());
+    let mut selected = quota.scope_selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten());
+    named
+        && selected.all(|expression| {
+            let listed = |class: &&str| expression.values.iter().flatten().any(|value| value == class);
+            match (expression.scope_name.as_str(), expression.operator.as_str()) {
+                (ATTRIBUTES, "In") => classes.iter().any(listed),
+                (ATTRIBUTES, "NotIn") => classes.is_empty() || !classes.iter().all(listed),
+                (ATTRIBUTES, "Exists") => !classes.is_empty(),
+                (ATTRIBUTES, "DoesNotExist") => classes.is_empty(),
+                _ => false,
             }
         })
 }

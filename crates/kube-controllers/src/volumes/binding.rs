@@ -185,6 +185,9 @@ async fn bind(ctx: &Context, claim: &PersistentVolumeClaim, volume: &PersistentV
         // Later the claim's size follows expansions, not the volume.
         status["phase"] = "Bound".into();
         status["capacity"] = json!(volume.spec.as_ref().and_then(|s| s.capacity.clone()));
+        if !facts::attributes_class_of_volume(volume).is_empty() {
+            status["currentVolumeAttributesClassName"] = facts::attributes_class_of_volume(volume).into();
+        }
     }
     let modes = current.status.as_ref().and_then(|s| s.access_modes.as_deref()).unwrap_or_default();
     if modes != facts::modes_of_volume(volume) {

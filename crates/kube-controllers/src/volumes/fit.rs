@@ -15,6 +15,9 @@ pub(crate) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
     if facts::class_of(claim) != facts::class_of_volume(volume) {
         return Some("storageClassName does not match");
     }
+    if facts::attributes_class(claim) != facts::attributes_class_of_volume(volume) {
+        return Some("volumeAttributesClassName does not match");
+    }
     if !same_volume_mode(volume, claim) {
         return Some("incompatible volumeMode");
     }
@@ -55,6 +58,7 @@ pub(crate) fn best<'a>(
             && !volume.metadata.name.as_ref().is_some_and(|name| taken.contains(name))
             && offers_modes(volume, claim)
             && same_volume_mode(volume, claim)
+            && facts::attributes_class(claim) == facts::attributes_class_of_volume(volume)
             && facts::capacity(volume) >= facts::requested(claim)
     };
     let kept = volumes.iter().filter(free).find(|volume| facts::is_for(volume, claim));
@@ -129,10 +133,12 @@ mod tests {
             volume("block", "2Gi", &json!({"spec": {"volumeMode": "Block"}})),
             volume("other", "2Gi", &json!({"spec": {"storageClassName": "t"}})),
             volume("modes", "2Gi", &json!({"spec": {"accessModes": ["ReadWriteMany"]}})),
+            volume("gold", "2Gi", &json!({"spec": {"volumeAttributesClassName": "gold"}})),
         ];
         check(&claim(&none), &volumes, For::Now, Some("right"));
         check(&claim(&none), &volumes, For::Consumer, None);
         check(&claim(&json!({"spec": {"volumeMode": "Block"}})), &volumes, For::Now, Some("block"));
+        check(&claim(&json!({"spec": {"volumeAttributesClassName": "gold"}})), &volumes, For::Now, Some("gold"));
         check(&claim(&json!({"spec": {"storageClassName": ""}})), &volumes, For::Now, None);
         check(&claim(&json!({"spec": {"resources": {"requests": {"storage": "20Gi"}}}})), &volumes, For::Now, None);
     }
@@ -177,6 +183,8 @@ mod tests {
         is(json!({}), None);
         is(json!({"spec": {"resources": {"requests": {"storage": "3Gi"}}}}), Some("requested PV is too small"));
         is(json!({"spec": {"storageClassName": "t"}}), Some("storageClassName does not match"));
+        let other = json!({"spec": {"volumeAttributesClassName": "gold"}});
+        is(other, Some("volumeAttributesClassName does not match"));
         is(json!({"spec": {"volumeMode": "Block"}}), Some("incompatible volumeMode"));
         is(json!({"spec": {"accessModes": ["ReadWriteMany"]}}), Some("incompatible accessMode"));
     }

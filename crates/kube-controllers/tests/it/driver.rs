@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) trouble: BTreeMap<String, String>,
     /// What GetCapacity answers for a segment's host, or for all.
     pub(crate) capacity: i64,
+    /// Id -> attributes that the volume was given.
+    pub(crate) attributes: BTreeMap<String, HashMap<String, String>>,
 }
 
 impl State {
@@ -263,6 +265,7 @@ impl Controller for Driver {
             Can::ListSnapshots,
             Can::ListVolumes,
             Can::VolumeCondition,
+            Can::ModifyVolume,
         ];
         let capability = |can: Can| csi::ControllerServiceCapability {
             r#type: Some(csi::controller_service_capability::Type::Rpc(csi::controller_service_capability::Rpc {
@@ -330,9 +333,12 @@ impl Controller for Driver {
     }
     async fn controller_modify_volume(
         &self,
-        _: Request<csi::ControllerModifyVolumeRequest>,
+        request: Request<csi::ControllerModifyVolumeRequest>,
     ) -> Result<Response<csi::ControllerModifyVolumeResponse>, Status> {
-        Err(Status::unimplemented("not asked for"))
+        let request = request.into_inner();
+        self.called("Modify", &request.volume_id)?;
+        self.state.lock().unwrap().attributes.insert(request.volume_id, request.mutable_parameters);
+        Ok(Response::new(csi::ControllerModifyVolumeResponse {}))
     }
 }
 

@@ -1,12 +1,13 @@
 //! Claims, volumes and a CSI driver without sidecars, on the real API server.
 
+use csi_controllers::VolumeAttributesClass;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::ClusterResourceScope;
 use kube::{Resource, ResourceExt};
-use kube_controllers::{protection, scheduler, volumes};
+use kube_controllers::{attributes_class, protection, scheduler, volumes};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -417,6 +418,81 @@ async fn claims_grow_and_recover() {
     assert_eq!(status.capacity.unwrap()["storage"].0, "2Gi");
     let conditions: Vec<String> = status.conditions.unwrap().into_iter().map(|c| c.type_).collect();
     assert_eq!(conditions, ["FileSystemResizePending"]);
+}
+
+async fn attributes(cluster: &Cluster, name: &str, driver: &str, iops: &str) {
+    let class = json!({"metadata": {"name": name}, "driverName": driver, "parameters": {"iops": iops}});
+    wide::<VolumeAttributesClass>(cluster, class).await;
+}
+
+async fn take(cluster: &Cluster, class: Value) {
+    let change = json!({"spec": {"volumeAttributesClassName": class}});
+    let claims = cluster.api::<PersistentVolumeClaim>();
+    claims.patch("c", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+}
+
+/// Which class's attributes a claim's volume has, and how far a modification is.
+fn modified(claim: Option<&PersistentVolumeClaim>) -> (String, String) {
+    let status = claim.and_then(|claim| claim.status.clone()).unwrap_or_default();
+    let how_far = status.modify_volume_status.map(|modify| modify.status);
+    (status.current_volume_attributes_class_name.unwrap_or_default(), how_far.unwrap_or_default())
+}
+
+fn is_modified(current: &'static str, how_far: &'static str) -> impl Fn(Option<&PersistentVolumeClaim>) -> bool {
+    move |claim| modified(claim) == (current.to_owned(), how_far.to_owned())
+}
+
+#[tokio::test]
+async fn a_volume_has_the_attributes_of_the_class_its_claim_names() {
+    let driver = Driver::new(false);
+    let cluster = cluster(&driver).await;
+    cluster.start(attributes_class::run);
+    node(&cluster, "n1").await;
+    class(&cluster, "fast", json!({})).await;
+    attributes(&cluster, "silver", NAME, "1000").await;
+    attributes(&cluster, "gold", NAME, "9000").await;
+    attributes(&cluster, "foreign", "other.example.com", "1").await;
+    let named = json!({"volumeAttributesClassName": "silver"});
+    cluster.create::<PersistentVolumeClaim>(claim("c", "fast", &named)).await;
+    let bound = cluster.until(cluster.api(), "c", phase_is("Bound")).await.unwrap();
+    assert_eq!(modified(Some(&bound)), ("silver".into(), String::new()));
+    assert_eq!(driver.state.lock().unwrap().created.clone().unwrap().mutable_parameters["iops"], "1000");
+
+    take(&cluster, "gold".into()).await;
+    let done = cluster.until(cluster.api(), "c", is_modified("gold", "")).await.unwrap();
+    assert!(done.status.unwrap().conditions.unwrap_or_default().is_empty());
+    let name = done.spec.unwrap().volume_name.unwrap();
+    assert_eq!(driver.state.lock().unwrap().attributes[&format!("id-{name}")]["iops"], "9000");
+    let volume = cluster.all::<PersistentVolume>().get(&name).await.unwrap();
+    assert_eq!(volume.spec.unwrap().volume_attributes_class_name.as_deref(), Some("gold"));
+    said(&cluster, "VolumeModifySuccessful", "with vac gold").await;
+
+    driver.fail("Modify", Status::invalid_argument("too slow"));
+    take(&cluster, "silver".into()).await;
+    cluster.until(cluster.api(), "c", is_modified("gold", "Infeasible")).await;
+    said(&cluster, "VolumeModifyFailed", "code = InvalidArgument desc = too slow").await;
+    take(&cluster, "foreign".into()).await;
+    cluster.until(cluster.api(), "c", is_modified("gold", "Pending")).await;
+    said(&cluster, "VolumeModifyFailed", "is for driver \"other.example.com\"").await;
+    // A class that comes later is taken when it comes.
+    take(&cluster, "late".into()).await;
+    said(&cluster, "VolumeModifyFailed", "VolumeAttributesClass \"late\" not found").await;
+    attributes(&cluster, "late", NAME, "2").await;
+    cluster.until(cluster.api(), "c", is_modified("late", "")).await;
+
+    // Who wants none any more is refused: the volume has some.
+    let claims = cluster.api::<PersistentVolumeClaim>();
+    let none = json!({"spec": {"volumeAttributesClassName": null}});
+    let refused = claims.patch("c", &PatchParams::default(), &Patch::Merge(none)).await.unwrap_err();
+    assert!(refused.to_string().contains("update to nil is forbidden"), "{refused}");
+    // A class in use stays until nobody names it.
+    let classes = cluster.all::<VolumeAttributesClass>();
+    classes.delete("late", &DeleteParams::default()).await.unwrap();
+    classes.delete("foreign", &DeleteParams::default()).await.unwrap();
+    cluster.until(cluster.all::<VolumeAttributesClass>(), "foreign", |class| class.is_none()).await;
+    assert!(classes.get("late").await.unwrap().metadata.deletion_timestamp.is_some());
+    take(&cluster, "gold".into()).await;
+    cluster.until(cluster.all::<VolumeAttributesClass>(), "late", |class| class.is_none()).await;
 }
 
 #[tokio::test]

@@ -6,16 +6,49 @@ use apimachinery::pointer::{items, strings, text};
 
 use crate::registry::Resource;
 
-/// Whether `object` is among those the quota counts. Only pods have scopes.
+/// Whether `object` is among those the quota counts. Pods have scopes; and claims, of the classes of attributes that they name.
 pub(crate) fn covers(quota: &Value, resource: &Resource, object: &Value) -> bool {
-    let pod = resource.group.is_empty() && resource.plural == "pods";
+    let is = |plural: &str| resource.group.is_empty() && resource.plural == plural;
     let named = strings(quota, "/spec/scopes");
     let selected = items(quota, "/spec/scopeSelector/matchExpressions");
     if named.is_empty() && selected.is_empty() {
         return true;
     }
-    pod && named.iter().all(|scope| holds(scope, object))
+    if is("persistentvolumeclaims") {
+        return named.iter().all(|scope| *scope == ATTRIBUTES && !attributes_classes(object).is_empty())
+            && selected.iter().all(|expression| selects_claim(expression, object));
+    }
+    is("pods")
+        && named.iter().all(|scope| holds(scope, object))
         && selected.iter().all(|expression| selects(expression, object))
+}
+
+const ATTRIBUTES: &str = "VolumeAttributesClass";
+
+/// The classes a claim's volume has, is to have, or is on its way to.
+fn attributes_classes(claim: &Value) -> Vec<&str> {
+    let of = [
+        "/spec/volumeAttributesClassName",
+        "/status/currentVolumeAttributesClassName",
+        "/status/modifyVolumeStatus/targetVolumeAttributesClassName",
+    ];
+    of.iter().map(|at| text(claim, at)).filter(|name| !name.is_empty()).collect()
+}
+
+fn selects_claim(expression: &Value, claim: &Value) -> bool {
+    if text(expression, "/scopeName") != ATTRIBUTES {
+        return false;
+    }
+    let classes = attributes_classes(claim);
+    let values = strings(expression, "/values");
+    let listed = |class: &&str| values.iter().any(|value| value == class);
+    match text(expression, "/operator") {
+        "In" => classes.iter().any(|class| listed(class)),
+        "NotIn" => classes.is_empty() || !classes.iter().all(|class| listed(class)),
+        "Exists" => !classes.is_empty(),
+        "DoesNotExist" => classes.is_empty(),
+        _ => false,
+    }
 }
 
 fn selects(expression: &Value, pod: &Value) -> bool {

@@ -83,6 +83,35 @@ async fn scopes_choose_pods() {
 }
 
 #[tokio::test]
+async fn claims_are_counted_by_their_class_of_attributes() {
+    let claim = |spec: Option<&str>, current: Option<&str>| {
+        json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"volumeAttributesClassName": spec,
+            "resources": {"requests": {"storage": "2Gi"}}}, "status": {"currentVolumeAttributesClassName": current}})
+    };
+    let quota = |operator: &str, values: Value| {
+        json!({"hard": {"requests.storage": "1Gi"}, "scopeSelector": {"matchExpressions": [
+            {"scopeName": "VolumeAttributesClass", "operator": operator, "values": values}]}})
+    };
+    let gold = || quota("In", json!(["gold"]));
+    let full = "exceeded quota: q, requested: requests.storage=2Gi, used: requests.storage=0, limited: requests.storage=1Gi";
+    let kind = "persistentvolumeclaims";
+    let new = |spec| create(kind, claim(spec, None));
+    check(gold(), vec![], &new(Some("gold")), full).await;
+    check(gold(), vec![], &new(Some("silver")), "").await;
+    check(gold(), vec![], &new(None), "").await;
+    check(quota("NotIn", json!(["gold"])), vec![], &new(None), full).await;
+    check(quota("Exists", json!([])), vec![], &new(Some("silver")), full).await;
+    check(quota("DoesNotExist", json!([])), vec![], &new(Some("silver")), "").await;
+    let scoped = json!({"hard": {"requests.storage": "1Gi"}, "scopes": ["VolumeAttributesClass"]});
+    check(scoped, vec![], &new(Some("silver")), full).await;
+    // A claim that takes another class is new to the quota of that class.
+    let old = claim(Some("silver"), Some("silver"));
+    let mut taken = create(kind, claim(Some("gold"), Some("silver")));
+    (taken.operation, taken.old) = (Operation::Update, Some(old.clone().into()));
+    check(gold(), vec![(kind, old)], &taken, full).await;
+}
+
+#[tokio::test]
 async fn claims_and_services_have_names_of_their_own() {
     let claim = |name: &str, size: &str| json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": size}}}});
     let old = vec![("persistentvolumeclaims", claim("old", "1Gi"))];
