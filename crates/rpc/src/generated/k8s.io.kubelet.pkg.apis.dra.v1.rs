@@ -154,7 +154,10 @@ pub mod dra_plugin_client {
         pub async fn node_prepare_resources(
             &mut self,
             request: impl tonic::IntoRequest<super::NodePrepareResourcesRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodePrepareResourcesResponse>, tonic::Status> {
+        ) -> std::result::Result<
+            tonic::Response<super::NodePrepareResourcesResponse>,
+            tonic::Status,
+        > {
             self.inner
                 .ready()
                 .await
@@ -169,7 +172,12 @@ pub mod dra_plugin_client {
             );
             let mut req = request.into_request();
             req.extensions_mut()
-                .insert(GrpcMethod::new("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "NodePrepareResources"));
+                .insert(
+                    GrpcMethod::new(
+                        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+                        "NodePrepareResources",
+                    ),
+                );
             self.inner.unary(req, path, codec).await
         }
         pub async fn node_unprepare_resources(
@@ -219,7 +227,10 @@ pub mod dra_plugin_server {
         async fn node_prepare_resources(
             &self,
             request: tonic::Request<super::NodePrepareResourcesRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodePrepareResourcesResponse>, tonic::Status>;
+        ) -> std::result::Result<
+            tonic::Response<super::NodePrepareResourcesResponse>,
+            tonic::Status,
+        >;
         async fn node_unprepare_resources(
             &self,
             request: tonic::Request<super::NodeUnprepareResourcesRequest>,
@@ -307,7 +318,9 @@ pub mod dra_plugin_server {
                 "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources" => {
                     #[allow(non_camel_case_types)]
                     struct NodePrepareResourcesSvc<T: DraPlugin>(pub Arc<T>);
-                    impl<T: DraPlugin> tonic::server::UnaryService<super::NodePrepareResourcesRequest>
+                    impl<
+                        T: DraPlugin,
+                    > tonic::server::UnaryService<super::NodePrepareResourcesRequest>
                     for NodePrepareResourcesSvc<T> {
                         type Response = super::NodePrepareResourcesResponse;
                         type Future = BoxFuture<
@@ -320,7 +333,8 @@ pub mod dra_plugin_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as DraPlugin>::node_prepare_resources(&inner, request).await
+                                <T as DraPlugin>::node_prepare_resources(&inner, request)
+                                    .await
                             };
                             Box::pin(fut)
                         }
@@ -365,10 +379,7 @@ pub mod dra_plugin_server {
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
-                                <T as DraPlugin>::node_unprepare_resources(
-                                        &inner,
-                                        request,
-                                    )
+                                <T as DraPlugin>::node_unprepare_resources(&inner, request)
                                     .await
                             };
                             Box::pin(fut)
