@@ -129,7 +129,7 @@ async fn begin(ctx: &Context, claim: &PersistentVolumeClaim, volume: &Persistent
     let resizing = json!({"type": "Resizing", "status": "True", "lastTransitionTime": clock::time()});
     let change = json!({"metadata": {"resourceVersion": claim.resource_version()}, "status": {
         "allocatedResources": {"storage": wanted}, "allocatedResourceStatuses": {"storage": IN_PROGRESS},
-        "conditions": plan::conditions(claim, &["Resizing", "ControllerResizeError"], Some(resizing))}});
+        "conditions": conditions(claim, &["Resizing", "ControllerResizeError"], Some(resizing))}});
     ctx.merge_status::<PersistentVolumeClaim>("begin to expand persistentvolumeclaim", &Key::of(claim), &change)
         .await?;
     let text = format!("External resizer is resizing volume {}", volume.name_any());
@@ -191,7 +191,7 @@ async fn finish(ctx: &Context, key: &Key, volume: &PersistentVolume, grown: Grow
             "FileSystemResizeRequired",
             "Require file system resize of volume on node",
         );
-        json!({"allocatedResourceStatuses": {"storage": NODE_PENDING}, "conditions": plan::conditions(&claim, &over, Some(pending))})
+        json!({"allocatedResourceStatuses": {"storage": NODE_PENDING}, "conditions": conditions(&claim, &over, Some(pending))})
     } else {
         ctx.events.record(
             COMPONENT,
@@ -201,7 +201,7 @@ async fn finish(ctx: &Context, key: &Key, volume: &PersistentVolume, grown: Grow
             "Resize volume succeeded",
         );
         json!({"capacity": {"storage": size}, "allocatedResources": {"storage": size}, "allocatedResourceStatuses": null,
-            "conditions": plan::conditions(&claim, &over, None)})
+            "conditions": conditions(&claim, &over, None)})
     };
     let change = json!({"metadata": {"resourceVersion": claim.resource_version()}, "status": status});
     ctx.merge_status::<PersistentVolumeClaim>("write size of persistentvolumeclaim", key, &change).await
@@ -220,6 +220,6 @@ async fn refuse(ctx: &Context, key: &Key, why: &str, infeasible: bool) -> Result
         json!({"type": "ControllerResizeError", "status": "True", "message": why, "lastTransitionTime": clock::time()});
     let change = json!({"metadata": {"resourceVersion": claim.resource_version()}, "status": {
         "allocatedResourceStatuses": {"storage": state},
-        "conditions": plan::conditions(&claim, &["ControllerResizeError"], Some(error))}});
+        "conditions": conditions(&claim, &["ControllerResizeError"], Some(error))}});
     ctx.merge_status::<PersistentVolumeClaim>("write failed expansion of persistentvolumeclaim", key, &change).await
 }

@@ -20,7 +20,7 @@ use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
 use serde_json::{Value, json};
 
-use self::plan::{FAILED, INFEASIBLE, IN_PROGRESS, MODIFYING, PENDING, Step};
+use self::plan::{FAILED, IN_PROGRESS, INFEASIBLE, MODIFYING, PENDING, Step};
 use super::driver::{Driver, Fleet, worded};
 use super::kinds::VolumeAttributesClass;
 use super::{facts, secret};
@@ -90,7 +90,7 @@ async fn reconcile(ctx: &Context, fleet: &Fleet, key: Key) -> Result<Next> {
         Err(status) => return Err(failed(ctx, &claim, &volume, &target, &worded(&status))),
     };
     let class = ctx.store::<VolumeAttributesClass>().get(&Key::new("", target.as_str()));
-    let parameters = match plan::parameters(&target, class.as_deref(), &name, driver.abilities.can(Can::ModifyVolume)) {
+    let parameters = match parameters(&target, class.as_deref(), &name, driver.abilities.can(Can::ModifyVolume)) {
         Ok(parameters) => parameters,
         Err(why) => {
             failed(ctx, &claim, &volume, &target, &why);
@@ -159,8 +159,7 @@ async fn note(
     if said && plan::state(claim) == (how_far, target) && how_far != INFEASIBLE {
         return Ok(());
     }
-    let news =
-        json!({"type": condition, "status": "True", "message": message, "lastTransitionTime": clock::time()});
+    let news = json!({"type": condition, "status": "True", "message": message, "lastTransitionTime": clock::time()});
     let status = json!({
         "modifyVolumeStatus": {"targetVolumeAttributesClassName": target, "status": how_far},
         "conditions": conditions(claim, &[MODIFYING, FAILED], Some(news))});

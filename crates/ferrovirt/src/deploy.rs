@@ -18,7 +18,8 @@ pub(crate) const CDI_OPERATOR: &str = include_str!("../../../deploy/cdi-operator
 pub(crate) const CDI: &str = include_str!("../../../deploy/cdi-cr.yaml");
 const MANAGER: &str = "ferrovirt";
 /// The components' pods by label; virtual machines have others.
-pub(crate) const COMPONENTS: &str = "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler)";
+pub(crate) const COMPONENTS: &str =
+    "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler,virt-exportproxy)";
 /// The same of CDI's components.
 const CDI_COMPONENTS: &str = "prometheus.cdi.kubevirt.io=true";
 const PATIENCE: Duration = Duration::from_secs(180);

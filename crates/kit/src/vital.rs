@@ -69,7 +69,7 @@ mod tests {
         let (first, second) = (vitals.begin("controllers"), vitals.begin("controllers"));
         let panicked = crate::spawn("panics", async move {
             let _running = first;
-            Err::<(), _>("this is the end").unwrap();
+            panic!("this is the end");
         });
         assert!(panicked.await.is_err());
         assert_eq!(vitals.state("controllers"), State::Ended);

@@ -70,7 +70,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(domain: Value, vcpus: u64, memory: u64) {
         let domain: DomainSpec = serde_json::from_value(domain).unwrap();
         assert_eq!((Topology::of(&domain).vcpus(), guest_memory(&domain).bytes()), (vcpus, memory), "{domain:?}");

@@ -23,7 +23,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(source: Value, own: Option<&str>, kept: Option<&str>) {
         let volume: Volume = serde_json::from_value(source).unwrap();
         assert_eq!((volume.own_claim(), volume.kept_claim()), (own, kept));

@@ -46,7 +46,8 @@ fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
 /// How far a modification is, and to which class; empty when none is under way.
 pub(crate) fn state(claim: &PersistentVolumeClaim) -> (&str, &str) {
     let found = status(claim);
-    found.map_or(("", ""), |s| (s.status.as_str(), s.target_volume_attributes_class_name.as_deref().unwrap_or_default()))
+    found
+        .map_or(("", ""), |s| (s.status.as_str(), s.target_volume_attributes_class_name.as_deref().unwrap_or_default()))
 }
 
 /// What is to be done about a claim.
@@ -91,7 +92,9 @@ pub(crate) fn parameters(
     let Some(class) = class else { return Err(format!("VolumeAttributesClass {name:?} not found")) };
     if class.driver_name != driver {
         let of = &class.driver_name;
-        return Err(format!("VolumeAttributesClass {name:?} is for driver {of:?}, and the volume is of driver {driver:?}"));
+        return Err(format!(
+            "VolumeAttributesClass {name:?} is for driver {of:?}, and the volume is of driver {driver:?}"
+        ));
     }
     if !can {
         return Err(format!("CSI driver {driver:?} does not support attributes of volumes (MODIFY_VOLUME)"));

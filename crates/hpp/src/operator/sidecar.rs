@@ -18,7 +18,11 @@ pub(crate) fn rules() -> Vec<Value> {
         rule("", &["persistentvolumeclaims/status"], &["patch"]),
         rule("", &["nodes"], see),
         rule("", &["events"], &["create", "patch"]),
-        rule("storage.k8s.io", &["storageclasses", "volumeattributesclasses", "csinodes", "csidrivers", "volumeattachments"], see),
+        rule(
+            "storage.k8s.io",
+            &["storageclasses", "volumeattributesclasses", "csinodes", "csidrivers", "volumeattachments"],
+            see,
+        ),
         rule("storage.k8s.io", &["csistoragecapacities"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshots", "volumesnapshotclasses"], see),
         rule("snapshot.storage.k8s.io", &["volumesnapshotcontents"], &["get", "list", "watch", "patch"]),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Groups and versions with the place that their group and they have among others, as Kubernetes gives them.
-const LOCAL: [(&str, &str, i32, i32); 20] = [
+const LOCAL: [(&str, &str, i32, i32); 21] = [
     ("", "v1", 18000, 1),
     ("apps", "v1", 17800, 15),
     ("events.k8s.io", "v1", 17750, 15),
@@ -23,6 +23,7 @@ const LOCAL: [(&str, &str, i32, i32); 20] = [
     ("coordination.k8s.io", "v1", 16500, 15),
     ("node.k8s.io", "v1", 16300, 15),
     ("discovery.k8s.io", "v1", 16200, 15),
+    ("resource.k8s.io", "v1", 16200, 20),
     ("flowcontrol.apiserver.k8s.io", "v1", 16100, 21),
 ];
 

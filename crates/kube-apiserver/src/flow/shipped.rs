@@ -67,7 +67,7 @@ pub(crate) fn schemas() -> Vec<Value> {
             "leader-election",
             200,
             "ByUser",
-            only(&[system_accounts.clone()], &[configured, leases(&elects)]),
+            only(std::slice::from_ref(&system_accounts), &[configured, leases(&elects)]),
         ),
         schema("system-node-high", "node-high", 400, "ByUser", only(&nodes(), &[own_node, leases(&["*"])])),
         schema("system-nodes", "system", 500, "ByUser", everything(&nodes())),
@@ -81,8 +81,10 @@ pub(crate) fn schemas() -> Vec<Value> {
 }
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
-    json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind,
-        "metadata": {"name": name, "annotations": {AUTOUPDATE: "true"}}, "spec": spec})
+    let mut object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind,
+        "metadata": {"name": name, "annotations": {AUTOUPDATE: "true"}}});
+    object["spec"] = spec;
+    object
 }
 
 fn schema(name: &str, level: &str, precedence: u32, distinguisher: &str, rule: Value) -> Value {
@@ -90,7 +92,7 @@ fn schema(name: &str, level: &str, precedence: u32, distinguisher: &str, rule: V
     if !distinguisher.is_empty() {
         spec["distinguisherMethod"] = json!({"type": distinguisher});
     }
-    spec["rules"] = Value::Array(vec![rule]);
+    spec["rules"] = [rule].into_iter().collect();
     object("FlowSchema", name, spec)
 }
 

@@ -227,8 +227,10 @@ mod tests {
         check_update("Pending", &class("gold".into()), &[frozen]);
         check_update("Bound", &class("gold".into()), &[]);
         let check = |current: &str, named: Value, expect: &[&str]| {
-            let claim = |named: Value| json!({"spec": {"volumeAttributesClassName": named},
-                "status": {"phase": "Bound", "currentVolumeAttributesClassName": Some(current).filter(|c| !c.is_empty())}});
+            let claim = |named: Value| {
+                json!({"spec": {"volumeAttributesClassName": named},
+                "status": {"phase": "Bound", "currentVolumeAttributesClassName": Some(current).filter(|c| !c.is_empty())}})
+            };
             let mut causes = Vec::new();
             claim_update(&claim("gold".into()), &claim(named), &mut causes);
             assert_eq!(said(&causes), expect);
@@ -238,12 +240,16 @@ mod tests {
         check(
             "gold",
             Value::Null,
-            &["spec.volumeAttributesClassName: Forbidden: update to nil is forbidden when status.currentVolumeAttributesClassName is not nil"],
+            &[
+                "spec.volumeAttributesClassName: Forbidden: update to nil is forbidden when status.currentVolumeAttributesClassName is not nil",
+            ],
         );
         check(
             "gold",
             "".into(),
-            &["spec.volumeAttributesClassName: Forbidden: update to an empty string is forbidden when status.currentVolumeAttributesClassName is not nil"],
+            &[
+                "spec.volumeAttributesClassName: Forbidden: update to an empty string is forbidden when status.currentVolumeAttributesClassName is not nil",
+            ],
         );
     }
 

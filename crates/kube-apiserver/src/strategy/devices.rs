@@ -34,12 +34,9 @@ pub(super) fn validate(plural: &str, object: &Value, old: Option<&Value>, subres
     let spec = whole.get("spec");
     match (plural, subresource) {
         ("resourceclaims", "status") => status::validate(&whole, old.unwrap_or(&Value::Null), causes),
-        ("resourceclaims", _) => {
-            // What is stored was valid: a claim whose spec stays only loses finalizers.
-            if old.is_none_or(|old| old["spec"] != object["spec"]) {
-                claim::validate(&spec.get("devices"), causes);
-            }
-        }
+        // What is stored was valid: a claim whose spec stays only loses finalizers.
+        ("resourceclaims", _) if old.is_some_and(|old| old["spec"] == object["spec"]) => {}
+        ("resourceclaims", _) => claim::validate(&spec.get("devices"), causes),
         ("resourceclaimtemplates", _) => claim::template(&spec, causes),
         ("resourceslices", _) => slice::validate(&spec, causes),
         ("deviceclasses", _) => {

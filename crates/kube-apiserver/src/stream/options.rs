@@ -24,7 +24,7 @@ pub(super) fn of_query(subresource: &str, pairs: &[(String, String)]) -> Value {
     for (name, value) in pairs {
         match (kind, name.as_str()) {
             ("PodPortForwardOptions", "ports") => {
-                ports.extend(value.split(',').filter_map(|port| port.parse::<u16>().ok()))
+                ports.extend(value.split(',').filter_map(|port| port.parse::<u16>().ok()));
             }
             ("PodPortForwardOptions", _) => {}
             ("PodExecOptions", "command") => command.push(value.as_str()),

@@ -1,9 +1,7 @@
 //! Which pods and claims a quota speaks of. Pure.
 
 use csi_controllers::facts;
-use k8s_openapi::api::core::v1::{
-    Container, PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuota,
-};
+use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuota};
 
 const ATTRIBUTES: &str = "VolumeAttributesClass";
 

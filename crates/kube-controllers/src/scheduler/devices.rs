@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(devices.iter().map(|(_, _, device)| device.as_str()).collect::<Vec<_>>(), expect);
         };
         check(&[], &["a", "b"]);
-        check(&[open.clone()], &["a"]);
+        check(std::slice::from_ref(&open), &["a"]);
         shelf.settle(&pod("other"));
         check(&[], &["a", "b"]);
         shelf.settle(&pod("p"));

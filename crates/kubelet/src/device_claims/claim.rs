@@ -90,7 +90,7 @@ mod tests {
             let owners = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
             let claim = json!({"metadata": {"name": "c", "uid": "c", "ownerReferences": owners}, "status": status});
             let entry = serde_json::from_value(entry).unwrap();
-            let got = super::check(&pod, &entry, &serde_json::from_value(claim).unwrap());
+            let got = check(&pod, &entry, &serde_json::from_value(claim).unwrap());
             assert_eq!(
                 got.map(|claim| claim.drivers),
                 expect.map(|d| d.iter().map(|d| (*d).to_owned()).collect::<Vec<_>>()).map_err(str::to_owned)

@@ -26,14 +26,12 @@ fn run(source: &str) -> Result<Cel, String> {
 }
 
 #[track_caller]
-#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn configures(source: &str, expect: Result<Value, &str>) {
     let found = run(source).and_then(|value| configuration(&value));
     assert_eq!(found, expect.map_err(str::to_owned), "{source}");
 }
 
 #[track_caller]
-#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn patches(source: &str, expect: Result<Value, &str>) {
     let found = run(source).and_then(|value| json_patch(&value));
     assert_eq!(found, expect.map_err(str::to_owned), "{source}");
@@ -110,7 +108,7 @@ fn what_is_repeated_over_and_over_is_bounded() {
     let mut source = "Object{a: a9}".to_owned();
     for level in (1..10).rev() {
         let before = format!("a{}", level - 1);
-        source = format!("cel.bind(a{level}, [{}], {source})", vec![before.as_str(); 10].join(", "));
+        source = format!("cel.bind(a{level}, [{}], {source})", [before.as_str(); 10].join(", "));
     }
     let large = format!("cel.bind(a0, ['x'], {source})");
     configures(&large, Err("the value is too large: at most 3145728 bytes are accepted"));

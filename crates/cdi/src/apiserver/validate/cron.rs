@@ -39,7 +39,7 @@ fn spec(spec: &DataImportCronSpec) -> Result<(), Cause> {
     datavolume::spec(template, "Template")?;
     // None at all is a cron that only a webhook sets off.
     if let Some(why) = Schedule::parse(&spec.schedule).err().filter(|_| !spec.schedule.is_empty()) {
-        return refuse("spec.Schedule", &format!("Illegal cron schedule: {why}"));
+        return refuse("spec.Schedule", format!("Illegal cron schedule: {why}"));
     }
     let keeps = |value: &Option<String>, known: [&str; 2]| value.as_deref().is_none_or(|value| known.contains(&value));
     if !keeps(&spec.garbage_collect, ["Never", "Outdated"]) {

@@ -70,7 +70,7 @@ pub fn seen(claim: &PersistentVolumeClaim, pod: &Pod) -> Seen {
     match condition(pod, "PodScheduled") {
         Some(("False", "Unschedulable", _)) => say(annotation::POD_SCHEDULABLE, "false"),
         Some(_) if annotation_of(claim, annotation::POD_SCHEDULABLE).is_some() => {
-            say(annotation::POD_SCHEDULABLE, "true")
+            say(annotation::POD_SCHEDULABLE, "true");
         }
         _ => {}
     }

@@ -43,8 +43,8 @@ fn selects_claim(expression: &Value, claim: &Value) -> bool {
     let values = strings(expression, "/values");
     let listed = |class: &&str| values.iter().any(|value| value == class);
     match text(expression, "/operator") {
-        "In" => classes.iter().any(|class| listed(class)),
-        "NotIn" => classes.is_empty() || !classes.iter().all(|class| listed(class)),
+        "In" => classes.iter().any(listed),
+        "NotIn" => classes.is_empty() || !classes.iter().all(listed),
         "Exists" => !classes.is_empty(),
         "DoesNotExist" => classes.is_empty(),
         _ => false,

@@ -93,7 +93,8 @@ async fn claims_are_counted_by_their_class_of_attributes() {
             {"scopeName": "VolumeAttributesClass", "operator": operator, "values": values}]}})
     };
     let gold = || quota("In", json!(["gold"]));
-    let full = "exceeded quota: q, requested: requests.storage=2Gi, used: requests.storage=0, limited: requests.storage=1Gi";
+    let full =
+        "exceeded quota: q, requested: requests.storage=2Gi, used: requests.storage=0, limited: requests.storage=1Gi";
     let kind = "persistentvolumeclaims";
     let new = |spec| create(kind, claim(spec, None));
     check(gold(), vec![], &new(Some("gold")), full).await;

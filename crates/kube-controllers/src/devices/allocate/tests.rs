@@ -77,8 +77,8 @@ fn model(model: &str) -> Value {
 #[test]
 fn a_number_of_devices() {
     let one = json!({"requests": [exactly("r", json!({}))]});
-    check(&[one.clone()], &[], Ok(&["r=a"]));
-    check(&[one.clone()], &["a"], Ok(&["r=b"]));
+    check(std::slice::from_ref(&one), &[], Ok(&["r=a"]));
+    check(std::slice::from_ref(&one), &["a"], Ok(&["r=b"]));
     check(&[one.clone(), one.clone()], &["a"], Ok(&["r=b", "r=c"]));
     check(&[json!({"requests": [exactly("r", json!({"count": 3}))]})], &[], Ok(&["r=a r=b r=c"]));
     check(
@@ -93,7 +93,7 @@ fn a_number_of_devices() {
 #[test]
 fn selectors_and_what_comes_later() {
     let h100 = json!({"requests": [exactly("r", json!({"selectors": model("h100")}))]});
-    check(&[h100.clone()], &[], Ok(&["r=c"]));
+    check(std::slice::from_ref(&h100), &[], Ok(&["r=c"]));
     // The first request gives way to the second.
     let both = json!({"requests": [exactly("r", json!({})), exactly("s", json!({"selectors": model("a100")}))]});
     check(&[both], &["b", "c"], Err("request \"s\" wants 1"));
@@ -124,8 +124,8 @@ fn the_first_available_counts() {
     let list = json!({"requests": [{"name": "r", "firstAvailable": [
         {"name": "best", "deviceClassName": "gpu", "selectors": model("h100")},
         {"name": "good", "deviceClassName": "gpu", "selectors": model("a100"), "count": 2}]}]});
-    check(&[list.clone()], &[], Ok(&["r/best=c"]));
-    check(&[list.clone()], &["c"], Ok(&["r/good=a r/good=b"]));
+    check(std::slice::from_ref(&list), &[], Ok(&["r/best=c"]));
+    check(std::slice::from_ref(&list), &["c"], Ok(&["r/good=a r/good=b"]));
     check(&[list], &["a", "c"], Err("request \"r/best\""));
 }
 
@@ -133,7 +133,7 @@ fn the_first_available_counts() {
 fn devices_that_belong_together() {
     let near = json!({"requests": [exactly("gpu", json!({})), {"name": "nic", "exactly": {"deviceClassName": "nic"}}],
         "constraints": [{"matchAttribute": "topology.example.com/numa"}]});
-    check(&[near.clone()], &[], Ok(&["gpu=b nic=x"]));
+    check(std::slice::from_ref(&near), &[], Ok(&["gpu=b nic=x"]));
     check(&[near], &["b", "c"], Err("request \"nic\" wants 1"));
     let unknown =
         json!({"requests": [exactly("r", json!({}))], "constraints": [{"matchAttribute": "x.example.com/y"}]});
