@@ -1,3 +1,5 @@
+//! What claims and slices must say, by data.
+
 use serde_json::json;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Which devices a claim gets, by data.
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
