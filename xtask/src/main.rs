@@ -11,6 +11,7 @@ mod codegen_schemas;
 mod descriptions;
 mod documented;
 mod imports;
+mod orphans;
 mod pure;
 mod tidy;
 

@@ -52,7 +52,7 @@ fn unused() -> usize {
 }
 
 /// Gives whole pages that nobody uses back to the kernel.
-fn trim() {
+pub fn trim() {
     // SAFETY: the allocator locks its arenas itself; what is in use stays where it is.
     unsafe { libc::malloc_trim(0) };
 }

@@ -1,7 +1,9 @@
 //! Group `snapshot.storage.k8s.io`: its kinds, as far as anything here reads and writes them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube_core::{ClusterResourceScope, NamespaceResourceScope, Resource, TypeMeta};
@@ -56,6 +58,9 @@ pub struct VolumeSnapshotSource {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotStatus {
+    /// The content that stands for it in the storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_volume_snapshot_content_name: Option<String>,
     /// When it was cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
@@ -81,8 +86,82 @@ pub struct VolumeSnapshotError {
     pub time: Option<Time>,
 }
 
+/// A snapshot in the storage, of the whole cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeSnapshotContent {
+    /// Its identity, which the API server wants to be told.
+    #[serde(flatten)]
+    pub types: Option<TypeMeta>,
+    /// As ever.
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    #[serde(default)]
+    pub spec: VolumeSnapshotContentSpec,
+    /// What the driver says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<VolumeSnapshotContentStatus>,
+}
+
+/// What is asked of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotContentSpec {
+    /// `Delete` or `Retain`: what becomes of the snapshot in the storage.
+    #[serde(default)]
+    pub deletion_policy: String,
+    /// The driver's name.
+    #[serde(default)]
+    pub driver: String,
+    /// Of what.
+    #[serde(default)]
+    pub source: VolumeSnapshotContentSource,
+    /// `Filesystem` or `Block`, as the volume was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_volume_mode: Option<String>,
+    /// By which class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot_class_name: Option<String>,
+    /// The snapshot that it stands for.
+    #[serde(default)]
+    pub volume_snapshot_ref: ObjectReference,
+}
+
+/// Of what: one of the two.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotContentSource {
+    /// The driver's name of a snapshot that is there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_handle: Option<String>,
+    /// The driver's name of a volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_handle: Option<String>,
+}
+
+/// What the driver says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSnapshotContentStatus {
+    /// In nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_time: Option<i64>,
+    /// Volumes can be made of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+    /// In bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore_size: Option<i64>,
+    /// The driver's name of the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_handle: Option<String>,
+    /// Why it could not be made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<VolumeSnapshotError>,
+}
+
 /// How a driver makes snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotClass {
     /// Its identity, which the API server wants to be told.
     #[serde(flatten)]
@@ -92,6 +171,55 @@ pub struct VolumeSnapshotClass {
     /// The driver's name.
     #[serde(default)]
     pub driver: String,
+    /// `Delete` or `Retain`: what becomes of snapshots in the storage.
+    #[serde(default)]
+    pub deletion_policy: String,
+    /// What the driver is told, and where its secrets are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<BTreeMap<String, String>>,
+}
+
+impl VolumeSnapshot {
+    /// Whether volumes can be made of it.
+    pub fn is_ready(&self) -> bool {
+        self.status.as_ref().and_then(|status| status.ready_to_use) == Some(true)
+    }
+
+    /// The claim it is of, unless it stands for a content that was there before.
+    pub fn claim(&self) -> Option<&str> {
+        self.spec.source.persistent_volume_claim_name.as_deref()
+    }
+
+    /// The name its content has.
+    pub fn content(&self) -> String {
+        let named = self.spec.source.volume_snapshot_content_name.clone();
+        named.unwrap_or_else(|| format!("snapcontent-{}", self.metadata.uid.as_deref().unwrap_or_default()))
+    }
+}
+
+impl VolumeSnapshotContent {
+    /// Whether it is this very snapshot's, or kept for one of its name.
+    pub fn is_for(&self, snapshot: &VolumeSnapshot) -> bool {
+        let (of, meta) = (&self.spec.volume_snapshot_ref, &snapshot.metadata);
+        let uid = of.uid.as_deref().unwrap_or_default();
+        of.name == meta.name && of.namespace == meta.namespace && (uid.is_empty() || Some(uid) == meta.uid.as_deref())
+    }
+
+    /// The driver's name of the snapshot, as soon as there is one.
+    pub fn handle(&self) -> Option<&str> {
+        let found = self.status.as_ref().and_then(|status| status.snapshot_handle.as_deref());
+        found.or(self.spec.source.snapshot_handle.as_deref())
+    }
+
+    /// Whether volumes can be made of it.
+    pub fn is_ready(&self) -> bool {
+        self.status.as_ref().and_then(|status| status.ready_to_use) == Some(true)
+    }
+
+    /// Whether the snapshot in the storage goes with it.
+    pub fn deletes(&self) -> bool {
+        self.spec.deletion_policy == "Delete"
+    }
 }
 
 macro_rules! kinds {
@@ -123,6 +251,7 @@ macro_rules! kinds {
 
 kinds!(
     VolumeSnapshot "volumesnapshots" NamespaceResourceScope,
+    VolumeSnapshotContent "volumesnapshotcontents" ClusterResourceScope,
     VolumeSnapshotClass "volumesnapshotclasses" ClusterResourceScope
 );
 
