@@ -8,9 +8,11 @@ mod codegen_manifests;
 mod codegen_reads;
 mod codegen_rpc;
 mod codegen_schemas;
+mod codegen_waiting;
 mod descriptions;
 mod documented;
 mod imports;
+mod orphans;
 mod pure;
 mod tidy;
 
@@ -66,6 +68,11 @@ enum Codegen {
         #[arg(long)]
         check: bool,
     },
+    /// crates/ferrovirt/waiting.ld: the functions that the components of the running cluster execute while they wait.
+    Waiting {
+        /// What FERROVIRT_LINK_MAP named when the running program was built.
+        map: PathBuf,
+    },
 }
 
 fn main() -> Result<()> {
@@ -78,5 +85,6 @@ fn main() -> Result<()> {
         Task::Codegen(Codegen::Reads { check }) => codegen_reads::run(&root, check),
         Task::Codegen(Codegen::Rpc { check }) => codegen_rpc::run(&root, check),
         Task::Codegen(Codegen::Schemas { check }) => codegen_schemas::run(&root, check),
+        Task::Codegen(Codegen::Waiting { map }) => codegen_waiting::run(&root, &map),
     }
 }
