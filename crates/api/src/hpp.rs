@@ -1,10 +1,7 @@
 //! Group `hostpathprovisioner.kubevirt.io`, v1beta1: the HostPathProvisioner object.
 
-use std::borrow::Cow;
-
 use k8s_openapi::api::core::v1::{Affinity, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube_core::ClusterResourceScope;
 use serde::{Deserialize, Serialize};
 
 /// Where volumes are to be kept, and how that is.
@@ -179,26 +176,10 @@ impl Status {
     }
 }
 
-impl kube_core::Resource for HostPathProvisioner {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "HostPathProvisioner".into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        "hostpathprovisioner.kubevirt.io".into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1beta1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        "hostpathprovisioners".into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+meta::kind!(
+    HostPathProvisioner,
+    "hostpathprovisioner.kubevirt.io",
+    "v1beta1",
+    "hostpathprovisioners",
+    ClusterResourceScope
+);

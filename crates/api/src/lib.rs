@@ -9,7 +9,6 @@ mod wire;
 pub mod hpp;
 pub mod openshift;
 pub mod unserved;
-pub mod volume_snapshot;
 
 /// Group `kubevirt.io`.
 pub mod kubevirt {

@@ -1,9 +1,6 @@
 //! Group `route.openshift.io`: Route, as far as the way to exports is read from it.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_core::{NamespaceResourceScope, Resource};
 use serde::{Deserialize, Serialize};
 
 /// A way from outside to a Service.
@@ -59,28 +56,7 @@ impl Route {
     }
 }
 
-impl Resource for Route {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-    fn kind((): &()) -> Cow<'_, str> {
-        "Route".into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        "route.openshift.io".into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        "routes".into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+meta::kind!(Route, "route.openshift.io", "v1", "routes", NamespaceResourceScope);
 
 #[cfg(test)]
 mod tests {

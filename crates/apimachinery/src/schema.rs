@@ -7,6 +7,7 @@ pub mod defaults;
 mod formats;
 pub mod parse;
 pub mod prune;
+mod shared;
 pub mod stored;
 pub mod types;
 pub mod validate;

@@ -15,6 +15,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, VolumeNodeAffinity};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kit::controller::{Context, placement, pod};
+use kit::queue::Queue;
 use kit::store::Key;
 use kube::ResourceExt;
 use rpc::csi;
@@ -68,6 +69,17 @@ impl std::fmt::Debug for Drivers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Drivers").field("open", &self.open.is_some()).field("sidecar", &self.sidecar).finish()
     }
+}
+
+/// Queues the drivers of a node whenever what is registered there changes.
+pub(crate) fn queue_registered(ctx: &Context, queue: &Arc<Queue<String>>) {
+    let queue = queue.clone();
+    ctx.store::<CSINode>().on_change(move |old, new| {
+        if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
+            let drivers = old.into_iter().chain(new).flat_map(|node| node.spec.drivers.iter());
+            drivers.for_each(|driver| queue.add(driver.name.clone()));
+        }
+    });
 }
 
 /// A call to a driver takes no longer.

@@ -1,5 +1,4 @@
-//! Volumes that their driver finds unwell: said in events on their claims, once when it begins and once when it is
-//! over.
+//! Volumes that their driver finds unwell: said in events on their claims, once when it begins and once when it is over.
 //!
 //! Drivers are asked every minute, those that can say how all their volumes are.
 
@@ -8,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
+use k8s_openapi::api::storage::v1::CSIDriver;
 use kit::controller::{self, Context, Result};
 use kit::events::Severity;
 use kit::queue::{self, Next};
@@ -17,7 +16,7 @@ use kube::ResourceExt;
 use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
 
-use super::driver::{Driver, Fleet, worded};
+use super::driver::{Driver, Fleet, queue_registered, worded};
 use super::facts;
 use crate::sidecar::Function;
 
@@ -43,15 +42,7 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
         let (queue, objects) = (queue.clone(), ctx.store::<CSIDriver>());
         move || objects.all().iter().for_each(|driver| queue.add(driver.name_any()))
     };
-    ctx.store::<CSINode>().on_change({
-        let queue = queue.clone();
-        move |old, new| {
-            if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
-                let drivers = old.into_iter().chain(new).flat_map(|node| node.spec.drivers.iter());
-                drivers.for_each(|driver| queue.add(driver.name.clone()));
-            }
-        }
-    });
+    queue_registered(&ctx, &queue);
     fleet.synced().await;
     fleet.on_change(again);
     ctx.store::<PersistentVolume>().synced().await;

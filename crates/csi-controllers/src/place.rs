@@ -4,10 +4,11 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use kit::controller::{Context, placement};
 use kit::store::Key;
 use kube::ResourceExt;
+use meta::volume_snapshot::{GROUP, VolumeSnapshot, VolumeSnapshotContent};
 use serde_json::json;
 
 use super::facts;
-use super::kinds::{GROUP, MANAGED_BY, VolumeSnapshot, VolumeSnapshotContent};
+use super::kinds::MANAGED_BY;
 
 /// The nodes that what the claim is to be filled from can be read at; `None` when that is everywhere, or not known yet.
 pub fn of_source(ctx: &Context, claim: &PersistentVolumeClaim) -> Option<VolumeNodeAffinity> {

@@ -19,6 +19,7 @@ use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;
 use kube::ResourceExt;
+use meta::volume_snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
 use serde_json::json;
@@ -125,6 +126,8 @@ pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     ctx.store::<PersistentVolume>().synced().await;
     ctx.store::<StorageClass>().synced().await;
     ctx.store::<VolumeAttributesClass>().synced().await;
+    ctx.store::<VolumeSnapshot>().synced().await;
+    ctx.store::<VolumeSnapshotContent>().synced().await;
     ctx.store::<VolumeAttachment>().synced().await;
     let provisioner = Provisioner { ctx, fleet, unknown: Mutex::default() };
     controller::work(&queue, "csi-provisioner", 16, |key| provisioner.reconcile(key)).await;
@@ -188,7 +191,7 @@ impl Provisioner {
                 class.provisioner
             ));
         }
-        let source = match source::of(ctx, claim, &class.provisioner, &driver.abilities).await? {
+        let source = match source::of(ctx, claim, &class.provisioner, &driver.abilities)? {
             source::Source::Content(source) => source,
             source::Source::Foreign => {
                 let text = "Assuming an external populator will provision the volume";

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, SecretReference};
 use kit::controller::{Context, During, Result};
 use kube::{Api, ResourceExt};
-
-use super::kinds::VolumeSnapshot;
+use meta::volume_snapshot::VolumeSnapshot;
 
 /// Parameters with this prefix are for the control plane, not for the driver.
 pub(crate) const RESERVED: &str = "csi.storage.k8s.io/";

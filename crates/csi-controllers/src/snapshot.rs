@@ -23,12 +23,13 @@ use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;
 use kube::{Resource, ResourceExt};
+use meta::volume_snapshot::{GROUP, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, VolumeSnapshotStatus};
 use serde_json::json;
 
 use self::names::{BEING_DELETED, CLAIM, SECRET_NAME, SECRET_NAMESPACE};
 use self::plan::{Step, World};
 use super::driver::Fleet;
-use super::kinds::{self, GROUP, MANAGED_BY, VolumeSnapshot, VolumeSnapshotContent};
+use super::kinds::MANAGED_BY;
 use super::{facts, place, secret};
 
 const COMPONENT: &str = "snapshot-controller";
@@ -37,7 +38,7 @@ const COMPONENT: &str = "snapshot-controller";
 pub(super) async fn run(ctx: Context, fleet: Arc<Fleet>) {
     let queue = Arc::new(queue::patient());
     let (snapshots, contents) = (ctx.store::<VolumeSnapshot>(), ctx.store::<VolumeSnapshotContent>());
-    let (classes, claims) = (ctx.store::<kinds::VolumeSnapshotClass>(), ctx.store::<PersistentVolumeClaim>());
+    let (classes, claims) = (ctx.store::<VolumeSnapshotClass>(), ctx.store::<PersistentVolumeClaim>());
     snapshots.on_change({
         let queue = queue.clone();
         move |old, new| {
@@ -96,7 +97,7 @@ pub(super) async fn sidecar(ctx: Context, fleet: Arc<Fleet>) {
     // On clusters that know no snapshots these are never complete, and nothing is to be done.
     ctx.store::<VolumeSnapshot>().synced().await;
     ctx.store::<VolumeSnapshotContent>().synced().await;
-    ctx.store::<kinds::VolumeSnapshotClass>().synced().await;
+    ctx.store::<VolumeSnapshotClass>().synced().await;
     ctx.store::<PersistentVolume>().synced().await;
     fleet.synced().await;
     content::run(ctx, fleet).await;
@@ -139,7 +140,7 @@ impl Controller {
         let claim = snapshot.claim().and_then(|name| claims.get(&Key::new(key.namespace.as_str(), name)));
         let volume = claim.as_ref().map(|claim| facts::volume_name(claim));
         let volume = volume.and_then(|name| ctx.store::<PersistentVolume>().get(&Key::new("", name)));
-        let classes = ctx.store::<kinds::VolumeSnapshotClass>().all();
+        let classes = ctx.store::<VolumeSnapshotClass>().all();
         let name = snapshot.name_any();
         let restored =
             |claim: &Arc<PersistentVolumeClaim>| is_made_from(claim, &name) && facts::phase(claim) == "Pending";
@@ -225,7 +226,7 @@ impl Controller {
         if let Some(node) = volume.and_then(|volume| self.only_node(volume)) {
             content.labels_mut().insert(MANAGED_BY.to_owned(), node);
         }
-        let classes = ctx.store::<kinds::VolumeSnapshotClass>();
+        let classes = ctx.store::<VolumeSnapshotClass>();
         let class = content.spec.volume_snapshot_class_name.as_deref().unwrap_or_default();
         let class = classes.get(&Key::new("", class));
         let parameters = class.as_ref().and_then(|class| class.parameters.clone()).unwrap_or_default();
@@ -249,9 +250,11 @@ impl Controller {
         near.next().filter(|_| near.next().is_none()).map(|node| node.name_any())
     }
 
-    async fn say(&self, snapshot: &VolumeSnapshot, status: &kinds::SnapshotStatus) -> Result<()> {
+    async fn say(&self, snapshot: &VolumeSnapshot, status: &VolumeSnapshotStatus) -> Result<()> {
         let (ctx, key) = (&self.ctx, Key::of(snapshot));
-        let change = json!({"metadata": {"resourceVersion": snapshot.resource_version()}, "status": status});
+        let mut change = json!({"metadata": {"resourceVersion": snapshot.resource_version()}, "status": status});
+        // What was wrong is over.
+        change["status"]["error"] = json!(status.error);
         ctx.merge_status::<VolumeSnapshot>("write status of volumesnapshot", &key, &change).await?;
         let was = snapshot.status.clone().unwrap_or_default();
         if was.creation_time.is_none() && status.creation_time.is_some() {

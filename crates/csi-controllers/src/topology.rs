@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_driver_is_asked_for() {
+    fn accessibility_requirements_follow_class_and_node() {
         let all = BTreeSet::from(["a", "b", "c"].map(segment));
         let chosen = requirement(&class(&[]), "x", Some(segment("b")), &all).unwrap().unwrap();
         assert_eq!(zones(&chosen.requisite), ["b"]);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_moves_no_cursor_and_is_not_endless() {
+    fn messages_are_escaped_and_bounded() {
         let now = at("2026-01-01T00:00:00Z");
         let mut all = Vec::<MetaCondition>::new();
         let evil = "404 \x1b[2J\u{202e}not found";

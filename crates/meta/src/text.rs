@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_decides_how_long_his_words_are() {
+    fn text_is_cut_to_its_bound() {
         let check = |text: &str, most: usize, expect: &str| {
             let shown = brief(text, most);
             assert_eq!(shown, expect);

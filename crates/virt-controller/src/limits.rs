@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_quota_counts_is_limited() {
+    fn resources_counted_by_a_quota_get_limits() {
         assert_eq!(limited(json!({ "pods": "1", "requests.memory": "1Gi" }), json!({}), None), Limited::default());
         let both = limited(json!({ "limits.cpu": "4", "limits.memory": "4Gi" }), json!({}), None);
         assert_eq!(both, Limited { cpu: true, memory: Some(200) });

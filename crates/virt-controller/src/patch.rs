@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_quoted_moves_no_cursor_and_is_not_endless() {
+    fn quoted_text_is_escaped_and_bounded() {
         let evil = "manifest unknown: \x1b[2J\u{202e}";
         let status = |text: &str| {
             json!({

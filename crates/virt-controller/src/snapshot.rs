@@ -18,7 +18,6 @@ use api::snapshot::v1beta1::{
     Error as Trouble, SnapshotVolumesLists, VirtualMachineSnapshot, VirtualMachineSnapshotContent,
     VirtualMachineSnapshotStatus,
 };
-use api::volume_snapshot::VolumeSnapshot;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::queue::{Next, Queue};
@@ -26,6 +25,7 @@ use kit::store::Key;
 use kit::{Chain, clock};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
+use meta::volume_snapshot::VolumeSnapshot;
 use plan::{Outcome, Source};
 
 use crate::context::Context;

@@ -22,7 +22,6 @@ use api::kubevirt::constants::label;
 use api::kubevirt::hotplug::APP as ATTACHMENT;
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
-use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kit::store::{Store, Watch};
@@ -30,6 +29,7 @@ use kit::{Task, served, store};
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
+use meta::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_takes_along() {
+    fn attached_hotplug_volumes_migrate_with_the_guest() {
         let entry = |name: &str, phase: &str, target: &str| json!({ "name": name, "phase": phase, "target": target, "hotplugVolume": { "attachPodName": "hp" } });
         let later =
             |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": name, "hotpluggable": true } });

@@ -24,7 +24,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for() {
+    fn version_and_ciphers_come_from_the_tls_configuration() {
         check(&json!({}), "", &[]);
         check(&json!({ "tlsConfiguration": { "minTLSVersion": "VersionTLS13" } }), "VersionTLS13", &[]);
         let both = json!({ "minTLSVersion": "VersionTLS12", "ciphers": ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"] });

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expressions_see() {
+    fn expressions_read_attributes_and_capacity_of_a_device() {
         check("device.driver == 'gpu.example.com'", Ok(true));
         check("device.attributes['gpu.example.com'].model == 'a100'", Ok(true));
         check("device.attributes['other.example.com'].cores > 8", Ok(false));
@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_does_not_say() {
+    fn missing_attributes_are_errors_of_the_expression() {
         check("has(device.attributes['nobody.example.com'].model)", Ok(false));
         check("device.attributes['nobody.example.com'].model == 'x'", Err("no such key: model"));
         check("device.attributes['gpu.example.com'].model", Err("must evaluate to a bool"));
     }
 
     #[test]
-    fn what_is_refused_when_it_is_written() {
+    fn expressions_are_checked_when_they_are_compiled() {
         check("device.name == 'x'", Err("refused"));
         check("node == 'x'", Err("refused"));
         check("device.driver", Err("refused: must evaluate to bool"));

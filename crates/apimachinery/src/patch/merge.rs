@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kind_does_not_have_is_refused_by_name() {
+    fn unknown_fields_of_a_patch_are_refused_by_name() {
         check(
             json!({}),
             json!({"spec": {"nope": 1}}),

@@ -121,7 +121,7 @@ fn old_values_are_told_from_new_ones() {
 }
 
 #[test]
-fn what_was_broken_before_warns() {
+fn unchanged_violations_of_rules_become_warnings() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"},
         "s": {"type": "string", KEY: [{"rule": "self != 'bad'", "message": "is bad"}]}}});
     let (causes, warnings) = outcome(&schema, &json!({"n": 2, "s": "bad"}), Some(&json!({"n": 1, "s": "bad"})));

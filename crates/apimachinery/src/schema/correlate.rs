@@ -48,7 +48,7 @@ mod tests {
     use crate::schema::parse;
 
     #[test]
-    fn what_no_schema_describes_counts_as_changed() {
+    fn values_without_a_schema_count_as_changed() {
         let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let schema = parse::openapi(&json!({"type": "object", "properties": {"open": open, "a": {"type": "string"}}}));
         for (object, expect) in [

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::{ListType, Schema, Type, builtin};
+use super::{ListType, Schema, Type, builtin, shared};
 
 /// Keys that became fields of [`Schema`]; all others are rules.
 const STRUCTURE: [&str; 19] = [
@@ -31,6 +31,11 @@ const STRUCTURE: [&str; 19] = [
 
 /// Parses a node and all below it. Words it does not know are kept as rules.
 pub fn openapi(node: &Value) -> Schema {
+    parse(node, &mut |_, schema| Arc::new(schema))
+}
+
+/// `keep` makes of each node below the first, which it is given with what it was parsed from, what its parent holds.
+fn parse(node: &Value, keep: &mut dyn FnMut(&Value, Schema) -> Arc<Schema>) -> Schema {
     let Some(map) = node.as_object() else { return Schema::default() };
     let text = |key: &str| map.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let flag = |key: &str| map.get(key).and_then(Value::as_bool).unwrap_or(false);
@@ -42,6 +47,10 @@ pub fn openapi(node: &Value) -> Schema {
         Some("number") => Type::Number,
         Some("boolean") => Type::Boolean,
         _ => Type::Any,
+    };
+    let mut below = |of: &Value| {
+        let schema = parse(of, keep);
+        keep(of, schema)
     };
     let rules: Map<String, Value> =
         map.iter().filter(|(key, _)| !STRUCTURE.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -58,14 +67,14 @@ pub fn openapi(node: &Value) -> Schema {
             .and_then(Value::as_object)
             .into_iter()
             .flatten()
-            .map(|(name, of)| (name.clone(), Arc::new(openapi(of))))
+            .map(|(name, of)| (name.clone(), below(of)))
             .collect(),
         additional: map.get("additionalProperties").and_then(|of| match of {
             Value::Bool(false) => None,
-            Value::Bool(true) => Some(Arc::new(Schema { preserve_unknown: true, ..Schema::default() })),
-            of => Some(Arc::new(openapi(of))),
+            Value::Bool(true) => Some(below(&json!({"x-kubernetes-preserve-unknown-fields": true}))),
+            of => Some(below(of)),
         }),
-        items: map.get("items").map(|of| Arc::new(openapi(of))),
+        items: map.get("items").map(&mut below),
         required: words(map.get("required")),
         default: map.get("default").cloned(),
         enum_: map.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
@@ -82,10 +91,11 @@ pub fn openapi(node: &Value) -> Schema {
     }
 }
 
-/// The schema of a custom resource: what the CRD says, with the fields every object has.
+/// The schema of a custom resource: what the CRD says, with the fields every object has. What other custom resources have as well
+/// is held once.
 pub fn custom_resource(node: Option<&Value>, preserve_unknown: bool) -> Schema {
     let mut schema = match node {
-        Some(node) => openapi(node),
+        Some(node) => parse(node, &mut shared::keep),
         None => Schema { type_: Type::Object, preserve_unknown: true, ..Schema::default() },
     };
     schema.preserve_unknown |= preserve_unknown;

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_optional_and_empty_is_left_out() {
+    fn empty_optional_fields_are_not_stored() {
         check("ConfigMap", json!({"data": {}, "immutable": false}), json!({"immutable": false}));
         check(
             "Service",

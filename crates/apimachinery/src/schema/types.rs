@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_passes() {
+    fn values_of_the_declared_types_pass() {
         check(json!({"spec": {"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": "25%"}}}}), None);
         check(json!({"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"cpu": 1}}}]}}}}), None);
     }

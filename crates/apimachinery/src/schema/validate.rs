@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_so_before_may_stay() {
+    fn unchanged_invalid_values_are_ratcheted() {
         let item =
             json!({"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer", "maximum": 0}}});
         let schema = parse::openapi(&json!({"type": "object", "properties": {
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_passes() {
+    fn valid_values_pass() {
         let spec = |of: Value| json!({"type": "object", "properties": {"s": of}});
         check_words(spec(json!({"type": "string", "nullable": true})), json!({"s": null}), &[]);
         check_words(spec(json!({"type": "integer", "format": "int64"})), json!({"s": 3.0}), &[]);

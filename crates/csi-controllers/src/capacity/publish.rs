@@ -1,7 +1,6 @@
 //! Writes `CSIStorageCapacity` objects for drivers that publish their room and bring no provisioner.
 //!
-//! One object for each class of the driver and each segment of its topology; asked anew every minute, and whenever
-//! classes,
+//! One object for each class of the driver and each segment of its topology; asked anew every minute, and whenever classes,
 //! nodes or the driver's volumes change.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +20,7 @@ use rpc::csi::controller_service_capability::rpc::Type as Can;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::super::driver::{Fleet, worded};
+use super::super::driver::{Fleet, queue_registered, worded};
 use super::super::topology::{self, Segment};
 use super::super::{facts, provision, secret};
 use crate::sidecar::Function;
@@ -62,15 +61,7 @@ pub(crate) async fn run(ctx: Context, fleet: Arc<Fleet>) {
             }
         }
     });
-    ctx.store::<CSINode>().on_change({
-        let queue = queue.clone();
-        move |old, new| {
-            if old.map(|node| &node.spec) != new.map(|node| &node.spec) {
-                let drivers = old.into_iter().chain(new).flat_map(|node| node.spec.drivers.iter());
-                drivers.for_each(|driver| queue.add(driver.name.clone()));
-            }
-        }
-    });
+    queue_registered(&ctx, &queue);
     fleet.synced().await;
     ctx.store::<StorageClass>().synced().await;
     ctx.store::<PersistentVolume>().synced().await;

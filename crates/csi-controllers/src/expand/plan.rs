@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be() {
+    fn infeasible_codes_are_told_from_retriable_ones() {
         assert!(is_infeasible(Code::OutOfRange));
         assert!(!is_infeasible(Code::Unavailable));
     }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_refused_rests() {
+    fn refused_modifications_wait_before_a_retry() {
         let at = |text: &str| -> Time { serde_json::from_value(text.into()).unwrap() };
         let refused = claim("gold", "", INFEASIBLE, "gold");
         assert_eq!(rests(&refused, "gold", &at("2026-01-01T00:01:00Z"), 300), Some(240));

@@ -3,15 +3,15 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, TypedObjectReference};
 use kit::controller::{Context, quantity};
 use kit::store::Key;
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
+use meta::volume_snapshot::{GROUP as SNAPSHOTS, VolumeSnapshot, VolumeSnapshotContent};
 use rpc::csi::VolumeContentSource;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
 use rpc::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::super::driver::Abilities;
 use super::super::facts;
-use super::super::kinds::{GROUP as SNAPSHOTS, MODE_CHANGE};
+use super::super::kinds::MODE_CHANGE;
 
 /// What a claim's volume is to be filled with.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) enum Source {
 }
 
 /// Reads the source a claim names; the error says why it cannot be used (yet).
-pub(crate) async fn of(
+pub(crate) fn of(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     driver: &str,
@@ -44,7 +44,7 @@ pub(crate) async fn of(
             if !abilities.can(Can::CreateDeleteSnapshot) {
                 return Err(format!("driver {driver} does not support snapshots"));
             }
-            let snapshot_id = snapshot_of(ctx, claim, reference, driver).await?;
+            let snapshot_id = snapshot_of(ctx, claim, reference, driver)?;
             let source = SnapshotSource { snapshot_id };
             Ok(Source::Content(Some(VolumeContentSource { r#type: Some(Type::Snapshot(source)) })))
         }
@@ -93,12 +93,8 @@ fn volume_of(
     Ok(csi.volume_handle.clone())
 }
 
-fn resource(kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(SNAPSHOTS, "v1", kind), plural)
-}
-
 /// The handle of a snapshot that is ready.
-async fn snapshot_of(
+fn snapshot_of(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     reference: &TypedObjectReference,
@@ -109,48 +105,94 @@ async fn snapshot_of(
         return Err("restoring a VolumeSnapshot of another namespace is not supported".into());
     }
     let name = &reference.name;
-    let text = |object: &DynamicObject, at: &str| {
-        object.data.pointer(at).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
-    };
-    let snapshots: Api<DynamicObject> =
-        Api::namespaced_with(ctx.client.clone(), &namespace, &resource("VolumeSnapshot", "volumesnapshots"));
-    let failed = |error: kube::Error| format!("error getting snapshot {name} from api server: {error}");
-    let snapshot = snapshots.get(name).await.map_err(failed)?;
-    if snapshot.metadata.deletion_timestamp.is_some() {
+    let snapshot = ctx.store::<VolumeSnapshot>().get(&Key::new(namespace.as_str(), name));
+    let snapshot =
+        snapshot.ok_or_else(|| format!("error getting snapshot {name}: volumesnapshot {name:?} not found"))?;
+    if facts::is_leaving(snapshot.as_ref()) {
         return Err(format!("snapshot {name} is currently being deleted"));
     }
-    let content = text(&snapshot, "/status/boundVolumeSnapshotContentName");
-    if content.is_empty()
-        || snapshot.data.pointer("/status/readyToUse").and_then(serde_json::Value::as_bool) != Some(true)
-    {
+    let status = snapshot.status.clone().unwrap_or_default();
+    let bound = status.bound_volume_snapshot_content_name.unwrap_or_default();
+    if bound.is_empty() || !snapshot.is_ready() {
         return Err(format!("snapshot {name} is not Ready"));
     }
-    let restore = quantity::parse(&text(&snapshot, "/status/restoreSize")).unwrap_or(0);
+    let restore = status.restore_size.as_ref().map_or(0, quantity::of);
     if facts::requested(claim) < restore {
         let (wants, has) = (facts::bytes(facts::requested(claim)), facts::bytes(restore));
         return Err(format!(
             "requested volume size {wants} is less than the size {has} for the source snapshot {name}"
         ));
     }
-    let contents: Api<DynamicObject> =
-        Api::all_with(ctx.client.clone(), &resource("VolumeSnapshotContent", "volumesnapshotcontents"));
-    let failed = |error: kube::Error| format!("error getting snapshotcontent {content} for snapshot {name}: {error}");
-    let content = contents.get(&content).await.map_err(failed)?;
-    let handle = text(&content, "/status/snapshotHandle");
-    if text(&content, "/spec/driver") != driver {
-        return Err(format!("driver {} in snapshotcontent is not {driver}", text(&content, "/spec/driver")));
+    let content = ctx.store::<VolumeSnapshotContent>().get(&Key::new("", bound.as_str()));
+    let content = content.ok_or_else(|| {
+        format!("error getting snapshotcontent {bound} for snapshot {name}: volumesnapshotcontent {bound:?} not found")
+    })?;
+    handle_of(&snapshot, &content, claim, driver)
+}
+
+/// The handle of a snapshot, if the claim may be filled from it.
+fn handle_of(
+    snapshot: &VolumeSnapshot,
+    content: &VolumeSnapshotContent,
+    claim: &PersistentVolumeClaim,
+    driver: &str,
+) -> Result<String, String> {
+    let (name, bound) = (snapshot.name_any(), content.name_any());
+    // Whoever may write the status of a snapshot of theirs must not come to another's data by it.
+    if !content.is_for(snapshot) {
+        return Err(format!("snapshotcontent {bound} for snapshot {name} is bound to a different snapshot"));
     }
-    let was = text(&content, "/spec/sourceVolumeMode");
+    if content.spec.driver != driver {
+        return Err(format!("driver {} in snapshotcontent is not {driver}", content.spec.driver));
+    }
+    let was = content.spec.source_volume_mode.as_deref().unwrap_or_default();
     let wanted = facts::volume_mode(claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()));
-    if !was.is_empty() && was != wanted && facts::annotation(&content, MODE_CHANGE) != "true" {
+    if !was.is_empty() && was != wanted && facts::annotation(content, MODE_CHANGE) != "true" {
         return Err(format!(
-            "requested volume {namespace}/{} modifies the mode of the source volume but does not have permission to do so. {MODE_CHANGE} annotation is not present on snapshotcontent {}",
+            "requested volume {}/{} modifies the mode of the source volume but does not have permission to do so. {MODE_CHANGE} annotation is not present on snapshotcontent {bound}",
+            claim.namespace().unwrap_or_default(),
             claim.name_any(),
-            content.name_any()
         ));
     }
-    if handle.is_empty() {
-        return Err(format!("snapshot handle of snapshot {name} is not available"));
+    let handle = content.status.as_ref().and_then(|status| status.snapshot_handle.clone());
+    handle.ok_or_else(|| format!("snapshot handle of snapshot {name} is not available"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_gives_nothing_of_a_content_that_is_anothers() {
+        let snapshot = |namespace: &str, uid: &str| -> VolumeSnapshot {
+            serde_json::from_value(json!({"metadata": {"name": "s", "namespace": namespace, "uid": uid}})).unwrap()
+        };
+        let content = |more: Value| -> VolumeSnapshotContent {
+            let mut content = json!({"metadata": {"name": "c"}, "spec": {"driver": "d", "sourceVolumeMode": "Block",
+                "volumeSnapshotRef": {"namespace": "victim", "name": "s", "uid": "u1"}}, "status": {"snapshotHandle": "h"}});
+            content["metadata"]["annotations"] = more;
+            serde_json::from_value(content).unwrap()
+        };
+        let claim: PersistentVolumeClaim = serde_json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"volumeMode": "Block"}}),
+        )
+        .unwrap();
+        let check = |snapshot: &VolumeSnapshot, driver: &str, expect: Result<&str, &str>| {
+            let found = handle_of(snapshot, &content(json!({})), &claim, driver);
+            assert_eq!(found.as_deref().map_err(String::as_str), expect);
+        };
+        let different = Err("snapshotcontent c for snapshot s is bound to a different snapshot");
+        check(&snapshot("victim", "u1"), "d", Ok("h"));
+        check(&snapshot("attacker", "u2"), "d", different);
+        check(&snapshot("victim", "u2"), "d", different);
+        check(&snapshot("victim", "u1"), "e", Err("driver d in snapshotcontent is not e"));
+        let mut files = claim.clone();
+        files.spec.as_mut().unwrap().volume_mode = None;
+        let own = snapshot("victim", "u1");
+        let refused = handle_of(&own, &content(json!({})), &files, "d").unwrap_err();
+        assert!(refused.contains("does not have permission"), "{refused}");
+        assert_eq!(handle_of(&own, &content(json!({ MODE_CHANGE: "true" })), &files, "d").as_deref(), Ok("h"));
     }
-    Ok(handle)
 }

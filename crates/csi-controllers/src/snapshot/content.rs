@@ -11,6 +11,7 @@ use kit::events::Severity;
 use kit::queue::{self, Next};
 use kit::store::Key;
 use kube::ResourceExt;
+use meta::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, VolumeSnapshotContentStatus};
 use rpc::csi;
 use rpc::csi::controller_service_capability::rpc::Type as Can;
 use serde_json::json;
@@ -19,7 +20,7 @@ use tonic::{Code, Status};
 use super::names::{BEING_CREATED, BEING_DELETED, CONTENT, SECRET_NAME, SECRET_NAMESPACE};
 use crate::driver::{Driver, Fleet, worded};
 use crate::facts;
-use crate::kinds::{ContentStatus, MANAGED_BY, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+use crate::kinds::MANAGED_BY;
 use crate::secret::{self, RESERVED};
 use crate::sidecar::Function;
 
@@ -199,7 +200,7 @@ impl Snapshotter {
             || clock::time().0.as_nanosecond(),
             |time| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos),
         );
-        let status = ContentStatus {
+        let status = VolumeSnapshotContentStatus {
             creation_time: i64::try_from(taken).ok(),
             ready_to_use: Some(found.ready_to_use),
             restore_size: Some(found.size_bytes),
@@ -207,7 +208,8 @@ impl Snapshotter {
             error: None,
         };
         if content.status.as_ref() != Some(&status) {
-            let change = json!({ "status": status });
+            let mut change = json!({ "status": status });
+            change["status"]["error"] = serde_json::Value::Null;
             let operation = "write status of volumesnapshotcontent";
             write::merge_status::<VolumeSnapshotContent>(&self.ctx, operation, &content.name_any(), &change).await?;
         }

@@ -9,14 +9,15 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kit::controller::quantity;
 use kube::ResourceExt;
 use kube::core::TypeMeta;
-
-use super::super::kinds::{
-    ContentSource, ContentSpec, GROUP, SnapshotStatus, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
+use meta::volume_snapshot::{
+    GROUP, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, VolumeSnapshotContentSource,
+    VolumeSnapshotContentSpec, VolumeSnapshotStatus,
 };
+
 use super::names::{AS_SOURCE, BEING_DELETED, BOUND, CLAIM, CONTENT, DEFAULT_CLASS};
 use crate::facts;
 
@@ -49,7 +50,7 @@ pub(crate) enum Step {
     /// To have the content name this very snapshot.
     Bind,
     /// To say this.
-    Say(SnapshotStatus),
+    Say(VolumeSnapshotStatus),
     /// To say what is wrong.
     Fail { reason: &'static str, message: String },
     /// To wait for the claims that are made from it.
@@ -105,14 +106,14 @@ pub(crate) fn step(snapshot: &VolumeSnapshot, world: &World<'_>) -> Step {
 }
 
 /// What its content says of the snapshot.
-fn status(content: &VolumeSnapshotContent) -> SnapshotStatus {
+fn status(content: &VolumeSnapshotContent) -> VolumeSnapshotStatus {
     let known = content.status.clone().unwrap_or_default();
     let taken = known.creation_time.filter(|nanos| *nanos > 0);
     let taken = taken.and_then(|nanos| jiff::Timestamp::from_second(nanos / 1_000_000_000).ok());
-    let size = known.restore_size.map(|bytes| quantity::format(i128::from(bytes) * 1000, true).0.into());
-    SnapshotStatus {
+    let size = known.restore_size.map(|bytes| quantity::format(i128::from(bytes) * 1000, true));
+    VolumeSnapshotStatus {
         bound_volume_snapshot_content_name: content.metadata.name.clone(),
-        creation_time: taken.map(|time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        creation_time: taken.map(Time),
         ready_to_use: Some(content.is_ready()),
         restore_size: size,
         error: known.error,
@@ -231,10 +232,10 @@ fn content<'a>(
             finalizers: Some(vec![CONTENT.to_owned()]),
             ..ObjectMeta::default()
         },
-        spec: ContentSpec {
+        spec: VolumeSnapshotContentSpec {
             deletion_policy: class.deletion_policy.clone(),
             driver: class.driver.clone(),
-            source: ContentSource { volume_handle: Some(handle.to_owned()), snapshot_handle: None },
+            source: VolumeSnapshotContentSource { volume_handle: Some(handle.to_owned()), snapshot_handle: None },
             source_volume_mode: Some(
                 facts::volume_mode(volume.spec.as_ref().and_then(|s| s.volume_mode.as_ref())).to_owned(),
             ),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_claims() {
+    fn claims_of_this_node_and_provisioner_are_provisioned() {
         let (late, now) = ("WaitForFirstConsumer", "Immediate");
         check(json!({ASKED[0]: NAME, SELECTED: "n1"}), late, true);
         check(json!({ASKED[1]: NAME, SELECTED: "n1"}), late, true);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_left_alone() {
+    fn devices_with_foreign_content_are_not_formatted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         std::fs::write(&path, [b"LUKS\xba\xbe".as_slice(), &[0; 2 << 20]].concat()).unwrap();

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_scraped_is_there() {
+    fn the_service_monitor_finds_the_service_and_its_pods() {
         let settings = Settings { namespace: "hpp".into(), image: "i".into(), ..Settings::default() };
         let all = render(&settings);
         let kinds: Vec<_> = all.iter().map(|manifest| manifest["kind"].as_str().unwrap()).collect();

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_named() {
+    fn invalid_pools_are_refused_by_field() {
         let one = |name: &str, path: &str| json!({"name": name, "path": path});
         let pools = |list: &[Value]| json!({ "storagePools": list });
         check(json!({}), Err("spec.storagePools: either pathConfig or storagePools is required"));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn how_it_goes() {
+    fn conditions_follow_the_daemon_set() {
         let waiting =
             ["Available=False DeployInProgress", "Progressing=True DeployInProgress", "Degraded=False Complete"];
         let done = ["Available=True Complete", "Progressing=False Complete", "Degraded=False Complete"];
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_acted_on_is_told_where_the_driver_runs() {
+    fn ignored_fields_are_named_in_the_status() {
         let spec = json!({
             "featureGates": ["Snapshotting"],
             "storagePools": [{ "name": "p", "path": "/p", "snapshotProvider": "reflink", "overlayClassName": "" }],

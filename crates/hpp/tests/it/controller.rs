@@ -33,7 +33,7 @@ async fn volumes_are_made_once() {
 }
 
 #[tokio::test]
-async fn what_is_refused() {
+async fn invalid_volume_requests_are_refused() {
     let mut plugin = Plugin::start().ready().await;
     let with = |edit: &dyn Fn(&mut CreateVolumeRequest)| {
         let mut request = request("v", false, 1 << 20);

@@ -138,7 +138,7 @@ async fn a_volume_of_a_pods_own_ends_with_it() {
 }
 
 #[tokio::test]
-async fn what_is_refused() {
+async fn invalid_node_requests_are_refused() {
     let mut plugin = Plugin::start().ready().await;
     plugin.create(request("dir", false, 1)).await;
     plugin.create(request("dev", true, 1 << 20)).await;

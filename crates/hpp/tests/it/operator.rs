@@ -165,7 +165,7 @@ async fn the_driver_is_deployed_watched_over_and_removed() {
 }
 
 #[tokio::test]
-async fn what_the_cluster_knows_is_made_use_of() {
+async fn optional_kinds_are_used_where_the_cluster_has_them() {
     let kind = |group: &str, plural: &str, kind: &str, scope: &str| -> CustomResourceDefinition {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let names =

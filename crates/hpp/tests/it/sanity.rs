@@ -113,7 +113,7 @@ async fn the_node_answers_with_the_code_that_fits() {
 }
 
 #[tokio::test]
-async fn what_is_announced_is_what_is_answered() {
+async fn announced_capabilities_are_implemented() {
     let mut plugin = Plugin::start().ready().await;
     let said = plugin
         .controller

@@ -124,7 +124,7 @@ async fn copies_go_from_pool_to_pool_and_many_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_is_refused() {
+async fn invalid_snapshot_requests_are_refused() {
     let mut plugin = Plugin::start().ready().await;
     plugin.create(request("v", false, 1 << 20)).await;
     plugin.create(request("w", false, 1 << 20)).await;

@@ -1,10 +1,7 @@
 //! The kinds of resource.k8s.io, as far as controllers read them. Writes are patches, so nothing else is lost.
 
-use std::borrow::Cow;
-
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -358,34 +355,7 @@ pub struct Taint {
     pub effect: String,
 }
 
-macro_rules! resource {
-    ($kind:ident, $plural:literal, $scope:ty) => {
-        impl kube::Resource for $kind {
-            type DynamicType = ();
-            type Scope = $scope;
-
-            fn kind((): &()) -> Cow<'_, str> {
-                stringify!($kind).into()
-            }
-            fn group((): &()) -> Cow<'_, str> {
-                GROUP.into()
-            }
-            fn version((): &()) -> Cow<'_, str> {
-                VERSION.into()
-            }
-            fn plural((): &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-resource!(DeviceClass, "deviceclasses", ClusterResourceScope);
-resource!(ResourceClaim, "resourceclaims", NamespaceResourceScope);
-resource!(ResourceClaimTemplate, "resourceclaimtemplates", NamespaceResourceScope);
-resource!(ResourceSlice, "resourceslices", ClusterResourceScope);
+meta::kind!(DeviceClass, GROUP, VERSION, "deviceclasses", ClusterResourceScope);
+meta::kind!(ResourceClaim, GROUP, VERSION, "resourceclaims", NamespaceResourceScope);
+meta::kind!(ResourceClaimTemplate, GROUP, VERSION, "resourceclaimtemplates", NamespaceResourceScope);
+meta::kind!(ResourceSlice, GROUP, VERSION, "resourceslices", ClusterResourceScope);

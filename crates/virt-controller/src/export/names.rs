@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_up_differs() {
+    fn random_names_differ() {
         let (a, b) = (random(20), random(20));
         assert!(a.len() == 20 && a != b && a.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{a} {b}");
     }

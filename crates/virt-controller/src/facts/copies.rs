@@ -4,9 +4,9 @@
 use api::backup::v1alpha1::{VirtualMachineBackup, VirtualMachineBackupTracker};
 use api::export::v1::VirtualMachineExport;
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
-use api::volume_snapshot::VolumeSnapshot;
 use kit::store::Key;
 use kube::ResourceExt;
+use meta::volume_snapshot::VolumeSnapshot;
 
 use super::index::claim_index;
 

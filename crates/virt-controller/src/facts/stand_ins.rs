@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_does_so_on_another_claim_too() {
+    fn hotpluggable_volumes_stay_hotpluggable_on_another_claim() {
         let vmi =
             json!({ "spec": { "volumes": [{ "name": "a", "dataVolume": { "name": "d", "hotpluggable": true } }] } });
         let moved = on(&serde_json::from_value(vmi).unwrap(), |_| Some("copy".to_owned()));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_comes_in_a_pod_of_its_own() {
+    fn added_volumes_get_a_new_attachment_pod() {
         check("", "", "", "", "");
         check("a b", "", "", "ab", "");
         check("a b", "", "p?ab", "", "");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gone_is_let_go_once_the_rest_is_held_by_another() {
+    fn an_attachment_pod_is_deleted_once_another_holds_its_remaining_volumes() {
         check("a", "b", "p:ab", "", "");
         check("a", "", "p:ab", "a", "");
         check("a", "", "p:ab q?a", "", "");

@@ -1,7 +1,7 @@
 //! What a machine is brought back to: its claims out of volume snapshots, and its specification on those. Pure.
 
-use api::volume_snapshot::GROUP;
 use meta::quantity::Amount;
+use meta::volume_snapshot::GROUP;
 use std::collections::BTreeMap;
 
 use api::kubevirt::constants::run_strategy;

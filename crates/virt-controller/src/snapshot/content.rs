@@ -17,7 +17,7 @@ use crate::context::{Context, reference};
 use crate::error::Error;
 use crate::facts::copies::volume_snapshot_indexes;
 use crate::{patch, write};
-use api::volume_snapshot::VolumeSnapshot;
+use meta::volume_snapshot::VolumeSnapshot;
 
 const KIND: &str = "virtualmachinesnapshotcontent";
 /// What keeps a content while its snapshot is there.

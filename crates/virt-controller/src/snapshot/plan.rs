@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use meta::conditions::set;
 
-use api::volume_snapshot::VolumeSnapshot;
+use meta::volume_snapshot::VolumeSnapshot;
 
 /// Values of `status.phase`.
 pub mod phase {

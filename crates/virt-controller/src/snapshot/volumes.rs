@@ -1,6 +1,6 @@
 //! What a snapshot consists of: the machine as it is, and its volumes on claims whose drivers make snapshots.
 
-use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec, class_of};
+use meta::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotSource, VolumeSnapshotSpec, class_of};
 use std::collections::BTreeMap;
 
 use api::cdi::v1beta1::StorageProfile;

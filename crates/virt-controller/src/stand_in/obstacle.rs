@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_must_fit() {
+    fn a_free_volume_must_fit_the_claim() {
         check(json!({}), true);
         check(json!({ "capacity": { "storage": "1023Mi" } }), false);
         check(json!({ "volumeMode": "Block" }), false);

@@ -7,12 +7,12 @@ use api::cdi::v1beta1::DataVolume;
 use api::export::v1::VirtualMachineExport;
 use api::kubevirt::v1::{KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot};
-use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kit::Task;
 use kit::queue::Queue;
 use kit::store::{Change, Key};
+use meta::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Stores;

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_needs_no_restart() {
+    fn hotpluggable_volumes_need_no_restart() {
         let of = |text: &str| serde_json::from_value::<VirtualMachineInstanceSpec>(spec(text)).unwrap();
         assert!(!needs_restart(&of("root:r"), &of("root:r a=x")));
         assert!(needs_restart(&of("root:r"), &of("root:r a:x")));

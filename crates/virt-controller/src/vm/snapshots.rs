@@ -3,10 +3,10 @@
 //! A volume can be snapshotted when the driver that made it has a class of snapshots.
 
 use api::kubevirt::v1::{VirtualMachine, VolumeSnapshotStatus};
-use api::volume_snapshot::class_of;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::store::Key;
 use kube::ResourceExt;
+use meta::volume_snapshot::class_of;
 
 use crate::context::Context;
 use crate::facts::persistent_state;

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_move_moves_and_the_rest_is_evicted_in_batches() {
+    fn migratable_vmis_migrate_and_the_rest_is_evicted_in_batches() {
         let both = json!({ "workloadUpdateMethods": ["LiveMigrate", "Evict"], "batchEvictionSize": 1 });
         let vmis = [vmi("a", "old", true), vmi("b", "old", false), vmi("c", "old", false)];
         let case = Case { strategy: both, vmis: &vmis, ..Default::default() };

@@ -84,7 +84,7 @@ async fn taken(cluster: &Cluster) {
 }
 
 /// Why a clone was given up.
-async fn why_not(cluster: &Cluster) -> String {
+async fn failure_message(cluster: &Cluster) -> String {
     let failed = says(|status| status.phase.as_deref() == Some("Failed"));
     let failed = wait(&api::<VirtualMachineClone>(cluster), "copy", "given up", failed).await.unwrap();
     let ready = failed.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
@@ -126,7 +126,7 @@ async fn a_copy_is_patched_onto_no_network_that_its_account_may_not_use() {
     let cluster = kept("Halted").await;
     taken(&cluster).await;
     clone(&cluster, source_snapshot(), put_on("victim/red")).await;
-    let why = why_not(&cluster).await;
+    let why = failure_message(&cluster).await;
     assert!(why.contains("network victim/red is of another namespace"), "{why}");
     assert!(why.contains("system:serviceaccount:default:default"), "{why}");
     assert!(cluster.vms.get_opt("twin").await.unwrap().is_none());

@@ -189,7 +189,7 @@ async fn a_disk_of_another_namespace_is_copied_only_as_it_was_allowed() {
 
 /// Who may not have the source any more, or whose source is gone, gets the data that was kept of the machine and nothing else.
 #[tokio::test]
-async fn what_is_brought_back_is_not_copied_again() {
+async fn a_restored_data_volume_is_not_cloned_again() {
     let cluster = with_kinds().await;
     snapshot::classes(&cluster, "WaitForFirstConsumer").await;
     named(&cluster, "disk").await;

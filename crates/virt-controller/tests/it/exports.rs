@@ -298,7 +298,7 @@ async fn servers_offer_the_tls_that_is_asked_for() {
 
 /// A claim and a token are those of the export's own namespace.
 #[tokio::test]
-async fn what_another_namespace_has_is_not_exported() {
+async fn claims_and_secrets_of_other_namespaces_are_not_exported() {
     let cluster = cluster().await;
     let of = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name } });
     let mut disk = of("PersistentVolumeClaim", "disk");

@@ -129,7 +129,7 @@ async fn a_volume_comes_with_a_pod_and_the_pod_goes_when_the_guest_has_let_go() 
 }
 
 #[tokio::test]
-async fn what_a_pod_had_beside_a_volume_that_goes_is_taken_over_first() {
+async fn a_new_pod_holds_the_remaining_volumes_before_the_old_pod_goes() {
     let cluster = running().await;
     claim(&cluster, "a", "pv-a", "Filesystem").await;
     claim_with(&cluster, "b", "pv-b", "Block", "ReadWriteMany").await;
@@ -158,7 +158,7 @@ async fn what_a_pod_had_beside_a_volume_that_goes_is_taken_over_first() {
 }
 
 #[tokio::test]
-async fn what_an_instance_alone_was_given_stays() {
+async fn a_volume_added_to_the_vmi_alone_stays() {
     let cluster = running().await;
     claim(&cluster, "data", "pv", "Filesystem").await;
     let vmi = cluster.vmis.get("vm").await.unwrap();

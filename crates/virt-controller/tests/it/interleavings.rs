@@ -295,7 +295,7 @@ async fn check(seed: u64) -> u32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_happens_one_guest_runs() {
+async fn one_guest_runs_under_any_interleaving() {
     let mut moved = 0;
     for seed in 0..12 {
         moved += Box::pin(check(seed)).await;

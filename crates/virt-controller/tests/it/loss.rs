@@ -261,7 +261,7 @@ async fn when_nobody_is_heard_nobody_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_starts_again_is_left_alone() {
+async fn a_vm_that_does_not_restart_is_left_on_its_silent_node() {
     let cluster = start().await;
     second_node(&cluster).await;
     let (first, _second) = (Kubelet::start(&cluster, "node1").await, Kubelet::start(&cluster, "node2").await);

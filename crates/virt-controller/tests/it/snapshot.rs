@@ -2,12 +2,12 @@
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
-use api::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
+use meta::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -40,7 +40,7 @@ async fn an_image_that_does_not_exist() {
 
 /// A registry answers with what clears the screen of whoever asks why.
 #[tokio::test]
-async fn what_a_registry_says_moves_no_cursor() {
+async fn messages_of_a_registry_are_escaped_and_bounded() {
     let cluster = start().await;
     cluster.vms.create(&PostParams::default(), &machine("Always")).await.unwrap();
     let pod = cluster.pod().await;
@@ -91,7 +91,7 @@ async fn an_instance_of_somebody_else_is_not_touched() {
 }
 
 #[tokio::test]
-async fn what_no_instance_could_have_keeps_a_vm_from_starting() {
+async fn a_template_with_unsupported_fields_keeps_a_vm_from_starting() {
     let cluster = start().await;
     let mut machine = machine("Always");
     machine.spec.preference = serde_json::from_value(json!({ "name": "linux" })).unwrap();

@@ -111,7 +111,7 @@ async fn a_changed_claim_gets_the_disk_by_a_migration() {
 }
 
 #[tokio::test]
-async fn what_is_copied_can_be_taken_back() {
+async fn a_copying_volume_update_can_be_reverted() {
     let cluster = Box::pin(running()).await;
     names(&cluster, "new").await;
     let migration = Box::pin(copying(&cluster)).await;

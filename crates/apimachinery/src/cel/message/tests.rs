@@ -104,7 +104,7 @@ fn types_are_told_before_use() {
 }
 
 #[test]
-fn what_is_repeated_over_and_over_is_bounded() {
+fn objects_built_by_repetition_are_bounded() {
     let mut source = "Object{a: a9}".to_owned();
     for level in (1..10).rev() {
         let before = format!("a{}", level - 1);

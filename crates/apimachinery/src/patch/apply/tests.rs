@@ -120,7 +120,7 @@ fn applying_the_same_value_shares_it() {
 }
 
 #[test]
-fn what_is_applied_as_null_is_taken_away() {
+fn applying_null_removes_the_field() {
     let live = applied(None, "a", json!({"replicas": 2, "paused": true}));
     let error = by("b", false, Some(&live), json!({"paused": null})).unwrap_err();
     assert_eq!(error.message, "Apply failed with 1 conflict: conflict with \"a\": .spec.paused");
@@ -221,7 +221,7 @@ fn kubectl_changes_over_from_the_clients_side_without_conflict() {
 }
 
 #[test]
-fn what_another_changed_since_is_no_inheritance() {
+fn fields_changed_by_others_are_not_migrated_from_client_side_apply() {
     let live = client_side(json!({"replicas": 1, "paused": true}));
     let live = edited(&live, "scaler", |o| o["spec"]["replicas"] = 5.into());
     let error = by("kubectl", false, Some(&live), json!({"replicas": 2, "paused": false})).unwrap_err();
@@ -255,7 +255,7 @@ fn updaters_beyond_ten_are_folded_into_their_past() {
 }
 
 #[test]
-fn what_the_schema_lacks_is_refused() {
+fn undeclared_fields_are_refused() {
     let refused = |spec: Value| by("a", false, None, spec).unwrap_err().message;
     let prefix = "failed to create typed patch object (default/d; apps/v1, Kind=Deployment): ";
     assert_eq!(refused(json!({"replcas": 1})), format!("{prefix}.spec.replcas: field not declared in schema"));

@@ -69,7 +69,7 @@ fn the_patch_decides_the_order_of_what_it_lists() {
 }
 
 #[test]
-fn what_is_new_comes_before_what_the_patch_does_not_name() {
+fn new_items_precede_items_that_the_patch_does_not_name() {
     #[track_caller]
     fn env(before: &str, patch: &str, order: Option<&str>, expect: &str) {
         let list = |names: &str| -> Value { names.chars().map(|name| json!({"name": name.to_string()})).collect() };

@@ -92,7 +92,7 @@ fn a_snapshot_of_a_claim_comes_to_its_content() {
 }
 
 #[test]
-fn what_hinders_a_snapshot() {
+fn obstacles_to_a_snapshot_are_named() {
     let csi = volume(&json!({"csi": {"driver": "d", "volumeHandle": "h"}}));
     let local = volume(&json!({"hostPath": {"path": "/p"}}));
     let (bound, open) =
@@ -131,7 +131,7 @@ fn a_snapshot_says_what_its_content_says() {
         "creationTime": 1_767_225_600_000_000_000_i64}}));
     let world = World { content: Some(&ready), ..NOTHING };
     let said = json!({"boundVolumeSnapshotContentName": "snapcontent-u1", "creationTime": "2026-01-01T00:00:00Z",
-        "readyToUse": true, "restoreSize": "1Gi", "error": null});
+        "readyToUse": true, "restoreSize": "1Gi"});
     check(&snapshot(&json!({})), &world, &format!("say {said}"));
     check(&snapshot(&json!({ "status": said })), &world, "Rest");
     let failed = content(&json!({"status": {"error": {"message": "no room"}}}));

@@ -209,7 +209,7 @@ fn one_that_is_deleted_is_ended_first() {
 }
 
 #[test]
-fn what_the_status_says() {
+fn conditions_follow_the_outcome() {
     let mut status = VirtualMachineBackupStatus::default();
     let (before, after) = (of::<Time>(json!(MADE)), of::<Time>(json!("2026-01-31T14:00:00Z")));
     let reasons = |status: &VirtualMachineBackupStatus| {

@@ -136,7 +136,7 @@ fn from_source_to_copy() {
 }
 
 #[test]
-fn what_a_clone_waits_for() {
+fn a_clone_waits_for_its_source_and_names_it() {
     let missing = "SourceDoesNotExist: Source doesnt exist: VirtualMachine ns/vm";
     let plan = check(clone(json!({})), json!({}), ("", "", missing));
     assert_eq!(said(&plan, "Progressing"), ("False".into(), "Pending".into()));
@@ -149,7 +149,7 @@ fn what_a_clone_waits_for() {
 }
 
 #[test]
-fn what_ends_a_clone() {
+fn permanent_errors_fail_a_clone() {
     let tpm = json!({ "devices": { "tpm": { "persistent": true } } });
     let stateful = "SourceVMWithBackendStorageInvalid: Clone of source with backendstorage is not supported: VM ns/vm";
     let plan = check(clone(json!({})), json!({ "machine": machine(tpm, Some(true)) }), ("Failed", "", stateful));

@@ -42,7 +42,7 @@ fn deadlines() {
 }
 
 #[test]
-fn what_a_guest_says_of_its_snapshot() {
+fn indications_follow_the_state_of_the_guest() {
     #[track_caller]
     fn check(guest: (bool, bool, bool), error: Option<&str>, expect: &[&str]) {
         let (online, paused, agent) = guest;
@@ -112,7 +112,7 @@ fn a_content_is_cut_and_then_ready() {
 }
 
 #[test]
-fn what_is_said_of_a_snapshot() {
+fn phase_and_conditions_follow_the_outcome() {
     #[track_caller]
     #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(status: Value, outcome: Outcome, expect: &[&str]) {

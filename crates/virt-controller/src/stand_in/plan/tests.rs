@@ -303,7 +303,7 @@ impl World {
 }
 
 #[test]
-fn whatever_comes_between_the_disk_is_never_lost_and_its_name_is_that_of_the_newest() {
+fn the_disk_survives_any_interleaving_and_ends_with_the_newest_name() {
     let mut put_back = 0;
     for seed in 1..400 {
         let mut world = World::new(seed);
@@ -363,7 +363,7 @@ fn a_disk_that_is_gone_is_a_matter_for_people() {
 }
 
 #[test]
-fn who_deletes_the_claim_deletes_the_disk() {
+fn deleting_the_claim_deletes_the_disk() {
     let mut stand_in = made(&stand_ins::name(CLAIM, "job"), "s", Some("pv"));
     stand_in.annotations_mut().insert(stand_ins::STANDS_IN_FOR.to_owned(), CLAIM.to_owned());
     stand_in.labels_mut().insert("kubevirt.io/migrationJobUID".to_owned(), "job".to_owned());

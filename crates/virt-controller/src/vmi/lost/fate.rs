@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_started_again_is_given_up_once_its_disks_are_free() {
+    fn a_vmi_that_restarts_is_given_up_once_its_disks_are_free() {
         let running = || json!({ "status": { "phase": "Running" } });
         let data = Backing { volume: "data".to_owned(), ..Backing::default() };
         check("Always", running(), &UNKNOWN, &[], "given up");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_would_start_is_left_to_its_node() {
+    fn a_vmi_that_nothing_restarts_is_left_to_its_node() {
         let nothing = "node node1 does not answer, and nothing says that the guest is to be started elsewhere";
         for strategy in ["Manual", "Once", "Halted"] {
             check(strategy, json!({ "status": { "phase": "Running" } }), &UNKNOWN, &[], nothing);

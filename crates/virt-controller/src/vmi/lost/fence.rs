@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_lost_node_reaches_stays() {
+    fn volumes_local_to_the_lost_node_keep_the_vmi_there() {
         check(
             volume(json!({ "csi": { "driver": "hpp", "volumeHandle": "v" }, "nodeAffinity": only("node1") })),
             Some(Hold::Local),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lost_target_cannot_write_does_not_hold_the_source() {
+    fn volumes_a_lost_target_cannot_write_do_not_hold_the_source() {
         let check = |backing: Backing, expect| assert_eq!(hold_at_target(&backing, "node2", &nodes()), expect);
         // The target has a disk of its own, which was being copied to.
         check(volume(json!({ "csi": { "driver": "hpp", "volumeHandle": "v" }, "nodeAffinity": only("node1") })), None);

@@ -129,7 +129,7 @@ fn a_changed_claim_is_copied_or_needs_a_restart() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_named() {
+fn volumes_that_cannot_be_copied_are_refused_by_name() {
     let moves = Some("Migration");
     let missing = "refuse: PVC ns/none does not exist, waiting for it to appear";
     check(moves, "root:none", "root:old", missing);
@@ -171,7 +171,7 @@ fn asked(copier: &str) -> VirtualMachineInstance {
 }
 
 #[test]
-fn what_was_asked_for_can_only_be_taken_back() {
+fn a_running_update_can_only_be_reverted() {
     let moves = Some("Migration");
     judged(&vm(moves, "root:new"), &asked(""), "none");
     judged(&vm(moves, "root:old"), &asked(""), "take back");

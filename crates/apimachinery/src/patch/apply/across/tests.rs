@@ -156,7 +156,7 @@ fn an_element_of_a_definitions_list_must_have_its_key() {
 }
 
 #[test]
-fn what_was_empty_before_is_empty_after() {
+fn an_empty_list_stays_empty_when_its_items_are_given_up() {
     let mut live = Live::default();
     live.update("k", "v1", json!({"items": []}));
     live.apply("a", "v1", false, json!({"parts": [{"id": "p"}]})).unwrap();
@@ -165,7 +165,7 @@ fn what_was_empty_before_is_empty_after() {
 }
 
 #[test]
-fn what_nobody_owns_outlives_the_container_that_an_applier_gives_up() {
+fn unowned_fields_stay_when_an_applier_gives_up_their_parent() {
     let mut live = Live::default();
     live.apply("a", "v2", false, json!({"items": [{"name": "p", "value": 0}], "note": "x"})).unwrap();
     live.apply("b", "v1", false, json!({})).unwrap();
@@ -176,7 +176,7 @@ fn what_nobody_owns_outlives_the_container_that_an_applier_gives_up() {
 }
 
 #[test]
-fn who_spoke_a_version_that_is_gone_owns_nothing() {
+fn managers_of_a_removed_version_own_nothing() {
     let mut live = Live::default();
     live.apply("a", "v1", false, json!({"size": 1})).unwrap();
     let entry = json!({"manager": "old", "operation": "Apply", "apiVersion": "e.com/v0", "time": "2020-01-01T00:00:00Z",

@@ -85,7 +85,7 @@ fn the_claim_becomes_one_of_the_machines() {
 }
 
 #[test]
-fn what_the_instance_says_is_said_of_the_machine() {
+fn the_vms_memory_dump_status_follows_the_vmis() {
     let machine = vm(&request("InProgress"), &["root", "dump"]);
     check(&machine, Some(&vmi(RUNNING, true, &Value::Null)), Some("InProgress"), "");
     let runs = check(&machine, Some(&vmi(RUNNING, true, &entry("MemoryDumpInProgress"))), Some("InProgress"), "");
@@ -116,7 +116,7 @@ fn the_claim_says_what_is_on_it_and_is_given_back() {
 }
 
 #[test]
-fn what_is_taken_back_is_taken_from_everywhere() {
+fn removing_a_memory_dump_removes_it_from_template_and_vmi() {
     let mut asked = request("InProgress");
     asked["remove"] = json!(true);
     let machine = vm(&asked, &["root", "dump"]);
