@@ -10,7 +10,7 @@ use crate::pods::text;
 pub(crate) const TESTS: &[Test] = &[
     ("can_i_answers_for_anybody", can_i_answers_for_anybody),
     ("a_service_account_may_what_its_role_says", a_service_account_may_what_its_role_says),
-    ("nobody_grants_more_than_he_has", nobody_grants_more_than_he_has),
+    ("users_cannot_grant_rights_they_do_not_have", users_cannot_grant_rights_they_do_not_have),
 ];
 
 fn can_i_answers_for_anybody() -> Result<()> {
@@ -110,7 +110,7 @@ fn a_service_account_may_what_its_role_says() -> Result<()> {
     Ok(())
 }
 
-fn nobody_grants_more_than_he_has() -> Result<()> {
+fn users_cannot_grant_rights_they_do_not_have() -> Result<()> {
     let space = Namespace::new("escalate")?;
     space.kubectl(&[
         "create",

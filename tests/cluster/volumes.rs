@@ -15,7 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_downward_api_tells_a_pod_of_itself", the_downward_api_tells_a_pod_of_itself),
     ("sub_paths_and_host_paths", sub_paths_and_host_paths),
     ("environment_of_each_kind", environment_of_each_kind),
-    ("what_is_missing_is_said", what_is_missing_is_said),
+    ("a_pod_with_missing_volume_sources_names_them", a_pod_with_missing_volume_sources_names_them),
 ];
 
 fn empty_dirs_are_shared_and_bounded() -> Result<()> {
@@ -219,7 +219,7 @@ fn environment_of_each_kind() -> Result<()> {
     Ok(())
 }
 
-fn what_is_missing_is_said() -> Result<()> {
+fn a_pod_with_missing_volume_sources_names_them() -> Result<()> {
     let space = Namespace::new("missing")?;
     let mount = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
     let key = json!({"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "k"}}}]});

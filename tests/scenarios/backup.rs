@@ -14,7 +14,10 @@ use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("what_changed_since_a_backup_is_backed_up", what_changed_since_a_backup_is_backed_up),
+        trial(
+            "an_incremental_backup_holds_the_changes_since_the_last",
+            an_incremental_backup_holds_the_changes_since_the_last,
+        ),
         long("what_changed_on_devices_and_on_disks_that_came_is_backed_up", devices_and_disks_that_came),
     ]
 }
@@ -123,7 +126,7 @@ fn file(made: &Value, volume: &str) -> String {
     format!("/disk/{NAME}/{}/{}-{volume}.qcow2", words[1], words[0])
 }
 
-fn what_changed_since_a_backup_is_backed_up() -> Result<()> {
+fn an_incremental_backup_holds_the_changes_since_the_last() -> Result<()> {
     track()?;
     let space = Namespace::new("backup")?;
     space.apply(&claim("data", FILES, "16Mi"))?;

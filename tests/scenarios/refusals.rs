@@ -16,7 +16,7 @@ use crate::data_volume::{apply, says, succeeded, volume};
 use crate::trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("what_cannot_be_filled_says_why", what_cannot_be_filled_says_why)]
+    vec![trial("impossible_data_volumes_name_the_reason", impossible_data_volumes_name_the_reason)]
 }
 
 const SIZE: &str = "8Mi";
@@ -68,7 +68,7 @@ fn hostile(web: &Web) -> Result<Vec<(Value, &'static str)>> {
     .to_vec())
 }
 
-fn what_cannot_be_filled_says_why() -> Result<()> {
+fn impossible_data_volumes_name_the_reason() -> Result<()> {
     let space = Namespace::new("refusals")?;
     let web = Web::start()?;
     let told = hostile(&web)?;

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_deeper_counts_for_the_folder() {
+    fn submodules_count_for_their_folder() {
         let circle = "a/c uses crate::b::B, b uses crate::a::A";
         let b = ("b", "fn f() { let _ = vec![crate::a::A]; }");
         check(&[("", "mod a; mod b;"), ("a", "mod c;"), ("a/c", "use crate::b::B;"), b], &[circle]);

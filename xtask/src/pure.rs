@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plan_may_not_do() {
+    fn clocks_and_io_are_found_in_plans() {
         check("use jiff::Timestamp; fn plan(now: Timestamp) -> bool { now > Timestamp::UNIX_EPOCH }", &[]);
         check("use kube::{Api, ResourceExt};", &["`kube::Api`"]);
         check("fn f() { let now = jiff::Timestamp::now(); }", &["`jiff::Timestamp::now`"]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn which_modules_are_pure() {
+    fn plans_and_statuses_of_crates_are_pure() {
         check_path("crates/virt-controller/src/vm/plan.rs", true);
         check_path("crates/virt-controller/src/backup/plan/pull.rs", true);
         check_path("crates/virt-controller/src/backup/plan/tests.rs", false);

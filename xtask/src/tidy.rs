@@ -6,6 +6,7 @@
 //! * only the programs print;
 //! * modules do not use each other in circles, and plans and statuses are computed from their input alone;
 //! * a `use` names one module;
+//! * every source file is part of a program;
 //! * what docs/kubernetes.md promises is backed by tests;
 //! * generated files are what their generators make.
 
@@ -16,7 +17,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{circles, documented, imports, pure};
+use crate::{circles, documented, imports, orphans, pure};
 
 const LONGEST: usize = 1000;
 const LONGEST_TEST: usize = 1500;
@@ -60,6 +61,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     found.extend(circles::findings(root, &written)?);
     found.extend(pure::findings(root, &written)?);
     found.extend(imports::findings(root, &written)?);
+    found.extend(orphans::findings(root, &written)?);
     for finding in &found {
         eprintln!("tidy: {finding}");
     }

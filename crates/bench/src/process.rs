@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn files_of_the_kernel_are_parsed() {
         let rollup = "00400000-7fff r-xp [rollup]\nRss:                2048 kB\nPss:                1024 kB\n";
         assert_eq!(parse_memory(rollup), Memory { rss: 2.0, pss: 1.0 });
         assert_eq!(parse_memory(""), Memory::default());

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_answers_are_read_back() {
         let digest = Digest::of(&format!("sha256:{}", "0af".repeat(22).split_at(64).0)).unwrap();
         let refusals = [StatusCode::UNAUTHORIZED, StatusCode::from_u16(599).unwrap()].map(Reason::Status);
         let reasons = KNOWN.iter().map(|(reason, ..)| *reason).chain(refusals);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_poller_says_is_no_answer() {
+    fn malformed_answers_are_ignored() {
         let digits = "a".repeat(64);
         for message in [
             String::new(),
@@ -150,7 +150,7 @@ mod tests {
     proptest! {
         /// Whatever the pod says, nothing of it goes on but a digest or a sentence of ours.
         #[test]
-        fn whatever_a_poller_says(message in "(sha256:)?[0-9a-f]{60,66}|Status [0-9]{0,4}|.{0,120}") {
+        fn any_message_is_a_digest_or_a_known_reason_or_ignored(message in "(sha256:)?[0-9a-f]{60,66}|Status [0-9]{0,4}|.{0,120}") {
             match read(&message) {
                 Some(Ok(digest)) => prop_assert!(digest.to_string() == message && message.len() == 71),
                 Some(Err(Reason::Status(status))) => prop_assert_eq!(message, format!("Status {}", status.as_u16())),

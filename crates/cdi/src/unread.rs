@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_left_is_handed_back_and_what_is_read_is_not() {
+    async fn the_unread_rest_of_a_body_is_handed_back() {
         let (body, left) = watched(&["a", "b", "c"]);
         let mut pieces = body.into_data_stream();
         assert_eq!(pieces.next().await.unwrap().unwrap(), "a");

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_disk_is_named() {
+    fn files_that_are_no_disk_image_are_named() {
         check(b"", Err("the file is empty, not a disk image"));
         check(
             b"<!doctype html><title>404",

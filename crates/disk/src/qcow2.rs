@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_write_reads_back() {
+    fn written_headers_parse_to_the_same() {
         let header = Header::parse(&made(1 << 30, None)).unwrap();
         assert_eq!((header.version, header.virtual_size, header.backing), (3, 1 << 30, None));
         let overlay = made(10 << 40, Some(BackingFile { path: "/disks/base.img", format: "raw" }));

@@ -441,7 +441,7 @@ mod properties {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
         #[test]
-        fn whatever_lies_where_a_layer_should(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), headed in any::<bool>()) {
+        fn any_file_is_a_tracking_layer_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), headed in any::<bool>()) {
             if headed && bytes.len() > 24 {
                 bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
                 bytes[20..24].copy_from_slice(&CLUSTER_BITS.to_be_bytes());

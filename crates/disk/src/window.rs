@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_passed_over_is_kept_aside() {
+    fn skipped_bytes_are_set_aside() {
         let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
         let mut window = Window::new(0, Box::new(bytes.as_slice()));
         window.set_aside(1000, None);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_and_what_is_served() {
+    fn push_and_pull_backups_are_rendered() {
         check(
             &backup_xml(&Mode::Push, None, "c1", &disks()),
             "<domainbackup mode='push'><disks>

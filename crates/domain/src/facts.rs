@@ -207,7 +207,7 @@ mod properties {
         }
 
         #[test]
-        fn whatever_a_launcher_tells(text in "\\PC{0,80}|\\{\"(devices|interfaces|os|memoryKib)\": .{0,40}\\}") {
+        fn any_facts_of_a_launcher_are_an_object(text in "\\PC{0,80}|\\{\"(devices|interfaces|os|memoryKib)\": .{0,40}\\}") {
             let read = told(&text);
             prop_assert!(serde_json::to_value(read).is_ok_and(|read: Value| read.is_object()));
         }

@@ -227,7 +227,7 @@ mod properties {
     proptest! {
         /// A definition that was changed anywhere is relocated, or refused: what comes out is a definition again.
         #[test]
-        fn whatever_the_definition_says(
+        fn any_definition_is_relocated_or_refused(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), prop::sample::select(b"<>/='\" &;!-x\0".to_vec())), 0..12),
             cut in any::<prop::sample::Index>(), layered in any::<bool>(), block in any::<bool>(), slice in any::<Option<u64>>(),
         ) {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_before_the_node_was_started_does_not_run() {
+    fn pods_older_than_the_node_agent_do_not_count_as_running() {
         let check = |ready: &str, started: &str, since: Option<&str>, expect| {
             let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "node2", "containers": []}, "status": {"conditions": [{"type": "Ready", "status": ready}],
                 "containerStatuses": [{"name": "c", "ready": true, "image": "", "imageID": "", "restartCount": 0,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hinders() {
+    fn obstacles_of_a_component_are_named() {
         let ready = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
         let full = "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.";
         let unscheduled = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "message": full }] });

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_chose_is_kept_and_what_is_broken_is_repaired() {
+    fn kubeconfig_choices_are_kept_and_broken_entries_repaired() {
         check(|same| same, true);
         check(|text| text.replace("    user: admin", "    user: admin\n    namespace: mine"), true);
         check(|text| text.replace("127.0.0.1", "10.0.0.1"), false);

@@ -91,14 +91,14 @@ async fn next_commands(state: &State, client: &Client) -> anyhow::Result<()> {
          kubectl get vm,vmi,pods            what runs\n  \
          bin/virtctl stop {NAME}               shut it down\n  \
          make down                          stop everything",
-        how = how_guests_run(),
+        how = virtualization_sentence(),
         kubeconfig = kubeconfig.display(),
     ));
     Ok(())
 }
 
 /// How the machine runs guests, for people who wonder about their speed.
-fn how_guests_run() -> String {
+fn virtualization_sentence() -> String {
     match sys::kvm::verdict() {
         sys::kvm::Verdict::Usable => "Guests run on KVM.".to_owned(),
         sys::kvm::Verdict::Unusable(why) => format!("Guests are emulated: {why}."),

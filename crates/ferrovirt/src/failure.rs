@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_why_and_hint() {
+    fn errors_show_causes_and_hint() {
         check(anyhow!("no route").context("cannot start the node"), "error: cannot start the node: no route");
         let advised = advise(anyhow!("no route").context("cannot dial"), "bring the link up");
         check(advised.context("cannot start"), "error: cannot start: cannot dial: no route\nhint: bring the link up");

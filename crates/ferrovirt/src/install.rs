@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_storage_waits_for() {
+    fn the_condition_storage_waits_for_is_named() {
         let condition =
             |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "message": message });
         let check = |conditions: Value, expect: Option<&str>| {

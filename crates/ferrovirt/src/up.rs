@@ -117,7 +117,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     }
     terminal::say(&format!("guests run on {}", status::virtualization(&sys::kvm::verdict())));
     if arguments.cluster_only {
-        what_pods_need(state)?;
+        load_pause_image(state)?;
     } else {
         Box::pin(virtual_machines(state, &client, &starts)).await?;
     }
@@ -131,7 +131,7 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
 }
 
 /// The image that every pod begins with, which comes from no registry.
-fn what_pods_need(state: &State) -> anyhow::Result<()> {
+fn load_pause_image(state: &State) -> anyhow::Result<()> {
     let shop = images::default_workshop()?;
     if shop.list()?.is_empty() {
         terminal::say("no images are built: `ferrovirt images build`, then `ferrovirt images load`, let pods start");

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_means_the_dialling_machine_is_special() {
+    fn addresses_of_the_own_machine_are_special() {
         let check = |address: &str, expect| assert_eq!(is_special(address.parse().unwrap()), expect, "{address}");
         for special in [
             "127.0.0.1",

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_put_into_a_list_is_taken_out() {
+    fn items_others_added_to_a_list_are_removed() {
         let port = |number: u16| json!({ "port": number });
         let service =
             |ports: Value| json!({ "metadata": { "finalizers": ["a"] }, "spec": { "ports": ports, "selector": {} } });

@@ -369,7 +369,7 @@ mod properties {
     proptest! {
         /// A certificate that was changed anywhere is somebody's, or nobody's; its text is read, or it is to be renewed.
         #[test]
-        fn whatever_a_peer_shows(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..16), cut in any::<prop::sample::Index>(), noise in ".{0,200}") {
+        fn any_peer_certificate_is_verified_or_refused(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..16), cut in any::<prop::sample::Index>(), noise in ".{0,200}") {
             let mut der = MADE.0.clone();
             for (at, byte) in changes {
                 let at = at.index(der.len());
@@ -385,7 +385,7 @@ mod properties {
 
         /// A request that was changed anywhere is answered with a certificate for what the authority says, or refused.
         #[test]
-        fn whatever_is_asked_to_be_signed(at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9+/=\n -]") {
+        fn any_signing_request_is_answered_or_refused(at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9+/=\n -]") {
             let now = "2026-01-01T00:00:00Z".parse().unwrap();
             let authority = Authority::generate("test", now, Duration::from_secs(3600)).unwrap();
             let at = at.index(MADE.1.len());

@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_has_times_that_go_on(text in "([0-9*?/,-]{1,6} ){4}[0-9a-z*?/,-]{1,6}", now in 0i64..4_000_000_000) {
+        fn any_schedule_has_later_times_of_whole_minutes(text in "([0-9*?/,-]{1,6} ){4}[0-9a-z*?/,-]{1,6}", now in 0i64..4_000_000_000) {
             let Ok(schedule) = Schedule::parse(&text) else { return Ok(()) };
             let now = Timestamp::from_second(now).unwrap();
             if let Some(next) = schedule.next(now, &TimeZone::UTC) {

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_applied_is_named() {
+    fn patches_that_cannot_be_applied_are_named() {
         let refused = |wanted: &[Patch]| apply(&mut [deployment()], wanted).unwrap_err().to_string();
         assert_eq!(
             refused(&wanted("virt-apy", "merge", json!({}))),

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_says_is_recorded_fit_for_a_terminal() {
+    fn event_messages_are_escaped_and_bounded() {
         let (send, mut receive) = mpsc::channel(1);
         let recorder = Recorder { component: "test", send };
         recorder.warning(&ObjectReference::default(), "SyncFailed", "QEMU says: \x1b[2J\u{202e}ok");

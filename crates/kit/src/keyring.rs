@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_before_it_is_made_is_not_made_again_and_again() {
+    fn a_certificate_due_at_once_is_not_renewed_in_a_loop() {
         let lifetimes = Lifetimes { ca: hours(2), ca_renew: hours(1), leaf: hours(2), leaf_renew: hours(12) };
         let ring = ring(&["a"], lifetimes);
         let start = start();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_longer_than_it_is_to_now_is_renewed_once() {
+    fn certificates_longer_than_a_shortened_lifetime_are_renewed_once() {
         let lifetimes = Lifetimes { ca: hours(48), ca_renew: hours(24), leaf: hours(24), leaf_renew: hours(12) };
         let long = ring(&["a"], lifetimes);
         let shorter = Lifetimes { ca: hours(2), ca_renew: hours(1), leaf: hours(1), leaf_renew: hours(0) };

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_protobuf_form_is_told_in_the_next_one() {
+    fn answers_without_protobuf_use_the_next_accepted_type() {
         for (header, formed, unformed) in [
             ("application/vnd.kubernetes.protobuf", PROTOBUF, None),
             ("application/vnd.kubernetes.protobuf;stream=watch", PROTOBUF, None),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preferred_comes_first() {
+    fn the_accept_header_is_ordered_by_preference() {
         check("application/json;q=0.1,application/yaml;q=0.9", true, YAML);
         check("*/*, application/yaml", true, YAML);
         check("application/yaml;q=0.5, */*", true, JSON);

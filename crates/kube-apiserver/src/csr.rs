@@ -67,7 +67,7 @@ mod properties {
     proptest! {
         /// A request that was changed anywhere names who it is for, or is none.
         #[test]
-        fn whatever_a_request_says(noise in ".{0,200}", at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9+/=\n -]") {
+        fn any_signing_request_is_read_or_refused(noise in ".{0,200}", at in any::<prop::sample::Index>(), letter in "[A-Za-z0-9+/=\n -]") {
             let (text, _) = signed_request();
             let at = at.index(text.len());
             let changed = format!("{}{letter}{}", &text[..at], &text[at + 1..]);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_goes_after_an_hour() {
+    fn decided_signing_requests_are_deleted_after_an_hour() {
         let decided = |kind: &str, certificate: Option<&str>, at: &str| json!({"conditions": [{"type": kind, "status": "True", "lastUpdateTime": at}], "certificate": certificate});
         check(json!({}), Some(PENDING - 1800));
         check(decided("Approved", Some("eA=="), "2026-01-01T00:10:00Z"), Some(2400));

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_keeps_a_claim() {
+    fn pods_that_use_a_claim_protect_it() {
         let check = |pod: Value, owner: &str, expect: bool| {
             let claim = json!({"metadata": {"name": "p-v", "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner}]}});

@@ -140,7 +140,7 @@ fn transact(
 }
 
 #[test]
-fn what_was_acknowledged_survives_the_power_and_the_rest_is_whole_or_not_there() {
+fn acknowledged_writes_survive_power_loss_and_others_are_atomic() {
     for seed in seeds(150) {
         let said = Said(seed);
         let mut rng = StdRng::seed_from_u64(seed);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_claim_it_is() {
+    fn an_ephemeral_claim_is_mounted_only_by_its_own_pod() {
         let named = volume(json!({"persistentVolumeClaim": {"claimName": "c"}}));
         let own = volume(json!({"ephemeral": {}}));
         assert_eq!(name_of(&pod(), &own).as_deref(), Some("p-v"));

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cluster_says_otherwise_is_said_again() {
+    fn a_differing_node_status_is_written_again() {
         let check = |theirs: serde_json::Value, expect: bool| {
             let node = serde_json::from_value(json!({ "metadata": {}, "status": { "conditions": theirs } })).unwrap();
             let own = json!({ "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }] });

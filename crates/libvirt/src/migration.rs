@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_becomes_flags_and_parameters() {
+    fn options_become_flags_and_parameters() {
         let check = |migration: Migration, flags: u32, names: &[&str]| {
             let parameters = migration.parameters().unwrap();
             assert_eq!(parameters.iter().map(|parameter| parameter.name.as_str()).collect::<Vec<_>>(), names);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_absurd_is_refused() {
+    fn truncated_or_oversized_packets_are_refused() {
         let check = |bytes: &[u8], expected: &str| {
             let error = Packet::read(&mut &*bytes).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn malformed_values_are_named() {
         let check = |bytes: &[u8], expected| assert_eq!(Reader::new(bytes).text(), Err(expected));
         check(b"\0\0", Malformed::Short("a number"));
         check(b"\0\0\0\x05abcd", Malformed::Short("a text"));
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(text in ".{0,40}", number: u32, large: i64) {
+        fn written_values_are_read_back(text in ".{0,40}", number: u32, large: i64) {
             let bytes = Writer::default().text(&text).u32(number).i64(large).into_bytes();
             prop_assert_eq!(bytes.len() % 4, 0);
             let mut reader = Reader::new(bytes);

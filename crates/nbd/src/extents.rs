@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_split_where_it_begins_to_be_zero() {
+    fn dirty_extents_are_split_at_zeroes() {
         #[track_caller]
         fn check(allocation: &[(u64, u32)], dirty: &[(u64, u32)], expect: &[(u64, u32)]) {
             assert_eq!(merge(&list(7, allocation), &list(7, dirty)), list(7, expect));

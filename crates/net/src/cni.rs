@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_run_is_named() {
+    async fn plugins_that_cannot_be_run_are_named() {
         let dir = plugins(&[("bridge", "cat >/dev/null")]);
         let dirs = [dir.clone()];
         for kind in ["ovs", "", "../bridge", "/bin/sh", ".", "a/bridge"] {
@@ -330,7 +330,7 @@ mod properties {
     proptest! {
         /// What a plugin prints is a result or nothing, and why it failed is told in a few words.
         #[test]
-        fn whatever_a_plugin_prints_is_read(said in "[\\x00-\\x7f]{0,200}|.{0,600}", field in "ips|interfaces|ip4|msg|details") {
+        fn any_output_of_a_plugin_is_read_within_bounds(said in "[\\x00-\\x7f]{0,200}|.{0,600}", field in "ips|interfaces|ip4|msg|details") {
             prop_assert!(super::words(said.as_bytes(), said.as_bytes()).len() <= 4 * 512 + 2 * said.len());
             for text in [said.clone(), format!("{{\"{field}\": {said}}}"), format!("{{\"{field}\": [{{\"sandbox\": {said:?}, \"mac\": {said:?}}}]}}")] {
                 let result: Value = serde_json::from_str(&text).unwrap_or_default();

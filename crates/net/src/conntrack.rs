@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_nothing() {
+    fn truncated_messages_are_ignored() {
         let whole = message(0x100, 0, 2, &translated());
         for length in 0..whole.len() {
             assert!(messages(&whole[..length]).is_empty());

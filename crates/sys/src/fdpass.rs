@@ -169,7 +169,7 @@ mod properties {
     proptest! {
         /// A line within its bound, with what came beside it, or an error: never more, and never a panic.
         #[test]
-        fn whatever_is_sent_is_a_line_or_refused(
+        fn any_message_is_one_bounded_line_or_refused(
             messages in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..200), 0..=MAX_FDS), 0..4),
             limit in 1_usize..256,
         ) {

@@ -52,7 +52,7 @@ fn unused() -> usize {
 }
 
 /// Gives whole pages that nobody uses back to the kernel.
-fn trim() {
+pub fn trim() {
     // SAFETY: the allocator locks its arenas itself; what is in use stays where it is.
     unsafe { libc::malloc_trim(0) };
 }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_storm_leaves_between_pieces_in_use_is_given_back() {
+    fn trimming_returns_free_pages_between_used_ones() {
         bound();
         let pieces: Vec<Vec<u8>> = (0..100_000).map(|_| vec![1; 1000]).collect();
         let high = resident();

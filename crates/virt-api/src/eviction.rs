@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_an_eviction() {
+    fn the_eviction_strategy_decides_on_an_eviction() {
         let (mark, deny) = (|| Decision::Mark("node1".into()), |text: &str| Decision::Deny(text.into()));
         check("None", true, None, "node1", Decision::Allow);
         check("LiveMigrate", true, None, "node1", mark());

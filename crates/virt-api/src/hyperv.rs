@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_enlightenment_needs_is_enabled_with_it() {
+    fn required_enlightenments_are_enabled() {
         let on = json!({ "enabled": true });
         check(json!({ "relaxed": {} }), json!({ "relaxed": {} }));
         check(json!({ "synictimer": {} }), json!({ "synictimer": {}, "synic": on, "vpindex": on }));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_enlightenment_needs_cannot_be_disabled() {
+    fn a_required_enlightenment_cannot_be_disabled() {
         let spec = json!({ "domain": { "features": { "hyperv": { "synic": {}, "vpindex": { "enabled": false } } } } });
         let found = causes("spec", &serde_json::from_value(spec).unwrap());
         let found: Vec<_> = found.iter().map(|cause| (cause.field.as_str(), cause.message.as_str())).collect();

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_what_is_served() {
+    fn subresource_paths_are_parsed_exactly() {
         let vmi = "virtualmachineinstances";
         check("/namespaces/a/virtualmachineinstances/x/console", Method::GET, Some(["get", "a", vmi, "x", "console"]));
         check(

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_not_given_away() {
+    fn a_symbolic_link_in_a_volume_is_not_given_to_the_guest() {
         let dir = std::env::temp_dir().join(format!("storage-{}", std::process::id()));
         let volume = dir.join(MOUNTS).join("root");
         std::fs::create_dir_all(&volume).unwrap();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_is_measured_by_where_it_comes_to() {
+    fn sizes_of_migrated_volumes_come_from_the_target() {
         let info = |size: &str| json!({ "capacity": { "storage": size }, "volumeMode": "Filesystem" });
         let vmi: VirtualMachineInstance = serde_json::from_value(json!({
             "spec": {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_answered_in_time_stays_known() {
+    fn facts_stay_when_the_guest_agent_answers_late() {
         let known = read(guest, GuestFacts::default()).unwrap();
         let slow = |command: &str| if command == "guest-get-fsinfo" { None } else { guest(command) };
         assert_eq!(read(slow, known.clone()), Some(known.clone()));
@@ -288,7 +288,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn whatever_a_guest_answers_is_bounded(answers in proptest::collection::vec(document(), 7)) {
+        fn answers_of_the_guest_agent_are_bounded(answers in proptest::collection::vec(document(), 7)) {
             const ASKED: [&str; 7] = [
                 "guest-get-osinfo", "guest-get-host-name", "guest-get-timezone", "guest-network-get-interfaces", "guest-get-users",
                 "guest-get-fsinfo", "guest-fsfreeze-status",

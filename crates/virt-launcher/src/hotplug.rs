@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_a_tracked_guest_comes_with_its_layer() {
+    fn a_disk_hotplugged_into_a_tracked_guest_gets_a_tracking_layer() {
         let run = tempfile::tempdir().unwrap();
         let dirs = Dirs::below(run.path());
         dirs.create("uid").unwrap();

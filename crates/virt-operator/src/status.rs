@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deployed_is_available_while_it_is_exchanged() {
+    fn an_update_leaves_the_installation_available() {
         let fine = [("Available", "True"), ("Progressing", "False"), ("Degraded", "False")];
         let deployed = check(&KubeVirt::default(), &seen(1), "Deployed", fine);
         // The components as they still are: ready, and of the build before.

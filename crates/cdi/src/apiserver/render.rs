@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_claim_leaves_open_is_the_profiles() {
+    fn the_storage_profile_completes_a_claim() {
         let asked =
             |class: &str| json!({ "storageClassName": class, "resources": { "requests": { "storage": "1Gi" } } });
         let mut rendered = asked("fast");

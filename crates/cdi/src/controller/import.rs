@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_does_not_begin_again() {
+    fn a_finished_import_is_not_started_again() {
         let pod = Pod::default();
         let (done, fatal) = (json!({ annotation::POD_PHASE: "Succeeded" }), json!({ annotation::FATAL_ERROR: "true" }));
         let kept = json!({ annotation::POD_PHASE: "Succeeded", annotation::POD_RETAIN: "true" });

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_asked_later_and_later_and_what_is_new_at_once() {
+    fn failed_polls_back_off_and_new_ones_start_at_once() {
         let (polls, cron) = (Polls::default(), key("ns", "a"));
         let mut now = 0;
         for pause in [60, 120, 240, 480, 960, 960] {

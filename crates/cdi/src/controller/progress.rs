@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_as_much_as_is_known() {
+    fn progress_shows_only_known_figures() {
         let check = |fetched: Option<u64>, total: Option<u64>, spent: u64, expect: &str| {
             assert_eq!(told(&Figures { percent: 0.0, fetched, total }, Duration::from_secs(spent)), expect);
         };

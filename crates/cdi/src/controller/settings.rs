@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_comes_before_the_defaults() {
+    fn configured_values_precede_defaults() {
         let found = settings(json!({ "podResourceRequirements": { "limits": { "cpu": "2" } } })).resources;
         let json = serde_json::to_value(found).unwrap();
         let expect =

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_completed_is_said() {
+    fn an_incomplete_storage_profile_is_named_with_the_remedy() {
         let gib = json!({ "requests": { "storage": "1Gi" } });
         let told = |missing: &str| {
             format!(

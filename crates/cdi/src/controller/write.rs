@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_longer_said_is_taken_back() {
+    fn absent_fields_are_patched_to_null() {
         let (before, after) = (json!({ "a": 1, "b": 2 }), json!({ "b": 3, "c": 4 }));
         assert_eq!(replacing(&before, &after), json!({ "a": null, "b": 3, "c": 4 }));
         assert_eq!(replacing(&None::<Value>, &after), after);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_so_is_not_written_again() {
+    fn an_unchanged_status_keeps_its_times() {
         let cdi = CDI::default();
         let first = unwanted(&cdi, Timestamp::UNIX_EPOCH);
         let cdi = CDI { status: Some(first.clone()), ..cdi };

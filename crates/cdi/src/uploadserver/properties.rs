@@ -22,7 +22,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn whatever_a_cloner_sends_stays_in_the_volume(
+    fn any_clone_stream_stays_in_the_volume(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..16), cut in any::<prop::sample::Index>(),
     ) {
         let mut bytes = framed();
@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_form_is_sent_ends(
+    fn reading_any_form_ends(
         parts in proptest::collection::vec(prop_oneof![
             Just("--limit\r\n".to_owned()), Just("--limit--".to_owned()), Just("\r\n\r\n".to_owned()), Just("\r\n".to_owned()),
             Just("Content-Disposition: form-data; name=\"file\"; filename=\"a\"".to_owned()), ".{0,30}",

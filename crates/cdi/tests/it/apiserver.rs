@@ -109,7 +109,7 @@ fn namespace(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn who_may_create_a_request_gets_a_token() {
+async fn upload_tokens_need_the_right_to_create_requests() {
     let setup = Setup::new().await;
     let path = "/apis/upload.cdi.kubevirt.io/v1beta1/namespaces/here/uploadtokenrequests";
     let request = json!({ "metadata": { "name": "r" }, "spec": { "pvcName": "disk" } });
@@ -210,7 +210,7 @@ async fn a_clone_carries_the_leave_of_its_maker() {
 }
 
 #[tokio::test]
-async fn what_is_there_decides() {
+async fn admission_looks_at_existing_claims_and_sources() {
     let setup = Setup::new().await;
     apply(&setup.client, &[namespace("here")]).await;
     let validate = async |object: &Value| {

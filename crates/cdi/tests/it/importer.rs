@@ -115,7 +115,7 @@ async fn a_volume_is_written_past_the_page_cache_when_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_is_said_and_tried_again() {
+async fn failed_imports_are_reported_and_retried() {
     let dir = tempfile::tempdir().unwrap();
     let url = server(image()).await;
     let check = async |args: Args, expect: &str| {

@@ -149,7 +149,7 @@ async fn cdi_is_deployed_and_removed_and_deployed_again() {
 }
 
 #[tokio::test]
-async fn what_others_change_is_put_right() {
+async fn drift_is_repaired() {
     let (server, client, cdis) = cluster().await;
     cdis.create(&PostParams::default(), &cdi("cdi", json!({}))).await.unwrap();
     let _running = start(&server, "v1");

@@ -168,7 +168,7 @@ async fn nothing_that_a_strange_token_service_answers_is_repeated() {
 }
 
 #[tokio::test]
-async fn what_is_no_image_in_a_registry_is_not_asked_for() {
+async fn only_registry_images_are_polled() {
     for endpoint in
         ["oci-archive:///etc/passwd", "docker://", "docker://127.0.0.1:1/UPPER", "docker://127.0.0.1:1/a:b:c"]
     {

@@ -125,7 +125,7 @@ mod properties {
     proptest! {
         /// A range that lies in the whole, or none.
         #[test]
-        fn whatever_range_a_server_names(text in "(bytes )?[0-9]{0,21}-?[0-9]{0,21}/?([0-9]{0,21}|\\*)|\\PC{0,40}") {
+        fn any_content_range_lies_in_the_whole(text in "(bytes )?[0-9]{0,21}-?[0-9]{0,21}/?([0-9]{0,21}|\\*)|\\PC{0,40}") {
             if let Some((_, Some(whole))) = content_range(&text) {
                 prop_assert!(content_range(&text).unwrap().0 < whole);
             }

@@ -201,7 +201,7 @@ mod properties {
     proptest! {
         /// A token that may stand in a header for a time that is bounded, or none.
         #[test]
-        fn whatever_a_desk_answers(answer in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_answer_of_a_token_server_is_parsed_or_refused(answer in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = granted(&answer);
         }
 

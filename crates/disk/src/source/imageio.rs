@@ -249,7 +249,7 @@ mod properties {
     proptest! {
         /// Where data is said to be is within the disk and in order, or nothing is believed.
         #[test]
-        fn whatever_extents_a_host_tells_of(told in proptest::collection::vec((any::<Option<u64>>(), 0_u64..4096, any::<bool>()), 0..8), size in 0_u64..16384) {
+        fn any_extents_are_ordered_and_in_the_disk_or_refused(told in proptest::collection::vec((any::<Option<u64>>(), 0_u64..4096, any::<bool>()), 0..8), size in 0_u64..16384) {
             let mut at = 0_u64;
             let stretches: Vec<Stretch> = told.into_iter().map(|(start, length, zero)| {
                 let start = start.unwrap_or(at);
@@ -263,7 +263,7 @@ mod properties {
         }
 
         #[test]
-        fn whatever_an_engine_answers(text in ".{0,80}|\\{\"(id|phase|transfer_url|proxy_url)\": .{0,40}\\}") {
+        fn any_answer_of_an_engine_is_parsed_or_refused(text in ".{0,80}|\\{\"(id|phase|transfer_url|proxy_url)\": .{0,40}\\}") {
             let _ = serde_json::from_str::<Ticket>(&text);
             let _ = serde_json::from_str::<Vec<Stretch>>(&text);
         }

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_proves_it_in_one_of_three_ways() {
+    fn password_token_and_application_credentials_authenticate() {
         let user = json!({ "name": "me", "domain": { "id": "default" }, "password": "p" });
         let password = json!({ "methods": ["password"], "password": { "user": user } });
         check(json!({ "username": "me", "password": "p" }), Ok(json!({ "identity": password })));
@@ -340,7 +340,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn whatever_an_identity_service_answers(answer in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_answer_of_an_identity_service_is_judged(answer in proptest::collection::vec(any::<u8>(), 0..200)) {
             judge(&answer)?;
         }
 

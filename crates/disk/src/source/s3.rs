@@ -182,7 +182,7 @@ mod properties {
     proptest! {
         /// Whatever region a store names, what is signed for it is a header of one line, and the same answer again moves nobody.
         #[test]
-        fn whatever_region_a_store_names(named in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn any_region_is_one_header_line_and_followed_once(named in proptest::collection::vec(any::<u8>(), 0..80)) {
             let Ok(value) = HeaderValue::from_bytes(&named) else { return Ok(()) };
             let answer = HeaderMap::from_iter([(HeaderName::from_static(BUCKET_REGION), value)]);
             let signer = Signer { key: Key { id: "id".into(), secret: "secret".into() }, region: Mutex::new(REGION.into()) };
@@ -197,7 +197,7 @@ mod properties {
         }
 
         #[test]
-        fn whatever_address_is_written(text in "(s3|https?|gs)?(://)?[ -~]{0,60}|\\PC{0,40}") {
+        fn any_address_is_http_without_credentials_or_refused(text in "(s3|https?|gs)?(://)?[ -~]{0,60}|\\PC{0,40}") {
             if let Ok(url) = address(&text) {
                 prop_assert!(matches!(url.scheme(), "http" | "https") && url.host().is_some());
                 prop_assert_eq!((url.username(), url.password()), ("", None));

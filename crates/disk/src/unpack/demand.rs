@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_encoders_write_is_read() {
+    fn memory_demand_is_read_from_stream_headers() {
         for (level, mib) in [(1, 1), (6, 8), (9, 64)] {
             check(Kind::Xz, &liblzma::encode_all(&b"a disk"[..], level).unwrap(), Some(mib << 20));
         }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_says_nothing() {
+    fn truncated_headers_give_no_demand() {
         let stream = liblzma::encode_all(&b"a disk"[..], 6).unwrap();
         check(Kind::Xz, &stream[..14], None);
         check(Kind::Xz, &[stream[..13].to_vec(), vec![0xff; 30]].concat(), None);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_there_and_nothing_else() {
+    fn the_spool_has_exactly_the_pieces_put_in() {
         let dir = tempfile::tempdir().unwrap();
         let mut spool = Spool::new(dir.path()).unwrap();
         spool.put(10, b"one");

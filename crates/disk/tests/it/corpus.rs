@@ -48,7 +48,7 @@ fn unchanged_images_are_accepted() {
 }
 
 #[test]
-fn what_is_no_disk() {
+fn files_that_are_no_disk_image_are_refused() {
     let no_disk = |what: &str| format!("the file is {what}, not a disk image: put a qcow2 or raw image in its place");
     let convert = |what: &str| format!("the file is {what}: convert it with `qemu-img convert -O qcow2`");
     check(Bytes::new(0), "the file is empty, not a disk image");

@@ -25,7 +25,7 @@ fn is_full(error: &ImportError) {
 }
 
 #[test]
-fn whatever_is_written_when_the_volume_is_full() {
+fn writing_any_format_to_a_full_volume_fails_with_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let room = Room::of(SMALL, dir.path());
     let path = room.path.join("disk.img");

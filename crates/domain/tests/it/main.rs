@@ -75,7 +75,7 @@ fn refused(domain: &Value, volumes: &Value, expect: &Error, sentence: &str) {
 }
 
 #[test]
-fn what_has_no_domain() {
+fn incomplete_specs_are_refused() {
     let memory = json!({"guest": "64Mi"});
     refused(
         &json!({"devices": {}}),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_is_put_aside_and_revisions_go_on_above_it() {
+    fn a_restore_keeps_the_old_state_and_raises_revisions() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::at(dir.path().to_owned());
         state.make().unwrap();

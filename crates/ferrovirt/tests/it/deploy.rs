@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::cluster::{WORKLOADS, account, applied, available, items, list, play, text};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_deployed_finds_what_it_names() {
+async fn deployed_objects_find_what_they_refer_to() {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let stop = CancellationToken::new();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_change_is_sent_again() {
+    fn objects_changed_by_others_are_applied_again() {
         check(Some(meta("5", &[])), false);
         check(Some(meta("6", &["status"])), false);
         check(Some(meta("6", &["scale"])), true);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_change_while_it_is_written_is_sent_again() {
+    fn objects_changed_during_the_write_are_applied_again() {
         check_while_writing(Some(meta("5", &[])), true);
         check_while_writing(Some(meta("6", &[""])), false);
         check_while_writing(None, false);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_lacks_is_sent_again() {
+    fn objects_missing_from_a_list_are_applied_again() {
         let applied = Applied::by("m");
         for address in ["/a/1", "/a/2", "/b/1"] {
             assert!(applied.write(address).answered(1, &meta("5", &[])));

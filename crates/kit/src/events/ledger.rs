@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_remembered_series_are_bounded() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
         for n in 0..3 * REMEMBERED {
             let record = record(&n.to_string());

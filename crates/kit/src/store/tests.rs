@@ -67,7 +67,7 @@ fn late_answers_bring_nothing_back() {
 }
 
 #[test]
-fn what_comes_into_sight_again_is_there() {
+fn an_object_that_matches_the_selector_again_is_stored_again() {
     let mut store = Arc::new(Shared::<PersistentVolumeClaim>::new(|_| {}, |_| Vec::new()));
     let key = Key::new("ns", "c");
     store.there(claim("a", 1), false);

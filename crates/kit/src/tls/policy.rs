@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered() {
+    fn the_policy_decides_on_versions_and_ciphers() {
         check("", &[], 6, &[]);
         check("VersionTLS12", &["ECDHE-RSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256"], 1, &[]);
         check("VersionTLS12", &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"], 1, &[]);

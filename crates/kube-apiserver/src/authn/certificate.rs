@@ -53,7 +53,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn whatever_a_certificate_says(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..16), cut in any::<prop::sample::Index>()) {
+        fn any_certificate_is_read_or_refused(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..16), cut in any::<prop::sample::Index>()) {
             let mut der = MADE.clone();
             for (at, byte) in changes {
                 let at = at.index(der.len());

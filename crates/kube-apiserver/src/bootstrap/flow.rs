@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shipped_is_put_right_unless_somebody_keeps_his_own() {
+    fn shipped_objects_are_repaired_unless_autoupdate_is_off() {
         let wanted = json!({"spec": {"a": 1}});
         let stored = |name: &str, said: Value, generation: u32, a: u32| {
             let annotations = said.is_string().then(|| json!({shipped::AUTOUPDATE: said}));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_added_and_what_is_more_is_kept() {
+    fn missing_rules_are_added_and_additional_ones_kept() {
         let rule = |resource: &str, verbs: &[&str]| json!({"apiGroups": [""], "resources": [resource], "verbs": verbs});
         let role =
             |rules: Value| json!({"metadata": {"name": "r", "annotations": {AUTOUPDATE: "true"}}, "rules": rules});

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_well_may_go_while_enough_are() {
+    fn unhealthy_pods_are_evicted_by_the_policy_of_the_budget() {
         let budget = |policy: &str, healthy: i64| json!({"spec": {"unhealthyPodEvictionPolicy": policy}, "status": {"currentHealthy": healthy, "desiredHealthy": 2}});
         let pod = |ready: &str| json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
         let check = |policy: &str, healthy: i64, ready: &str, expect: bool| {

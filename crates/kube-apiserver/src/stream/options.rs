@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn malformed_options_are_refused_by_field() {
         for (part, words) in [
             (json!({"stdin": "yes"}), "PodExecOptions cannot be read: stdin must be true or false"),
             (json!({"command": "sh"}), "command must be a list of strings"),

@@ -91,7 +91,7 @@ async fn grant(server: &ApiServer, name: &str, rules: Value) {
 }
 
 #[tokio::test]
-async fn nobody_grants_what_he_does_not_hold() {
+async fn users_cannot_grant_rights_they_do_not_hold() {
     let server = super::server().await;
     let ann = with_ann(&server).await;
     let roles: Api<ClusterRole> = Api::all(ann.clone());
@@ -272,7 +272,7 @@ async fn quotas_and_ranges_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_watch_one_object_is_told_of_one() {
+async fn a_right_to_watch_one_object_shows_only_that_object() {
     let server = super::server().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(server.client());
     for name in ["mine", "theirs"] {

@@ -98,7 +98,7 @@ async fn nodes_get_their_own_certificates_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_may_gets_certificates_for_new_nodes() {
+async fn node_certificates_are_approved_only_with_the_right_to_them() {
     let server = super::server().await;
     let admin = server.client();
     let rule = json!([{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create"]}]);

@@ -203,7 +203,7 @@ async fn names_belong_to_one_definition() {
 }
 
 #[tokio::test]
-async fn what_was_valid_once_may_stay() {
+async fn unchanged_values_survive_a_stricter_schema() {
     let client = with_gadgets().await;
     let api = gadgets(&client, "v1");
     api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "mode": "b"}))).await.unwrap();
@@ -322,7 +322,7 @@ async fn a_version_is_served_until_it_is_not() {
 }
 
 #[tokio::test]
-async fn what_was_broken_before_warns() {
+async fn unchanged_values_that_break_a_new_rule_are_warned_of() {
     let client = with_gadgets().await;
     let api = gadgets(&client, "v1");
     api.create(&PostParams::default(), &gadget("v1", "g", json!({"size": 3, "mode": "b"}))).await.unwrap();

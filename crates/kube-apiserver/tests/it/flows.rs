@@ -104,7 +104,7 @@ async fn requests_are_of_the_level_their_schema_names() {
 }
 
 #[tokio::test]
-async fn what_is_shipped_comes_back() {
+async fn deleted_shipped_objects_come_back() {
     let server = super::server().await;
     let client = server.client();
     for (plural, name) in

@@ -132,7 +132,7 @@ async fn watched(client: &Client, query: &str, lines: usize) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_watch_begins_with_can_be_chosen() {
+async fn send_initial_events_decides_how_a_watch_begins() {
     let (client, maps) = with_maps(server().await, 2).await;
     let list = "allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=90";
     assert_eq!(watched(&client, &format!("{list}&sendInitialEvents=true"), 3).await, ["+m00", "+m01", "@true"]);

@@ -209,7 +209,7 @@ async fn policies_run_again_as_they_ask() {
 }
 
 #[tokio::test]
-async fn what_a_policy_breaks_is_refused_by_validation() {
+async fn objects_a_policy_makes_invalid_are_refused() {
     let server = super::server().await;
     let client = server.client();
     bind(&client, "p", "pods", configured("Object{spec: Object.spec{restartPolicy: 'Sometimes'}}"), json!({})).await;
@@ -222,7 +222,7 @@ async fn what_a_policy_breaks_is_refused_by_validation() {
 }
 
 #[tokio::test]
-async fn what_a_policy_costs_and_makes_is_bounded() {
+async fn cost_and_size_of_mutations_are_bounded() {
     let list = format!("[{}]", vec!["1"; 200].join(","));
     let hostile = format!("{list}.all(a, {list}.all(b, {list}.all(c, a + b + c > 0))) ? Object{{}} : Object{{}}");
     let mut nested = "[JSONPatch{op: 'add', path: '/data', value: a8}]".to_owned();
@@ -385,7 +385,7 @@ async fn broken_mutating_policies_are_refused() {
 }
 
 #[tokio::test]
-async fn whoever_writes_a_policy_may_read_its_parameters() {
+async fn writing_a_policy_needs_the_right_to_read_its_parameters() {
     let server = super::server().await;
     let root = server.client();
     let grant = async |name: &str, rule: Value| {

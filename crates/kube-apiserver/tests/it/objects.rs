@@ -369,7 +369,7 @@ async fn services_change_their_type_and_families() {
 }
 
 #[tokio::test]
-async fn what_never_changes_is_refused() {
+async fn changing_immutable_fields_is_refused() {
     let api: Api<Deployment> = Api::default_namespaced(server().await.client());
     let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
         "template": {"metadata": {"labels": {"a": "b", "c": "d"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});

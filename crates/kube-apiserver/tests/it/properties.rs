@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_given_up_goes_unless_another_holds_it(a in specs(), b in specs()) {
+    fn fields_given_up_by_one_applier_stay_when_another_owns_them(a in specs(), b in specs()) {
         let live = applied(None, "a", true, &a).unwrap();
         let live = applied(Some(&live), "b", true, &b).unwrap();
         let left = applied(Some(&live), "a", false, &json!({"spec": {}})).unwrap();

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pod_uses() {
+    fn claims_of_a_pod_are_named_by_reference_or_status() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": [],
             "resourceClaims": [{"name": "a", "resourceClaimName": "shared"},
                 {"name": "b", "resourceClaimTemplateName": "t"}, {"name": "c", "resourceClaimTemplateName": "u"},

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_decides_about_an_object_is_read_and_nothing_else() {
+    fn only_metadata_the_collector_needs_is_read() {
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "1", "blockOwnerDeletion": true});
         let metadata = json!({"name": "a", "namespace": "n", "uid": "2", "resourceVersion": "7", "finalizers": ["orphan"],
             "deletionTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": [owner]});

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_said() {
+    fn remaining_objects_and_finalizers_are_in_the_conditions() {
         let now = kit::clock::time();
         let left = Left {
             objects: BTreeMap::from([("pods".into(), 2)]),

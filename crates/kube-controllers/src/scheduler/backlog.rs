@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_happens_during_a_cycle_is_not_missed() {
+    async fn events_during_a_cycle_requeue_the_pod() {
         let backlog = Backlog::default();
         backlog.add(&key("p"), 0);
         backlog.happened(Event::Volume);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_forgotten_and_the_removed_are() {
+    async fn unschedulable_pods_are_retried_and_deleted_ones_dropped() {
         let backlog = Backlog::default();
         backlog.add(&key("p"), 0);
         backlog.add(&key("q"), 0);

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_victims_is_known() {
+    fn nominated_pods_are_known() {
         let mut cluster = Cluster::default();
         let pod = |node: &str| {
             let value = json!({"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": [], "nodeName": node},

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_given_is_taken_already() {
+    fn devices_being_allocated_count_as_allocated() {
         let claim = |uid: &str, status: Value| -> Arc<ResourceClaim> {
             Arc::new(serde_json::from_value(json!({"metadata": {"uid": uid}, "status": status})).unwrap())
         };

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_preempt_is_told() {
+    fn ineligible_preemptors_are_told_why() {
         let pods = [pod("p", "a", 1, "4"), pod("q", "b", 1, "4")];
         let mut never = pod("new", "", 10, "1");
         never["spec"]["preemptionPolicy"] = json!("Never");

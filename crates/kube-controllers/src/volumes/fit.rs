@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_named_volume_does_not_do() {
+    fn the_mismatch_of_a_named_volume_is_told() {
         let is = |more: Value, expect: Option<&str>| {
             assert_eq!(mismatch(&volume("v", "2Gi", &json!({})), &claim(&more)), expect);
         };

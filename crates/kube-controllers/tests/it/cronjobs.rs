@@ -103,7 +103,7 @@ async fn concurrency_is_allowed_forbidden_or_replaced() {
 }
 
 #[tokio::test]
-async fn what_is_suspended_or_too_late_does_not_run() {
+async fn suspended_or_late_jobs_do_not_run() {
     let cluster = cluster().await;
     cron(&cluster, "held", json!({})).await;
     cron(&cluster, "late", json!({"startingDeadlineSeconds": 10})).await;

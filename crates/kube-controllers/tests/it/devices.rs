@@ -161,7 +161,7 @@ async fn the_claim_of_a_pod_that_ended_is_deleted() {
 }
 
 #[tokio::test]
-async fn who_comes_too_late_waits_until_a_device_is_given_back() {
+async fn a_pod_waits_until_a_device_is_released() {
     let cluster = cluster().await;
     for name in ["c1", "c2", "c3", "c4"] {
         claim(&cluster, name, asks("")).await;
@@ -211,7 +211,7 @@ async fn pods_share_a_claim_where_its_devices_are() {
 }
 
 #[tokio::test]
-async fn what_a_pod_waits_for_is_said() {
+async fn an_unschedulable_pod_names_the_missing_claim_or_class() {
     let cluster = cluster().await;
     pod(&cluster, "p", json!({"resourceClaimName": "missing"})).await;
     waits(&cluster, "p", "resourceclaim \"missing\" not found").await;

@@ -41,7 +41,7 @@ async fn pods_are_bound_and_said_so() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_waits_and_says_why() {
+async fn an_unschedulable_pod_waits_and_names_the_reason() {
     let cluster = Cluster::new().await;
     cluster.start(scheduler::run);
     cluster.create::<Pod>(pod("big", cpu("3"))).await;

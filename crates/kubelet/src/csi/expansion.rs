@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_its_node() {
+    fn claims_pending_expansion_on_the_node_are_recognized() {
         let check = |status: Value, expect| assert_eq!(is_pending(&claim(status.clone())), expect, "{status}");
         let required = json!([{"type": "FileSystemResizePending", "status": "True"}]);
         check(json!({}), false);

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn invalid_plugin_registrations_are_refused() {
         let check = |kind: &str, name: &str, versions: &[&str], expect: Result<(), &str>| {
             let info = PluginInfo {
                 r#type: kind.into(),

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_container_edits_are_refused() {
         refused("example.com/gpu=b", "describes it");
         refused("gpu", "is not vendor/class=name");
         refused("example.com/gpu=hooked", "hooks in its containerEdits are not supported here");

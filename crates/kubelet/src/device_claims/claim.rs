@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_claim_it_is() {
+    fn a_claim_is_used_only_by_pods_it_is_reserved_for() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "me"}})).unwrap();
         let check = |entry: Value, owner: &str, status: Value, expect: Result<&[&str], &str>| {
             let owners = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true}]);

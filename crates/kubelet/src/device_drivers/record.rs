@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn which_requests_a_device_is_for() {
+    fn a_device_belongs_to_its_requests() {
         let check = |requests: &[&str], request: Option<&str>, expect: bool| {
             let requests = requests.iter().map(|r| (*r).to_owned()).collect();
             assert_eq!(Prepared { requests, cdi: Vec::new() }.is_for(request), expect);

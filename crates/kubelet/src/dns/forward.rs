@@ -172,7 +172,7 @@ mod properties {
     proptest! {
         /// What a name server sends is a message or noise.
         #[test]
-        fn whatever_a_name_server_sends(bytes in proptest::collection::vec(any::<u8>(), 0..300), counts in proptest::collection::vec(0_u8..4, 8)) {
+        fn any_answer_of_a_name_server_is_a_message_or_dropped(bytes in proptest::collection::vec(any::<u8>(), 0..300), counts in proptest::collection::vec(0_u8..4, 8)) {
             // With counts of records that make the rest be read.
             let head = [vec![0, 7, 0x81, 0x80], counts].concat();
             for message in [bytes.clone(), [head, bytes].concat()] {

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_group_a_volume_gets() {
+    fn the_fs_group_policy_decides_on_the_group_of_a_volume() {
         let ext4 = json!({"csi": {"fsType": "ext4"}});
         let many = json!({"csi": {"fsType": "ext4"}, "accessModes": ["ReadWriteMany"]});
         let check = |policy: serde_json::Value, spec: &serde_json::Value, expect| {

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_starts_unprotected_when_the_agent_ends() {
+    async fn pods_do_not_start_without_their_policies_when_the_agent_ends() {
         let (guard, newcomers) = guard();
         drop(newcomers);
         assert!(futures::poll!(Box::pin(guard.protect(&Pod::default(), &[]))).is_pending());

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_definitions_are_refused_by_name() {
         let check = |config: &str, words: &str| {
             let why = parse(config, "ns", "red").unwrap_err();
             assert!(why.starts_with("network-attachment-definition ns/red: ") && why.contains(words), "{why}");

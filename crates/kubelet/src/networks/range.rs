@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_ranges_are_refused_by_field() {
         let check = |ipam: Value, words: &str| {
             let why = of(&ipam).unwrap_err();
             assert!(why.starts_with("ipam: ") && why.contains(words), "{why}");

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_selections_are_refused() {
         refused("a/b/c", "is not of the form [NAMESPACE/]NAME[@INTERFACE]");
         refused("a@", "is not of the form");
         refused("A", "\"A\" is not the name");
@@ -166,7 +166,7 @@ mod properties {
     proptest! {
         /// What is accepted names interfaces that the kernel takes, each once, and none that the pod has already.
         #[test]
-        fn whatever_an_annotation_says(text in ".{0,80}|[a-z0-9/@,. -]{0,60}|\\[\\{\"name\": \"[a-z]{1,5}\", \"(interface|mac|ips|cni-args)\": .{0,20}\\}\\]") {
+        fn any_accepted_annotation_names_valid_unique_interfaces(text in ".{0,80}|[a-z0-9/@,. -]{0,60}|\\[\\{\"name\": \"[a-z]{1,5}\", \"(interface|mac|ips|cni-args)\": .{0,20}\\}\\]") {
             let Ok(all) = parse(&text, "own") else { return Ok(()) };
             let mut seen = BTreeSet::new();
             for one in all {
@@ -177,7 +177,7 @@ mod properties {
         }
 
         #[test]
-        fn whatever_a_configuration_says(text in ".{0,80}|\\{\"(type|plugins|name|cniVersion)\": .{0,40}\\}") {
+        fn any_configuration_is_parsed_or_refused_by_name(text in ".{0,80}|\\{\"(type|plugins|name|cniVersion)\": .{0,40}\\}") {
             match super::super::definition::parse(&text, "ns", "red") {
                 Ok(network) => prop_assert!(!network.plugins.is_empty()),
                 Err(why) => prop_assert!(why.starts_with("network-attachment-definition ns/red: ")),

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_started_has_run_for_no_time() {
+    fn a_container_that_never_started_has_no_run_time() {
         let exited = ContainerState::ContainerExited as i32;
         let check = |started_at, expect: i64| {
             let status =

@@ -94,13 +94,13 @@ fn containers_start_together_when_all_is_there() {
 }
 
 #[test]
-fn what_is_under_way_is_not_begun_again() {
+fn running_operations_are_not_started_again() {
     let busy = Facts { busy: ["sandbox", "pull:a"].map(str::to_owned).into(), ..Default::default() };
     check(two(), &observed(&[], None), &busy, &["volumes", "pull:b"]);
 }
 
 #[test]
-fn what_failed_waits() {
+fn failed_operations_back_off() {
     let hold = Facts { hold: [("sandbox".to_owned(), at(NOW + 7))].into(), ..ready() };
     let plan = check(two(), &observed(&[], None), &hold, &[]);
     assert_eq!(plan.wake, Some(at(NOW + 7)));

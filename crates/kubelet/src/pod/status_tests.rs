@@ -180,7 +180,7 @@ fn times_stand_and_foreign_conditions_stay() {
 }
 
 #[test]
-fn what_is_not_started_again_has_ended_however_its_start_went_wrong() {
+fn a_container_that_failed_to_start_and_is_not_restarted_is_terminated() {
     let state = |policy: &str| {
         let spec = json!({"containers": [{"name": "a"}], "restartPolicy": policy});
         let mut scene = Scene::new(spec, vec![exited("a", 0, 128)]);
@@ -229,7 +229,7 @@ fn a_refused_pod_has_no_containers_that_wait() {
 }
 
 #[test]
-fn what_others_change_after_us_is_seen() {
+fn status_changes_by_others_are_noticed() {
     let pod = |version: &str, ready: &str| -> Pod {
         let conditions =
             json!([{ "type": "Ready", "status": ready }, { "type": "example.com/gate", "status": "True" }]);

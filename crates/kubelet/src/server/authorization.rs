@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_reaches_into_a_container_is_no_read() {
+    fn exec_and_logs_need_rights_to_the_proxy() {
         let check = |path: &str, expect| assert_eq!(wanted(&Method::GET, path), expect);
         check("/metrics/resource", ("get", "metrics"));
         check("/stats/summary", ("get", "stats"));

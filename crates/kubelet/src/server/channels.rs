@@ -204,7 +204,7 @@ mod properties {
     proptest! {
         /// A frame is one input or none; standard input is what follows the number of its channel, byte for byte.
         #[test]
-        fn whatever_a_client_sends(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn any_frame_is_one_input_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             match parse(Bytes::from(bytes.clone())) {
                 Some(Input::Stdin(data)) => prop_assert!(bytes[0] == STDIN && data[..] == bytes[1..] && !data.is_empty()),
                 Some(Input::StdinEnd) => prop_assert_eq!(bytes[0], CLOSE),

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_not_said() {
+    fn unknown_volume_statistics_are_left_out() {
         let usage = Usage { capacity: Some(10), abnormal: Some(true), ..Default::default() };
         let text = exposition(&BTreeMap::from([(("ns".to_owned(), "c".to_owned()), usage)]));
         let labels = "{namespace=\"ns\",persistentvolumeclaim=\"c\"}";

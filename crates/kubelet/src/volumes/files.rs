@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_root_writes_into_what_an_object_holds() {
+    fn only_root_writes_into_volumes_of_objects() {
         let dir = tempfile::tempdir().unwrap();
         for (name, group) in [("plain", None), ("grouped", Some(107))] {
             let root = dir.path().join(name);

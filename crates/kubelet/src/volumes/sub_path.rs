@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_as_open_as_the_volume() {
+    fn created_sub_paths_have_the_mode_of_the_volume() {
         let dir = tempfile::tempdir().unwrap();
         for mode in [0o777, 0o2775] {
             let root = dir.path().join(format!("{mode:o}"));

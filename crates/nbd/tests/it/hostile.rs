@@ -70,7 +70,7 @@ async fn talk(said: &[u8]) {
 
 proptest! {
     #[test]
-    fn whatever_a_server_says_the_client_ends(pieces in proptest::collection::vec(piece(), 0..12), open in any::<bool>()) {
+    fn the_client_ends_whatever_a_server_sends(pieces in proptest::collection::vec(piece(), 0..12), open in any::<bool>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let begin = if open { opened() } else { Vec::new() };
         runtime.block_on(talk(&[begin, pieces.concat()].concat()));

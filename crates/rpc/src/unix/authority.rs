@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_client_sends_is_left_to_the_server() {
+    fn unusual_frames_are_passed_on_unchanged() {
         let odd = [
             frame(1, 4, b"\x7f\xff\xff\xff\xff\xff\xff\xff\xff/"),
             frame(1, PADDED, b"\xff\x41\x01/"),

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_blinded_is_seen_again() {
+    fn undoing_blinding_restores_the_program() {
         let program = join(&[ZERO], &runtime());
         let blinded = blind(&program);
         assert!(blinded.len() > program.len() && !is_whole(&blinded));

@@ -174,7 +174,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_allowed_and_nothing_else_is_changed() {
+    fn only_granted_devices_become_allowed() {
         check(&[], &[(NULL, READ | WRITE, true), (ZERO, READ, false), (DISK, MAKE, true), (DISK, READ, false)]);
         let kept = [(NULL, READ | WRITE, true), (NULL, WRITE, true), (ZERO, READ, false), (ZERO, MAKE, true)];
         let disk = [(DISK, READ, true), (DISK, READ | WRITE, true), (OTHER, READ, false), (OTHER, MAKE, true)];

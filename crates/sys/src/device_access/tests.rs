@@ -21,7 +21,7 @@ fn check(mountinfo: &str, member: &str, expect: &[Place]) {
 }
 
 #[test]
-fn who_decides_is_what_is_mounted() {
+fn the_mounted_cgroup_version_decides_on_the_place() {
     let list =
         "31 30 0:27 / /cg/devices rw - cgroup cgroup rw,devices\n32 30 0:28 / /cg/cpu rw - cgroup cgroup rw,cpu\n";
     let programs = "33 30 0:29 / /cg rw - cgroup2 cgroup2 rw,nsdelegate\n";

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_state_forbids_is_refused_before_the_node_is_asked() {
+    fn requests_the_phase_forbids_are_refused_without_asking_the_node() {
         let prefix = "Operation cannot be fulfilled on virtualmachineinstance.kubevirt.io \"vm\": ";
         let says = |text: &str| format!("{prefix}{text}");
         let stopped = json!({ "status": { "phase": "Scheduling" } });

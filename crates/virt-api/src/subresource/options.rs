@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_only_to_be_tried_is_not_done() {
+    fn dry_run_is_read_from_the_options() {
         #[track_caller]
         fn check(body: &str, expect: Result<bool, &str>) {
             let found = Options::of(body.as_bytes()).map(|options| options.is_dry_run());

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_instance_has_is_remembered() {
+    fn volumes_of_the_vmi_alone_are_annotated() {
         let vmi = |names: Option<&str>| -> VirtualMachineInstance {
             serde_json::from_value(json!({ "metadata": { "annotations": { (EPHEMERAL): names } } })).unwrap_or_default()
         };

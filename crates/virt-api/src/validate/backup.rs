@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_carried_out_is_refused() {
+    fn backups_that_cannot_be_made_are_refused_by_field() {
         let on = || json!(["IncrementalBackup"]);
         check(on(), json!({ "ttlDuration": "2h" }), &[]);
         check(json!([]), json!({}), &["spec"]);

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_copy_under_way_forbids() {
+    fn a_running_snapshot_or_restore_forbids_changes() {
         #[track_caller]
         #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check_change(status: Value, change: Value, expect: &[&str]) {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_clone() {
+    fn invalid_clones_are_refused_by_field() {
         #[track_caller]
         #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(more: Value, expect: &[&str]) {

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_migration_itself() {
+    fn invalid_migrations_are_refused_by_field() {
         #[track_caller]
         fn check(spec: Value, expect: Result<&str, &str>) {
             let found = target(&request(Value::Null, migration(spec)));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_surprises_is_said() {
+    fn a_policy_without_selectors_or_with_ignored_fields_is_warned_of() {
         let warned = |spec: Value| match judge(Value::Null, spec, &[]) {
             Verdict::Allow { warnings } => warnings.len(),
             _ => 99,

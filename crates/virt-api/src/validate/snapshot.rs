@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_snapshotted() {
+    fn only_virtual_machines_can_be_snapshotted() {
         #[track_caller]
         #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(spec: Value, expect: &[&str]) {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_restored() {
+    fn invalid_restores_are_refused_by_field() {
         #[track_caller]
         #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(more: Value, others: Value, expect: &[&str]) {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_keeps_beside_its_disks_stays_with_it() {
+    fn backend_storage_is_not_restored_to_another_vm() {
         let target = json!({ "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "twin" });
         let object = json!({ "spec": { "target": target, "virtualMachineSnapshotName": "s" } });
         let judged = |domain: Value| {

@@ -475,7 +475,7 @@ fn refused(pointer: &str, value: Value, field: &str, why: &str) {
 }
 
 #[test]
-fn what_a_guest_would_not_start_with_or_run_without_is_refused_at_once() {
+fn fields_nothing_can_act_on_are_refused_at_admission() {
     refused(
         "domain/memory",
         json!({ "guest": "256Mi", "hugepages": { "pageSize": "2Mi" } }),
@@ -573,7 +573,7 @@ fn templates_of_data_volumes_say_what_and_how_large_and_are_used() {
 }
 
 #[test]
-fn what_comes_later_comes_on_a_bus_that_can_take_it() {
+fn hotpluggable_disks_need_a_hotpluggable_bus() {
     let volume = json!({ "name": "root", "persistentVolumeClaim": { "claimName": "a", "hotpluggable": true } });
     let mut template = good()["template"]["spec"].clone();
     template["volumes"] = json!([volume]);
@@ -602,7 +602,7 @@ fn memory_may_be_the_instance_types() {
 }
 
 #[test]
-fn what_is_left_out_without_harm_is_remarked_on() {
+fn ignored_fields_without_consequence_are_warned_of() {
     let mut spec = good();
     spec["template"]["spec"]["domain"]["devices"]["disks"][0]["tag"] = json!("boot");
     let object = json!({ "metadata": { "name": "vm" }, "spec": spec });

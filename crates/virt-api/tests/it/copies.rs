@@ -157,7 +157,7 @@ async fn a_disk_of_another_namespace_is_copied_for_whom_may_read_it_whichever_wa
 }
 
 #[tokio::test]
-async fn what_a_user_was_allowed_stays_with_the_vm_and_nobody_else_adds_to_it() {
+async fn allowed_sources_stay_with_the_vm_and_cannot_be_forged() {
     let setup = scene().await;
     let made = write(&setup, "admin", &vm(&claim("victim", "disk"), None), &Value::Null).await.unwrap();
     let held = made["metadata"]["annotations"][NOTE].clone();

@@ -324,7 +324,7 @@ async fn health_names_the_configuration_in_force() {
 }
 
 #[tokio::test]
-async fn what_is_absent_is_said_plainly() {
+async fn absent_subresources_are_named() {
     let setup = setup().await;
     let path = "/namespaces/default/virtualmachines/vm/objectgraph";
     let (code, body) = setup.call("GET", path, "admin", ADMIN).await;

@@ -26,7 +26,7 @@ async fn said(setup: &Setup, target: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn what_was_kept_decides_whether_another_machine_may_have_it() {
+async fn the_snapshot_content_decides_whether_another_vm_may_be_the_target() {
     let setup = setup().await;
     assert_eq!(said(&setup, "vm").await, None, "a snapshot that is not there yet is waited for");
 

@@ -74,7 +74,7 @@ async fn write(client: &Client, method: &str, path: &str, object: &Value) -> Res
 }
 
 #[tokio::test]
-async fn what_typed_clients_send_is_taken_for_what_was_set() {
+async fn objects_of_typed_clients_are_accepted_without_warnings() {
     let (client, _server) = served().await;
     for sent in Sent::all() {
         let what = sent.what();

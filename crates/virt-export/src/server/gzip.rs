@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_compressed_comes_out_again() {
+    async fn compressed_bytes_decompress_to_the_volume() {
         let file = tempfile::tempfile().unwrap();
         let (size, piece) = (4 * PIECE + 77, PIECE as u64);
         file.set_len(size as u64).unwrap();

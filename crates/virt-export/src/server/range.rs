@@ -71,7 +71,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_for_lies_in_the_volume(header in ".{0,40}|bytes= ?[0-9]{0,21} ?- ?[0-9]{0,21}", size in any::<u64>()) {
+        fn any_range_lies_in_the_volume(header in ".{0,40}|bytes= ?[0-9]{0,21} ?- ?[0-9]{0,21}", size in any::<u64>()) {
             if let Part::Some(range) = part(Some(&header), size) {
                 prop_assert!(range.start < range.end && range.end <= size, "{:?}", range);
             }

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_follows_a_line_is_left() {
+    async fn bytes_after_a_line_stay_in_the_stream() {
         let (mut near, mut far) = duplex(4096);
         let hello = Hello { name: "a".into(), ..Hello::default() };
         write_line(&mut near, &hello).await.unwrap();
@@ -271,7 +271,7 @@ mod properties {
     proptest! {
         /// A greeting, or an error; of what follows the line nothing is read.
         #[test]
-        fn whatever_a_peer_greets_with(line in proptest::collection::vec(any::<u8>(), 0..6000), rest in proptest::collection::vec(any::<u8>(), 0..16)) {
+        fn any_greeting_is_read_or_refused(line in proptest::collection::vec(any::<u8>(), 0..6000), rest in proptest::collection::vec(any::<u8>(), 0..16)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
             let said = [&line[..], b"\n", &rest].concat();
             let end = said.iter().position(|byte| *byte == b'\n').unwrap();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn how_the_source_tells_its_end() {
+    fn the_source_reports_its_end() {
         let running = json!({"mode": "PreCopy"});
         check(json!({}), &told(None), running.clone());
         check(json!({}), &Leaving { heard: true, ..Leaving::default() }, json!({}));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_target_tells() {
+    fn the_target_reports_its_address_and_ports() {
         let vmi: VirtualMachineInstance = serde_json::from_value(json!({
             "metadata": {"name": "n", "namespace": "ns", "uid": "u"}, "spec": {"domain": {"devices": {}}},
         }))

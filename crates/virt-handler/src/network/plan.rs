@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_plugged_says_why() {
+    fn unsupported_interfaces_are_refused_by_name() {
         refused(
             &json!({"name": "a", "masquerade": {}}),
             &json!({"name": "b", "pod": {}}),

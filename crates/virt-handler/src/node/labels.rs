@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libvirt_can_give_is_what_vmis_are_scheduled_by() {
+    fn node_labels_follow_libvirts_capabilities() {
         check(
             &[],
             &[

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_by_itself_is_told_when_it_does_not() {
+    fn temporary_errors_are_reported_when_they_last() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (passes, lasts) = (Error::NotThereYet("no pod".to_owned()), Error::Disk("no disk".to_owned()));
         let mut held = Held::default();

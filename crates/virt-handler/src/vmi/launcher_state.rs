@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_nothing() {
+    fn unreadable_facts_are_ignored() {
         let told = DomainState {
             status: "Dreaming".into(),
             guest: "{".into(),

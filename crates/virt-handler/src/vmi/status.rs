@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_stands_until_the_guest_is_heard_of() {
+    fn the_status_stays_while_the_launcher_is_silent() {
         let mut seen = domain("Paused", "PausedUser");
         seen.domain.as_mut().unwrap().agent_connected = true;
         let mut before = vmi("Running");

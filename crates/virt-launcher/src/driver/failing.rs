@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_help_is_tried_more_seldom() {
+    fn a_failing_disk_is_retried_at_growing_intervals() {
         let mut failing = Failing::default();
         let mut now = Instant::now();
         let mut waits = Vec::new();

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_run_the_guest_is_asked_unless_it_is_certain() {
+    fn the_target_is_asked_for_its_state_only_when_ownership_is_uncertain() {
         check(State::Running, 0, Verdict::Cut);
         check(State::Paused(PausedReason::User), 0, Verdict::Cut);
         check(State::Paused(PausedReason::Migration), 0, Verdict::Ask);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_done_depends_on_what_is_allowed() {
+    fn a_stalled_migration_is_ended_only_by_the_allowed_means() {
         let stall = StallDetector { window: 4, ..StallDetector::default() };
         let flat = [900, 300, 300, 300, 300];
         let pause = MigrationOptions { workload_disruption: true, ..options() };

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_not_stuck() {
+    fn a_migration_without_statistics_is_not_stuck() {
         let mut watchdog = Watchdog::default();
         let options = MigrationOptions { completion_timeout_per_gib: 0, ..options() };
         let mut judge = |second: u64, job: &Job| watchdog.judge(&options, job, Duration::from_secs(second));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_elsewhere_is_not_opened() {
+    fn a_symbolic_link_in_a_claim_is_not_followed() {
         let (run, dirs, volume) = scene("link");
         assert!(complaint(&dirs).contains("No such file"));
         std::os::unix::fs::symlink("/etc/passwd", volume.join(IMAGE)).unwrap();

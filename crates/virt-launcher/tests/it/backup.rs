@@ -242,7 +242,7 @@ async fn sync(client: &mut LauncherClient<Channel>, size: u64) {
 }
 
 #[tokio::test]
-async fn what_changed_on_a_disk_that_came_later_and_grew_is_known_after_a_restart() {
+async fn changes_of_a_hotplugged_and_expanded_disk_are_tracked_over_a_restart() {
     let home = tempfile::tempdir().unwrap();
     let (image, claim) = (home.path().join("disk.img"), home.path().join("data"));
     std::fs::create_dir(&claim).unwrap();

@@ -197,7 +197,7 @@ async fn a_guest_boots_from_a_container_disk_and_ends() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_disk_is_refused_for_good() {
+async fn a_file_that_is_no_disk_image_is_refused_permanently() {
     let mut launcher = Launcher::start();
     let mut client = connect(&launcher.path("kubevirt/sockets/launcher-sock")).await;
     lend(&mut launcher, "root", b"<html>not here</html>");

@@ -43,7 +43,7 @@ fn dump(volume: &str, file: &str) -> MemoryDumpRequest {
 }
 
 #[tokio::test]
-async fn what_a_guest_has_in_its_memory_is_in_its_dump() {
+async fn a_memory_dump_holds_the_guests_memory() {
     let launcher = Launcher::start();
     let mut client = connect(&launcher.path("kubevirt/sockets/launcher-sock")).await;
     let claim = launcher.path("kubevirt-private/vmi-disks/root");

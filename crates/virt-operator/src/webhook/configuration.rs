@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_acted_on_is_said() {
+    fn ignored_fields_are_warned_of() {
         let told = |spec: Value| warnings(&json!({ "spec": spec }));
         assert_eq!(
             told(json!({ "configuration": { "liveUpdateConfiguration": {}, "permittedHostDevices": null } })),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_configuration_is_refused_by_field() {
         #[track_caller]
         #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
         fn check(spec: Value, expect: &[(&str, &str)]) {

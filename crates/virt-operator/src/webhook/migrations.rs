@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_migration_settings_are_refused_by_field() {
         #[track_caller]
         fn check(migrations: Value, expect: &[&str]) {
             let found = causes(&kubevirt(migrations));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_pod_could_be_made_of_is_refused() {
+    fn invalid_placement_is_refused_by_field() {
         let infra = |placement: Value| json!({ "infra": { "nodePlacement": placement } });
         let workloads = |placement: Value| json!({ "workloads": { "nodePlacement": placement } });
         check(

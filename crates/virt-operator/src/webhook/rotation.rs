@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_kept_is_taken() {
+    fn valid_rotation_is_accepted() {
         check(Value::Null, &[]);
         check(json!({ "ca": { "duration": "48h", "renewBefore": "16h" }, "server": { "duration": "24h" } }), &[]);
         check(json!({ "caRotateInterval": "48h", "caOverlapInterval": "8h", "certRotateInterval": "12h" }), &[]);
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused_by_field_and_value() {
+    fn invalid_rotation_is_refused_by_field_and_value() {
         check(json!({ "ca": { "duration": "5d" } }), &[("ca.duration", "is \"5d\", which is not a duration")]);
         check(json!({ "server": { "duration": "0s" } }), &[("server.duration", "must be longer")]);
         let both = "are deprecated and conflict with CertConfig defined rotation parameters";

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn why_it_was_closed_is_told_to_who_types_on() {
+    async fn the_close_reason_is_shown_while_input_is_sent() {
         // Which of the two is looked at first is a matter of chance.
         for _ in 0..50 {
             let (mut client, mut server) = pair().await;

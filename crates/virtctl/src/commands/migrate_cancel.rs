@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_is_not_cancelled() {
+    fn finished_migrations_are_not_cancelled() {
         let check = |phases: &[(&str, bool)], expect: Option<&str>| {
             let all = phases.iter().map(|(phase, going)| {
                 let at = going.then_some("2026-01-01T00:00:00Z");

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_logs_in() {
+    fn the_user_is_of_the_target_then_the_flag_then_the_local_one() {
         let options = Options { username: Some("jane".to_owned()), ..Options::default() };
         assert_eq!(user(Some("root".to_owned()), &options, &here()).as_deref(), Some("root"));
         assert_eq!(user(None, &options, &here()).as_deref(), Some("jane"));

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked() {
+    fn flags_become_start_options() {
         let args = |paused, dry_run| Args { name: "a".to_owned(), paused, dry_run: DryRun { dry_run } };
         assert_eq!(options(&args(false, false)), json!({}));
         assert_eq!(options(&args(true, true)), json!({ "paused": true, "dryRun": ["All"] }));

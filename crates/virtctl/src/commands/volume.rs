@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guest_sees() {
+    fn flags_become_the_disk_of_the_volume() {
         check("", Ok(json!({ "name": "data", "serial": "data", "disk": { "bus": "scsi" } })));
         check(
             "--bus=virtio --serial=x --cache=none",

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn which_proxies_there_are() {
+    fn http_and_socks5_proxies_are_accepted() {
         assert_eq!(parse("proxy:3128").unwrap(), "http://proxy:3128/");
         assert!(parse("socks5://p").is_ok());
         assert_eq!(

@@ -211,7 +211,7 @@ async fn another_attempt_goes_on_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_compressed_begins_again() {
+async fn a_broken_compressed_download_restarts() {
     let scene = scene(&[Cut(700_000), Cut(700_000)]).await;
     let output = scene.download(&[]).await;
     let text = said(&output);
@@ -226,7 +226,7 @@ async fn what_is_compressed_begins_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_written_to_standard_output_stays() {
+async fn a_download_to_standard_output_does_not_restart() {
     let scene = scene(&[Cut(700_000)]).await;
     let output = scene.download(&["--output=-", "--retry=1"]).await;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_acted_on_is_warned_of() {
+    fn ignored_fields_are_warned_of() {
         let told = |config: Value| match judge(&cdi(json!({ "config": config }))) {
             Verdict::Allow { warnings } => warnings,
             other => panic!("{other:?}"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_fields_are_refused_by_name() {
         let said = |spec: Value| match judge(&cdi(spec)) {
             Verdict::Invalid(causes) => causes[0].field.clone(),
             Verdict::Deny { message, .. } => message,

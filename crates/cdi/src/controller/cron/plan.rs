@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_last_stays() {
+    fn the_most_recently_used_imports_are_kept() {
         let made =
             |names: &[(&str, &str)]| names.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Vec<_>>();
         let all = made(&[("old", "1"), ("now", "0"), ("new", "3"), ("mid", "2")]);

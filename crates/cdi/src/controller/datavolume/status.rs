@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_scheduler_says_is_said() {
+    fn the_message_of_the_scheduler_is_in_the_conditions() {
         let view = View { filling: Filling::Upload, waits: false, honored: true, refused: None, progress: None };
         let why = "0/1 nodes are available: 1 Insufficient memory.";
         let told = json!({ annotation::POD_SCHEDULABLE: "false", annotation::RUNNING_MESSAGE: why });
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_said_once() {
+    fn a_change_of_phase_gives_one_event() {
         let view = View { filling: Filling::Import, waits: false, honored: true, refused: None, progress: None };
         let target = claim(json!({ annotation::POD_PHASE: "Running", annotation::RUNNING: "true" }), "Pending", true);
         let volume_of = |status: Value| volume(json!({ "http": { "url": "u" } }), status);

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_known_as_such() {
+    fn failures_and_results_are_reported_once() {
         let message = json!({ "message": "no route" }).to_string();
         let failed =
             json!({ "state": { "waiting": {} }, "lastState": { "terminated": { "exitCode": 1, "message": message } } });
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_image_says_of_its_machine_becomes_labels() {
+    fn instance_type_labels_of_an_image_become_labels() {
         let labels = json!({
             "instancetype.kubevirt.io/default-instancetype": "u1.small", "test.kubevirt.io/of": "mine",
             "cdi.kubevirt.io/dataImportCron": "x", "evil": "x",

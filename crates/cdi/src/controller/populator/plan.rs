@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_longer_holds_is_taken_back() {
+    fn outdated_annotations_are_removed() {
         let target = claim(json!({ annotation::POD_SCHEDULABLE: "false", "other": "kept" }), None, "Pending");
         let prime = claim(json!({ annotation::POD_PHASE: "Running" }), Some("v"), "Bound");
         let found = told(&target, &prime, Some(&Far { percent: 12.3456, message: "half".into() }));

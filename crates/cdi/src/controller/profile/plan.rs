@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_comes_before_what_is_known() {
+    fn annotations_precede_known_capabilities() {
         let (hpp, ceph) = (
             json!({ "provisioner": "kubevirt.io.hostpath-provisioner" }),
             json!({ "provisioner": "rook-ceph.rbd.csi.ceph.com" }),

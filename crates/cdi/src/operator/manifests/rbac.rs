@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_users_reads_no_secret() {
+    fn roles_of_user_facing_components_read_no_secrets() {
         for rules in [apiserver_cluster(), apiserver_own(), uploadproxy_cluster(), cronjob_cluster()] {
             let text = rules.to_string();
             assert!(!text.contains("secrets") && !text.contains("\"*\""), "{text}");

@@ -340,7 +340,7 @@ async fn a_claim_by_hand_is_filled_from_another_namespace_only_with_a_token() {
 
 /// Annotations are anybody's to write who may make claims.
 #[tokio::test]
-async fn what_is_annotated_by_hand_is_copied_from_another_namespace_only_with_a_token() {
+async fn a_clone_annotation_across_namespaces_needs_a_token() {
     let cluster = start().await;
     authorities(&cluster).await;
     let (private, public) = token::generate().unwrap();

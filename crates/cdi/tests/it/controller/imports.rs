@@ -171,7 +171,7 @@ async fn a_class_that_waits_for_a_consumer_is_waited_with() {
 }
 
 #[tokio::test]
-async fn nobody_is_waited_for_unless_that_is_honored() {
+async fn wait_for_first_consumer_waits_only_with_the_feature_gate() {
     let cluster = start_with(json!({})).await;
     cluster.create(&volume("disk", LATE, &json!({ "blank": {} }))).await;
     let prime = prime(&cluster, "disk").await;
@@ -202,7 +202,7 @@ async fn a_wrong_checksum_is_final_and_a_failure_is_told() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_said_and_waited_for() {
+async fn an_impossible_claim_is_reported_and_retried() {
     let cluster = start().await;
     let mut asked = volume("disk", "gone", &http());
     cluster.create(&asked).await;
@@ -280,7 +280,7 @@ async fn a_checksum_of_the_wrong_form_is_never_tried() {
 }
 
 #[tokio::test]
-async fn what_is_told_of_what_stands_in_is_told_of_the_data_volume() {
+async fn events_of_the_prime_claim_are_repeated_on_the_data_volume() {
     let cluster = start().await;
     cluster.create(&volume("disk", FAST, &http())).await;
     let prime = prime(&cluster, "disk").await;

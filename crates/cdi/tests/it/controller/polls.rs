@@ -31,7 +31,7 @@ fn told(part: &'static str) -> impl Condition<DataImportCron> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_poller_says_that_is_no_digest_is_neither_kept_nor_shown() {
+async fn poller_messages_that_are_no_digest_are_neither_stored_nor_shown() {
     let (cluster, crons) = asked().await;
     for said in [
         "<html>the words of a neighbour</html>".to_owned(),

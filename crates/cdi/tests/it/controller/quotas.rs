@@ -54,7 +54,7 @@ async fn an_upload_waits_for_room() {
 }
 
 #[tokio::test]
-async fn who_sends_a_copy_waits_for_room() {
+async fn the_clone_source_pod_waits_for_quota() {
     let cluster = start().await;
     authorities(&cluster).await;
     source(&cluster, &cluster.claims, FAST).await;

@@ -126,7 +126,7 @@ mod properties {
         #![proptest_config(ProptestConfig::with_cases(128))]
         /// An archive that was changed anywhere, packed in frames or not, writes nothing outside of its volume.
         #[test]
-        fn whatever_an_archive_holds(changes in proptest::collection::vec((0_usize..2048, prop::sample::select(b"./\0\x01257ax\xff".to_vec())), 0..40), cut in 0_usize..8000) {
+        fn any_archive_writes_only_into_its_volume(changes in proptest::collection::vec((0_usize..2048, prop::sample::select(b"./\0\x01257ax\xff".to_vec())), 0..40), cut in 0_usize..8000) {
             let mut bytes = tarball(|b| {
                 entry(EntryType::Directory, "a/", "", b"", b);
                 entry(EntryType::Symlink, "a/link", "file", b"", b);

@@ -202,7 +202,7 @@ mod properties {
     proptest! {
         /// A layer that was changed anywhere holds a disk within itself, holds none, or is refused.
         #[test]
-        fn whatever_a_layer_holds(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..24), cut in any::<prop::sample::Index>()) {
+        fn any_layer_holds_a_disk_or_is_refused(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..24), cut in any::<prop::sample::Index>()) {
             let mut bytes = layer("disk/disk.img", &[7; 700]);
             for (at, byte) in changes {
                 let at = at.index(bytes.len());

@@ -222,7 +222,7 @@ mod properties {
     proptest! {
         /// A manifest is read, or refused with a sentence; a part is verified by its digest alone.
         #[test]
-        fn whatever_a_registry_serves(text in document(), bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn any_manifest_is_parsed_or_refused(text in document(), bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(config) = serde_json::from_str::<Config>(&text) {
                 let _ = config.environment();
             }

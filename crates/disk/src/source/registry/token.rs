@@ -166,7 +166,7 @@ mod properties {
     proptest! {
         /// What a registry's refusal says is a challenge with a realm, or none.
         #[test]
-        fn whatever_a_refusal_says(text in ".{0,120}|[Bb]earer ((realm|service|scope)=(\"[^\"]{0,20}\"?|[a-z:/]{0,10}),? ?){0,5}") {
+        fn any_challenge_has_a_realm_or_is_none(text in ".{0,120}|[Bb]earer ((realm|service|scope)=(\"[^\"]{0,20}\"?|[a-z:/]{0,10}),? ?){0,5}") {
             if let Some(Challenge::Bearer { realm, service, scope }) = challenge(&text) {
                 let lengths = realm.len() + service.map_or(0, |s| s.len()) + scope.map_or(0, |s| s.len());
                 prop_assert!(lengths <= text.len());

@@ -105,7 +105,7 @@ async fn the_disk_is_found_in_the_topmost_layer_that_has_one() {
 }
 
 #[tokio::test]
-async fn what_an_image_lacks_is_said() {
+async fn an_image_without_disk_or_architecture_is_refused_by_name() {
     let error = disk(pushed(&[tarball(&[("etc/passwd", b"root")])])).await.unwrap_err();
     assert!(error.starts_with("Failed to find VM disk image file in the container image"), "{error}");
 

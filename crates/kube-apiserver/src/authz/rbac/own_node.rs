@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_had_of_one_node_covers_no_grant() {
+    fn rights_to_the_own_node_cover_no_grant() {
         let rule = json!({"apiGroups": [""], "resources": ["things"], "verbs": ["get"]});
         let role = json!({"metadata": {"annotations": {"rbac.ferrovirt.io/own-node": BY}}, "rules": [rule]});
         let (own, all) = (Rule::all_of(&role), Rule::all_of(&json!({"rules": [rule]})));

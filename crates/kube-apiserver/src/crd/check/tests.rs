@@ -103,7 +103,7 @@ fn branches_restrict_what_is_declared() {
 
 /// A real server asks for that at the root alone.
 #[test]
-fn what_branches_of_the_root_restrict_is_declared() {
+fn fields_in_branches_of_the_root_must_be_declared() {
     let root = |branches: Value| {
         let declared =
             json!({"a": {"type": "object", "properties": {"n": {"type": "string"}}}, "l": {"type": "string"}});
@@ -322,7 +322,7 @@ fn rules_that_cost_too_much_are_refused() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn scope_and_names_in_use_are_immutable() {
     check_definition(
         &[("/spec/scope", json!("Cluster"))],
         true,

@@ -89,7 +89,7 @@ fn refused(document: Value, expect: &str) {
 }
 
 #[test]
-fn what_clients_could_not_read_has_no_part() {
+fn malformed_documents_of_extension_servers_are_left_out() {
     let path = format!("paths[{PATH:?}] is not as OpenAPI has it");
     refused(json!([]), "the document is not as OpenAPI has it");
     refused(json!({"paths": 1}), "paths is not as OpenAPI has it");
@@ -109,7 +109,7 @@ fn what_clients_could_not_read_has_no_part() {
 }
 
 #[test]
-fn what_is_shared_cannot_be_written_out_for_ever() {
+fn expanding_shared_parameters_is_bounded() {
     let large = json!({"name": "x".repeat(1 << 20), "in": "query"});
     let uses: Vec<Value> = (0..1000).map(|_| json!({"$ref": "#/parameters/large"})).collect();
     let document = json!({"paths": {PATH: {"parameters": uses}}, "parameters": {"large": large}});
@@ -201,7 +201,7 @@ fn mutated() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_an_extension_server_says_harms_nobody(document in prop_oneof![document(), mutated()]) {
+    fn any_document_of_an_extension_server_leaves_ours_unchanged(document in prop_oneof![document(), mutated()]) {
         let before = ours();
         if let Ok(part) = v2(document.clone(), GROUP, "v1") {
             let mut all = before.clone();

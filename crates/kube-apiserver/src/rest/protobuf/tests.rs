@@ -301,7 +301,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_stands_in_an_object_never_panics(seed in any::<u64>()) {
+    fn encoding_any_object_does_not_panic(seed in any::<u64>()) {
         let mut dice = Dice(seed);
         let mut object = object(&mut dice);
         dice.disturb(&mut object);

@@ -105,7 +105,7 @@ async fn a_queue_has_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_busy_still_renews_his_lease() {
+async fn leases_are_renewed_while_the_level_is_full() {
     let router = router();
     let mut stuck = tokio::task::JoinSet::new();
     for _ in 0..3 {

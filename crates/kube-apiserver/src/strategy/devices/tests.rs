@@ -217,7 +217,7 @@ fn the_status_of_a_claim() {
 }
 
 #[test]
-fn what_never_changes() {
+fn specs_of_claims_and_identity_of_slices_are_immutable() {
     let mut causes = Vec::new();
     let (old, mut new) = (slice(json!({})), slice(json!({"devices": [{"name": "a"}]})));
     update("resourceslices", &old, &new, &mut causes);
@@ -230,7 +230,7 @@ fn what_never_changes() {
 }
 
 #[test]
-fn who_has_devices_cannot_have_them_given_to_others() {
+fn an_allocated_claim_keeps_its_allocation_and_finalizer() {
     let with = |finalizers: &[&str], status: Value| json!({"metadata": {"finalizers": finalizers}, "status": status});
     let refused = |old: &Value, new: &Value| {
         let mut causes = Vec::new();

@@ -35,7 +35,7 @@ fn level_with(change: Value, expect: &[&str]) {
 }
 
 #[test]
-fn what_is_shipped_is_valid_and_the_mandatory_stays() {
+fn shipped_objects_are_valid_and_mandatory_ones_immutable() {
     for (plural, objects) in [("flowschemas", shipped::schemas()), ("prioritylevelconfigurations", shipped::levels())] {
         for object in objects {
             check(plural, object["metadata"]["name"].as_str().unwrap(), object["spec"].clone(), &[]);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_can_be_gone_on_with() {
+    fn invalid_stored_status_can_be_kept() {
         let mut odd = over(&[COMPLETE, FAILED]);
         let before = odd.clone();
         odd["failed"] = 3.into();

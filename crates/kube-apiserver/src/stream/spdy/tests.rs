@@ -36,7 +36,7 @@ fn decode(bytes: &[u8], step: usize) -> Result<Vec<Frame>, SpdyError> {
 }
 
 #[test]
-fn what_is_encoded_is_decoded() {
+fn encoded_frames_decode_to_the_same() {
     let mut encoder = Encoder::default();
     let bytes: Vec<u8> = frames().iter().flat_map(|f| encoder.encode(f).unwrap()).collect();
     assert_eq!(decode(&bytes, bytes.len()).unwrap(), frames());

@@ -158,7 +158,7 @@ fn administrators_look_at_what_others_have() {
 }
 
 #[test]
-fn what_is_asked_of_nothing() {
+fn missing_classes_and_excessive_counts_are_named() {
     let missing = json!({"requests": [{"name": "r", "exactly": {"deviceClassName": "fpga"}}]});
     check(&[missing], &[], Err("resourceclaim \"c0\": request \"r\": deviceclass \"fpga\" does not exist"));
     let many = json!({"requests": [exactly("r", json!({"count": 33}))]});
@@ -204,7 +204,7 @@ fn too_few_devices_are_no_search() {
 }
 
 #[test]
-fn what_a_pod_asks_for_is_bounded() {
+fn requests_of_a_pod_are_bounded() {
     let many: Vec<Value> = (0..257).map(|_| json!({})).collect();
     check(&many, &[], Err("the pod has 257 resourceclaims with 0 requests, and may have 256 of each"));
     let list: Vec<Value> = (0..8).map(|i| json!({"name": format!("w{i}"), "deviceClassName": "gpu"})).collect();
@@ -220,7 +220,7 @@ fn what_a_pod_asks_for_is_bounded() {
 }
 
 #[test]
-fn where_devices_can_be_used_and_what_drivers_are_told() {
+fn an_allocation_has_node_selector_and_configuration() {
     let config = json!([{"requests": ["gpu"], "opaque": {"driver": "gpu.example.com", "parameters": {"from": "claim"}}},
         {"requests": ["other"], "opaque": {"driver": "gpu.example.com", "parameters": {}}}]);
     let devices = json!({"requests": [exactly("gpu", json!({}))], "config": config});

@@ -151,7 +151,7 @@ fn cluster_dns_is_a_pod_of_kube_system() {
 }
 
 #[test]
-fn what_cannot_be_understood_admits_nobody() {
+fn unintelligible_policies_admit_no_traffic() {
     let odd = json!({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["w"]}]});
     let cases = [("10.244.0.6 10.244.0.5 tcp 80", false)];
     check(json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": odd}]}]}), &cases);

@@ -118,7 +118,7 @@ service/shop/web/tcp/80/6
 }
 
 #[test]
-fn nobody_answers() {
+fn services_without_endpoints_are_rejected() {
     let ports = json!([{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}]);
     check(
         &[service(json!({"type": "NodePort", "clusterIPs": ["10.96.1.1"], "ports": ports}))],

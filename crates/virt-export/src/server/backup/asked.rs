@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_query_asks_for() {
+    fn queries_are_parsed_or_refused() {
         #[track_caller]
         fn check(query: &str, expect: Result<Range<u64>, Refusal>) {
             assert_eq!(parse(query).and_then(|asked| asked.bytes(100)), expect, "{query}");
@@ -109,7 +109,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_for_lies_in_the_volume(query in ".{0,60}|((offset|length|page_size)=[0-9]{0,21}&){0,4}", size in any::<u64>()) {
+        fn any_query_asks_for_bytes_in_the_volume(query in ".{0,60}|((offset|length|page_size)=[0-9]{0,21}&){0,4}", size in any::<u64>()) {
             let Ok(asked) = parse(&query) else { return Ok(()) };
             prop_assert!((1..=LARGEST_PAGE).contains(&asked.page));
             if let Ok(range) = asked.bytes(size) {

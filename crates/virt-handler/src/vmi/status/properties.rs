@@ -149,7 +149,7 @@ fn state() -> impl Strategy<Value = DomainState> {
 
 proptest! {
     #[test]
-    fn whatever_a_launcher_tells_is_a_status(
+    fn any_launcher_state_gives_a_status(
         state in state(), gone in any::<bool>(), phase in prop::sample::select(vec!["Scheduled", "Running"]),
     ) {
         let told = state.guest.len() + state.backup.len() + state.memory_dump.len() + state.sync_error.len();

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_quotes() {
+    fn scalars_are_quoted_where_yaml_needs_it() {
         let check = |text: &str, expect: &str| assert_eq!(scalar(text), expect);
         check("cloud-user", "cloud-user");
         check("ssh-ed25519 AAAAC3Nz/+= me@here", "ssh-ed25519 AAAAC3Nz/+= me@here");

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn contradicting_flags_are_refused() {
         for (line, expect) in [
             (&["--root", "--uid", "1"][..], "cannot set uid if root is true"),
             (&["--gid", "1"], "gid requires the uid to be set"),

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_created() {
+    fn flags_become_the_data_volume() {
         let made = volume(&args("dv d --size 1Gi --image-path i --storage-class c --volume-mode block --force-bind"));
         let storage = json!({
             "resources": { "requests": { "storage": "1Gi" } }, "storageClassName": "c", "volumeMode": "Block",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_uploads() {
+    fn only_upload_targets_take_uploads() {
         let claim =
             |annotations: Value| serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap();
         let check = |annotations: Value, expect: bool| {

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_told() {
+    fn flags_without_effect_are_warned_of() {
         let given = |args: &mut Args| (args.include_secret, args.local_port) = (true, named("5410"));
         let found = idle(&args("download", given));
         let expect = [

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_into_a_pipe_is_not_taken_back() {
+    fn a_pipe_cannot_restart_after_bytes_were_written() {
         let mut sink = Sink { out: Out::Plain(Box::new(io::sink())), taken: 0 };
         sink.restart().unwrap();
         sink.write_all(b"data").unwrap();

@@ -113,7 +113,7 @@ fn full_queues_refuse_and_places_of_those_who_left_are_free() {
 }
 
 #[test]
-fn whoever_waits_is_served_by_the_configuration_that_comes() {
+fn queued_requests_follow_a_new_configuration() {
     let hall = Hall::new(1);
     let one = |full| level("a", 1, 1, 1, full);
     hall.configure(&[one(queue(5))]);

@@ -124,7 +124,7 @@ fn addresses_fit_their_families() {
 }
 
 #[test]
-fn what_is_allocated_stays() {
+fn allocated_addresses_and_ports_are_immutable() {
     let check = |old: Value, new: Value, expect: &[&str]| {
         let mut causes = Vec::new();
         validate_update(&old, &new, &mut causes);

@@ -112,7 +112,7 @@ fn it_runs() {
 }
 
 #[test]
-fn nobody_wants_it_to_run() {
+fn a_vm_that_is_not_to_run_is_explained() {
     assert_snapshot!(explained(json!({ "vm": vm("Halted") })), @"VM default/demo is not running: it is stopped, and its run strategy Halted keeps it so. Next: `virtctl start demo -n default`");
     assert_snapshot!(explained(json!({ "vm": { "spec": { "running": false } } })), @"VM default/demo is not running: it is stopped, and its run strategy Halted keeps it so. Next: `virtctl start demo -n default`");
     assert_snapshot!(explained(json!({ "vm": vm("Manual") })), @"VM default/demo is not running: its run strategy is Manual, and nobody has asked for it to start. Next: `virtctl start demo -n default`");
