@@ -12,8 +12,9 @@ use redb::{Database, DatabaseError, StorageBackend};
 
 use super::OpenError;
 
-/// Pages the database keeps in memory; objects themselves are read from our own memory.
-const CACHE: usize = 16 * 1024 * 1024;
+/// Pages the database keeps in memory; objects themselves are read from our own memory, and what is written again lies in the
+/// kernel's page cache.
+const CACHE: usize = 4 * 1024 * 1024;
 
 /// A place for a database, which can be opened there again after it failed.
 pub(super) trait Medium: Debug + Send {
