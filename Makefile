@@ -19,6 +19,10 @@ SHELL := /bin/bash
 export CARGO_TARGET_DIR ?= /var/cache/ferrovirt/target
 export FERROVIRT_IMAGES ?= /var/cache/ferrovirt/images
 
+# A mistyped target.
+.DEFAULT:
+	@echo "error: there is no target \"$@\": \`make\` lists what there is" >&2; exit 2
+
 help:
 	@sed -n 's/^#   //p' Makefile
 
