@@ -1,6 +1,11 @@
-//! Setting parts of an object.
+//! Reading and setting parts of an object.
 
 use serde_json::{Map, Value};
+
+/// The strings in a list; whatever else is in it, or is no list, has none.
+pub fn strings(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
 
 /// Sets `key` unless it has a value; an empty string is none.
 #[inline]

@@ -10,10 +10,9 @@
 //! ```
 //!
 //! They run in a control plane ([`run`]), which leaves a driver to its own sidecars function by function (see [`sidecar`]); or
-//! beside one driver on clusters whose control plane calls none ([`beside`]). Binding claims to volumes is not theirs.
+//! beside one driver on clusters whose control plane calls none ([`node_deployment`]). Binding claims to volumes is not theirs.
 
 mod attach;
-pub mod beside;
 mod capability;
 pub mod capacity;
 mod driver;
@@ -23,6 +22,7 @@ mod health;
 mod kinds;
 mod modify;
 pub mod names;
+pub mod node_deployment;
 pub mod place;
 mod provision;
 mod secret;

@@ -10,7 +10,7 @@ const AGAIN: Duration = Duration::from_secs(300);
 
 /// Runs `program`. Code that its start or its last work alone has used does not stay mapped, and what it has freed since goes
 /// back to the kernel: with one program for all components, each of them would count most of it.
-pub(crate) async fn beside<T>(program: impl Future<Output = T>) -> T {
+pub(crate) async fn run<T>(program: impl Future<Output = T>) -> T {
     let _task = kit::spawn("code", async {
         tokio::time::sleep(STARTED).await;
         loop {

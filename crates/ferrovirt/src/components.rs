@@ -31,7 +31,7 @@ where
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(at_rest::beside(run(arguments.component))).map_err(Into::into)
+    runtime.block_on(at_rest::run(run(arguments.component))).map_err(Into::into)
 }
 
 /// `virt-operator`

@@ -56,7 +56,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     restore::finish(&state)?;
     sys::process::raise_open_files()?;
     sys::heap::keep_small().context("cannot start the thread that gives memory back")?;
-    cluster::runtime()?.block_on(at_rest::beside(run(&state, arguments.detach)))
+    cluster::runtime()?.block_on(at_rest::run(run(&state, arguments.detach)))
 }
 
 async fn run(state: &State, tell: bool) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use csi_controllers::beside::{self, Sidecar};
+use csi_controllers::node_deployment::{self, Sidecar};
 use csi_controllers::{Drivers, Socket};
 use tokio::net::UnixStream;
 
@@ -35,6 +35,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         Box::pin(async move { Ok(Box::new(UnixStream::connect(socket).await?) as Box<dyn Socket>) })
     });
     let sidecar = Sidecar { driver: args.driver_name, node: args.node_name, namespace: args.namespace };
-    beside::run(client, drivers, sidecar, stop).await;
+    node_deployment::run(client, drivers, sidecar, stop).await;
     Ok(())
 }

@@ -77,7 +77,7 @@ pub(crate) fn init(words: Vec<OsString>) -> anyhow::Result<()> {
 /// The agent: kubelet, service proxy and DNS in one process.
 pub(crate) fn agent(_words: Vec<OsString>) -> anyhow::Result<()> {
     terminal::log("info");
-    cluster::runtime()?.block_on(at_rest::beside(async {
+    cluster::runtime()?.block_on(at_rest::run(async {
         let config = node::Config::load(Path::new(config::IN_NODE))?;
         let client = cluster::client(Path::new(node::IN_NODE_KUBECONFIG), "kubelet").await?;
         let network = cluster::client(Path::new(node::IN_NODE_NETWORK_KUBECONFIG), "kube-proxy").await?;

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn words() {
+    fn the_status_is_told_in_sentences() {
         assert_eq!(running(Some((7, 2048))), "running, pid 7, 2 MiB");
         assert_eq!(running(None), "not running");
         assert_eq!(

@@ -200,7 +200,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         let mut layer = Layer::default();
         layer.file("usr/bin/busybox", component.root.join("bin/busybox"), 0o755, 0);
         let start = Start {
-            entrypoint: words(&["/usr/bin/busybox", "sleep", "infinity"]),
+            entrypoint: strings(&["/usr/bin/busybox", "sleep", "infinity"]),
             user: "65535:65535".into(),
             ..Start::default()
         };
@@ -215,7 +215,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         // Lent to images of disks that the kubelet pulls for an importer.
         ours.file("usr/bin/cdi-image-server", &shop.container_disk, 0o755, 0);
         links(&mut ours, &COMPONENTS, "ferrovirt");
-        let start = Start { entrypoint: words(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
+        let start = Start { entrypoint: strings(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
         layout.add(&Image::Component.name(), &[base, ours.write(&blobs)?], &start, &inputs(Image::Component))?;
     }
     if has(Image::Launcher) {
@@ -225,7 +225,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         ours.file("usr/bin/virt-launcher", &shop.launcher, 0o755, 0);
         ours.file("usr/bin/container-disk", &shop.container_disk, 0o755, 0);
         links(&mut ours, &ASKING, "virt-launcher");
-        let start = Start { entrypoint: words(&["/usr/bin/virt-launcher"]), user: "107:107".into(), env: path };
+        let start = Start { entrypoint: strings(&["/usr/bin/virt-launcher"]), user: "107:107".into(), env: path };
         layout.add(&Image::Launcher.name(), &[base, ours.write(&blobs)?], &start, &inputs(Image::Launcher))?;
     }
     if has(Image::GuestDemo) || has(Image::GuestKernel) {
@@ -398,8 +398,8 @@ fn matching(root: &Path, dir: &Path, prefixes: &[&str]) -> Result<Vec<PathBuf>, 
     Ok(files)
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|w| (*w).to_owned()).collect()
+fn strings(list: &[&str]) -> Vec<String> {
+    list.iter().map(|w| (*w).to_owned()).collect()
 }
 
 fn hash(parts: &[&[u8]]) -> String {

@@ -113,7 +113,7 @@ impl Error {
     }
 
     /// For users, who do not care which call it was that the runtime refused.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn user_message(&self) -> String {
         match self {
             Error::Runtime { source, .. } => source.to_string(),
             other => kit::Chain(other).to_string(),

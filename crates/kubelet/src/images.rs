@@ -73,7 +73,7 @@ pub(crate) async fn ensure(
     match pull(context, pod, image, about).await {
         Ok(()) => {}
         Err(error) => {
-            let message = error.words();
+            let message = error.user_message();
             context.events.warning(about, "Failed", format!("Failed to pull image \"{image}\": {message}"));
             context.events.warning(about, "Failed", "Error: ErrImagePull");
             return Err(Waiting { reason: "ErrImagePull".into(), message });
@@ -98,7 +98,7 @@ pub(crate) async fn ensure(
 }
 
 fn waiting(reason: &str, error: &Error) -> Waiting {
-    Waiting { reason: reason.to_owned(), message: error.words() }
+    Waiting { reason: reason.to_owned(), message: error.user_message() }
 }
 
 async fn info(runtime: &Runtime, image: &str) -> Result<Option<ImageInfo>> {

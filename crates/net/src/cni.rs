@@ -168,7 +168,7 @@ async fn run(dirs: &[PathBuf], command: &str, config: &Value, attachment: &Attac
     let (good, said, complained) =
         talked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(failed)?;
     if !good {
-        return Err(Error::Refused { kind: kind.to_owned(), verb, words: words(&said, &complained) });
+        return Err(Error::Refused { kind: kind.to_owned(), verb, words: reason(&said, &complained) });
     }
     if said.iter().all(u8::is_ascii_whitespace) {
         return Ok(Value::Null);
@@ -191,7 +191,7 @@ fn find(dirs: &[PathBuf], kind: &str) -> Option<PathBuf> {
 }
 
 /// Why a plugin failed, in its own words.
-fn words(said: &[u8], complained: &[u8]) -> String {
+fn reason(said: &[u8], complained: &[u8]) -> String {
     let error: Value = serde_json::from_slice(said).unwrap_or_default();
     let text = |key: &str| error[key].as_str().filter(|text| !text.is_empty());
     match (text("msg"), text("details")) {
@@ -331,7 +331,7 @@ mod properties {
         /// What a plugin prints is a result or nothing, and why it failed is told in a few words.
         #[test]
         fn any_output_of_a_plugin_is_read_within_bounds(said in "[\\x00-\\x7f]{0,200}|.{0,600}", field in "ips|interfaces|ip4|msg|details") {
-            prop_assert!(super::words(said.as_bytes(), said.as_bytes()).len() <= 4 * 512 + 2 * said.len());
+            prop_assert!(super::reason(said.as_bytes(), said.as_bytes()).len() <= 4 * 512 + 2 * said.len());
             for text in [said.clone(), format!("{{\"{field}\": {said}}}"), format!("{{\"{field}\": [{{\"sandbox\": {said:?}, \"mac\": {said:?}}}]}}")] {
                 let result: Value = serde_json::from_str(&text).unwrap_or_default();
                 let made = super::made(&result, "net1");

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::facts::index::{budget_indexes, migration_index, of_migration, owner_index};
 use crate::facts::trim;
 use crate::setup::Setup;
-use crate::stores::{Changes, words};
+use crate::stores::{Changes, index_values};
 
 /// What it works with.
 #[derive(Clone)]
@@ -55,18 +55,20 @@ fn wakes(changes: &mut Changes, budgets: &Store<PodDisruptionBudget>, queue: &Qu
     });
     let held = budgets.clone();
     changes.pods.wake(queue, move |stores, change| {
-        let guarded = words(change).filter(|word| !held.keys_by_index(word).is_empty());
+        let guarded = index_values(change).filter(|word| !held.keys_by_index(word).is_empty());
         guarded.flat_map(|word| stores.vmis.keys_by_index(word)).collect::<Vec<_>>()
     });
     // A guest that has arrived has a budget that is too large.
-    changes.migrations.wake(queue, |_, change| words(change).filter_map(|word| of_migration(word)).collect::<Vec<_>>());
+    changes
+        .migrations
+        .wake(queue, |_, change| index_values(change).filter_map(|word| of_migration(word)).collect::<Vec<_>>());
 }
 
 fn watch(own: &Budgets, queue: &Queue<Key>) -> Task<()> {
     let (api, stores, queue) = (Api::all(own.context.client.clone()), own.context.stores.clone(), queue.clone());
     let how = Watch { trim: trim::budget, index: budget_indexes, ..Watch::default() };
     store::watch(api, how, own.budgets.clone(), move |change| {
-        queue.add_all(words(&change).flat_map(|word| stores.vmis.keys_by_index(word)));
+        queue.add_all(index_values(&change).flat_map(|word| stores.vmis.keys_by_index(word)));
     })
 }
 

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::facts::index::{migration_indexes, node_index, of_migration, owner_index};
 use crate::facts::launcher;
 use crate::setup::Setup;
-use crate::stores::{Changes, words};
+use crate::stores::{Changes, index_values};
 
 /// Has nodes looked at that may have to be emptied.
 pub(crate) fn register(setup: &mut Setup) {
@@ -46,7 +46,7 @@ fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
     });
     // Where one ends, a place in a node's or in the cluster's limit may have become free.
     changes.migrations.wake(queue, |stores, change| {
-        let guests = words(change).filter_map(|word| of_migration(word)).filter_map(|vmi| stores.vmis.get(&vmi));
+        let guests = index_values(change).filter_map(|word| of_migration(word)).filter_map(|vmi| stores.vmis.get(&vmi));
         guests.filter_map(|vmi| vmi.status.as_deref().and_then(node_of)).collect::<Vec<_>>()
     });
 }

@@ -40,7 +40,7 @@ use crate::facts::migrations::{self, moved};
 use crate::facts::{launcher, migration_state, stand_ins, volumes_change};
 use crate::migration_cleanup::Subject;
 use crate::setup::Setup;
-use crate::stores::{Changes, Stores, words};
+use crate::stores::{Changes, Stores, index_values};
 use crate::{patch, stand_in, vmi, write};
 
 /// What it works with.
@@ -99,7 +99,7 @@ fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
             return Vec::new();
         }
         // A pod that ended may be what a migration of its guest waits for.
-        let guests = words(change).flat_map(|word| stores.vmis.keys_by_index(word));
+        let guests = index_values(change).flat_map(|word| stores.vmis.keys_by_index(word));
         guests.flat_map(|guest| of_guest(stores, &guest)).collect()
     });
     // Its limits may have grown.

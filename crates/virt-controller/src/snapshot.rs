@@ -32,7 +32,7 @@ use crate::context::Context;
 use crate::error::{self, Error};
 use crate::facts::copies::{of_content, snapshot_indexes, source_index};
 use crate::setup::Setup;
-use crate::stores::{Changes, Stores, words};
+use crate::stores::{Changes, Stores, index_values};
 use crate::{patch, write};
 
 pub use content::name as content_name;
@@ -72,7 +72,10 @@ pub(crate) fn register(setup: &mut Setup) {
 fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
     changes.snapshots.wake(queue, |_, change| [change.key.clone()]);
     changes.volume_snapshots.wake(queue, |stores, change| {
-        words(change).filter_map(|word| of_content(word)).flat_map(|of| with_content(stores, of)).collect::<Vec<_>>()
+        index_values(change)
+            .filter_map(|word| of_content(word))
+            .flat_map(|of| with_content(stores, of))
+            .collect::<Vec<_>>()
     });
     changes.vms.wake(queue, |stores, change| of_machine(stores, change.key));
     changes.vmis.wake(queue, |stores, change| of_machine(stores, change.key));

@@ -33,7 +33,7 @@ use meta::volume_snapshot::{VolumeSnapshot, VolumeSnapshotClass};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use changes::{Changes, words};
+pub(crate) use changes::{Changes, index_values};
 use changes::{Heard, News};
 pub(crate) use lost::LostNodes;
 

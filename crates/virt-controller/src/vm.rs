@@ -30,7 +30,7 @@ use crate::facts::index::{claim_index, data_index, vm_indexes, vmi_indexes};
 use crate::facts::instance::is_final;
 use crate::facts::{data_volumes, stand_ins};
 use crate::setup::Setup;
-use crate::stores::{Changes, words};
+use crate::stores::{Changes, index_values};
 use crate::tracking::Wanted;
 use crate::volumes_update;
 use crate::volumes_update::plan::Update;
@@ -71,7 +71,9 @@ fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
         .data_volumes
         .wake(queue, |stores, change| stores.vms.keys_by_index(&data_index(&change.key.namespace, &change.key.name)));
     // A VM that is brought back does not start meanwhile.
-    changes.restores.wake(queue, |_, change| words(change).filter_map(|word| of_source(word)).collect::<Vec<_>>());
+    changes
+        .restores
+        .wake(queue, |_, change| index_values(change).filter_map(|word| of_source(word)).collect::<Vec<_>>());
     // Other machines may be selected now.
     changes.kubevirts.wake(
         queue,

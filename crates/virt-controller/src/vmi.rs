@@ -25,7 +25,7 @@ use crate::error::{self, Error};
 use crate::facts::index::{claim_index, of_put_back, of_stand_in, owner_index, pod_indexes, vmi_indexes};
 use crate::facts::{active, claims, instance, trim, volume_status};
 use crate::setup::Setup;
-use crate::stores::{Changes, Stores, words};
+use crate::stores::{Changes, Stores, index_values};
 use crate::{hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write};
 
 /// The readiness gate of launcher pods: a paused guest is not ready.
@@ -66,13 +66,13 @@ fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
     changes.attachments.wake(queue, of_pod);
     changes.claims.wake(queue, |stores, change| {
         // Guests that wait for a disk that moved name the claim that it is known by.
-        let roots = words(change).filter_map(|word| of_stand_in(word));
+        let roots = index_values(change).filter_map(|word| of_stand_in(word));
         roots.chain([change.key.clone()]).flat_map(|claim| on_claim(stores, &claim)).collect::<Vec<_>>()
     });
     // A data volume and its claim share their name.
     changes.data_volumes.wake(queue, |stores, change| on_claim(stores, change.key));
     changes.put_backs.wake(queue, |stores, change| {
-        let named = words(change).filter_map(|word| of_put_back(word));
+        let named = index_values(change).filter_map(|word| of_put_back(word));
         named.flat_map(|claim| on_claim(stores, &claim)).collect::<Vec<_>>()
     });
     changes.stranded.wake(queue, |_, vmi| [vmi.clone()]);
@@ -80,7 +80,7 @@ fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
 }
 
 fn of_pod(stores: &Stores, change: &Change<'_, Pod>) -> Vec<Key> {
-    words(change).flat_map(|word| stores.vmis.keys_by_index(word)).collect()
+    index_values(change).flat_map(|word| stores.vmis.keys_by_index(word)).collect()
 }
 
 fn on_claim(stores: &Stores, claim: &Key) -> Vec<Key> {

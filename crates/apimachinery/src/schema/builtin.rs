@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Map, Value};
 
 use super::{ListType, Schema, Type};
+use crate::tree::strings;
 
 static SCHEMAS: &str = include_str!("../generated/schemas.json");
 
@@ -47,10 +48,6 @@ pub fn object_meta() -> &'static Arc<Schema> {
     static OBJECT_META: LazyLock<Arc<Schema>> =
         LazyLock::new(|| definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap_or_default());
     &OBJECT_META
-}
-
-fn words(list: &Value) -> Vec<String> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 struct Builder<'a> {
@@ -138,14 +135,14 @@ fn extend(schema: &mut Schema, map: &Map<String, Value>) {
         let text = value.as_str().unwrap_or_default();
         match key.as_str() {
             "format" => schema.format = text.to_owned(),
-            "required" => schema.required = words(value),
+            "required" => schema.required = strings(value),
             "default" => schema.default = Some(value.clone()),
             "x-kubernetes-int-or-string" => schema.int_or_string = true,
             "x-kubernetes-preserve-unknown-fields" => schema.preserve_unknown = true,
             "x-kubernetes-list-type" => {
                 schema.list_type = match text {
                     "set" => ListType::Set,
-                    "map" => ListType::Map(words(map.get("x-kubernetes-list-map-keys").unwrap_or(&Value::Null))),
+                    "map" => ListType::Map(strings(map.get("x-kubernetes-list-map-keys").unwrap_or(&Value::Null))),
                     _ => ListType::Atomic,
                 }
             }

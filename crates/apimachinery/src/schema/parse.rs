@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{ListType, Schema, Type, builtin, shared};
+use crate::tree::strings;
 
 /// Keys that became fields of [`Schema`]; all others are rules.
 const STRUCTURE: [&str; 19] = [
@@ -75,12 +76,12 @@ fn parse(node: &Value, keep: &mut dyn FnMut(&Value, Schema) -> Arc<Schema>) -> S
             of => Some(below(of)),
         }),
         items: map.get("items").map(&mut below),
-        required: words(map.get("required")),
+        required: strings(map.get("required").unwrap_or(&Value::Null)),
         default: map.get("default").cloned(),
         enum_: map.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
         list_type: match map.get("x-kubernetes-list-type").and_then(Value::as_str) {
             Some("set") => ListType::Set,
-            Some("map") => ListType::Map(words(map.get("x-kubernetes-list-map-keys"))),
+            Some("map") => ListType::Map(strings(map.get("x-kubernetes-list-map-keys").unwrap_or(&Value::Null))),
             _ => ListType::Atomic,
         },
         atomic_map: map.get("x-kubernetes-map-type").and_then(Value::as_str) == Some("atomic"),
@@ -121,8 +122,4 @@ pub fn custom_resource(node: Option<&Value>, preserve_unknown: bool) -> Schema {
         schema.properties.insert("metadata".into(), metadata);
     }
     schema
-}
-
-fn words(list: Option<&Value>) -> Vec<String> {
-    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }

@@ -112,7 +112,7 @@ impl<'a> Store<'a> {
             Self::File(path) => path,
             Self::Tail(tail) => return tail.write(text),
         };
-        let new = beside(path);
+        let new = temporary(path);
         let mut file = File::create(&new)?;
         file.write_all(text)?;
         file.sync_all()?;
@@ -123,7 +123,7 @@ impl<'a> Store<'a> {
     pub(super) fn remove(&self) -> io::Result<()> {
         match self {
             // The second one is there when a full volume had no room for all of it.
-            Self::File(path) => [path, &beside(path)].into_iter().try_for_each(|path| match fs::remove_file(path) {
+            Self::File(path) => [path, &temporary(path)].into_iter().try_for_each(|path| match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             }),
@@ -133,7 +133,7 @@ impl<'a> Store<'a> {
 }
 
 /// Where an entry is written before it takes the place of the one before.
-fn beside(path: &Path) -> PathBuf {
+fn temporary(path: &Path) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
     name.push(".new");
     name.into()

@@ -39,7 +39,7 @@ fn writing_any_format_to_a_full_volume_fails_with_its_name() {
         Box::new(Memory::new(packed(Kind::Gzip, &disk))),
     ];
     for source in sources {
-        let options = Options { resume: Some(beside(&path)), ..Options::default() };
+        let options = Options { resume: Some(journal(&path)), ..Options::default() };
         is_full(&import_into(&path, ROOM, source.as_ref(), &options).unwrap_err());
         let options = Options { preallocate: true, size: Some(SIZE as u64), ..Options::default() };
         is_full(&import_into(&path, ROOM, source.as_ref(), &options).unwrap_err());
@@ -49,7 +49,7 @@ fn writing_any_format_to_a_full_volume_fails_with_its_name() {
     is_full(&disk::copy(&mut disk.as_slice(), &target, 0, false, &Progress::default()).unwrap_err());
 }
 
-fn beside(path: &Path) -> Resume {
+fn journal(path: &Path) -> Resume {
     Resume { place: Place::File(path.with_extension("journal")), every: Duration::ZERO }
 }
 
@@ -61,7 +61,7 @@ fn an_import_goes_on_when_there_is_room() {
         let room = Room::of(small.max(4096), dir.path());
         let path = room.path.join("disk.img");
         let disk = disk(SIZE);
-        let options = Options { resume: Some(beside(&path)), ..Options::default() };
+        let options = Options { resume: Some(journal(&path)), ..Options::default() };
         let source = Ends::after(&disk, Some("tag 1"), i64::MAX);
         is_full(&import_into(&path, ROOM, &source, &options).unwrap_err());
         room.grow(LARGE);

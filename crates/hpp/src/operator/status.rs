@@ -129,7 +129,7 @@ mod tests {
         .unwrap()
     }
 
-    fn words(status: &Status) -> Value {
+    fn conditions_of(status: &Status) -> Value {
         let words =
             status.conditions.iter().map(|c| format!("{}={} {}", c.type_, c.status, c.reason.as_deref().unwrap()));
         json!(words.collect::<Vec<_>>())
@@ -163,7 +163,7 @@ mod tests {
             version: "v1",
         };
         let got = status(None, &seen, Timestamp::UNIX_EPOCH);
-        assert_eq!(words(&got), json!(expect));
+        assert_eq!(conditions_of(&got), json!(expect));
         assert_eq!(got.storage_pool_statuses[0].phase, phase);
     }
 
@@ -249,7 +249,7 @@ mod tests {
         let wrong = super::super::pools::of(&api::hpp::Spec::default()).unwrap_err();
         let refused = status(Some(&first), &Seen { pools: Err(&wrong), workloads: &[], ..seen }, Timestamp::MAX);
         assert_eq!(
-            words(&refused),
+            conditions_of(&refused),
             json!(["Available=False InvalidSpec", "Progressing=False Complete", "Degraded=True InvalidSpec"])
         );
         assert_eq!(refused.observed_version.as_deref(), Some("v1"));

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use apimachinery::rules::Rules;
 use apimachinery::schema::parse;
+use apimachinery::tree::strings;
 use kube_store::Store;
 
 use crate::openapi::descriptions::of_metadata;
@@ -79,8 +80,8 @@ fn definition(crd: &Value, revision: u64) -> Vec<(bool, Resource)> {
             list_kind: text(&names["listKind"]),
             plural: text(&names["plural"]),
             singular: text(&names["singular"]),
-            short_names: words(&names["shortNames"]),
-            categories: words(&names["categories"]),
+            short_names: strings(&names["shortNames"]),
+            categories: strings(&names["categories"]),
             namespaced: spec["scope"] == "Namespaced",
             verbs: verbs.into_iter().map(str::to_owned).collect(),
             status_subresource: subresources["status"].is_object(),
@@ -146,10 +147,6 @@ fn columns(list: &Value) -> Vec<Column> {
             json_path: text(&column["jsonPath"]),
         })
         .collect()
-}
-
-fn words(list: &Value) -> Vec<String> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// The delegation an APIService asks for; None for one that names no Service.

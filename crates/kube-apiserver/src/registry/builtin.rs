@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use apimachinery::schema::builtin::definition;
+use apimachinery::tree::strings;
 
 use super::{Column, Resource, ScalePaths};
 
@@ -29,7 +30,7 @@ fn resource(entry: &Value) -> Option<Resource> {
                     selector: ".spec.selector".to_owned(),
                 });
             }
-            name => subresources.push((name.to_owned(), words(&sub[1]), sub[2].as_str()?.to_owned())),
+            name => subresources.push((name.to_owned(), strings(&sub[1]), sub[2].as_str()?.to_owned())),
         }
     }
     let kind = text("kind");
@@ -41,10 +42,10 @@ fn resource(entry: &Value) -> Option<Resource> {
         kind,
         plural: text("plural"),
         singular: text("singular"),
-        short_names: words(&entry["shortNames"]),
-        categories: words(&entry["categories"]),
+        short_names: strings(&entry["shortNames"]),
+        categories: strings(&entry["categories"]),
         namespaced: entry["namespaced"].as_bool()?,
-        verbs: words(&entry["verbs"]),
+        verbs: strings(&entry["verbs"]),
         status_subresource,
         scale,
         subresources,
@@ -55,7 +56,7 @@ fn resource(entry: &Value) -> Option<Resource> {
         crd_revision: 0,
         deprecation: deprecation(text("group").as_str(), text("plural").as_str()),
         conversion_webhook: None,
-        selectable_fields: words(&entry["fields"]),
+        selectable_fields: strings(&entry["fields"]),
     })
 }
 
@@ -82,10 +83,6 @@ fn column(entry: &Value) -> Option<Column> {
         priority: i32::try_from(entry[3].as_i64()?).ok()?,
         json_path: String::new(),
     })
-}
-
-fn words(list: &Value) -> Vec<String> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ fn named(kind: &str, part: &Field<'_>, causes: &mut Causes) {
 }
 
 /// A list that is not empty, and in which `*` is alone. Whether each of its words counts.
-fn words(rule: &Field<'_>, list: &str, missing: &str, others: &str, causes: &mut Causes) -> bool {
+fn check_list(rule: &Field<'_>, list: &str, missing: &str, others: &str, causes: &mut Causes) -> bool {
     let field = rule.get(list);
     let words = field.value.as_array().map(Vec::as_slice).unwrap_or_default();
     if words.is_empty() {
@@ -181,7 +181,7 @@ fn words(rule: &Field<'_>, list: &str, missing: &str, others: &str, causes: &mut
 fn verbs(rule: &Field<'_>, causes: &mut Causes) {
     let verbs = rule.get("verbs");
     let unknown = |verb: &Value| verb.as_str().is_none_or(|verb| !VERBS.contains(&verb));
-    if words(rule, "verbs", "verbs must contain at least one value", "verbs", causes)
+    if check_list(rule, "verbs", "verbs must contain at least one value", "verbs", causes)
         && verbs.value.as_array().is_some_and(|list| list.iter().any(unknown))
     {
         verbs.unsupported(&VERBS, causes);
@@ -190,13 +190,13 @@ fn verbs(rule: &Field<'_>, causes: &mut Causes) {
 
 fn resources(rule: &Field<'_>, causes: &mut Causes) {
     verbs(rule, causes);
-    words(rule, "apiGroups", "resource rules must supply at least one api group", "api groups", causes);
-    words(rule, "resources", "resource rules must supply at least one resource", "resources", causes);
+    check_list(rule, "apiGroups", "resource rules must supply at least one api group", "api groups", causes);
+    check_list(rule, "resources", "resource rules must supply at least one resource", "resources", causes);
     if rule.get("namespaces").is_empty() && rule.get("clusterScope").value == true {
         return;
     }
     let missing = "resource rules that are not cluster scoped must supply at least one namespace";
-    if words(rule, "namespaces", missing, "namespaces", causes) {
+    if check_list(rule, "namespaces", missing, "namespaces", causes) {
         for namespace in rule.each("namespaces") {
             if let Some(why) = label_problem(namespace.text()) {
                 let why = format!("each member of this list must be '*' or a DNS-1123 label; {why}");
@@ -209,7 +209,7 @@ fn resources(rule: &Field<'_>, causes: &mut Causes) {
 fn paths(rule: &Field<'_>, causes: &mut Causes) {
     verbs(rule, causes);
     let missing = "nonResourceURLs must contain at least one value";
-    if words(rule, "nonResourceURLs", missing, "non-resource URLs", causes) {
+    if check_list(rule, "nonResourceURLs", missing, "non-resource URLs", causes) {
         for path in rule.each("nonResourceURLs") {
             if let Some(why) = path_problem(path.text()) {
                 path.invalid(why, causes);

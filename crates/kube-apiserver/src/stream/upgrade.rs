@@ -24,7 +24,7 @@ pub(super) enum Offer {
     },
 }
 
-fn words(headers: &HeaderMap, name: &str) -> Vec<String> {
+fn tokens(headers: &HeaderMap, name: &str) -> Vec<String> {
     let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).map(|w| w.trim().to_owned()).filter(|w| !w.is_empty()).collect()
 }
@@ -39,10 +39,10 @@ impl Offer {
             if key.is_empty() {
                 return Err(ApiError::bad_request("the WebSocket handshake has no key"));
             }
-            return Ok(Self::WebSocket { key: key.to_owned(), protocols: words(headers, "sec-websocket-protocol") });
+            return Ok(Self::WebSocket { key: key.to_owned(), protocols: tokens(headers, "sec-websocket-protocol") });
         }
         if upgrade.eq_ignore_ascii_case("SPDY/3.1") {
-            return Ok(Self::Spdy { protocols: words(headers, "x-stream-protocol-version") });
+            return Ok(Self::Spdy { protocols: tokens(headers, "x-stream-protocol-version") });
         }
         Err(ApiError::bad_request("Upgrade request required"))
     }

@@ -1,7 +1,7 @@
 //! The controllers of a driver beside it on each of its nodes, in a cluster whose control plane serves no drivers.
 
 use csi_controllers::Drivers;
-use csi_controllers::beside::{self, Sidecar};
+use csi_controllers::node_deployment::{self, Sidecar};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIStorageCapacity};
 use kube::ResourceExt;
@@ -30,7 +30,7 @@ async fn scene(driver: &Driver) -> (Cluster, DropGuard) {
     for name in ["n1", "n2"] {
         node(&cluster, name).await;
         let sidecar = Sidecar { driver: NAME.into(), node: name.into(), namespace: "default".into() };
-        tokio::spawn(beside::run(cluster.client.clone(), driver.drivers(), sidecar, stop.clone()));
+        tokio::spawn(node_deployment::run(cluster.client.clone(), driver.drivers(), sidecar, stop.clone()));
     }
     class(&cluster, "now", json!({})).await;
     class(&cluster, "late", json!({"volumeBindingMode": "WaitForFirstConsumer"})).await;

@@ -50,7 +50,7 @@ pub(crate) async fn policy(context: &Context, driver: &str) -> Result<Policy> {
 
 /// Publishes the volume for the pod.
 pub(crate) async fn publish(context: &Context, pod: &Pod, volume: &Volume) -> Result<Published> {
-    let operation = words(volume);
+    let operation = operation_of(volume);
     let fail = |operation: &'static str| {
         let name = volume.name.clone();
         move |error: Error| Error::Mount { operation, name, source: Box::new(error) }
@@ -90,33 +90,33 @@ pub(crate) async fn publish(context: &Context, pod: &Pod, volume: &Volume) -> Re
 }
 
 /// What upstream calls the steps in events, and how it says that the driver is not there.
-struct Words {
+struct Operation {
     attach: &'static str,
     stage: &'static str,
     set_up: &'static str,
     client: &'static str,
 }
 
-const DEVICE: Words = Words {
+const DEVICE: Operation = Operation {
     attach: "MapVolume.WaitForAttach",
     stage: "MapVolume.SetUpDevice",
     set_up: "MapVolume.MapPodDevice",
     client: "blockMapper.SetUpDevice failed to get CSI client",
 };
-const OF_A_POD: Words = Words {
+const OF_A_POD: Operation = Operation {
     attach: "MountVolume.SetUp",
     stage: "MountVolume.SetUp",
     set_up: "MountVolume.SetUp",
     client: "mounter.SetUpAt failed to get CSI client",
 };
-const FILE_SYSTEM: Words = Words {
+const FILE_SYSTEM: Operation = Operation {
     attach: "MountVolume.WaitForAttach",
     stage: "MountVolume.MountDevice",
     set_up: "MountVolume.SetUp",
     client: "attacher.MountDevice failed to create newCsiDriverClient",
 };
 
-fn words(volume: &Volume) -> &'static Words {
+fn operation_of(volume: &Volume) -> &'static Operation {
     match (volume.block, volume.life) {
         (true, _) => &DEVICE,
         (false, Life::Ephemeral) => &OF_A_POD,

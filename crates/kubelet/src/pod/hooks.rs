@@ -19,7 +19,7 @@ pub(crate) async fn run(
 ) -> Result<(), String> {
     if let Some(exec) = &hook.exec {
         let command = exec.command.clone().unwrap_or_default();
-        let reply = context.runtime.exec_sync(id, &command, 0).await.map_err(|error| error.words())?;
+        let reply = context.runtime.exec_sync(id, &command, 0).await.map_err(|error| error.user_message())?;
         return match reply.exit_code {
             0 => Ok(()),
             code => Err(format!(

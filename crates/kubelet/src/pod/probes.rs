@@ -202,7 +202,7 @@ async fn ask(target: &Target, probe: &Probe) -> Answer {
             Err(error) if error.is_timeout() => {
                 Answer::Bad(format!("command timed out after {seconds}s: {}", command.join(" ")))
             }
-            Err(error) => Answer::Unknown(error.words()),
+            Err(error) => Answer::Unknown(error.user_message()),
         };
     }
     match tokio::time::timeout(limit, ask_network(target, probe)).await {

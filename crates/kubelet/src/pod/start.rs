@@ -95,7 +95,7 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
         let created = context.runtime.cri().create_container(request).await;
         let created = created
             .map_err(Error::runtime("create container"))
-            .map_err(|error| ("CreateContainerError", error.words()))?;
+            .map_err(|error| ("CreateContainerError", error.user_message()))?;
         Ok(created.into_inner().container_id)
     }
     .await
@@ -104,7 +104,7 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
     context.events.normal(&about, "Created", format!("Created container: {}", start.name));
     let request = cri::StartContainerRequest { container_id: id.clone() };
     let started = context.runtime.cri().start_container(request).await.map_err(Error::runtime("start container"));
-    started.map_err(|error| fail("RunContainerError", error.words()))?;
+    started.map_err(|error| fail("RunContainerError", error.user_message()))?;
     context.events.normal(&about, "Started", format!("Started container {}", start.name));
     let hook = wanted.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
     if let Some(hook) = hook

@@ -74,7 +74,7 @@ pub(crate) async fn set_up_volumes(context: Arc<Context>, pod: Arc<Pod>, ips: Ve
 pub(crate) async fn create_sandbox(context: Arc<Context>, pod: Arc<Pod>, attempt: u32) -> Outcome {
     let result = run_sandbox(&context, &pod, attempt).await;
     if let Err(error) = &result {
-        let message = format!("Failed to create pod sandbox: {}", error.words());
+        let message = format!("Failed to create pod sandbox: {}", error.user_message());
         context.events.warning(&about(&pod), "FailedCreatePodSandBox", message);
     }
     Outcome::Sandbox(result)

@@ -78,7 +78,7 @@ async fn session(socket: WebSocket, runtime: Runtime, dir: PathBuf, container: S
     let process = Process { runtime, container, exec };
     let ending = match process.run(&dir, &wanted, &output, &mut inputs).await {
         Ok(code) => Ending::Exit(code),
-        Err(error) => Ending::Failed(format!("error executing command in container: {}", error.words())),
+        Err(error) => Ending::Failed(format!("error executing command in container: {}", error.user_message())),
     };
     output.finish(&ending).await;
     drop(output);

@@ -226,10 +226,10 @@ fn snapshotting(clone: &VirtualMachineClone, world: &World, status: &mut Virtual
     if said.and_then(|said| said.ready_to_use) != Some(true) {
         if snapshot::plan::has_failed(found) {
             let conditions = said.map(|said| said.conditions.as_slice()).unwrap_or_default();
-            let why = words(conditions, "Failure").unwrap_or_default();
+            let why = message(conditions, "Failure").unwrap_or_default();
             return Turn::Failed(event::SNAPSHOT_FAILED, format!("snapshot {name} failed: {why}"));
         }
-        return Turn::Waits(said.and_then(|said| words(&said.conditions, "Progressing")));
+        return Turn::Waits(said.and_then(|said| message(&said.conditions, "Progressing")));
     }
     if let Err(why) = usable(found, world.content.as_ref()) {
         return Turn::Failed(event::CONTENT_INVALID, why);
@@ -239,7 +239,7 @@ fn snapshotting(clone: &VirtualMachineClone, world: &World, status: &mut Virtual
 }
 
 /// The message of a condition.
-fn words(conditions: &[Condition], kind: &str) -> Option<String> {
+fn message(conditions: &[Condition], kind: &str) -> Option<String> {
     conditions.iter().find(|condition| condition.type_ == kind)?.message.clone()
 }
 
@@ -295,11 +295,11 @@ fn restored(clone: &VirtualMachineClone, world: &World, status: &mut VirtualMach
         return Turn::Failed(event::RESTORE_FAILED, format!("restore {name} does not exist anymore"));
     };
     let said = restore.status.clone().unwrap_or_default();
-    if let Some(why) = words(&said.conditions, "Failure") {
+    if let Some(why) = message(&said.conditions, "Failure") {
         return Turn::Failed(event::RESTORE_FAILED, format!("restore {name} failed: {why}"));
     }
     if said.complete != Some(true) {
-        return Turn::Waits(words(&said.conditions, "Progressing"));
+        return Turn::Waits(message(&said.conditions, "Progressing"));
     }
     status.phase = Some(phase::TARGET.to_owned());
     status.target_name = Some(restore.spec.target.name.clone());

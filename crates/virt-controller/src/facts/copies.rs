@@ -57,7 +57,7 @@ pub(crate) fn backup_index(backup: &Key) -> String {
 
 /// Index values of a snapshot: its machine.
 pub(crate) fn snapshot_indexes(snapshot: &VirtualMachineSnapshot) -> Vec<String> {
-    vec![source_index(&beside(snapshot, &snapshot.spec.source.name))]
+    vec![source_index(&in_namespace_of(snapshot, &snapshot.spec.source.name))]
 }
 
 /// The index value of volume snapshots that a content owns.
@@ -74,13 +74,13 @@ pub(crate) fn of_content(word: &str) -> Option<(&str, &str)> {
 /// Index values of a volume snapshot: the content that owns it.
 pub(crate) fn volume_snapshot_indexes(snapshot: &VolumeSnapshot) -> Vec<String> {
     let owner = snapshot.owner_references().iter().find(|owner| owner.kind == "VirtualMachineSnapshotContent");
-    owner.map(|owner| vec![content_index(&beside(snapshot, &owner.name))]).unwrap_or_default()
+    owner.map(|owner| vec![content_index(&in_namespace_of(snapshot, &owner.name))]).unwrap_or_default()
 }
 
 /// Index values of a restore: its snapshot, its target, and the claims it makes.
 pub(crate) fn restore_indexes(restore: &VirtualMachineRestore) -> Vec<String> {
-    let snapshot = beside(restore, &restore.spec.virtual_machine_snapshot_name);
-    let mut words = vec![snapshot_index(&snapshot), source_index(&beside(restore, &restore.spec.target.name))];
+    let snapshot = in_namespace_of(restore, &restore.spec.virtual_machine_snapshot_name);
+    let mut words = vec![snapshot_index(&snapshot), source_index(&in_namespace_of(restore, &restore.spec.target.name))];
     let made = restore.status.iter().flat_map(|status| &status.restores);
     words.extend(made.map(|volume| claim_index(&snapshot.namespace, &volume.persistent_volume_claim)));
     words
@@ -93,7 +93,7 @@ pub fn is_tracked(backup: &VirtualMachineBackup) -> bool {
 
 /// Index values of a backup: its machine, or the tracker that knows it; and the claim it is written to.
 pub(crate) fn backup_indexes(backup: &VirtualMachineBackup) -> Vec<String> {
-    let source = beside(backup, &backup.spec.source.name);
+    let source = in_namespace_of(backup, &backup.spec.source.name);
     let own = if is_tracked(backup) { tracker_index(&source) } else { machine_index(&source) };
     let claim = backup.spec.pvc_name.as_deref().map(|claim| claim_index(&source.namespace, claim));
     std::iter::once(own).chain(claim).collect()
@@ -101,12 +101,12 @@ pub(crate) fn backup_indexes(backup: &VirtualMachineBackup) -> Vec<String> {
 
 /// Index values of a tracker: its machine.
 pub(crate) fn tracker_indexes(tracker: &VirtualMachineBackupTracker) -> Vec<String> {
-    vec![machine_index(&beside(tracker, &tracker.spec.source.name))]
+    vec![machine_index(&in_namespace_of(tracker, &tracker.spec.source.name))]
 }
 
 /// Index values of an export: its source.
 pub(crate) fn export_indexes(export: &VirtualMachineExport) -> Vec<String> {
-    let shown = beside(export, &export.spec.source.name);
+    let shown = in_namespace_of(export, &export.spec.source.name);
     vec![match export.spec.source.kind.as_str() {
         source::CLAIM => claim_index(&shown.namespace, &shown.name),
         source::SNAPSHOT => snapshot_index(&shown),
@@ -116,6 +116,6 @@ pub(crate) fn export_indexes(export: &VirtualMachineExport) -> Vec<String> {
 }
 
 /// What is called so in the namespace of `object`.
-fn beside(object: &impl ResourceExt, name: &str) -> Key {
+fn in_namespace_of(object: &impl ResourceExt, name: &str) -> Key {
     Key::new(object.namespace().unwrap_or_default(), name)
 }

@@ -70,7 +70,7 @@ impl<K> Heard<K> {
 }
 
 /// The index values that the changed object had and has.
-pub(crate) fn words<'a, K>(change: &Change<'a, K>) -> impl Iterator<Item = &'a String> + use<'a, K> {
+pub(crate) fn index_values<'a, K>(change: &Change<'a, K>) -> impl Iterator<Item = &'a String> + use<'a, K> {
     change.was.iter().chain(change.is)
 }
 
@@ -136,9 +136,9 @@ mod tests {
         let (stores, mut changes) = Stores::new();
         let (own, by_word) = (Queue::default(), Queue::default());
         changes.vmis.wake(&own, |_, change| [change.key.clone()]);
-        changes
-            .vmis
-            .wake(&by_word, |_, change| words(change).map(|word| Key::new("", word.as_str())).collect::<Vec<_>>());
+        changes.vmis.wake(&by_word, |_, change| {
+            index_values(change).map(|word| Key::new("", word.as_str())).collect::<Vec<_>>()
+        });
         let key = Key::new("ns", "vm");
         changes.vmis.tell(&stores, &Change { key: &key, new: None, was: &["was".to_owned()], is: &["is".to_owned()] });
         assert_eq!(own.next().await, key);

@@ -188,7 +188,7 @@ fn bridge(
 ) -> Result<InterfacePlan, Error> {
     plan.binding = Binding::Bridge;
     let link = plan.pod_link.clone();
-    plan.bridge_mac = beside(link.mac);
+    plan.bridge_mac = guest_mac(link.mac);
     let secondary = link.name != POD_LINK;
     if link.addresses.is_empty() && secondary {
         // Frames pass and nothing is served: who gives addresses on that network, if anybody, is its own affair.
@@ -247,7 +247,7 @@ fn bridge(
 
 /// A hardware address beside the pod's own, which the guest answers with: unlike in masquerade, the cluster's network
 /// sees it, so it differs from pod to pod.
-pub(super) fn beside(mut mac: [u8; 6]) -> [u8; 6] {
+pub(super) fn guest_mac(mut mac: [u8; 6]) -> [u8; 6] {
     mac[0] = (mac[0] & 0xfc) | 0x02;
     mac[5] ^= 0xff;
     mac

@@ -77,7 +77,8 @@ pub(crate) fn layer(
     let write = |source: disk::Error| Error::Write { volume: volume.to_owned(), source };
     let file = match below {
         Below::Image(image, file) => {
-            let file = file.map_or_else(|| beside(dirs, volume), |file| judged(volume, file, &dirs.claims()))?;
+            let file =
+                file.map_or_else(|| layer_on_claim(dirs, volume), |file| judged(volume, file, &dirs.claims()))?;
             // Copied on the way, the disk has nothing of its own here yet.
             let copied = vmi.status.iter().flat_map(|status| &status.migrated_volumes);
             let shared = !copied.into_iter().any(|moved| moved.volume_name == volume);
@@ -196,7 +197,7 @@ fn new_file(path: &Path) -> io::Result<File> {
 }
 
 /// The layer's file beside the disk on its claim.
-fn beside(dirs: &Dirs, volume: &str) -> Result<File, Error> {
+fn layer_on_claim(dirs: &Dirs, volume: &str) -> Result<File, Error> {
     let directory = dirs.claims().join(volume);
     let failed = |error: sys::Error| {
         let source = io::Error::new(error.io_kind().unwrap_or(io::ErrorKind::Other), kit::Chain(&error).to_string());

@@ -60,7 +60,7 @@ impl Answer {
             digest.insert("type".into(), json!(self.kind));
         }
         let mut sent = HashSet::new();
-        words(body.unwrap_or(&Value::Null), &mut sent);
+        scalars(body.unwrap_or(&Value::Null), &mut sent);
         let volatile = Volatile { sent, keep: &entry.keep };
         match &self.value {
             Some(status) if status["kind"] == "Status" && self.code >= 400 => {
@@ -101,10 +101,10 @@ impl Answer {
 }
 
 /// What was sent, scalar by scalar: in the answer it is not the server's choice.
-fn words(value: &Value, out: &mut HashSet<String>) {
+fn scalars(value: &Value, out: &mut HashSet<String>) {
     match value {
-        Value::Object(map) => map.values().for_each(|v| words(v, out)),
-        Value::Array(items) => items.iter().for_each(|v| words(v, out)),
+        Value::Object(map) => map.values().for_each(|v| scalars(v, out)),
+        Value::Array(items) => items.iter().for_each(|v| scalars(v, out)),
         other => drop(out.insert(scalar(other))),
     }
 }

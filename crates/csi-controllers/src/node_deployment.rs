@@ -1,4 +1,4 @@
-//! The controller functions of one CSI driver, run beside it on each of its nodes: what the provisioner, resizer and
+//! The controller functions of one CSI driver, run on each of its nodes (what sidecars call node deployment): what the provisioner, resizer and
 //! snapshotter sidecars do, for clusters whose control plane serves no drivers.
 //!
 //! Nobody is elected. What is to be done belongs to the node of the driver that can reach it, and among several to the
