@@ -112,7 +112,7 @@ fn trace(process: Pid, sections: &[Section], end: Instant) -> Result<BTreeSet<us
             set = Some(Instant::now());
         }
         let Some((thread, mut signal)) = tracees.next()? else {
-            std::thread::sleep(PAUSE);
+            pause();
             continue;
         };
         if signal == Some(Signal::SIGTRAP) {
@@ -164,7 +164,7 @@ impl Tracees {
         let mut hits = Vec::new();
         while !left.is_empty() {
             let Some((thread, signal)) = self.next()? else {
-                std::thread::sleep(PAUSE);
+                pause();
                 let there: HashSet<Pid> = threads(self.process)?.into_iter().collect();
                 left.retain(|thread| there.contains(thread));
                 continue;
@@ -242,6 +242,14 @@ impl Code {
         ptrace::setregs(thread, registers).with_context(|| format!("write the registers of thread {thread}"))?;
         Ok(Some(at))
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waiting for a thread to stop has no time limit, and the watch has an end"
+)]
+fn pause() {
+    std::thread::sleep(PAUSE);
 }
 
 fn threads(process: Pid) -> Result<Vec<Pid>> {
