@@ -83,7 +83,8 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
         }
     };
     let operation = "write status of poddisruptionbudget";
-    ctx.set_status::<PodDisruptionBudget, _>(operation, &key, budget.status.as_ref(), &status).await?;
+    // An eviction notes itself in the status, perhaps since the counting: to undo that would allow a second one.
+    ctx.set_status_unless_changed(operation, budget.as_ref(), budget.status.as_ref(), &status).await?;
     Ok(wake.and_then(|s| u64::try_from(s).ok()).map_or(Next::Wait, |s| Next::After(Duration::from_secs(s))))
 }
 

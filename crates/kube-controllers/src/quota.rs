@@ -105,7 +105,8 @@ async fn reconcile(ctx: &Context, key: Key) -> Result<Next> {
     }
     let status = ResourceQuotaStatus { hard: Some(hard), used: Some(used) };
     let operation = "write status of resourcequota";
-    ctx.set_status::<ResourceQuota, _>(operation, &key, quota.status.as_ref(), &status).await?;
+    // Admission notes each write that the quota lets pass, perhaps since the counting.
+    ctx.set_status_unless_changed(operation, quota.as_ref(), quota.status.as_ref(), &status).await?;
     Ok(wake)
 }
 

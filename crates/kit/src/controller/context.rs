@@ -9,7 +9,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -108,6 +108,25 @@ impl Context {
     {
         let Some(change) = merge_patch::of_status(old, new).during(operation, key)? else { return Ok(()) };
         self.merge_status::<K>(operation, key, &change).await
+    }
+
+    /// As [`Self::set_status`], and only while the object is the one that was read, else 409: for a status that somebody
+    /// else writes as well, whose news must not be undone by what was counted before them.
+    pub async fn set_status_unless_changed<K, S>(
+        &self,
+        operation: &'static str,
+        object: &K,
+        old: Option<&S>,
+        new: &S,
+    ) -> Result<()>
+    where
+        K: Cached + Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        S: Serialize,
+    {
+        let key = Key::of(object);
+        let Some(mut change) = merge_patch::of_status(old, new).during(operation, &key)? else { return Ok(()) };
+        change["metadata"] = json!({"resourceVersion": object.meta().resource_version});
+        self.merge_status::<K>(operation, &key, &change).await
     }
 
     /// Applies a merge patch to the status of a namespaced object.

@@ -1,7 +1,7 @@
 //! Nodes that come, fall silent and go; evictions and budgets; roles and quotas.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, ResourceQuotaStatus, Secret};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -207,6 +207,27 @@ async fn quotas_say_what_is_used() {
     let used = quota.status.unwrap().used.unwrap();
     let text: Vec<_> = used.iter().map(|(name, q)| format!("{name}={}", q.0)).collect();
     assert_eq!(text, ["count/secrets=0", "pods=1", "requests.cpu=250m", "requests.memory=64Mi"]);
+}
+
+#[tokio::test]
+async fn what_was_counted_before_does_not_undo_what_admission_noted() {
+    let cluster = Cluster::new().await;
+    let read: ResourceQuota = cluster
+        .create(json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "6"}}}))
+        .await;
+    let status = |used: &str| json!({"hard": {"count/configmaps": "6"}, "used": {"count/configmaps": used}});
+    let noted = Patch::Merge(json!({"status": status("6")}));
+    cluster.api::<ResourceQuota>().patch_status("q", &PatchParams::default(), &noted).await.unwrap();
+    let counted: ResourceQuotaStatus = serde_json::from_value(status("5")).unwrap();
+    let write = cluster.ctx.set_status_unless_changed("write status", &read, read.status.as_ref(), &counted);
+    assert_eq!(write.await.unwrap_err().code(), 409);
+    let stored = cluster.api::<ResourceQuota>().get("q").await.unwrap();
+    assert_eq!(stored.status.unwrap().used.unwrap()["count/configmaps"].0, "6");
+    let current = cluster.api::<ResourceQuota>().get("q").await.unwrap();
+    let write = cluster.ctx.set_status_unless_changed("write status", &current, current.status.as_ref(), &counted);
+    write.await.unwrap();
+    let stored = cluster.api::<ResourceQuota>().get("q").await.unwrap();
+    assert_eq!(stored.status.unwrap().used.unwrap()["count/configmaps"].0, "5");
 }
 
 #[tokio::test]
