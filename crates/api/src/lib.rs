@@ -6,6 +6,7 @@ mod conditions;
 mod generated;
 mod wire;
 
+pub mod hco;
 pub mod hpp;
 pub mod openshift;
 pub mod unserved;

@@ -34,6 +34,21 @@ where
     runtime.block_on(at_rest::run(run(arguments.component))).map_err(Into::into)
 }
 
+/// `hyperconverged-cluster-operator`
+pub(crate) fn hco_operator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hco::operator::run)
+}
+
+/// `hyperconverged-cluster-webhook`
+pub(crate) fn hco_webhook(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hco::webhook::run)
+}
+
+/// `virt-network-resources-injector`
+pub(crate) fn network_resources_injector(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hco::injector::run)
+}
+
 /// `virt-operator`
 pub(crate) fn virt_operator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_operator::run)

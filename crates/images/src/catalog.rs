@@ -69,7 +69,10 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 21] = [
+const COMPONENTS: [&str; 24] = [
+    "virt-network-resources-injector",
+    "hyperconverged-cluster-operator",
+    "hyperconverged-cluster-webhook",
     "virt-operator",
     "virt-api",
     "virt-controller",

@@ -12,7 +12,7 @@ use kube::Client;
 use kube_apiserver::ApiServer;
 use serde_json::{Value, json};
 
-use crate::cluster::{WORKLOADS, account, applied, available, items, list, play, text};
+use crate::cluster::{WORKLOADS, account, applied, available, items, list, play, text, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deployed_objects_find_what_they_refer_to() {
@@ -50,6 +50,17 @@ async fn deployed_objects_find_what_they_refer_to() {
     let _hostpath =
         hpp::operator::Operator::start(client_of, "hostpath-provisioner", component, Controllers::Driver, &stop);
     available(&client, "/apis/hostpathprovisioner.kubevirt.io/v1beta1/hostpathprovisioners").await;
+
+    // Its object is not made: nobody serves its webhook here.
+    let hco = applied(&client, "hco-operator.yaml").await;
+    let input = hco::render::Input { namespace: "kubevirt-hyperconverged".into(), ..Default::default() };
+    let operator = hco::operator::Operator::new(account(&server, &hco), input, Recorder::discard());
+    let _hco = operator.start(&stop);
+    until("the webhook has a certificate", async || {
+        let secrets = list(&client, "/api/v1/namespaces/kubevirt-hyperconverged/secrets").await;
+        secrets.iter().any(|secret| text(secret, "/metadata/name").ends_with("webhook-service-cert")).then_some(())
+    })
+    .await;
 
     let mut missing = Vec::new();
     let there = There::look(&client).await;

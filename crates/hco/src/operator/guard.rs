@@ -1,0 +1,178 @@
+//! What this operator deploys itself: what guards the HyperConverged object, whether it is there yet or not (the webhook's certificate,
+//! Service and configurations, the conversion of its versions, the policy about its namespace), and, as the object says, the network
+//! resources injector.
+
+mod hooks;
+mod injector;
+
+pub(crate) use hooks::DEFINITION;
+
+use std::time::Duration;
+
+use api::hco::{CertConfig, CertSpan, HyperConverged};
+use kit::certs::Leaf;
+use kit::keyring::{Keyring, Lifetimes, service_names};
+use kit::operator::{self, Phases};
+use kit::queue::Next;
+use kit::workload::Placement;
+use kit::{Chain, apply, clock, duration};
+use serde_json::{Value, json};
+
+use super::MANAGER;
+use super::context::Context;
+use crate::Error;
+use crate::render::Input;
+use crate::topology::Topology;
+
+/// The Service in front of the webhook.
+pub(super) const SERVICE: &str = "hyperconverged-cluster-webhook-service";
+/// The Secret with its certificate.
+pub(super) const CERTIFICATE: &str = "hyperconverged-cluster-webhook-service-cert";
+/// The ConfigMap with the authorities that verify it.
+pub(super) const BUNDLE: &str = "hyperconverged-cluster-webhook-bundle";
+/// Key of the bundle in it.
+pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
+/// The Secret with the certificate of the network resources injector.
+const INJECTOR_CERTIFICATE: &str = "virt-network-resources-injector-cert";
+const AUTHORITY: &str = "hyperconverged-cluster-webhook-signer";
+const HOUR: u64 = 3600;
+
+/// Brings the guard to what the object says.
+pub(super) async fn reconcile(context: &Context) -> Next {
+    match sync(context).await {
+        Ok(again) => Next::After(again),
+        Err(error) => {
+            tracing::warn!(error = %Chain(&error), "the webhook is not set up");
+            Next::Retry
+        }
+    }
+}
+
+async fn sync(context: &Context) -> Result<Duration, Error> {
+    let input = &context.input;
+    let hco = context.active();
+    let config = hco.as_ref().map(|hco| hco.spec.security.cert_config.clone()).unwrap_or_default();
+    let ring = keyring(&input.namespace, &config);
+    let held = ring.read(&context.client, &input.namespace).await;
+    let held = held.map_err(Error::api("read", "certificates", AUTHORITY))?;
+    let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
+    let mut first = ring.manifests(&renewed, &input.namespace, &json!({}));
+    first.push(hooks::service(&input.namespace));
+    let mut rest = hooks::render(&input.namespace, &renewed.bundle);
+    let injector = injector(hco.as_ref(), context, renewed.bundle.clone());
+    if let Some(wanted) = &injector {
+        rest.extend(injector::render(wanted));
+    }
+    for manifest in first.iter_mut().chain(&mut rest) {
+        operator::label(manifest, &labels(&input.version));
+    }
+    // The definition has labels of its own, and nothing of it but the conversion is this operator's.
+    rest.push(hooks::conversion(&input.namespace, &renewed.bundle));
+    if injector.is_none() {
+        // First the configuration: pods are refused while nobody answers.
+        let every = injector::render(&injector::Input { namespace: input.namespace.clone(), ..Default::default() });
+        let addresses: Vec<String> = every.iter().rev().map(apply::address).collect();
+        operator::delete(&context.client, &addresses).await?;
+    }
+    let phases = Phases { first: &first, definitions: &[], rest: &rest };
+    operator::install(&context.client, &context.applied, phases).await?;
+    Ok(renewed.again)
+}
+
+/// What the injector is made from; none where it is not wanted.
+fn injector(hco: Option<&HyperConverged>, context: &Context, bundle: String) -> Option<injector::Input> {
+    let hco = hco.filter(|hco| hco.metadata.deletion_timestamp.is_none())?;
+    let deployment = &hco.spec.deployment;
+    if deployment.deploy_network_resources_injector == Some(false) {
+        return None;
+    }
+    let infra = deployment.node_placements.infra.clone().unwrap_or_default();
+    let topology = Topology::of(&context.nodes.list());
+    Some(injector::Input {
+        namespace: context.input.namespace.clone(),
+        image: context.input.image.clone(),
+        bundle,
+        replicas: if topology.has_one_place_for_infra() { 1 } else { 2 },
+        placement: Placement {
+            node_selector: infra.node_selector,
+            affinity: json!(infra.affinity),
+            tolerations: json!(infra.tolerations),
+        },
+    })
+}
+
+fn labels(version: &str) -> Value {
+    json!({
+        "app.kubernetes.io/managed-by": MANAGER,
+        "app.kubernetes.io/part-of": "hyperconverged-cluster",
+        "app.kubernetes.io/component": "deployment",
+        "app.kubernetes.io/version": version,
+    })
+}
+
+/// The conversion as it is installed: nobody vouches for the webhook yet.
+pub(super) fn conversion(namespace: &str) -> Value {
+    hooks::conversion(namespace, "")
+}
+
+/// An object at least of every kind that is applied, for what watches them.
+pub(super) fn every_kind(input: &Input) -> Vec<Value> {
+    let metadata = json!({ "name": CERTIFICATE, "namespace": input.namespace });
+    let mut all = hooks::render(&input.namespace, "");
+    all.extend(injector::render(&injector::Input { namespace: input.namespace.clone(), ..Default::default() }));
+    all.push(hooks::service(&input.namespace));
+    all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
+    all
+}
+
+fn keyring(namespace: &str, config: &CertConfig) -> Keyring {
+    let leaf = |service: &str, role: &str| {
+        let names = service_names(service, namespace);
+        Leaf { name: names[0].clone(), role: role.to_owned(), node: None, dns: names.into() }
+    };
+    Keyring {
+        authority: AUTHORITY.to_owned(),
+        bundle: BUNDLE.to_owned(),
+        bundle_key: BUNDLE_KEY.to_owned(),
+        name: AUTHORITY.to_owned(),
+        leaves: vec![
+            (CERTIFICATE.to_owned(), leaf(SERVICE, "hco-webhook")),
+            (INJECTOR_CERTIFICATE.to_owned(), leaf(injector::SERVICE, crate::injector::PROGRAM)),
+        ],
+        lifetimes: lifetimes(config),
+    }
+}
+
+/// As the object says; authorities live two days, what they sign one, each renewed at half of its time.
+fn lifetimes(config: &CertConfig) -> Lifetimes {
+    let of = |span: &CertSpan, hours: u64| {
+        let read = |text: &Option<String>| text.as_ref().and_then(|text| duration::parse(text));
+        let life = read(&span.duration).filter(|life| !life.is_zero()).unwrap_or(Duration::from_secs(hours * HOUR));
+        // What is to be renewed before it is made would be made anew without an end.
+        (life, read(&span.renew_before).filter(|renew| *renew < life).unwrap_or(life / 2))
+    };
+    let (ca, ca_renew) = of(&config.ca, 48);
+    let (leaf, leaf_renew) = of(&config.server, 24);
+    let leaf = leaf.min(ca);
+    Lifetimes { ca, ca_renew, leaf, leaf_renew: leaf_renew.min(leaf / 2) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(config: Value, expect: [u64; 4]) {
+        let found = lifetimes(&serde_json::from_value(config).unwrap());
+        let minutes = [found.ca, found.ca_renew, found.leaf, found.leaf_renew].map(|time| time.as_secs() / 60);
+        assert_eq!(minutes, expect);
+    }
+
+    #[test]
+    fn lifetimes_follow_the_object() {
+        check(json!({}), [2880, 1440, 1440, 720]);
+        let span = |duration: &str, renew: &str| json!({ "duration": duration, "renewBefore": renew });
+        check(json!({ "ca": span("1h0m0s", "30m0s"), "server": span("20m", "5m") }), [60, 30, 20, 5]);
+        check(json!({ "ca": span("1h", "30m"), "server": span("2h", "1h") }), [60, 30, 60, 30]);
+    }
+}
