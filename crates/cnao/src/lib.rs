@@ -1,0 +1,10 @@
+//! Network addons: what networks of virtual machines take beside the cluster's own.
+//!
+//! ```text
+//! kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
+//! ```
+
+mod error;
+pub mod kubemacpool;
+
+pub use error::Error;
