@@ -111,6 +111,7 @@ fn labels(version: &str) -> Value {
 }
 
 /// The conversion as it is installed: nobody vouches for the webhook yet.
+#[cfg(test)]
 pub(super) fn conversion(namespace: &str) -> Value {
     hooks::conversion(namespace, "")
 }
