@@ -228,13 +228,16 @@ fn watches(context: &Arc<Context>, queue: &Queue<Work>) -> Vec<Task<()>> {
             }
         },
     );
-    let again = wake.clone();
+    let (again, guard) = (wake.clone(), queue.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={}", crate::injector::PROGRAM));
     let injectors = store::watch(
         Api::<Deployment>::namespaced(client.clone(), &context.input.namespace),
         Watch { config, trim: context::trim_deployment, ..Watch::default() },
         context.injectors.clone(),
-        move |_| again(),
+        move |_| {
+            again();
+            guard.add(Work::Guard);
+        },
     );
     let mut tasks = vec![hcos, nodes, injectors];
     for child in Child::ALL {

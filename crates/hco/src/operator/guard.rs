@@ -62,6 +62,9 @@ async fn sync(context: &Context) -> Result<Duration, Error> {
     let injector = injector(hco.as_ref(), context, renewed.bundle.clone());
     if let Some(wanted) = &injector {
         rest.extend(injector::render(wanted));
+        if context.injectors.list().iter().any(operator::is_rolled_out) {
+            rest.push(injector::configuration(wanted));
+        }
     }
     for manifest in first.iter_mut().chain(&mut rest) {
         operator::label(manifest, &labels(&input.version));
@@ -69,9 +72,9 @@ async fn sync(context: &Context) -> Result<Duration, Error> {
     // The definition has labels of its own, and nothing of it but the conversion is this operator's.
     rest.push(hooks::conversion(&input.namespace, &renewed.bundle));
     if injector.is_none() {
-        // First the configuration: pods are refused while nobody answers.
-        let every = injector::render(&injector::Input { namespace: input.namespace.clone(), ..Default::default() });
-        let addresses: Vec<String> = every.iter().rev().map(apply::address).collect();
+        let any = injector::Input { namespace: input.namespace.clone(), ..Default::default() };
+        apply::delete(&context.client, &apply::address(&injector::configuration(&any))).await?;
+        let addresses: Vec<String> = injector::render(&any).iter().map(apply::address).collect();
         operator::delete(&context.client, &addresses).await?;
     }
     let phases = Phases { first: &first, definitions: &[], rest: &rest };
@@ -111,6 +114,7 @@ fn labels(version: &str) -> Value {
 }
 
 /// The conversion as it is installed: nobody vouches for the webhook yet.
+#[cfg(test)]
 pub(super) fn conversion(namespace: &str) -> Value {
     hooks::conversion(namespace, "")
 }
@@ -119,7 +123,9 @@ pub(super) fn conversion(namespace: &str) -> Value {
 pub(super) fn every_kind(input: &Input) -> Vec<Value> {
     let metadata = json!({ "name": CERTIFICATE, "namespace": input.namespace });
     let mut all = hooks::render(&input.namespace, "");
-    all.extend(injector::render(&injector::Input { namespace: input.namespace.clone(), ..Default::default() }));
+    let any = injector::Input { namespace: input.namespace.clone(), ..Default::default() };
+    all.extend(injector::render(&any));
+    all.push(injector::configuration(&any));
     all.push(hooks::service(&input.namespace));
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all

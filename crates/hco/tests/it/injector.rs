@@ -27,6 +27,17 @@ fn definition() -> Value {
     })
 }
 
+/// Plays the controller of Deployments: the injector's pods run, and from then on it is asked.
+async fn roll_out(cluster: &Cluster) {
+    let deployment = until("it is deployed", async || cluster.get(DEPLOYMENT).await).await;
+    let status = json!({ "status": {
+        "observedGeneration": deployment["metadata"]["generation"], "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
+        "availableReplicas": 1,
+    } });
+    cluster.call(Method::PATCH, &format!("{DEPLOYMENT}/status"), &status).await.unwrap();
+    until("it is asked", async || cluster.get(CONFIGURATION).await.map(drop)).await;
+}
+
 fn pod(name: &str, label: &str, networks: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -40,14 +51,10 @@ async fn it_runs_while_the_object_asks_for_it_and_the_status_says_so() {
     let mut cluster = Cluster::new().await;
     assert!(cluster.get(DEPLOYMENT).await.is_none());
     cluster.available(json!({})).await;
-    until("it is deployed", async || cluster.get(CONFIGURATION).await.map(drop)).await;
     let said = async || Some(condition(&cluster.object().await?, "VirtNetworkResourcesInjectorReady"));
     until("its pods are waited for", async || (said().await?["reason"] == "DeploymentNotReady").then_some(())).await;
-    let generation = cluster.get(DEPLOYMENT).await.unwrap()["metadata"]["generation"].clone();
-    let status = json!({ "status": {
-        "observedGeneration": generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
-    } });
-    cluster.call(Method::PATCH, &format!("{DEPLOYMENT}/status"), &status).await.unwrap();
+    assert!(cluster.get(CONFIGURATION).await.is_none(), "nobody would answer");
+    roll_out(&cluster).await;
     until("it is ready", async || (said().await?["status"] == "True").then_some(())).await;
     cluster.merge(&json!({ "spec": { "deployment": { "deployNetworkResourcesInjector": false } } })).await.unwrap();
     until("it is taken away", async || {
@@ -63,7 +70,7 @@ async fn a_pod_of_a_machine_asks_for_what_its_networks_take() {
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": "default" } });
     apply::all(&cluster.client, &Applied::by("test"), &[definition(), account]).await.unwrap();
     cluster.available(json!({})).await;
-    until("it is deployed", async || cluster.get(CONFIGURATION).await.map(drop)).await;
+    roll_out(&cluster).await;
     let router = hco::injector::router(cluster.account(PROGRAM));
     cluster.serve_program(PROGRAM, "virt-network-resources-injector-cert", router).await;
     let networks = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions";

@@ -16,7 +16,8 @@ async fn both_versions_are_one_object() {
         "metadata": { "name": NAME, "namespace": NAMESPACE },
         "spec": { "evictionStrategy": "None", "featureGates": { "alignCPUs": true }, "vddkInitImage": "x" },
     });
-    cluster.call(Method::POST, OLD, &object).await.unwrap();
+    // The API server takes in a moment after it was written who vouches for the webhook.
+    until("it converts", async || cluster.call(Method::POST, OLD, &object).await.ok()).await;
     let new = cluster.object().await.unwrap();
     assert_eq!(new["spec"]["virtualization"]["evictionStrategy"], "None");
     assert_eq!(new["spec"]["featureGates"], json!([{ "name": "alignCPUs", "state": "Enabled" }]));

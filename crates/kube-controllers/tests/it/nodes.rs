@@ -212,9 +212,8 @@ async fn quotas_say_what_is_used() {
 #[tokio::test]
 async fn what_was_counted_before_does_not_undo_what_admission_noted() {
     let cluster = Cluster::new().await;
-    let read: ResourceQuota = cluster
-        .create(json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "6"}}}))
-        .await;
+    let read: ResourceQuota =
+        cluster.create(json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "6"}}})).await;
     let status = |used: &str| json!({"hard": {"count/configmaps": "6"}, "used": {"count/configmaps": used}});
     let noted = Patch::Merge(json!({"status": status("6")}));
     cluster.api::<ResourceQuota>().patch_status("q", &PatchParams::default(), &noted).await.unwrap();

@@ -25,7 +25,7 @@ pub(super) struct Input {
     pub(super) placement: Placement,
 }
 
-/// All of it: the configuration comes last, since pods are refused from then on while nobody answers.
+/// All of it but the configuration.
 pub(super) fn render(input: &Input) -> Vec<Value> {
     let namespace = &input.namespace;
     let metadata = json!({ "name": PROGRAM, "namespace": namespace });
@@ -44,7 +44,6 @@ pub(super) fn render(input: &Input) -> Vec<Value> {
             "spec": { "maxUnavailable": 1, "selector": { "matchLabels": selector } },
         }),
         deployment(input),
-        configuration(input),
     ]
 }
 
@@ -76,7 +75,8 @@ fn deployment(input: &Input) -> Value {
     workload::deployment(&metadata, input.replicas, &labels, &labels, &pod)
 }
 
-fn configuration(input: &Input) -> Value {
+/// Has pods judged; it comes when somebody answers, since they are refused from then on while nobody does.
+pub(super) fn configuration(input: &Input) -> Value {
     let asks = format!("has(object.metadata.annotations) && '{ANNOTATION}' in object.metadata.annotations");
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
