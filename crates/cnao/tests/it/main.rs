@@ -1,0 +1,5 @@
+//! The programs of the network addons on our own API server, in process.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
+
+mod cluster;
+mod kubemacpool;
