@@ -16,6 +16,12 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
+    /// A manifest could not be applied or removed.
+    #[error(transparent)]
+    Apply(#[from] kit::apply::Error),
+    /// A certificate could not be made.
+    #[error("cannot make the certificates")]
+    Certificates(#[source] kit::certs::Error),
     /// The process could not be set up.
     #[error("cannot {what}")]
     Setup {

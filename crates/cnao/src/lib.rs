@@ -1,10 +1,12 @@
 //! Network addons: what networks of virtual machines take beside the cluster's own.
 //!
 //! ```text
-//! kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
+//! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
 //! ```
 
 mod error;
 pub mod kubemacpool;
+pub mod operator;
+pub mod release;
 
 pub use error::Error;

@@ -41,9 +41,11 @@ pub struct Input {
     pub replicas: i32,
     /// Where they run.
     pub placement: Placement,
+    /// Somebody answers: machines are refused from then on while nobody does.
+    pub answers: bool,
 }
 
-/// All of it; the webhook's configuration comes last: from then on machines are refused while nobody answers.
+/// All of it, the webhook's configuration only where somebody answers.
 pub fn render(input: &Input) -> Vec<Value> {
     let here = |name: &str| json!({ "name": name, "namespace": input.namespace });
     let selector = json!({ "control-plane": "mac-controller-manager", "app": PROGRAM });
@@ -62,7 +64,7 @@ pub fn render(input: &Input) -> Vec<Value> {
         rule("", &["configmaps"], read),
     ];
     let of = (input.namespace.as_str(), ACCOUNT);
-    vec![
+    let mut all = vec![
         account(&here(ACCOUNT)),
         role(&json!({ "name": ROLE }), &rules),
         binding(&json!({ "name": "kubemacpool-manager-rolebinding" }), ROLE, of),
@@ -78,8 +80,11 @@ pub fn render(input: &Input) -> Vec<Value> {
             "spec": { "maxUnavailable": 1, "selector": { "matchLabels": selector } },
         }),
         deployment(input, &selector),
-        configuration(input),
-    ]
+    ];
+    if input.answers {
+        all.push(configuration(input));
+    }
+    all
 }
 
 fn deployment(input: &Input, selector: &Value) -> Value {
@@ -111,7 +116,8 @@ fn deployment(input: &Input, selector: &Value) -> Value {
     workload::deployment(&metadata, input.replicas, selector, selector, &pod)
 }
 
-fn configuration(input: &Input) -> Value {
+/// Has machines and pods judged.
+pub fn configuration(input: &Input) -> Value {
     let hook = |name: &str, path: &str, group: &str, resource: &str, operations: &[&str], selector: Value| {
         json!({
             "name": name,

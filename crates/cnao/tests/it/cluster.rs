@@ -57,10 +57,15 @@ impl Cluster {
         Cluster { server, client }
     }
 
-    /// The client of a service account.
+    /// The client of a service account of the pool's namespace.
     pub(crate) fn account(&self, name: &str) -> Client {
+        self.account_in(NAMESPACE, name)
+    }
+
+    /// The client of a service account.
+    pub(crate) fn account_in(&self, namespace: &str, name: &str) -> Client {
         self.server.client_as(User {
-            name: format!("system:serviceaccount:{NAMESPACE}:{name}"),
+            name: format!("system:serviceaccount:{namespace}:{name}"),
             groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
             ..User::default()
         })

@@ -1,0 +1,135 @@
+//! Brings the cluster to what the object says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::operator::{self, Phases};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, apply, clock};
+use kube::{Api, ResourceExt};
+use serde_json::Value;
+
+use super::context::Context;
+use super::object::NetworkAddonsConfig;
+use super::operands::{self, DEFINITION, Input};
+use super::plan::{self, Cluster, Operand, Plan};
+use super::status::{self, Seen};
+use super::{certificates, remove};
+use crate::Error;
+use crate::kubemacpool::manifests as pool;
+use crate::kubemacpool::range::{CONFIG, END, START};
+
+/// The one name.
+pub(super) const NAME: &str = "cluster";
+/// How often what nobody tells of is looked at.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// Brings one object a step further.
+pub(super) async fn reconcile(context: Arc<Context>, key: Key) -> Next {
+    match sync(&context, &key).await {
+        Ok(next) => next,
+        Err(error) => {
+            tracing::warn!(networkaddonsconfig = key.name, error = %Chain(&error), "NetworkAddonsConfig not reconciled");
+            Next::Retry
+        }
+    }
+}
+
+async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
+    let Some(config) = context.configs.get(key) else { return Ok(Next::Wait) };
+    let now = clock::seconds(clock::now());
+    if config.metadata.deletion_timestamp.is_some() {
+        return remove::sync(context, &config).await;
+    }
+    if key.name != NAME {
+        let message = format!("Ignoring NetworkAddonsConfig without default name: it has to be called {NAME:?}");
+        context.write(&config, &status::unwanted(&config, &message, now)).await?;
+        return Ok(Next::Wait);
+    }
+    context.requests.hold(&config).await.map_err(Error::api("patch", "NetworkAddonsConfig", &key.name))?;
+    let plan = plan::plan(&config, look(context).await?);
+    // What is refused changes nothing of what is there.
+    let applied = if plan.refused.is_empty() { install(context, &config, &plan).await } else { Ok(LOOK) };
+    let failure = applied.as_ref().err().map(|error| operator::failure(error));
+    let current = context.configs.get(key).unwrap_or(config);
+    let seen = Seen { deployments: context.deployments.list(), failure };
+    context.write(&current, &status::status(&current, &plan, &seen, &context.release.version, now)).await?;
+    applied.map(Next::After)
+}
+
+/// What the cluster has.
+async fn look(context: &Context) -> Result<Cluster, Error> {
+    let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
+    let held = api.get_metadata_opt(DEFINITION.0).await.map_err(Error::api("read", "definition", DEFINITION.0))?;
+    let ours = |labels: &BTreeMap<String, String>| {
+        labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == super::MANAGER)
+    };
+    Ok(Cluster {
+        kubelets_attach: context.kubelets_attach(),
+        has_multus: held.is_some_and(|held| !ours(held.labels())),
+    })
+}
+
+async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -> Result<Duration, Error> {
+    let (release, mut again) = (&context.release, LOOK);
+    let mut input = Input {
+        namespace: release.namespace.clone(),
+        image: release.image.clone(),
+        version: release.version.clone(),
+        replicas: if context.has_one_node() { 1 } else { 2 },
+        answers: answers(context),
+        ..Input::default()
+    };
+    let mut first = Vec::new();
+    if plan.operands.contains(&Operand::KubeMacPool) {
+        input.range = range(context, config).await?;
+        let lifetimes = certificates::lifetimes(config.spec.self_sign_configuration.as_ref()).unwrap_or_default();
+        let ring = certificates::kubemacpool(&release.namespace, lifetimes);
+        let held = ring.read(&context.client, &release.namespace).await;
+        let held = held.map_err(Error::api("read", "certificates", &ring.authority))?;
+        let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
+        again = again.min(renewed.again);
+        input.ca_bundle.clone_from(&renewed.bundle);
+        first = ring.manifests(&renewed, &release.namespace, &operands::labels(&release.version));
+    }
+    let rest = operands::render(config, &plan.operands, &input);
+    remove::surplus(context, &rest).await?;
+    let definitions: &[(&str, &str)] = if plan.operands.contains(&Operand::Multus) { &[DEFINITION] } else { &[] };
+    let phases = Phases { first: &first, definitions, rest: &rest };
+    operator::install(&context.client, &context.applied, phases).await?;
+    Ok(again)
+}
+
+/// Whether the pool answers, or did: machines are judged from then on.
+fn answers(context: &Context) -> bool {
+    let rolled_out = |deployment: &k8s_openapi::api::apps::v1::Deployment| {
+        deployment.name_any() == pool::NAME && operator::is_rolled_out(deployment)
+    };
+    let configuration = apply::address(&pool::configuration(&pool::Input::default()));
+    context.deployments.list().iter().any(rolled_out) || context.applied.addresses().contains(&configuration)
+}
+
+/// The addresses of the pool: as the object says, else as they were, else of a prefix that is likely this cluster's alone.
+async fn range(context: &Context, config: &NetworkAddonsConfig) -> Result<(String, String), Error> {
+    let said = config.spec.kube_mac_pool.clone().unwrap_or_default();
+    if let Some(range) = said.range_start.zip(said.range_end).filter(|(start, _)| !start.is_empty()) {
+        return Ok(range);
+    }
+    let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.release.namespace);
+    let held = api.get_opt(CONFIG).await.map_err(Error::api("read", "configmap", CONFIG))?;
+    let data = held.and_then(|held| held.data).unwrap_or_default();
+    let text = |key: &str| data.get(key).cloned().filter(|text| !text.is_empty());
+    Ok(text(START).zip(text(END)).unwrap_or_else(|| {
+        let prefix = format!("02:{:02x}:{:02x}", fastrand::u8(..), fastrand::u8(..));
+        (format!("{prefix}:00:00:00"), format!("{prefix}:ff:ff:ff"))
+    }))
+}
+
+/// The addresses of what is in `manifests`.
+pub(super) fn addresses(manifests: &[Value]) -> Vec<String> {
+    manifests.iter().map(apply::address).collect()
+}
