@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, NAMESPACE, PATH, address, condition, refusal, text, until};
 
+/// How many looks in a row show nothing new of what is at rest.
+const LOOKS: u32 = 10;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_object_asks_all_operators_and_says_how_they_are() {
     let mut cluster = Cluster::new().await;
@@ -80,7 +83,15 @@ async fn an_operator_that_starts_again_writes_nothing() {
         }
         all
     };
-    let before = versions(&cluster).await;
+    // The status may still follow what was applied last: it is at rest when several looks show the same.
+    let mut last = (versions(&cluster).await, 0);
+    let before = until("nothing is written", async || {
+        let now = versions(&cluster).await;
+        last.1 = if now == last.0 { last.1 + 1 } else { 0 };
+        last.0 = now;
+        (last.1 == LOOKS).then(|| last.0.clone())
+    })
+    .await;
     cluster.start("v1");
     // What it puts right shows that it has been through.
     cluster
