@@ -92,7 +92,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let lease = (args.namespace.as_str(), "kubemacpool-election");
     let wait = Duration::from_secs(args.wait_time);
     let recorder = events::Recorder::new(client.clone(), PROGRAM, "");
-    let lead = || Leader::start(client, &replica.pool, wait, collisions, recorder, &stop);
+    let lead = || Leader::start(&client, &replica.pool, wait, collisions, recorder, &stop);
     let led = operator::lead(PROGRAM, lease, &args.identity, &stop, lead).await;
     if !led.map_err(Error::setup("reach the API server"))? {
         return Err(Error::Deposed);
@@ -142,15 +142,15 @@ pub struct Leader {
 impl Leader {
     /// Begins; dropping it ends the work.
     pub fn start(
-        client: Client,
+        client: &Client,
         pool: &Arc<Pool>,
         wait: Duration,
         collisions: Collisions,
         recorder: events::Recorder,
         stop: &CancellationToken,
     ) -> Self {
-        let mut tasks = collect::start(&client, pool, wait, stop);
-        tasks.extend(collisions.start(&client, recorder, stop));
+        let mut tasks = collect::start(client, pool, wait, stop);
+        tasks.extend(collisions.start(client, recorder, stop));
         Leader { _tasks: tasks }
     }
 }

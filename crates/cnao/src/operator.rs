@@ -86,11 +86,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
     material.set(&pair).map_err(Error::setup("use the certificate"))?;
 
-    let release = Release {
-        namespace: args.namespace.clone(),
-        image: args.component_image.clone(),
-        version: release::version(),
-    };
+    let release =
+        Release { namespace: args.namespace.clone(), image: args.component_image.clone(), version: release::version() };
     let ready = Ready::default();
     let events = events::Recorder::new(client.clone(), PROGRAM, "");
     let operator = Operator::new(client.clone(), release, events);
@@ -171,7 +168,11 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     let again = wake.clone();
     let deployments = store::watch(
         Api::<Deployment>::namespaced(client.clone(), namespace),
-        Watch { config: watcher::Config::default().labels(&selector), trim: context::trim_deployment, ..Watch::default() },
+        Watch {
+            config: watcher::Config::default().labels(&selector),
+            trim: context::trim_deployment,
+            ..Watch::default()
+        },
         context.deployments.clone(),
         move |_| again(),
     );

@@ -53,6 +53,8 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("hyperconverged-cluster-operator", components::hco_operator, ""),
     ("hyperconverged-cluster-webhook", components::hco_webhook, ""),
     ("virt-network-resources-injector", components::network_resources_injector, ""),
+    ("cluster-network-addons-operator", components::network_addons_operator, ""),
+    ("kubemacpool", components::kubemacpool, ""),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
     ("cdi-controller", components::cdi_controller, ""),

@@ -74,7 +74,8 @@ pub(super) fn start(client: &Client, pool: &Arc<Pool>, wait: Duration, stop: &Ca
     let queue: Queue<Mac> = Queue::default();
     let leases = {
         let queue = queue.clone();
-        let how = Watch { index: |lease: &Lease| pool::address(lease).iter().map(Mac::to_string).collect(), ..pool::how() };
+        let how =
+            Watch { index: |lease: &Lease| pool::address(lease).iter().map(Mac::to_string).collect(), ..pool::how() };
         store::watch(pool.leases(), how, Store::default(), move |change| wake(&queue, change.was, change.is))
     };
     let machines = follow(client, &collector.machines, &queue);

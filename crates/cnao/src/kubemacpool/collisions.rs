@@ -192,7 +192,11 @@ mod tests {
         assert_eq!(told[0], (holder("a"), "VirtualMachineInstance ns/b".to_owned()));
         assert_eq!(told.len(), 2);
         assert!(collisions.set(mac, of(&["a", "b"])).is_empty());
-        assert!(metrics(&collisions).contains("kmp_mac_collisions{mac=\"02:00:00:00:00:01\"} 2"), "{}", metrics(&collisions));
+        assert!(
+            metrics(&collisions).contains("kmp_mac_collisions{mac=\"02:00:00:00:00:01\"} 2"),
+            "{}",
+            metrics(&collisions)
+        );
         assert!(collisions.set(mac, of(&["b"])).is_empty());
         assert!(!metrics(&collisions).contains("mac="));
     }

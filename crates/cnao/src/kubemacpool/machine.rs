@@ -36,11 +36,13 @@ pub(super) fn plan(vm: &Value, old: &Value) -> Result<Plan, Vec<Cause>> {
         let message = format!("{} interfaces are asked for, and {MOST} are the most", list.len());
         return Err(vec![refuse("FieldValueTooMany", path(None), message)]);
     }
-    let before: BTreeMap<&str, Mac> = interfaces(old).iter().filter_map(|one| Some((name(one), address(one)?))).collect();
+    let before: BTreeMap<&str, Mac> =
+        interfaces(old).iter().filter_map(|one| Some((name(one), address(one)?))).collect();
     let (mut names, mut macs, mut causes, mut plan) = (BTreeSet::new(), BTreeSet::new(), Vec::new(), Plan::default());
     for (index, one) in list.iter().enumerate() {
         if !names.insert(name(one)) {
-            let message = format!("interface name {:?} is there twice: every interface has a name of its own", name(one));
+            let message =
+                format!("interface name {:?} is there twice: every interface has a name of its own", name(one));
             causes.push(refuse("FieldValueDuplicate", format!("{}.name", path(Some(index))), message));
         }
         let field = format!("{}.macAddress", path(Some(index)));
@@ -68,7 +70,8 @@ pub(super) fn plan(vm: &Value, old: &Value) -> Result<Plan, Vec<Cause>> {
             }
         };
         if !macs.insert(mac) {
-            let message = format!("{mac} is the address of another interface of this machine: give each its own, or none");
+            let message =
+                format!("{mac} is the address of another interface of this machine: give each its own, or none");
             causes.push(refuse("FieldValueDuplicate", field, message));
         }
     }
@@ -175,7 +178,10 @@ mod tests {
     fn refused(new: &[(&str, &str)], old: &[(&str, &str)], field: &str, message: &str) {
         let causes = plan(&vm(new), &vm(old)).unwrap_err();
         let all = "spec.template.spec.domain.devices.interfaces";
-        assert!(causes.iter().any(|cause| cause.field == format!("{all}{field}") && cause.message.contains(message)), "{causes:?}");
+        assert!(
+            causes.iter().any(|cause| cause.field == format!("{all}{field}") && cause.message.contains(message)),
+            "{causes:?}"
+        );
     }
 
     #[test]

@@ -28,7 +28,8 @@ impl Networks {
 
     /// The indexes of those without an address.
     pub(super) fn wanted(&self) -> Vec<usize> {
-        let without = |(index, one): (usize, &Value)| one["mac"].as_str().unwrap_or_default().is_empty().then_some(index);
+        let without =
+            |(index, one): (usize, &Value)| one["mac"].as_str().unwrap_or_default().is_empty().then_some(index);
         self.0.iter().enumerate().filter_map(without).collect()
     }
 

@@ -111,7 +111,11 @@ mod tests {
         check("02:00:00:00:00:0A", "02-00-00-00-00-0f", Ok("02:00:00:00:00:0a - 02:00:00:00:00:0f"));
         check("02:00:00:00:00:00", "", Err("both or none"));
         check("x", "02:00:00:00:00:00", Err("failed to parse rangeStart"));
-        check("02:00:00:00:00:00", "03:00:00:00:00:00", Err("failed to set rangeEnd: 03:00:00:00:00:00 is a multicast"));
+        check(
+            "02:00:00:00:00:00",
+            "03:00:00:00:00:00",
+            Err("failed to set rangeEnd: 03:00:00:00:00:00 is a multicast"),
+        );
         // The whole address counts, and not whether some byte is lower.
         check("02:00:00:00:01:00", "02:00:00:00:00:ff", Err("comes before rangeStart"));
     }

@@ -69,7 +69,8 @@ impl Addressed for VirtualMachine {
     fn trim(&mut self) {
         trim_metadata(&mut self.metadata, &[]);
         let devices = self.spec.pointer("/template/spec/domain/devices/interfaces").cloned().unwrap_or_default();
-        self.spec = json!({ "template": { "spec": { "domain": { "devices": { "interfaces": addresses_alone(&devices) } } } } });
+        self.spec =
+            json!({ "template": { "spec": { "domain": { "devices": { "interfaces": addresses_alone(&devices) } } } } });
     }
 
     fn is_running(&self) -> bool {
@@ -154,7 +155,8 @@ mod tests {
         check::<VirtualMachine>(json!({ "metadata": {}, "spec": { "template": template } }), &[one], false);
         let vmi = |status: Value| json!({ "metadata": {}, "spec": { "domain": { "devices": { "interfaces": interfaces } } }, "status": status });
         check::<VirtualMachineInstance>(vmi(json!({ "phase": "Running" })), &[one], true);
-        let told = json!({ "phase": "Running", "interfaces": [{ "mac": "02:00:00:00:00:02", "ipAddress": "1.1.1.1" }] });
+        let told =
+            json!({ "phase": "Running", "interfaces": [{ "mac": "02:00:00:00:00:02", "ipAddress": "1.1.1.1" }] });
         check::<VirtualMachineInstance>(vmi(told), &["02:00:00:00:00:02"], true);
         let moving = json!({ "phase": "Running", "migrationState": { "sourceState": {} } });
         check::<VirtualMachineInstance>(vmi(moving), &[one], false);

@@ -7,8 +7,8 @@ use kit::certs::Leaf;
 use kit::duration;
 use kit::keyring::{Keyring, Lifetimes, service_names};
 
-use crate::kubemacpool::manifests::{BUNDLE, BUNDLE_KEY, CERTIFICATE, SERVICE};
 use crate::kubemacpool::PROGRAM;
+use crate::kubemacpool::manifests::{BUNDLE, BUNDLE_KEY, CERTIFICATE, SERVICE};
 
 /// Intervals of `selfSignConfiguration`, with their hours where nothing is said.
 const INTERVALS: [(&str, u64); 4] =
@@ -26,7 +26,8 @@ pub(super) fn lifetimes(said: Option<&BTreeMap<String, String>>) -> Result<Lifet
         *at = match said.map(|said| said.get(name).map(String::as_str).unwrap_or_default()) {
             None => Duration::from_secs(hours * 3600),
             Some("") => return Err(refuse(format!("{name} is missing"))),
-            Some(text) => duration::parse(text).ok_or_else(|| refuse(format!("error parsing {name}: {text:?} is no duration such as 24h0m0s")))?,
+            Some(text) => duration::parse(text)
+                .ok_or_else(|| refuse(format!("error parsing {name}: {text:?} is no duration such as 24h0m0s")))?,
         };
         if at.is_zero() {
             return Err(refuse(format!("{name} duration has to be > 0")));
@@ -80,7 +81,12 @@ mod tests {
     fn lifetimes_follow_the_object() {
         check(&[], Ok([48, 24, 24, 12]));
         let all = |ca: &'static str, overlap: &'static str, cert: &'static str| {
-            [("caRotateInterval", ca), ("caOverlapInterval", overlap), ("certRotateInterval", cert), ("certOverlapInterval", "1h")]
+            [
+                ("caRotateInterval", ca),
+                ("caOverlapInterval", overlap),
+                ("certRotateInterval", cert),
+                ("certOverlapInterval", "1h"),
+            ]
         };
         check(&all("100h", "10h", "20h"), Ok([100, 10, 20, 1]));
         check(&all("100h", "101h", "20h"), Err("caOverlapInterval(101h0m0s) has to be <= caRotateInterval(100h0m0s)"));

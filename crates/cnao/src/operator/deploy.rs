@@ -68,10 +68,7 @@ async fn look(context: &Context) -> Result<Cluster, Error> {
     let ours = |labels: &BTreeMap<String, String>| {
         labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == super::MANAGER)
     };
-    Ok(Cluster {
-        kubelets_attach: context.kubelets_attach(),
-        has_multus: held.is_some_and(|held| !ours(held.labels())),
-    })
+    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind: held.is_some_and(|held| !ours(held.labels())) })
 }
 
 async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -> Result<Duration, Error> {
@@ -99,6 +96,8 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
     let rest = operands::render(config, &plan.operands, &input);
     remove::surplus(context, &rest).await?;
     let definitions: &[(&str, &str)] = if plan.operands.contains(&Operand::Multus) { &[DEFINITION] } else { &[] };
+    let (accounts, rest) = operator::accounts_first(rest);
+    first.extend(accounts);
     let phases = Phases { first: &first, definitions, rest: &rest };
     operator::install(&context.client, &context.applied, phases).await?;
     Ok(again)

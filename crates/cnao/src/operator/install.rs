@@ -5,8 +5,8 @@ use kit::operator::manifests::{APPLY, Documents, Program, account, binding, pod,
 use kit::workload;
 use serde_json::{Value, json};
 
-use super::operands::{self, DEFINITION};
 use super::PROGRAM;
+use super::operands::{self, DEFINITION};
 use crate::release::{COMPONENT_IMAGE, NAMESPACE};
 
 const OBJECT: &str =
@@ -83,7 +83,13 @@ fn rights() -> Vec<Value> {
     let metadata = json!({ "name": PROGRAM, "labels": labels() });
     let here = json!({ "name": PROGRAM, "namespace": NAMESPACE, "labels": labels() });
     let of = (NAMESPACE, PROGRAM);
-    vec![account(&here), role(&metadata, &rules), binding(&metadata, PROGRAM, of), role(&here, &own), binding(&here, PROGRAM, of)]
+    vec![
+        account(&here),
+        role(&metadata, &rules),
+        binding(&metadata, PROGRAM, of),
+        role(&here, &own),
+        binding(&here, PROGRAM, of),
+    ]
 }
 
 fn deployment() -> Value {

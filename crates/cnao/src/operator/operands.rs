@@ -52,7 +52,8 @@ fn infra(config: &NetworkAddonsConfig) -> Placement {
                 let has = json!({ "matchExpressions": [{ "key": label, "operator": "Exists" }] });
                 json!({ "weight": weight, "preference": has })
             };
-            let roles = [prefer("node-role.kubernetes.io/control-plane", 10), prefer("node-role.kubernetes.io/master", 1)];
+            let roles =
+                [prefer("node-role.kubernetes.io/control-plane", 10), prefer("node-role.kubernetes.io/master", 1)];
             let tolerate = |role: &str| json!({ "key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists", "effect": "NoSchedule" });
             Placement {
                 affinity: json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": roles } }),

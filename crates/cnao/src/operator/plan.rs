@@ -19,7 +19,7 @@ pub struct Cluster {
     /// The kubelets of all nodes attach networks themselves.
     pub kubelets_attach: bool,
     /// Somebody else brought the kind NetworkAttachmentDefinition, and with it what attaches networks.
-    pub has_multus: bool,
+    pub has_kind: bool,
 }
 
 /// What becomes of an object.
@@ -47,24 +47,47 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     }
     let absent = [
         (spec.linux_bridge.is_some(), "linuxBridge", BRIDGE),
-        (spec.macvtap.is_some(), "macvtap", "macvtap is not deployed in this version: install its device plugin and its CNI plugin"),
-        (spec.kube_secondary_dns.is_some(), "kubeSecondaryDNS", "no name server for secondary networks is deployed in this version"),
-        (spec.kubevirt_ipam_controller.is_some(), "kubevirtIpamController", "addresses do not outlive pods in this version"),
-        (spec.multus_dynamic_networks.is_some(), "multusDynamicNetworks", "interfaces of running pods are not changed in this version"),
-        (spec.ovs.is_some(), "ovs", "Open vSwitch and its CNI plugin have to be installed on the nodes, and are not by this operator"),
+        (
+            spec.macvtap.is_some(),
+            "macvtap",
+            "macvtap is not deployed in this version: install its device plugin and its CNI plugin",
+        ),
+        (
+            spec.kube_secondary_dns.is_some(),
+            "kubeSecondaryDNS",
+            "no name server for secondary networks is deployed in this version",
+        ),
+        (
+            spec.kubevirt_ipam_controller.is_some(),
+            "kubevirtIpamController",
+            "addresses do not outlive pods in this version",
+        ),
+        (
+            spec.multus_dynamic_networks.is_some(),
+            "multusDynamicNetworks",
+            "interfaces of running pods are not changed in this version",
+        ),
+        (
+            spec.ovs.is_some(),
+            "ovs",
+            "Open vSwitch and its CNI plugin have to be installed on the nodes, and are not by this operator",
+        ),
     ];
-    plan.missing.extend(absent.into_iter().filter(|(asked, ..)| *asked).map(|(_, field, why)| format!("{field}: {why}")));
+    plan.missing
+        .extend(absent.into_iter().filter(|(asked, ..)| *asked).map(|(_, field, why)| format!("{field}: {why}")));
     plan
 }
 
 const BRIDGE: &str = "the CNI plugins bridge and tuning have to be on the nodes, and are not installed in this version; nodes are not marked with their bridges";
 
 fn multus(cluster: Cluster, plan: &mut Plan) {
-    if cluster.has_multus {
-        plan.notes.push("multus: the cluster has one of its own".to_owned());
-    } else if cluster.kubelets_attach {
-        plan.operands.push(Operand::Multus);
+    if cluster.kubelets_attach {
         plan.notes.push("multus: the kubelets of this cluster attach networks themselves".to_owned());
+        if !cluster.has_kind {
+            plan.operands.push(Operand::Multus);
+        }
+    } else if cluster.has_kind {
+        plan.notes.push("multus: the cluster has one of its own".to_owned());
     } else {
         let message = "multus: no meta plugin is deployed in this version: install Multus, which brings the kind NetworkAttachmentDefinition";
         plan.missing.push(message.to_owned());
@@ -104,7 +127,15 @@ mod tests {
     fn what_is_asked_for_is_deployed_or_named() {
         let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
         assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
-        let all = ["linuxBridge", "macvtap", "kubeSecondaryDNS", "kubevirtIpamController", "multusDynamicNetworks", "ovs", "multus"];
+        let all = [
+            "linuxBridge",
+            "macvtap",
+            "kubeSecondaryDNS",
+            "kubevirtIpamController",
+            "multusDynamicNetworks",
+            "ovs",
+            "multus",
+        ];
         for field in all {
             let found = of(json!({ field: {} }), Cluster::default());
             assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
@@ -114,9 +145,9 @@ mod tests {
 
     #[test]
     fn networks_are_attached_by_whoever_does_so() {
-        let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, has_multus: false });
+        let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, has_kind: false });
         assert!(ours.operands == [Operand::Multus] && ours.missing.is_empty() && ours.notes.len() == 1, "{ours:?}");
-        let theirs = of(json!({ "multus": {} }), Cluster { kubelets_attach: false, has_multus: true });
+        let theirs = of(json!({ "multus": {} }), Cluster { kubelets_attach: false, has_kind: true });
         assert!(theirs.operands.is_empty() && theirs.missing.is_empty(), "{theirs:?}");
     }
 

@@ -46,7 +46,8 @@ pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), E
     every.extend([own("Secret", &ring.authority), own("ConfigMap", &ring.bundle)]);
     every.extend(ring.leaves.iter().map(|(name, _)| own("Secret", name)));
     let all = addresses(&every);
-    let (hooks, rest): (Vec<String>, Vec<String>) = all.into_iter().partition(|address| address.contains("webhookconfigurations"));
+    let (hooks, rest): (Vec<String>, Vec<String>) =
+        all.into_iter().partition(|address| address.contains("webhookconfigurations"));
     operator::delete(&context.client, &hooks).await?;
     operator::delete(&context.client, &rest).await?;
     Ok(())

@@ -143,6 +143,9 @@ mod tests {
         assert!(conditions::get(&found.conditions, DEGRADED).unwrap().message.as_deref().unwrap().contains("ovs: no"));
         let refused = Plan { refused: vec!["bad".to_owned()], ..Plan::default() };
         let found = check(&refused, 2, None, ["False", "False", "True"]);
-        assert_eq!(conditions::get(&found.conditions, DEGRADED).unwrap().message.as_deref(), Some("invalid configuration:\nbad"));
+        assert_eq!(
+            conditions::get(&found.conditions, DEGRADED).unwrap().message.as_deref(),
+            Some("invalid configuration:\nbad")
+        );
     }
 }

@@ -72,7 +72,8 @@ impl Pool {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let config = Changing::new(material, None).unwrap();
-        let server = kit::spawn("server", kit::server::serve_tls(listener, config, replica.router(), self.stop.clone()));
+        let server =
+            kit::spawn("server", kit::server::serve_tls(listener, config, replica.router(), self.stop.clone()));
         let labels = json!({ "control-plane": "mac-controller-manager", "app": "kubemacpool" });
         self.cluster.pod(name, &labels, port).await;
         self.replicas.push((replica, server));
@@ -85,7 +86,7 @@ impl Pool {
         let collisions = Collisions::default();
         let recorder = Recorder::new(client.clone(), "kubemacpool", "");
         let pool = &self.replicas[0].0.pool;
-        self.leader = Some(Leader::start(client, pool, wait, collisions.clone(), recorder, &self.stop));
+        self.leader = Some(Leader::start(&client, pool, wait, collisions.clone(), recorder, &self.stop));
         collisions
     }
 
@@ -95,7 +96,8 @@ impl Pool {
 
     /// The addresses that are taken.
     async fn taken(&self) -> usize {
-        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?labelSelector=kubemacpool.io/address");
+        let leases =
+            format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?labelSelector=kubemacpool.io/address");
         self.cluster.get(&leases).await.unwrap()["items"].as_array().unwrap().len()
     }
 }
@@ -110,8 +112,9 @@ fn machine(name: &str, interfaces: &[&str]) -> Value {
         interface
     };
     let list: Vec<Value> = interfaces.iter().enumerate().map(one).collect();
-    let networks: Vec<Value> =
-        (0..interfaces.len()).map(|index| json!({ "name": format!("n{index}"), "multus": { "networkName": "n" } })).collect();
+    let networks: Vec<Value> = (0..interfaces.len())
+        .map(|index| json!({ "name": format!("n{index}"), "multus": { "networkName": "n" } }))
+        .collect();
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": { "name": name },
         "spec": { "runStrategy": "Halted", "template": { "spec": {
@@ -246,7 +249,8 @@ async fn pods_of_namespaces_that_ask_get_addresses() {
             "spec": { "containers": [{ "name": "c", "image": "i" }] },
         })
     };
-    let networks = |pod: &Value| pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].as_str().unwrap().to_owned();
+    let networks =
+        |pod: &Value| pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].as_str().unwrap().to_owned();
     let made = pool.cluster.call(Method::POST, PODS, &pod("before", "net")).await.unwrap();
     assert_eq!(networks(&made), "net");
     let namespace = json!({ "metadata": { "labels": { "mutatepods.kubemacpool.io": "allocate" } } });
@@ -255,7 +259,10 @@ async fn pods_of_namespaces_that_ask_get_addresses() {
         let made = pool.cluster.call(Method::POST, PODS, &pod("after", "net")).await.unwrap();
         let asked = networks(&made).contains("02:00:00:00:00:");
         if !asked {
-            pool.cluster.call(Method::DELETE, &format!("{PODS}/after?gracePeriodSeconds=0"), &Value::Null).await.unwrap();
+            pool.cluster
+                .call(Method::DELETE, &format!("{PODS}/after?gracePeriodSeconds=0"), &Value::Null)
+                .await
+                .unwrap();
         }
         asked.then_some(made)
     })
@@ -278,7 +285,11 @@ async fn the_same_address_on_two_running_machines_is_told_on_both() {
         });
         pool.cluster.call(Method::POST, INSTANCES, &instance).await.unwrap();
         let status = json!({ "status": { "phase": "Running", "interfaces": [{ "mac": mac }] } });
-        let path = if pool.cluster.call(Method::PATCH, &format!("{INSTANCES}/{name}/status"), &status).await.is_ok() { "" } else { "object" };
+        let path = if pool.cluster.call(Method::PATCH, &format!("{INSTANCES}/{name}/status"), &status).await.is_ok() {
+            ""
+        } else {
+            "object"
+        };
         if path == "object" {
             pool.cluster.call(Method::PATCH, &format!("{INSTANCES}/{name}"), &status).await.unwrap();
         }

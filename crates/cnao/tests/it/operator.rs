@@ -10,7 +10,8 @@ use crate::cluster::{Cluster, documents, until};
 
 const NAMESPACE: &str = "cluster-network-addons";
 const OBJECTS: &str = "/apis/networkaddonsoperator.network.kubevirt.io/v1/networkaddonsconfigs";
-const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/network-attachment-definitions.k8s.cni.cncf.io";
+const DEFINITION: &str =
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/network-attachment-definitions.k8s.cni.cncf.io";
 const HOOKS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kubemacpool-mutator";
 
 fn deployment() -> String {
@@ -25,6 +26,9 @@ struct Scene {
 /// A cluster with the operator, on a node with this kubelet.
 async fn scene(kubelet: &str) -> Scene {
     let cluster = Cluster::with(documents("network-addons-operator.yaml")).await;
+    // The embedded API server brings the kind of networks; others do not.
+    cluster.call(Method::DELETE, DEFINITION, &Value::Null).await.unwrap();
+    until("the kind is gone", async || cluster.get(DEFINITION).await.is_none().then_some(())).await;
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
     cluster.call(Method::POST, "/api/v1/nodes", &node).await.unwrap();
     let info = json!({ "status": { "nodeInfo": {
@@ -73,7 +77,8 @@ async fn what_the_object_asks_for_is_deployed_and_taken_away_with_it() {
     let scene = scene("v1.33.0+ferrovirt-0.1.0").await;
     scene.create(json!({ "multus": {}, "kubeMacPool": {} })).await;
     until("the kind of networks is there", async || scene.cluster.get(DEFINITION).await).await;
-    until("the pool is waited for", async || (scene.said("Progressing").await?["status"] == "True").then_some(())).await;
+    until("the pool is waited for", async || (scene.said("Progressing").await?["status"] == "True").then_some(()))
+        .await;
     assert!(scene.cluster.get(HOOKS).await.is_none(), "nobody would answer");
     scene.roll_out().await;
     until("it is available", async || (scene.said("Available").await?["status"] == "True").then_some(())).await;
@@ -84,7 +89,10 @@ async fn what_the_object_asks_for_is_deployed_and_taken_away_with_it() {
     assert_eq!(object["status"]["observedVersion"], "v1");
     assert_eq!(object["status"]["containers"][0]["parentName"], "kubemacpool-mac-controller-manager");
     scene.cluster.call(Method::DELETE, &format!("{OBJECTS}/cluster"), &Value::Null).await.unwrap();
-    until("the object is gone", async || scene.cluster.get(&format!("{OBJECTS}/cluster")).await.is_none().then_some(())).await;
+    until("the object is gone", async || {
+        scene.cluster.get(&format!("{OBJECTS}/cluster")).await.is_none().then_some(())
+    })
+    .await;
     assert!(scene.cluster.get(&deployment()).await.is_none() && scene.cluster.get(HOOKS).await.is_none());
     assert!(scene.cluster.get(DEFINITION).await.is_some(), "networks of others are of it");
 }
@@ -122,7 +130,10 @@ async fn an_edit_is_put_right() {
     scene.roll_out().await;
     until("machines are judged", async || scene.cluster.get(HOOKS).await).await;
     scene.cluster.call(Method::PATCH, HOOKS, &json!({ "webhooks": [] })).await.unwrap();
-    until("they are again", async || (scene.cluster.get(HOOKS).await?["webhooks"].as_array()?.len() == 2).then_some(())).await;
+    until("they are again", async || {
+        (scene.cluster.get(HOOKS).await?["webhooks"].as_array()?.len() == 2).then_some(())
+    })
+    .await;
     scene.cluster.call(Method::DELETE, &deployment(), &Value::Null).await.unwrap();
     until("it is back", async || scene.cluster.get(&deployment()).await).await;
 }
@@ -132,7 +143,8 @@ async fn what_cannot_be_had_is_named_and_bad_values_change_nothing() {
     let scene = scene("v1.33.0").await;
     scene.create(json!({ "kubeMacPool": {}, "ovs": {}, "multus": {} })).await;
     scene.roll_out().await;
-    let said = until("it is degraded", async || scene.said("Degraded").await.filter(|said| said["status"] == "True")).await;
+    let said =
+        until("it is degraded", async || scene.said("Degraded").await.filter(|said| said["status"] == "True")).await;
     let message = said["message"].as_str().unwrap();
     assert!(message.contains("ovs: Open vSwitch") && message.contains("multus: no meta plugin"), "{message}");
     scene.merge(json!({ "spec": { "kubeMacPool": { "rangeStart": "02:00:00:00:01:00", "rangeEnd": "02:00:00:00:00:ff" } } })).await;
