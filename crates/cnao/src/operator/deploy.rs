@@ -11,10 +11,9 @@ use kit::queue::Next;
 use kit::store::Key;
 use kit::{Chain, apply, clock};
 use kube::{Api, ResourceExt};
-use serde_json::Value;
 
 use super::context::Context;
-use super::object::NetworkAddonsConfig;
+use super::object::{NAME, NetworkAddonsConfig};
 use super::operands::{self, DEFINITION, Input};
 use super::plan::{self, Cluster, Operand, Plan};
 use super::status::{self, Seen};
@@ -23,8 +22,6 @@ use crate::Error;
 use crate::kubemacpool::manifests as pool;
 use crate::kubemacpool::range::{CONFIG, END, START};
 
-/// The one name.
-pub(super) const NAME: &str = "cluster";
 /// How often what nobody tells of is looked at.
 const LOOK: Duration = Duration::from_secs(600);
 
@@ -126,9 +123,4 @@ async fn range(context: &Context, config: &NetworkAddonsConfig) -> Result<(Strin
         let prefix = format!("02:{:02x}:{:02x}", fastrand::u8(..), fastrand::u8(..));
         (format!("{prefix}:00:00:00"), format!("{prefix}:ff:ff:ff"))
     }))
-}
-
-/// The addresses of what is in `manifests`.
-pub(super) fn addresses(manifests: &[Value]) -> Vec<String> {
-    manifests.iter().map(apply::address).collect()
 }

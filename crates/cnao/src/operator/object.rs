@@ -6,6 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The one name.
+pub const NAME: &str = "cluster";
+
 /// Which networks the cluster has beside its own.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NetworkAddonsConfig {

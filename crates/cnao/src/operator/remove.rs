@@ -1,13 +1,12 @@
 //! Takes away what is not asked for any more.
 
 use kit::queue::Next;
-use kit::{clock, operator};
+use kit::{apply, clock, operator};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::deploy::{self, addresses};
-use super::object::NetworkAddonsConfig;
+use super::object::{NAME, NetworkAddonsConfig};
 use super::{certificates, operands, status};
 use crate::Error;
 
@@ -19,7 +18,7 @@ pub(super) async fn sync(context: &Context, config: &NetworkAddonsConfig) -> Res
     if !context.requests.is_held(config) {
         return Ok(Next::Wait);
     }
-    if config.name_any() == deploy::NAME {
+    if config.name_any() == NAME {
         context.write(config, &status::removing(config, clock::seconds(clock::now()))).await?;
         // What is deleted is not put back, whoever deletes it.
         context.applied.forget();
@@ -35,7 +34,6 @@ pub(super) async fn sync(context: &Context, config: &NetworkAddonsConfig) -> Res
 /// When the API server refuses.
 pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), Error> {
     let namespace = &context.release.namespace;
-    let wanted = addresses(wanted);
     // The pool is the one operand that leaves something, and all of it goes together.
     if !wanted.is_empty() {
         return Ok(());
@@ -45,7 +43,7 @@ pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), E
     let own = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": namespace } });
     every.extend([own("Secret", &ring.authority), own("ConfigMap", &ring.bundle)]);
     every.extend(ring.leaves.iter().map(|(name, _)| own("Secret", name)));
-    let all = addresses(&every);
+    let all: Vec<String> = every.iter().map(apply::address).collect();
     let (hooks, rest): (Vec<String>, Vec<String>) =
         all.into_iter().partition(|address| address.contains("webhookconfigurations"));
     operator::delete(&context.client, &hooks).await?;
