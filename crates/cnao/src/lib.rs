@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
+//!                                  `-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
 //! ```
 
+pub mod bridge_marker;
 mod error;
 pub mod kubemacpool;
 pub mod operator;

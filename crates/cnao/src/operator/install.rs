@@ -20,7 +20,8 @@ pub fn operator() -> Result<String, serde_saphyr::ser_error::Error> {
     let mut out = Documents::new();
     out.add(&json!({
         "apiVersion": "v1", "kind": "Namespace",
-        "metadata": { "name": NAMESPACE, "labels": { "pod-security.kubernetes.io/enforce": "restricted" } },
+        // The marker of bridges is in the network of its node.
+        "metadata": { "name": NAMESPACE, "labels": { "pod-security.kubernetes.io/enforce": "privileged" } },
     }))?;
     out.add_definition(OBJECT);
     for manifest in rights().into_iter().chain([deployment()]) {
@@ -37,7 +38,7 @@ pub fn object() -> Result<String, serde_saphyr::ser_error::Error> {
     let mut out = Documents::new();
     out.add(&json!({
         "apiVersion": "networkaddonsoperator.network.kubevirt.io/v1", "kind": "NetworkAddonsConfig",
-        "metadata": { "name": "cluster" }, "spec": { "multus": {}, "kubeMacPool": {} },
+        "metadata": { "name": "cluster" }, "spec": { "multus": {}, "linuxBridge": {}, "kubeMacPool": {} },
     }))?;
     Ok(out.into_text())
 }
@@ -57,12 +58,16 @@ fn rights() -> Vec<Value> {
         definition,
         // A patch of what is not there yet is its creation.
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["create"]),
-        rule("admissionregistration.k8s.io", &["mutatingwebhookconfigurations"], APPLY),
+        rule(
+            "admissionregistration.k8s.io",
+            &["mutatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+            APPLY,
+        ),
         rule("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings"], APPLY),
     ];
     let mut own = vec![
         rule("", &["secrets", "configmaps", "services", "serviceaccounts"], APPLY),
-        rule("apps", &["deployments"], APPLY),
+        rule("apps", &["deployments", "daemonsets"], APPLY),
         rule("policy", &["poddisruptionbudgets"], APPLY),
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::MANAGER;
 use super::object::NetworkAddonsConfig;
 use super::plan::Operand;
+use crate::bridge_marker::manifests as marker;
 use crate::kubemacpool::manifests as pool;
 
 /// What the manifests are made from.
@@ -72,6 +73,7 @@ pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input)
             // The definition goes with the others: see deploy.
             Operand::Multus => {}
             Operand::KubeMacPool => all.extend(kubemacpool(config, input)),
+            Operand::BridgeMarker => all.extend(bridge_marker(config, input)),
         }
     }
     for manifest in &mut all {
@@ -80,12 +82,30 @@ pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input)
     all
 }
 
-fn kubemacpool(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+fn pull_policy(config: &NetworkAddonsConfig) -> String {
     let policy = config.spec.image_pull_policy.clone().filter(|policy| !policy.is_empty());
+    policy.unwrap_or_else(|| "IfNotPresent".to_owned())
+}
+
+fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    let placement = config.spec.placement_configuration.clone().unwrap_or_default().workloads.unwrap_or_default();
+    marker::render(&marker::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: Placement {
+            node_selector: placement.node_selector,
+            affinity: placement.affinity,
+            tolerations: placement.tolerations,
+        },
+    })
+}
+
+fn kubemacpool(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     let input = pool::Input {
         namespace: input.namespace.clone(),
         image: input.image.clone(),
-        pull_policy: policy.unwrap_or_else(|| "IfNotPresent".to_owned()),
+        pull_policy: pull_policy(config),
         range: input.range.clone(),
         ca_bundle: input.ca_bundle.clone(),
         replicas: input.replicas,
@@ -98,7 +118,7 @@ fn kubemacpool(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
 /// All that can be rendered for `namespace`, whatever the object asks for.
 pub fn every(namespace: &str) -> Vec<Value> {
     let input = Input { namespace: namespace.to_owned(), answers: true, ..Input::default() };
-    let mut all = render(&NetworkAddonsConfig::default(), &[Operand::KubeMacPool], &input);
+    let mut all = render(&NetworkAddonsConfig::default(), &[Operand::KubeMacPool, Operand::BridgeMarker], &input);
     let metadata = json!({ "name": pool::CERTIFICATE, "namespace": namespace });
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all

@@ -11,6 +11,8 @@ pub enum Operand {
     Multus,
     /// MAC addresses.
     KubeMacPool,
+    /// Marks of nodes with their bridges.
+    BridgeMarker,
 }
 
 /// What the cluster has.
@@ -45,8 +47,18 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     if spec.kube_mac_pool.is_some() {
         plan.operands.push(Operand::KubeMacPool);
     }
+    if spec.linux_bridge.is_some() {
+        plan.operands.push(Operand::BridgeMarker);
+        match cluster.kubelets_attach {
+            true => plan.notes.push("linuxBridge: the plugins are those of the kubelets of this cluster".to_owned()),
+            false => plan.missing.push(
+                "linuxBridge: nodes are marked with their bridges, but the CNI plugins bridge and tuning are not installed in \
+                 this version: they have to be on the nodes"
+                    .to_owned(),
+            ),
+        }
+    }
     let absent = [
-        (spec.linux_bridge.is_some(), "linuxBridge", BRIDGE),
         (
             spec.macvtap.is_some(),
             "macvtap",
@@ -78,7 +90,6 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     plan
 }
 
-const BRIDGE: &str = "the CNI plugins bridge and tuning have to be on the nodes, and are not installed in this version; nodes are not marked with their bridges";
 
 fn multus(cluster: Cluster, plan: &mut Plan) {
     if cluster.kubelets_attach {

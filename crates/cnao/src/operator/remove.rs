@@ -9,6 +9,7 @@ use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
 use super::{certificates, operands, status};
 use crate::Error;
+use crate::kubemacpool::manifests as pool;
 
 /// Takes everything away and lets the object go. The kind of networks stays: networks of others are of it.
 ///
@@ -34,16 +35,21 @@ pub(super) async fn sync(context: &Context, config: &NetworkAddonsConfig) -> Res
 /// When the API server refuses.
 pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), Error> {
     let namespace = &context.release.namespace;
-    // The pool is the one operand that leaves something, and all of it goes together.
-    if !wanted.is_empty() {
-        return Ok(());
-    }
+    let mut wanted: Vec<String> = wanted.iter().map(apply::address).collect();
     let mut every = operands::every(namespace);
     let ring = certificates::kubemacpool(namespace, Default::default());
     let own = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": namespace } });
-    every.extend([own("Secret", &ring.authority), own("ConfigMap", &ring.bundle)]);
-    every.extend(ring.leaves.iter().map(|(name, _)| own("Secret", name)));
-    let all: Vec<String> = every.iter().map(apply::address).collect();
+    let mut keys = vec![own("Secret", &ring.authority), own("ConfigMap", &ring.bundle)];
+    keys.extend(ring.leaves.iter().map(|(name, _)| own("Secret", name)));
+    // With the pool stay its certificates, and its webhook, which is not rendered while nobody answers.
+    let pool = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": pool::NAME, "namespace": namespace } });
+    if wanted.contains(&apply::address(&pool)) {
+        wanted.push(apply::address(&pool::configuration(&pool::Input::default())));
+    } else {
+        every.extend(keys);
+    }
+    every.retain(|manifest| manifest["metadata"]["name"] != pool::CERTIFICATE || !wanted.contains(&apply::address(&pool)));
+    let all: Vec<String> = every.iter().map(apply::address).filter(|address| !wanted.contains(address)).collect();
     let (hooks, rest): (Vec<String>, Vec<String>) =
         all.into_iter().partition(|address| address.contains("webhookconfigurations"));
     operator::delete(&context.client, &hooks).await?;
