@@ -53,7 +53,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (now, lifetime) = (clock::now(), Duration::from_secs(10 * 365 * 24 * 3600));
     let authority = certs::Authority::generate(PROGRAM, now, lifetime).map_err(Error::Certificates)?;
     let leaf = certs::Leaf { name: PROGRAM.into(), role: PROGRAM.into(), ..Default::default() };
-    material.set(&authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?).map_err(Error::setup("use the certificate"))?;
+    material
+        .set(&authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?)
+        .map_err(Error::setup("use the certificate"))?;
     let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let address = (std::net::Ipv4Addr::LOCALHOST, args.health_probe_port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;

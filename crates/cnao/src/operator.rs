@@ -4,7 +4,6 @@
 //! NetworkAddonsConfig + what the cluster has -> plan (operands, refusals, what is missing) -> manifests -> server-side apply -> status
 //! ```
 
-mod certificates;
 mod context;
 mod deploy;
 pub mod install;
@@ -18,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use context::Context;
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Node;
 use kit::apply::Applied;
 use kit::health::{self, Ready};
@@ -122,6 +121,7 @@ impl Operator {
             events,
             configs,
             deployments: Store::default(),
+            daemon_sets: Store::default(),
             nodes: Store::default(),
             applied: Applied::by(MANAGER),
         });
@@ -136,6 +136,7 @@ impl Operator {
         let task = kit::spawn("controllers", async move {
             context.configs.synced().await;
             context.deployments.synced().await;
+            context.daemon_sets.synced().await;
             context.nodes.synced().await;
             for worker in queue.run(1, &stop, move |key| deploy::reconcile(context.clone(), key)) {
                 if let Err(error) = worker.await {
@@ -177,6 +178,17 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
         move |_| again(),
     );
     let again = wake.clone();
+    let daemon_sets = store::watch(
+        Api::<DaemonSet>::namespaced(client.clone(), namespace),
+        Watch {
+            config: watcher::Config::default().labels(&selector),
+            trim: context::trim_daemon_set,
+            ..Watch::default()
+        },
+        context.daemon_sets.clone(),
+        move |_| again(),
+    );
+    let again = wake.clone();
     // Of nodes only what runs their pods matters, and that changes when one comes or is upgraded.
     let mut before = context::Kubelets::default();
     let nodes = store::watch(
@@ -191,6 +203,6 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
     );
     let every = operands::every(namespace);
     let mut tasks = operator::repair(client, &every, &selector, &context.applied, wake);
-    tasks.extend([configs, deployments, nodes]);
+    tasks.extend([configs, deployments, daemon_sets, nodes]);
     tasks
 }

@@ -55,6 +55,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("virt-network-resources-injector", components::network_resources_injector, ""),
     ("cluster-network-addons-operator", components::network_addons_operator, ""),
     ("kubemacpool", components::kubemacpool, ""),
+    ("bridge-marker", components::bridge_marker, ""),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
     ("cdi-controller", components::cdi_controller, ""),

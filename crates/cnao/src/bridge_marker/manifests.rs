@@ -84,12 +84,14 @@ fn policy(namespace: &str) -> [Value; 2] {
              string({to}.status.capacity[name]) == string({from}.status.capacity[name])))"
         )
     };
-    let same = ["allocatable", "conditions", "addresses", "nodeInfo", "images", "volumesAttached", "volumesInUse"].map(|field| {
-        format!(
-            "has(object.status.{field}) == has(oldObject.status.{field}) && (!has(object.status.{field}) || \
+    let same = ["allocatable", "conditions", "addresses", "nodeInfo", "images", "volumesAttached", "volumesInUse"].map(
+        |field| {
+            format!(
+                "has(object.status.{field}) == has(oldObject.status.{field}) && (!has(object.status.{field}) || \
              object.status.{field} == oldObject.status.{field})"
-        )
-    });
+            )
+        },
+    );
     let said = |expression: String, message: &str| json!({ "expression": expression, "message": message });
     let marks = "bridge-marker may write only the marks of bridges";
     let mut validations = vec![

@@ -52,7 +52,11 @@ mod tests {
     fn bridges_are_marked_and_those_that_went_are_not() {
         let mark = |name: &str| format!("{PREFIX}{name}");
         check(json!({ "cpu": "4" }), &["br1"], json!({ (mark("br1")): "1000" }));
-        check(json!({ "cpu": "4", (mark("br1")): "1k", (mark("br2")): "1000" }), &["br1"], json!({ (mark("br2")): null }));
+        check(
+            json!({ "cpu": "4", (mark("br1")): "1k", (mark("br2")): "1000" }),
+            &["br1"],
+            json!({ (mark("br2")): null }),
+        );
         check(json!({ (mark("br1")): "7" }), &["br1"], json!({ (mark("br1")): "1000" }));
         check(json!({ (mark("br1")): "1000" }), &["br1"], Value::Null);
         check(json!({}), &["a b", "ü", "-x", "a/b"], Value::Null);

@@ -1,211 +1,246 @@
-//! Addresses that are taken: one Lease each.
+//! Which addresses are taken, which is given next, and which are given back. Pure: it is told what the API server holds.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
-use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kit::store::{self, Key, Store, Watch};
-use kit::{Chain, Task, clock};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::ObjectMeta;
-use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use jiff::{SignedDuration, Timestamp};
 
 use super::mac::Mac;
-use super::range::{CONFIG, Range};
+use super::range::Range;
+use super::reservation::{Kind, Object, Reservation};
 
-/// On a Lease: the address that it stands for.
-pub(super) const ADDRESS: &str = "kubemacpool.io/address";
-/// How many addresses are tried that others take at the same moment.
-const TRIES: u32 = 64;
-
-/// Why there is no address.
-#[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
-    /// All are taken.
-    #[error("failed to allocate a MAC address: the range is full ({0}): enlarge it in the ConfigMap {CONFIG}")]
-    Full(Range),
-    /// The ConfigMap holds no range.
-    #[error("failed to allocate a MAC address: the ConfigMap {CONFIG} holds no range: {0}")]
-    NoRange(String),
-    /// Others were faster again and again.
-    #[error("failed to allocate a MAC address: others took each that was tried: try again")]
-    Contended,
-    /// The API server refused.
-    #[error("failed to allocate a MAC address")]
-    Refused(#[source] kube::Error),
+/// What this replica knows. It may be behind the API server; a choice made of it counts once its Lease is created.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    range: Option<Range>,
+    /// The address that was chosen last, by any replica, and when.
+    last: Option<(Timestamp, Mac)>,
+    reservations: HashMap<Mac, Entry>,
+    /// Who has an address, as the objects themselves say.
+    holders: HashMap<Mac, BTreeSet<Object>>,
+    /// Reservations of requests of which it is not known that they were stored.
+    open: BTreeSet<Open>,
+    /// Addresses that requests of this replica are about to reserve.
+    trying: HashSet<Mac>,
 }
 
-/// The addresses of the cluster.
-pub struct Pool {
-    namespace: String,
-    api: Api<Lease>,
-    leases: Store<Lease>,
-    configs: Store<ConfigMap>,
-    /// The one that was given last by this replica.
-    last: Mutex<Option<Mac>>,
+#[derive(Debug)]
+struct Entry {
+    reservation: Reservation,
+    /// The name of its owner, once that was seen with the address.
+    stored: Option<String>,
+}
+
+/// In the order of namespaces, so that those of one namespace are counted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Open {
+    owner: Object,
+    interface: String,
+    mac: Mac,
+}
+
+/// The address for an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// One that nobody has. To be reserved by creating its Lease; the pool is to be told by [`Pool::tried`] how that ended.
+    New(Mac),
+    /// One that was reserved for the same interface before, by a request that was not stored. To be touched.
+    Again(Reservation),
+}
+
+/// Why no address can be given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Exhausted {
+    /// There is no range.
+    #[error("there is no range to take an address from")]
+    NoRange,
+    /// Every address is taken.
+    #[error("the range is full: every address of {0} is taken")]
+    Full(Range),
+}
+
+/// What becomes of a reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// It is used, or there is none.
+    Kept,
+    /// A request that has the address may yet be stored; look again then.
+    In(Duration),
+    /// It can be given back if the API server says that its owner, who is named if anybody knows the name, does not have the
+    /// address.
+    Now(Reservation),
 }
 
 impl Pool {
-    /// Follows the Leases and the range in `namespace` while the tasks are held.
-    pub(super) fn follow(client: Client, namespace: &str) -> (Self, Vec<Task<()>>) {
-        let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        let pool = Pool {
-            namespace: namespace.to_owned(),
-            api: api.clone(),
-            leases: Store::default(),
-            configs: Store::default(),
-            last: Mutex::default(),
-        };
-        let leases = store::watch(api, how(), pool.leases.clone(), |_| {});
-        let config = watcher::Config::default().fields(&format!("metadata.name={CONFIG}"));
-        let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
-        let range = store::watch(maps, Watch { config, ..Watch::default() }, pool.configs.clone(), |_| {});
-        (pool, vec![leases, range])
+    /// Where addresses are taken from now on; those that were given stay.
+    pub(super) fn set_range(&mut self, range: Range) {
+        self.range = Some(range);
     }
 
-    /// Waits until what is taken is known.
-    pub async fn synced(&self) {
-        self.leases.synced().await;
-        self.configs.synced().await;
+    /// The range.
+    pub(super) fn range(&self) -> Option<Range> {
+        self.range
     }
 
-    fn range(&self) -> Result<Range, Unavailable> {
-        let data = self.configs.list().pop().and_then(|config| config.data).unwrap_or_default();
-        Range::of_config(&data).map_err(|invalid| Unavailable::NoRange(invalid.to_string()))
+    /// The API server holds this reservation.
+    pub(super) fn reserved(&mut self, reservation: Reservation) {
+        let mac = reservation.mac;
+        let known = self.reservations.get(&mac).is_some_and(|entry| entry.reservation.version == reservation.version);
+        if known {
+            return;
+        }
+        self.forget(mac);
+        self.trying.remove(&mac);
+        let of_range = self.range.is_none_or(|range| range.contains(mac));
+        let newest = self.last.is_none_or(|(at, _)| at < reservation.renewed);
+        if reservation.chosen && !reservation.contested && of_range && newest {
+            self.last = Some((reservation.renewed, mac));
+        }
+        let mut holders = self.holders.get(&mac).into_iter().flatten();
+        let stored = holders.find(|one| reservation.owner.may_be(one)).map(|one| one.name.clone());
+        if stored.is_none() {
+            self.open.insert(open(&reservation));
+        }
+        self.reservations.insert(mac, Entry { reservation, stored });
     }
 
-    fn key(&self, mac: Mac) -> Key {
-        Key::new(self.namespace.clone(), name(mac))
+    /// The API server holds no reservation of `mac` any more.
+    pub(super) fn forget(&mut self, mac: Mac) {
+        if let Some(entry) = self.reservations.remove(&mac) {
+            self.open.remove(&open(&entry.reservation));
+        }
     }
 
-    /// The Leases, for who follows them.
-    pub(super) fn leases(&self) -> Api<Lease> {
-        self.api.clone()
+    /// The addresses of `object` were `was` and are `is`.
+    pub(super) fn held(&mut self, object: &Object, was: &[Mac], is: &[Mac]) {
+        for mac in was {
+            if let Some(holders) = self.holders.get_mut(mac) {
+                holders.remove(object);
+                if holders.is_empty() {
+                    self.holders.remove(mac);
+                }
+            }
+        }
+        for mac in is {
+            self.holders.entry(*mac).or_default().insert(object.clone());
+            if let Some(entry) = self.reservations.get_mut(mac)
+                && entry.reservation.owner.may_be(object)
+            {
+                entry.stored = Some(object.name.clone());
+                self.open.remove(&open(&entry.reservation));
+            }
+        }
     }
 
-    /// Whether an address is taken.
-    pub fn is_taken(&self, mac: Mac) -> bool {
-        self.leases.contains(&self.key(mac))
-    }
-
-    /// The Lease of an address.
-    pub(super) fn lease(&self, mac: Mac) -> Option<Lease> {
-        self.leases.get(&self.key(mac))
-    }
-
-    /// Takes the next free address for `owner`, for whoever reads the Lease.
+    /// An address for an interface of `owner`.
     ///
     /// # Errors
     /// When there is none.
-    pub async fn take(&self, owner: &str) -> Result<Mac, Unavailable> {
-        let range = self.range()?;
-        for _ in 0..TRIES {
-            let last = *self.last();
-            let Some(mac) = range.next(last, |mac| self.is_taken(mac)) else { return Err(Unavailable::Full(range)) };
-            // Whoever asks at the same moment here begins behind it.
-            *self.last() = Some(mac);
-            match self.create(mac, owner).await {
-                Ok(()) => return Ok(mac),
-                // Another replica was faster, and the watch has not told yet.
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(Unavailable::Refused(error)),
-            }
+    pub(super) fn choose(&mut self, owner: &Object, interface: &str) -> Result<Choice, Exhausted> {
+        if let Some(again) = self.again(owner, interface) {
+            return Ok(Choice::Again(again));
         }
-        Err(Unavailable::Contended)
+        let mac = self.free(1)?[0];
+        self.trying.insert(mac);
+        Ok(Choice::New(mac))
     }
 
-    /// Notes that `owner` has an address that was not asked for here. One that is taken already is noted anew: it is not given back
-    /// for as long as that may take to be stored.
+    /// The next `count` addresses: what a request would get, without giving it.
     ///
     /// # Errors
-    /// When the API server refuses.
-    pub async fn note(&self, mac: Mac, owner: &str) -> Result<(), kube::Error> {
-        for _ in 0..TRIES {
-            match self.create(mac, owner).await {
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                other => return other,
+    /// When there are fewer.
+    pub(super) fn free(&self, count: usize) -> Result<Vec<Mac>, Exhausted> {
+        let range = self.range.ok_or(Exhausted::NoRange)?;
+        let first = self.last.map_or(range.start(), |(_, last)| range.after(last));
+        let (mut at, mut found) = (first, Vec::new());
+        while found.len() < count {
+            if !self.is_taken(at) {
+                found.push(at);
             }
-            let renewed = json!({ "spec": { "renewTime": clock::micro_time() } });
-            match self.api.patch(&name(mac), &PatchParams::default(), &Patch::Merge(renewed)).await {
-                Ok(lease) => {
-                    self.leases.put(&lease, Vec::new());
-                    return Ok(());
-                }
-                // It was given back at this moment.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => return Err(error),
+            at = range.after(at);
+            if at == first {
+                break;
             }
         }
-        Ok(())
+        if found.len() < count { Err(Exhausted::Full(range)) } else { Ok(found) }
     }
 
-    async fn create(&self, mac: Mac, owner: &str) -> Result<(), kube::Error> {
-        let now = clock::micro_time();
-        let label = BTreeMap::from([(ADDRESS.to_owned(), mac.word())]);
-        let lease = Lease {
-            metadata: ObjectMeta { name: Some(name(mac)), labels: Some(label), ..ObjectMeta::default() },
-            spec: Some(LeaseSpec {
-                holder_identity: Some(owner.to_owned()),
-                acquire_time: Some(now.clone()),
-                renew_time: Some(now),
-                ..LeaseSpec::default()
-            }),
-        };
-        let made = self.api.create(&PostParams::default(), &lease).await?;
-        self.leases.put(&made, Vec::new());
-        Ok(())
+    fn is_taken(&self, mac: Mac) -> bool {
+        self.reservations.contains_key(&mac) || self.holders.contains_key(&mac) || self.trying.contains(&mac)
     }
 
-    /// Gives an address back, if its Lease is still the one that was read.
+    /// Who asks again for what was not stored gets the same: retries do not use the range up.
+    fn again(&self, owner: &Object, interface: &str) -> Option<Reservation> {
+        if owner.name.is_empty() {
+            return None;
+        }
+        let least = Open { owner: owner.clone(), interface: interface.to_owned(), mac: Mac::ZERO };
+        let same = self.open.range(least..);
+        let mut same = same.take_while(|open| (&open.owner, open.interface.as_str()) == (owner, interface));
+        same.find_map(|open| {
+            let reservation = &self.reservations.get(&open.mac)?.reservation;
+            let of_range = self.range.is_some_and(|range| range.contains(open.mac));
+            let free = !self.holders.contains_key(&open.mac);
+            (reservation.chosen && of_range && free).then(|| reservation.clone())
+        })
+    }
+
+    /// The attempt to reserve a [`Choice::New`] is over, however it ended.
+    pub(super) fn tried(&mut self, mac: Mac) {
+        self.trying.remove(&mac);
+    }
+
+    /// Who but `owner` has or has reserved `mac`.
+    pub(super) fn others(&self, mac: Mac, owner: &Object) -> Vec<Object> {
+        let holders = self.holders.get(&mac).into_iter().flatten();
+        let reserved = self.reservations.get(&mac).map(|entry| &entry.reservation.owner);
+        // A virtual machine has the addresses of its instance, which has its name.
+        let is_pod = |object: &Object| object.kind == Kind::Pod;
+        let name = |object: &Object| (is_pod(object), object.namespace.clone(), object.name.clone());
+        let same = |one: &Object| name(one) == name(owner);
+        let others: BTreeSet<&Object> = holders.chain(reserved).filter(|one| !same(one)).collect();
+        others.into_iter().cloned().collect()
+    }
+
+    /// The addresses that more than one object has, as the objects say.
+    pub(super) fn shared(&self) -> Vec<Mac> {
+        self.holders.iter().filter(|(_, all)| all.len() > 1).map(|(mac, _)| *mac).collect()
+    }
+
+    /// How many addresses are reserved in `namespace` for requests of which it is not known that they were stored; counted up
+    /// to `most`.
+    pub(super) fn open_in(&self, namespace: &str, most: usize) -> usize {
+        let owner = Object { namespace: namespace.to_owned(), kind: Kind::VirtualMachine, name: String::new() };
+        let all = self.open.range(Open { owner, interface: String::new(), mac: Mac::ZERO }..);
+        all.take_while(|open| open.owner.namespace == namespace).take(most).count()
+    }
+
+    /// What becomes of the reservation of `mac` when requests are over after `wait`.
     ///
-    /// # Errors
-    /// When the API server refuses; a conflict when somebody noted it meanwhile.
-    pub(super) async fn give_back(&self, lease: &Lease) -> Result<(), kube::Error> {
-        let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.resource_version() };
-        let params = DeleteParams::default().preconditions(preconditions);
-        match self.api.delete(&lease.name_any(), &params).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(error),
+    /// A reservation that one request alone had, and whose owner was seen with the address, is given back as soon as nobody
+    /// has the address: that request is over. Of any other, some request may not be.
+    pub(super) fn due(&self, mac: Mac, now: Timestamp, wait: Duration) -> Due {
+        let Some(Entry { reservation, stored }) = self.reservations.get(&mac) else { return Due::Kept };
+        if self.holders.contains_key(&mac) {
+            return Due::Kept;
         }
-    }
-
-    /// Gives addresses back at once that were taken for a request that is refused.
-    pub(super) async fn undo(&self, taken: &[Mac]) {
-        for mac in taken {
-            if let Some(lease) = self.lease(*mac)
-                && let Err(error) = self.give_back(&lease).await
-            {
-                tracing::debug!(%mac, error = %Chain(&error), "given back later, by its age");
-            }
+        let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+        let left = wait.saturating_sub(now.duration_since(reservation.renewed));
+        let mut reservation = reservation.clone();
+        match stored {
+            Some(name) if !reservation.contested => reservation.owner.name.clone_from(name),
+            _ if left.is_positive() => return Due::In(left.unsigned_abs()),
+            _ => {}
         }
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<Mac>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        Due::Now(reservation)
     }
 }
 
-/// How the Leases of addresses are watched: those of elections are none.
-pub(super) fn how() -> Watch<Lease> {
-    Watch { config: watcher::Config::default().labels(ADDRESS), ..Watch::default() }
+fn open(reservation: &Reservation) -> Open {
+    Open { owner: reservation.owner.clone(), interface: reservation.interface.clone(), mac: reservation.mac }
 }
 
-fn name(mac: Mac) -> String {
-    format!("mac-{}", mac.word())
-}
-
-/// The address that a Lease stands for.
-pub(super) fn address(lease: &Lease) -> Option<Mac> {
-    Mac::parse(lease.labels().get(ADDRESS)?)
-}
-
-/// When a Lease was noted last.
-pub(super) fn noted(lease: &Lease) -> Timestamp {
-    let spec = lease.spec.as_ref();
-    spec.and_then(|spec| spec.renew_time.as_ref()).map_or(Timestamp::UNIX_EPOCH, |time| time.0)
-}
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node, NodeStatus, NodeSystemInfo};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Container, Node, NodeStatus, NodeSystemInfo, PodSpec};
 use kit::apply::Applied;
 use kit::events;
 use kit::operator::Requests;
@@ -32,6 +32,8 @@ pub struct Context {
     pub configs: Store<NetworkAddonsConfig>,
     /// Our Deployments.
     pub deployments: Store<Deployment>,
+    /// Our DaemonSets.
+    pub daemon_sets: Store<DaemonSet>,
     /// The nodes.
     pub nodes: Store<Node>,
     /// What was applied last.
@@ -91,14 +93,20 @@ pub(super) fn trim_node(node: &mut Node) {
 
 /// Keeps of a Deployment how many of its pods run, and their containers.
 pub(super) fn trim_deployment(deployment: &mut Deployment) {
-    let Some(spec) = deployment.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()) else { return };
+    trim_pod(deployment.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()));
+}
+
+/// The same of a DaemonSet.
+pub(super) fn trim_daemon_set(set: &mut DaemonSet) {
+    trim_pod(set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()));
+}
+
+fn trim_pod(spec: Option<&mut PodSpec>) {
+    let Some(spec) = spec else { return };
     spec.volumes = None;
     for container in &mut spec.containers {
-        *container = k8s_openapi::api::core::v1::Container {
-            name: std::mem::take(&mut container.name),
-            image: container.image.take(),
-            ..Default::default()
-        };
+        let (name, image) = (std::mem::take(&mut container.name), container.image.take());
+        *container = Container { name, image, ..Container::default() };
     }
 }
 

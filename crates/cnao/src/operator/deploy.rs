@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::store::Key;
-use kit::{Chain, apply, clock};
+use kit::{Chain, clock};
 use kube::{Api, ResourceExt};
 
 use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
 use super::operands::{self, DEFINITION, Input};
 use super::plan::{self, Cluster, Operand, Plan};
+use super::remove;
 use super::status::{self, Seen};
-use super::{certificates, remove};
 use crate::Error;
-use crate::kubemacpool::manifests as pool;
-use crate::kubemacpool::range::{CONFIG, END, START};
+use crate::kubemacpool::range::CONFIG;
+use crate::kubemacpool::{Range, certificates, manifests as pool};
 
 /// How often what nobody tells of is looked at.
 const LOOK: Duration = Duration::from_secs(600);
@@ -53,7 +54,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let applied = if plan.refused.is_empty() { install(context, &config, &plan).await } else { Ok(LOOK) };
     let failure = applied.as_ref().err().map(|error| operator::failure(error));
     let current = context.configs.get(key).unwrap_or(config);
-    let seen = Seen { deployments: context.deployments.list(), failure };
+    let seen = Seen { deployments: context.deployments.list(), daemon_sets: context.daemon_sets.list(), failure };
     context.write(&current, &status::status(&current, &plan, &seen, &context.release.version, now)).await?;
     applied.map(Next::After)
 }
@@ -80,9 +81,10 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
     };
     let mut first = Vec::new();
     if plan.operands.contains(&Operand::KubeMacPool) {
-        input.range = range(context, config).await?;
-        let lifetimes = certificates::lifetimes(config.spec.self_sign_configuration.as_ref()).unwrap_or_default();
-        let ring = certificates::kubemacpool(&release.namespace, lifetimes);
+        input.range = Some(range(context, config).await?);
+        // What is not valid is refused before this.
+        let lifetimes = plan::intervals(&config.spec).lifetimes().unwrap_or_default();
+        let ring = certificates::keyring(&release.namespace, lifetimes);
         let held = ring.read(&context.client, &release.namespace).await;
         let held = held.map_err(Error::api("read", "certificates", &ring.authority))?;
         let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
@@ -102,25 +104,21 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
 
 /// Whether the pool answers, or did: machines are judged from then on.
 fn answers(context: &Context) -> bool {
-    let rolled_out = |deployment: &k8s_openapi::api::apps::v1::Deployment| {
-        deployment.name_any() == pool::NAME && operator::is_rolled_out(deployment)
-    };
-    let configuration = apply::address(&pool::configuration(&pool::Input::default()));
-    context.deployments.list().iter().any(rolled_out) || context.applied.addresses().contains(&configuration)
+    let rolled_out =
+        |deployment: &Deployment| deployment.name_any() == pool::DEPLOYMENT && operator::is_rolled_out(deployment);
+    let judged = |address: &String| address.ends_with(&format!("/mutatingwebhookconfigurations/{}", pool::MUTATOR));
+    context.deployments.list().iter().any(rolled_out) || context.applied.addresses().iter().any(judged)
 }
 
 /// The addresses of the pool: as the object says, else as they were, else of a prefix that is likely this cluster's alone.
-async fn range(context: &Context, config: &NetworkAddonsConfig) -> Result<(String, String), Error> {
+async fn range(context: &Context, config: &NetworkAddonsConfig) -> Result<Range, Error> {
     let said = config.spec.kube_mac_pool.clone().unwrap_or_default();
-    if let Some(range) = said.range_start.zip(said.range_end).filter(|(start, _)| !start.is_empty()) {
+    let (start, end) = (said.range_start.unwrap_or_default(), said.range_end.unwrap_or_default());
+    if let Ok(Some(range)) = Range::asked(&start, &end) {
         return Ok(range);
     }
     let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.release.namespace);
     let held = api.get_opt(CONFIG).await.map_err(Error::api("read", "configmap", CONFIG))?;
-    let data = held.and_then(|held| held.data).unwrap_or_default();
-    let text = |key: &str| data.get(key).cloned().filter(|text| !text.is_empty());
-    Ok(text(START).zip(text(END)).unwrap_or_else(|| {
-        let prefix = format!("02:{:02x}:{:02x}", fastrand::u8(..), fastrand::u8(..));
-        (format!("{prefix}:00:00:00"), format!("{prefix}:ff:ff:ff"))
-    }))
+    let held = held.and_then(|held| Range::parse(&held.data.unwrap_or_default()).ok());
+    Ok(held.unwrap_or_else(|| Range::prefixed(fastrand::u8(..), fastrand::u8(..))))
 }

@@ -70,7 +70,7 @@ fn rights() -> Vec<Value> {
         rule("apps", &["deployments", "daemonsets"], APPLY),
         rule("policy", &["poddisruptionbudgets"], APPLY),
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY),
-        rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),
+        rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete", "deletecollection"]),
     ];
     // What it gives away.
     for manifest in operands::every(NAMESPACE) {

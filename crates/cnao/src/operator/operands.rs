@@ -8,7 +8,8 @@ use super::MANAGER;
 use super::object::NetworkAddonsConfig;
 use super::plan::Operand;
 use crate::bridge_marker::manifests as marker;
-use crate::kubemacpool::manifests as pool;
+use crate::kubemacpool::certificates::SECRET;
+use crate::kubemacpool::{Range, manifests as pool};
 
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +20,8 @@ pub struct Input {
     pub image: String,
     /// Version of the product.
     pub version: String,
-    /// First and last MAC address.
-    pub range: (String, String),
+    /// The addresses of the pool.
+    pub range: Option<Range>,
     /// Who vouches for the certificates.
     pub ca_bundle: String,
     /// How many copies of a controller run.
@@ -102,24 +103,44 @@ fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
 }
 
 fn kubemacpool(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
-    let input = pool::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        pull_policy: pull_policy(config),
-        range: input.range.clone(),
-        ca_bundle: input.ca_bundle.clone(),
-        replicas: input.replicas,
-        placement: infra(config),
-        answers: input.answers,
+    let mut wanted =
+        pool::Input::new(&input.namespace, &input.image, input.range.unwrap_or_else(|| Range::prefixed(0, 0)));
+    wanted.pull_policy = pull_policy(config);
+    wanted.ca_bundle.clone_from(&input.ca_bundle);
+    wanted.replicas = input.replicas;
+    wanted.infra = infra(config);
+    if let Some((least, ciphers)) = tls(config) {
+        wanted.tls_min_version = least;
+        wanted.tls_cipher_suites = ciphers;
+    }
+    let mut all = pool::render(&wanted);
+    // Machines are refused from the moment that the webhook is there while nobody answers.
+    all.retain(|manifest| input.answers || manifest["kind"] != "MutatingWebhookConfiguration");
+    all
+}
+
+/// The least version of TLS and the ciphers that the object asks for.
+fn tls(config: &NetworkAddonsConfig) -> Option<(String, Vec<String>)> {
+    let profile = config.spec.tls_security_profile.as_ref()?;
+    let least = match profile["type"].as_str()? {
+        "Old" => "VersionTLS10",
+        "Modern" => "VersionTLS13",
+        "Custom" => {
+            let custom = &profile["custom"];
+            let ciphers = custom["ciphers"].as_array().into_iter().flatten();
+            let ciphers = ciphers.filter_map(|cipher| cipher.as_str().map(str::to_owned)).collect();
+            return Some((custom["minTLSVersion"].as_str().unwrap_or("VersionTLS12").to_owned(), ciphers));
+        }
+        _ => "VersionTLS12",
     };
-    pool::render(&input)
+    Some((least.to_owned(), Vec::new()))
 }
 
 /// All that can be rendered for `namespace`, whatever the object asks for.
 pub fn every(namespace: &str) -> Vec<Value> {
     let input = Input { namespace: namespace.to_owned(), answers: true, ..Input::default() };
     let mut all = render(&NetworkAddonsConfig::default(), &[Operand::KubeMacPool, Operand::BridgeMarker], &input);
-    let metadata = json!({ "name": pool::CERTIFICATE, "namespace": namespace });
+    let metadata = json!({ "name": SECRET, "namespace": namespace });
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all
 }

@@ -2,7 +2,7 @@
 
 use super::object::{NetworkAddonsConfig, Spec};
 use crate::kubemacpool::Range;
-use crate::operator::certificates;
+use crate::kubemacpool::certificates::Intervals;
 
 /// What can be deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +90,6 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     plan
 }
 
-
 fn multus(cluster: Cluster, plan: &mut Plan) {
     if cluster.kubelets_attach {
         plan.notes.push("multus: the kubelets of this cluster attach networks themselves".to_owned());
@@ -105,11 +104,22 @@ fn multus(cluster: Cluster, plan: &mut Plan) {
     }
 }
 
+/// How long certificates live, as it is written.
+pub(super) fn intervals(spec: &Spec) -> Intervals<'_> {
+    let said = |name: &str| spec.self_sign_configuration.as_ref()?.get(name).map(String::as_str);
+    Intervals {
+        ca_rotate: said("caRotateInterval"),
+        ca_overlap: said("caOverlapInterval"),
+        cert_rotate: said("certRotateInterval"),
+        cert_overlap: said("certOverlapInterval"),
+    }
+}
+
 fn refused(spec: &Spec) -> Vec<String> {
     let mut refused = Vec::new();
     if let Some(pool) = &spec.kube_mac_pool {
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
-        if let Err(error) = Range::parse(&text(&pool.range_start), &text(&pool.range_end)) {
+        if let Err(error) = Range::asked(&text(&pool.range_start), &text(&pool.range_end)) {
             refused.push(error.to_string());
         }
     }
@@ -118,8 +128,8 @@ fn refused(spec: &Spec) -> Vec<String> {
     {
         refused.push(format!("requested imagePullPolicy {policy:?} is not valid: set Always, IfNotPresent or Never"));
     }
-    if let Err(error) = certificates::lifetimes(spec.self_sign_configuration.as_ref()) {
-        refused.push(error);
+    if let Err(error) = intervals(spec).lifetimes() {
+        refused.push(error.to_string());
     }
     refused
 }

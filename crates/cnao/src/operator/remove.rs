@@ -1,15 +1,19 @@
 //! Takes away what is not asked for any more.
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kit::keyring::Lifetimes;
 use kit::queue::Next;
 use kit::{apply, clock, operator};
-use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
-use super::{certificates, operands, status};
+use super::{operands, status};
 use crate::Error;
-use crate::kubemacpool::manifests as pool;
+use crate::kubemacpool::reservation::LABEL;
+use crate::kubemacpool::{certificates, manifests as pool};
 
 /// Takes everything away and lets the object go. The kind of networks stays: networks of others are of it.
 ///
@@ -37,22 +41,32 @@ pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), E
     let namespace = &context.release.namespace;
     let mut wanted: Vec<String> = wanted.iter().map(apply::address).collect();
     let mut every = operands::every(namespace);
-    let ring = certificates::kubemacpool(namespace, Default::default());
+    let ring = certificates::keyring(namespace, Lifetimes::default());
     let own = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": namespace } });
     let mut keys = vec![own("Secret", &ring.authority), own("ConfigMap", &ring.bundle)];
     keys.extend(ring.leaves.iter().map(|(name, _)| own("Secret", name)));
-    // With the pool stay its certificates, and its webhook, which is not rendered while nobody answers.
-    let pool = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": pool::NAME, "namespace": namespace } });
-    if wanted.contains(&apply::address(&pool)) {
-        wanted.push(apply::address(&pool::configuration(&pool::Input::default())));
-    } else {
-        every.extend(keys);
+    every.extend(keys.iter().cloned());
+    let metadata = json!({ "name": pool::DEPLOYMENT, "namespace": namespace });
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata });
+    let stays = wanted.contains(&apply::address(&deployment));
+    if stays {
+        // With the pool stay its certificates, and its webhook, which is not rendered while nobody answers.
+        wanted.extend(keys.iter().map(apply::address));
+        let hook = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": { "name": pool::MUTATOR },
+        });
+        wanted.push(apply::address(&hook));
     }
-    every.retain(|manifest| manifest["metadata"]["name"] != pool::CERTIFICATE || !wanted.contains(&apply::address(&pool)));
-    let all: Vec<String> = every.iter().map(apply::address).filter(|address| !wanted.contains(address)).collect();
-    let (hooks, rest): (Vec<String>, Vec<String>) =
-        all.into_iter().partition(|address| address.contains("webhookconfigurations"));
+    let all = every.iter().map(apply::address).filter(|address| !wanted.contains(address));
+    let (hooks, rest): (Vec<String>, Vec<String>) = all.partition(|address| address.contains("webhookconfigurations"));
     operator::delete(&context.client, &hooks).await?;
     operator::delete(&context.client, &rest).await?;
+    if !stays {
+        let leases: Api<Lease> = Api::namespaced(context.client.clone(), namespace);
+        let reserved = ListParams::default().labels(LABEL);
+        let deleted = leases.delete_collection(&DeleteParams::default(), &reserved).await;
+        deleted.map_err(Error::api("delete", "leases", LABEL))?;
+    }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! The status of the NetworkAddonsConfig object. Pure.
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kit::operator;
 use meta::conditions;
 
@@ -21,6 +22,8 @@ const UPGRADEABLE: &str = "Upgradeable";
 pub struct Seen {
     /// The Deployments of the namespace.
     pub deployments: Vec<Deployment>,
+    /// Its DaemonSets.
+    pub daemon_sets: Vec<DaemonSet>,
     /// Why the last attempt to apply failed.
     pub failure: Option<String>,
 }
@@ -28,15 +31,10 @@ pub struct Seen {
 /// The status that `config` should have.
 pub fn status(config: &NetworkAddonsConfig, plan: &Plan, seen: &Seen, version: &str, now: Timestamp) -> Status {
     let mut status = config.status.clone().unwrap_or_default();
-    let waiting: Vec<String> = seen
-        .deployments
-        .iter()
-        .filter(|deployment| !operator::is_rolled_out(deployment))
-        .map(|deployment| deployment.metadata.name.clone().unwrap_or_default())
-        .collect();
+    let waiting = waiting(seen);
     status.operator_version = Some(version.to_owned());
     status.target_version = Some(version.to_owned());
-    status.containers = containers(&seen.deployments);
+    status.containers = containers(seen);
     let mut set = |type_: &str, value: bool, reason: &str, message: &str| {
         let text = if value { "True" } else { "False" };
         conditions::set(&mut status.conditions, type_, text, Some(reason), Some(message), &Time(now));
@@ -68,21 +66,39 @@ pub fn status(config: &NetworkAddonsConfig, plan: &Plan, seen: &Seen, version: &
     status
 }
 
-fn containers(deployments: &[Deployment]) -> Vec<Container> {
-    let mut all: Vec<Container> = deployments
+/// Names of what does not run yet as it is to.
+fn waiting(seen: &Seen) -> Vec<String> {
+    let name = |metadata: &ObjectMeta| metadata.name.clone().unwrap_or_default();
+    let deployments = seen.deployments.iter().filter(|deployment| !operator::is_rolled_out(deployment));
+    let late = |set: &&DaemonSet| {
+        let (ready, wanted) = operator::rolled_out_on(set);
+        let known = set.status.as_ref().is_some_and(|status| status.observed_generation >= set.metadata.generation);
+        !known || ready < wanted
+    };
+    let sets = seen.daemon_sets.iter().filter(late);
+    deployments.map(|deployment| name(&deployment.metadata)).chain(sets.map(|set| name(&set.metadata))).collect()
+}
+
+fn containers(seen: &Seen) -> Vec<Container> {
+    let of = |kind: &'static str, metadata: &ObjectMeta, spec: Option<&PodSpec>| -> Vec<Container> {
+        let name = metadata.name.clone().unwrap_or_default();
+        let one = |container: &k8s_openapi::api::core::v1::Container| Container {
+            image: container.image.clone().unwrap_or_default(),
+            name: container.name.clone(),
+            parent_kind: kind.to_owned(),
+            parent_name: name.clone(),
+        };
+        spec.into_iter().flat_map(|spec| &spec.containers).map(one).collect()
+    };
+    let deployments = seen.deployments.iter().flat_map(|deployment| {
+        let spec = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+        of("Deployment", &deployment.metadata, spec)
+    });
+    let sets = seen
+        .daemon_sets
         .iter()
-        .flat_map(|deployment| {
-            let name = deployment.metadata.name.clone().unwrap_or_default();
-            let spec = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-            let one = move |container: &k8s_openapi::api::core::v1::Container| Container {
-                image: container.image.clone().unwrap_or_default(),
-                name: container.name.clone(),
-                parent_kind: "Deployment".to_owned(),
-                parent_name: name.clone(),
-            };
-            spec.into_iter().flat_map(|spec| &spec.containers).map(one).collect::<Vec<_>>()
-        })
-        .collect();
+        .flat_map(|set| of("DaemonSet", &set.metadata, set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref())));
+    let mut all: Vec<Container> = deployments.chain(sets).collect();
     all.sort_by(|one, other| (&one.parent_name, &one.name).cmp(&(&other.parent_name, &other.name)));
     all
 }
@@ -121,9 +137,24 @@ mod tests {
         .unwrap()
     }
 
+    fn set(available: i32) -> DaemonSet {
+        let status = json!({
+            "desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": available,
+            "updatedNumberScheduled": 2, "numberAvailable": available,
+        });
+        serde_json::from_value(
+            json!({ "metadata": { "name": "marker" }, "spec": { "selector": {}, "template": {} }, "status": status }),
+        )
+        .unwrap()
+    }
+
     #[track_caller]
     fn check(plan: &Plan, available: i32, failure: Option<&str>, expect: [&str; 3]) -> Status {
-        let seen = Seen { deployments: vec![deployment(available)], failure: failure.map(str::to_owned) };
+        let seen = Seen {
+            deployments: vec![deployment(available)],
+            daemon_sets: vec![set(available)],
+            failure: failure.map(str::to_owned),
+        };
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let found = status(&NetworkAddonsConfig::default(), plan, &seen, "v1", now);
         let said = |type_: &str| conditions::get(&found.conditions, type_).unwrap().status.clone();

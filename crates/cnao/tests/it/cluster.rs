@@ -8,9 +8,8 @@ use kit::apply::{self, Applied};
 use kube::Client;
 use kube_apiserver::ApiServer;
 use kube_apiserver::request::User;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-pub(crate) const NAMESPACE: &str = "kubevirt-hyperconverged";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The documents of a file below deploy/.
@@ -44,54 +43,25 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// One with these documents, and the namespace of the product.
+    /// One with these documents.
     pub(crate) async fn with(mut all: Vec<Value>) -> Self {
         let server = ApiServer::in_memory().await.unwrap();
         let client = server.client();
-        for name in [NAMESPACE, "default"] {
-            all.insert(0, json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": name } }));
-        }
-        all.insert(0, json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }));
+        all.retain(|document| !document.is_null());
         let by = Applied::by("kubectl");
         until("all is applied", async || apply::all(&client, &by, &all).await.ok()).await;
         Cluster { server, client }
     }
 
-    /// The client of a service account of the pool's namespace.
-    pub(crate) fn account(&self, name: &str) -> Client {
-        self.account_in(NAMESPACE, name)
-    }
-
     /// The client of a service account.
     pub(crate) fn account_in(&self, namespace: &str, name: &str) -> Client {
-        self.server.client_as(User {
-            name: format!("system:serviceaccount:{namespace}:{name}"),
-            groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
-            ..User::default()
-        })
+        self.server.client_as(user(namespace, name))
     }
 
-    pub(crate) async fn apply(&self, all: &[Value]) {
-        apply::all(&self.client, &Applied::by("test"), all).await.unwrap();
-    }
-
-    /// A pod of the product's namespace that is ready, at a port of this machine.
-    pub(crate) async fn pod(&self, name: &str, labels: &Value, port: u16) {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels },
-            "spec": { "containers": [{ "name": "c", "image": "i", "ports": [{ "name": "https", "containerPort": port }] }] },
-        });
-        let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        self.call(Method::POST, &pods, &pod).await.unwrap();
-        self.ready(name, true).await;
-    }
-
-    pub(crate) async fn ready(&self, name: &str, ready: bool) {
-        let status = json!({ "status": {
-            "podIP": "127.0.0.1", "podIPs": [{ "ip": "127.0.0.1" }], "phase": "Running",
-            "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
-        } });
-        self.call(Method::PATCH, &format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/status"), &status).await.unwrap();
+    /// The same, with a token that a node is named in.
+    pub(crate) fn on_node(&self, namespace: &str, name: &str, node: &str) -> Client {
+        let extra = [("authentication.kubernetes.io/node-name".to_owned(), vec![node.to_owned()])];
+        self.server.client_as(User { extra: extra.into(), ..user(namespace, name) })
     }
 
     pub(crate) async fn get(&self, address: &str) -> Option<Value> {
@@ -103,10 +73,22 @@ impl Cluster {
     }
 
     pub(crate) async fn call(&self, method: Method, address: &str, body: &Value) -> kube::Result<Value> {
+        Self::call_as(&self.client, method, address, body).await
+    }
+
+    pub(crate) async fn call_as(client: &Client, method: Method, address: &str, body: &Value) -> kube::Result<Value> {
         let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = Request::builder().method(method).uri(address).header(header::CONTENT_TYPE, kind).body(body);
-        self.client.request(request.unwrap()).await
+        client.request(request.unwrap()).await
+    }
+}
+
+fn user(namespace: &str, name: &str) -> User {
+    User {
+        name: format!("system:serviceaccount:{namespace}:{name}"),
+        groups: vec!["system:serviceaccounts".into(), "system:authenticated".into()],
+        ..User::default()
     }
 }
 

@@ -18,6 +18,10 @@ fn deployment() -> String {
     format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kubemacpool-mac-controller-manager")
 }
 
+fn marker() -> String {
+    format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/bridge-marker")
+}
+
 struct Scene {
     cluster: Cluster,
     _running: Running,
@@ -75,25 +79,35 @@ impl Scene {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_object_asks_for_is_deployed_and_taken_away_with_it() {
     let scene = scene("v1.33.0+ferrovirt-0.1.0").await;
-    scene.create(json!({ "multus": {}, "kubeMacPool": {} })).await;
+    scene.create(json!({ "multus": {}, "linuxBridge": {}, "kubeMacPool": {} })).await;
+    until("nodes are to be marked", async || scene.cluster.get(&marker()).await).await;
     until("the kind of networks is there", async || scene.cluster.get(DEFINITION).await).await;
     until("the pool is waited for", async || (scene.said("Progressing").await?["status"] == "True").then_some(()))
         .await;
     assert!(scene.cluster.get(HOOKS).await.is_none(), "nobody would answer");
     scene.roll_out().await;
+    let set = scene.cluster.get(&marker()).await.unwrap();
+    let status = json!({ "status": {
+        "observedGeneration": set["metadata"]["generation"], "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
+        "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1, "numberAvailable": 1,
+    } });
+    scene.cluster.call(Method::PATCH, &format!("{}/status", marker()), &status).await.unwrap();
     until("it is available", async || (scene.said("Available").await?["status"] == "True").then_some(())).await;
     until("machines are judged", async || scene.cluster.get(HOOKS).await).await;
     let note = scene.said("Available").await.unwrap()["message"].as_str().unwrap().to_owned();
     assert!(note.contains("the kubelets of this cluster attach networks themselves"), "{note}");
     let object = scene.cluster.get(&format!("{OBJECTS}/cluster")).await.unwrap();
     assert_eq!(object["status"]["observedVersion"], "v1");
-    assert_eq!(object["status"]["containers"][0]["parentName"], "kubemacpool-mac-controller-manager");
+    let parents = ["bridge-marker", "kubemacpool-mac-controller-manager"];
+    let containers = object["status"]["containers"].as_array().unwrap();
+    assert_eq!(containers.iter().map(|one| one["parentName"].as_str().unwrap()).collect::<Vec<_>>(), parents);
     scene.cluster.call(Method::DELETE, &format!("{OBJECTS}/cluster"), &Value::Null).await.unwrap();
     until("the object is gone", async || {
         scene.cluster.get(&format!("{OBJECTS}/cluster")).await.is_none().then_some(())
     })
     .await;
     assert!(scene.cluster.get(&deployment()).await.is_none() && scene.cluster.get(HOOKS).await.is_none());
+    assert!(scene.cluster.get(&marker()).await.is_none());
     assert!(scene.cluster.get(DEFINITION).await.is_some(), "networks of others are of it");
 }
 
@@ -119,8 +133,9 @@ async fn a_part_that_is_not_asked_for_any_more_goes_and_the_range_outlives_it() 
         (scene.cluster.get(&path).await?["data"]["RANGE_END"] == "02:00:00:00:00:ff").then_some(())
     })
     .await;
-    scene.merge(json!({ "spec": { "kubeMacPool": null } })).await;
+    scene.merge(json!({ "spec": { "kubeMacPool": null, "linuxBridge": {} } })).await;
     until("the pool is gone", async || scene.cluster.get(&deployment()).await.is_none().then_some(())).await;
+    until("the marker has come", async || scene.cluster.get(&marker()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,7 +165,7 @@ async fn what_cannot_be_had_is_named_and_bad_values_change_nothing() {
     scene.merge(json!({ "spec": { "kubeMacPool": { "rangeStart": "02:00:00:00:01:00", "rangeEnd": "02:00:00:00:00:ff" } } })).await;
     until("it is refused", async || {
         let said = scene.said("Degraded").await?;
-        said["message"].as_str()?.contains("comes before rangeStart").then_some(())
+        said["message"].as_str()?.contains("is above rangeEnd").then_some(())
     })
     .await;
     let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/kubemacpool-mac-range-config");
