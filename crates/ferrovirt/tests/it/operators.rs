@@ -146,6 +146,13 @@ impl Scene {
         let client = server.client();
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
         apply::all(&client, &Applied::by("test"), &[node]).await.unwrap();
+        // One of the embedded cluster, whose kubelets attach networks themselves.
+        let version = concat!("v1.33.0+ferrovirt-", env!("CARGO_PKG_VERSION"));
+        let info = json!({ "status": { "nodeInfo": {
+            "kubeletVersion": version, "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+            "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
+        } } });
+        call(&client, Method::PATCH, "/api/v1/nodes/node1/status", &info).await.unwrap();
         let workloads = kit::spawn("workloads", play(client.clone()));
         let operator = applied(&client, product.operator).await;
         let before = everything(&client).await;
