@@ -1,0 +1,1 @@
+//! Network addons: the operator, and what it deploys.

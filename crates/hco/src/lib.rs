@@ -1,0 +1,1 @@
+//! The HyperConverged operator: one object from which everything else follows.

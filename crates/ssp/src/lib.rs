@@ -1,0 +1,1 @@
+//! SSP: the operator, templates, boot sources and the template validator.
