@@ -1,3 +1,14 @@
 //! SSP: the operator, templates, boot sources and the template validator.
+//!
+//! ```text
+//! SSP object ──▶ operator ──deploys──▶ template-validator, boot sources, templates
+//! machine ──▶ API server ──webhook──▶ template-validator: does it keep the rules of its template?
+//! ```
 
+pub mod error;
+pub mod object;
+mod security;
 pub mod validator;
+pub mod words;
+
+pub use error::Error;
