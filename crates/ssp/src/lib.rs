@@ -8,6 +8,7 @@
 pub mod error;
 pub mod object;
 mod security;
+pub mod templates;
 pub mod validator;
 pub mod words;
 

@@ -18,6 +18,24 @@ pub const TYPE: &str = "template.kubevirt.io/type";
 /// The type of those that come with the cluster.
 pub const BASE: &str = "base";
 
+/// On a template: the version of the set that it is of; as an annotation, that of its annotations.
+pub const VERSION: &str = "template.kubevirt.io/version";
+/// On a template or a boot source: the architecture of its machines.
+pub const ARCHITECTURE: &str = "template.kubevirt.io/architecture";
+/// On a template, as label and annotation: nobody is to make machines of it any more.
+pub const DEPRECATED: &str = "template.kubevirt.io/deprecated";
+/// Beginning of labels of a template: the system of its machines.
+pub const OS: &str = "os.template.kubevirt.io/";
+/// Beginning of labels of a template: what its machines are for.
+pub const WORKLOAD: &str = "workload.template.kubevirt.io/";
+/// Beginning of labels of a template: how large its machines are.
+pub const FLAVOR: &str = "flavor.template.kubevirt.io/";
+/// Beginning of annotations of a template: what people call the system.
+pub const OS_NAME: &str = "name.os.template.kubevirt.io/";
+
+/// The namespace of boot sources.
+pub const IMAGES: &str = "kubevirt-os-images";
+
 /// Group of OpenShift's templates, and their plural.
 pub const OPENSHIFT: (&str, &str) = ("template.openshift.io", "templates");
 /// Group of templates of KubeVirt, and their plural.
