@@ -7,6 +7,7 @@
 
 pub mod error;
 pub mod object;
+pub mod operator;
 mod security;
 pub mod templates;
 pub mod validator;

@@ -145,7 +145,7 @@ pub struct Cluster {
 pub struct Status {
     /// Facts that are true, false or not known.
     pub conditions: Vec<Condition>,
-    /// `Deploying`, `Deployed`, `Deleting`, `Deleted` or `Paused`.
+    /// `Deploying`, `Deployed`, `Deleting` or `Deleted`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// Nothing is done for the object.

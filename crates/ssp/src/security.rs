@@ -25,12 +25,20 @@ pub(crate) fn asked(profile: Option<&TLSSecurityProfile>) -> (&str, &[String]) {
     }
 }
 
-/// Has `servers` offer what the SSP of `namespace` says, before the kind is there and after, for as long as the task is held.
+/// Has `servers` offer what the SSP of `namespace` says, for as long as the task is held.
 pub(crate) fn follow(client: &Client, namespace: &str, servers: Vec<Arc<Changing>>) -> Task<()> {
-    let api = Api::<SSP>::namespaced(client.clone(), namespace);
-    tls::follow_optional(client, api, watcher::Config::default(), Store::default(), servers, |ssp| {
-        asked(ssp.spec.tls_security_profile.as_ref())
-    })
+    let api = Api::namespaced(client.clone(), namespace);
+    tls::follow(api, watcher::Config::default(), Store::default(), servers, of)
+}
+
+/// The same before the kind is there, and after.
+pub(crate) fn follow_optional(client: &Client, namespace: &str, servers: Vec<Arc<Changing>>) -> Task<()> {
+    let api = Api::namespaced(client.clone(), namespace);
+    tls::follow_optional(client, api, watcher::Config::default(), Store::default(), servers, of)
+}
+
+fn of(ssp: &SSP) -> (&str, &[String]) {
+    asked(ssp.spec.tls_security_profile.as_ref())
 }
 
 #[cfg(test)]

@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod cluster;
+mod operator;
 mod validator;
