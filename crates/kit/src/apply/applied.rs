@@ -93,6 +93,11 @@ impl Applied {
     /// that was applied: it is sent again next time.
     pub fn missing(&self, concerned: impl Fn(&str) -> bool, listed: &BTreeSet<String>) -> bool {
         let mut state = self.lock();
+        for (address, shown) in &mut state.writing {
+            if concerned(address) && !listed.contains(address) {
+                *shown = Shown::Gone;
+            }
+        }
         let before = state.sent.len();
         state.sent.retain(|address, _| !concerned(address) || listed.contains(address));
         state.sent.len() < before
@@ -133,8 +138,9 @@ impl Writing<'_> {
     pub(super) fn answered(self, hash: u64, answer: &ObjectMeta) -> bool {
         let mut state = self.applied.lock();
         let left = Left::of(answer);
-        let same = match state.writing.get(&self.address) {
-            Some(Shown::There(shown)) => left.is(shown),
+        // Judging and ending are one step: what a watch shows after it is for `touched` to judge.
+        let same = match state.writing.remove(&self.address) {
+            Some(Shown::There(shown)) => left.is(&shown),
             Some(Shown::Gone) => false,
             Some(Shown::Nothing) | None => true,
         };
@@ -148,7 +154,11 @@ impl Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.applied.lock().writing.remove(&self.address);
+        let mut state = self.applied.lock();
+        // There still when nobody answered. What a watch showed meanwhile was not judged.
+        if matches!(state.writing.remove(&self.address), Some(Shown::Gone | Shown::There(_))) {
+            state.sent.remove(&self.address);
+        }
     }
 }
 
@@ -219,6 +229,42 @@ mod tests {
         assert!(applied.write("/a").answered(1, &meta("5", &[])));
         drop(applied.write("/a"));
         assert!(applied.touched("/a", None));
+    }
+
+    #[test]
+    fn what_a_watch_shows_during_a_write_that_fails_is_not_forgotten() {
+        let applied = Applied::by("m");
+        assert!(applied.write("/a").answered(1, &meta("5", &[])));
+        let writing = applied.write("/a");
+        assert!(!applied.touched("/a", None));
+        drop(writing);
+        assert!(!applied.is_sent("/a", 1));
+    }
+
+    /// A deletion that is shown at the very moment at which a write ends is judged by the write or by the watch.
+    #[test]
+    fn a_deletion_at_the_end_of_a_write_is_noticed() {
+        let applied = Applied::by("m");
+        for round in 0..5_000 {
+            let (writing, start) = (applied.write("/a"), std::sync::Barrier::new(2));
+            let (resent, woken) = std::thread::scope(|scope| {
+                let watch = scope.spawn(|| {
+                    start.wait();
+                    applied.touched("/a", None)
+                });
+                start.wait();
+                (!writing.answered(1, &meta("5", &[])), watch.join().unwrap())
+            });
+            assert!(resent != woken, "round {round}: resent {resent}, woken {woken}");
+        }
+    }
+
+    #[test]
+    fn objects_missing_from_a_list_during_the_write_are_applied_again() {
+        let applied = Applied::by("m");
+        let writing = applied.write("/a/1");
+        assert!(!applied.missing(|_| true, &BTreeSet::new()));
+        assert!(!writing.answered(1, &meta("5", &[])));
     }
 
     #[test]
