@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 /// Writes the manifests, or only compares them when `check`.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
-    for operator in ["virt-operator", "cdi", "hpp", "hco"] {
+    for operator in ["virt-operator", "cdi", "hpp", "hco", "cnao"] {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(root).args(["test", "--quiet", "-p", operator, "--lib", "install"]);
         if !check {

@@ -49,6 +49,21 @@ pub(crate) fn network_resources_injector(words: Vec<OsString>) -> anyhow::Result
     serve(words, hco::injector::run)
 }
 
+/// `cluster-network-addons-operator`
+pub(crate) fn network_addons_operator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cnao::operator::run)
+}
+
+/// `bridge-marker`
+pub(crate) fn bridge_marker(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cnao::bridge_marker::run)
+}
+
+/// `kubemacpool`
+pub(crate) fn kubemacpool(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cnao::kubemacpool::run)
+}
+
 /// `virt-operator`
 pub(crate) fn virt_operator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_operator::run)

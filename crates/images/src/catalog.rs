@@ -69,7 +69,10 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 24] = [
+const COMPONENTS: [&str; 27] = [
+    "bridge-marker",
+    "cluster-network-addons-operator",
+    "kubemacpool",
     "virt-network-resources-injector",
     "hyperconverged-cluster-operator",
     "hyperconverged-cluster-webhook",

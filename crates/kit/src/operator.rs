@@ -19,7 +19,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kube::Client;
 use serde_json::Value;
 
-pub use self::install::{Phases, install, repair};
+pub use self::install::{Phases, accounts_first, install, repair};
 pub use self::object::{Requests, Status};
 pub use self::remove::{definitions_are_gone, delete};
 use crate::Chain;

@@ -6,12 +6,15 @@
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use futures::TryStreamExt;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, MulticastGroup, RouteMessageBuilder,
+};
 
 /// A refused operation: what was tried, and the kernel's answer as the source.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +104,40 @@ impl Link {
     }
 }
 
+fn is_bridge(message: &LinkMessage) -> bool {
+    let infos = message.attributes.iter().filter_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => Some(infos),
+        _ => None,
+    });
+    infos.flatten().any(|info| matches!(info, LinkInfo::Kind(InfoKind::Bridge)))
+}
+
+/// News of links of one network namespace: that something changed, not what.
+pub struct Changes {
+    /// The socket is open for as long as there is a handle.
+    _handle: Handle,
+    news: BoxStream<'static, ()>,
+}
+
+impl Changes {
+    /// Of this thread's network namespace, from now on. Needs a tokio runtime.
+    pub fn follow() -> Result<Self> {
+        let (connection, handle, messages) =
+            rtnetlink::new_multicast_connection(&[MulticastGroup::Link]).map_err(Error::Open)?;
+        #[expect(clippy::disallowed_methods, reason = "this crate is below kit; the task ends with the last handle")]
+        tokio::spawn(connection);
+        Ok(Changes { _handle: handle, news: messages.map(drop).boxed() })
+    }
+
+    /// Waits for the next change; what comes at the same time is one. None when the socket has ended: what is there has to be
+    /// read, and followed again.
+    pub async fn next(&mut self) -> Option<()> {
+        self.news.next().await?;
+        while let Some(Some(())) = self.news.next().now_or_never() {}
+        Some(())
+    }
+}
+
 /// A route that goes through a gateway, or straight out of an interface when there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -146,6 +183,16 @@ impl Netlink {
     pub async fn links(&self) -> Result<Vec<Link>> {
         let all = self.handle.link().get().execute().try_collect::<Vec<_>>().await;
         Ok(all.map_err(refused("list network interfaces".into()))?.iter().map(Link::from_message).collect())
+    }
+
+    /// The names of the bridges, in order; those of Open vSwitch are none.
+    pub async fn bridges(&self) -> Result<Vec<String>> {
+        let all = self.handle.link().get().execute().try_collect::<Vec<_>>().await;
+        let all = all.map_err(refused("list bridges".into()))?;
+        let mut names: Vec<String> =
+            all.iter().filter(|message| is_bridge(message)).map(|message| Link::from_message(message).name).collect();
+        names.sort_unstable();
+        Ok(names)
     }
 
     /// The link of that name, if any.

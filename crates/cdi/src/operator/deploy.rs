@@ -97,9 +97,7 @@ async fn install(context: &Context, cdi: &CDI, configuration: &str) -> Result<Ne
     customise(&mut all, cdi).map_err(Error::Customize)?;
     // Pods mount certificates and start from accounts: what they need goes first, or they wait for a retry. The webhooks
     // go last: nobody answers them before the Deployments were applied.
-    let kind = |manifest: &Value, kinds: &[&str]| manifest["kind"].as_str().is_some_and(|kind| kinds.contains(&kind));
-    let (accounts, rest): (Vec<Value>, Vec<Value>) =
-        all.into_iter().partition(|manifest| kind(manifest, &["ServiceAccount", "ClusterRole", "Role"]));
+    let (accounts, rest) = operator::accounts_first(all);
     early.extend(accounts);
     let phases = Phases { first: &early, definitions: crds::ALL, rest: &rest };
     operator::install(&context.client, &context.applied, phases).await?;

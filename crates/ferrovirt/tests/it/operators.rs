@@ -38,16 +38,35 @@ struct Product {
     path: &'static str,
     /// What its objects are labelled with.
     manager: &'static str,
+    /// The object has one name that counts, and none of another ever does.
+    has_one_name: bool,
     /// Starts it with the images and version `v1`, `v2`, ….
     start: fn(Client, &str) -> Box<dyn Any + Send>,
 }
 
-const PRODUCTS: [Product; 3] = [
+const PRODUCTS: [Product; 4] = [
+    Product {
+        operator: "network-addons-operator.yaml",
+        object: "network-addons-cr.yaml",
+        path: "/apis/networkaddonsoperator.network.kubevirt.io/v1/networkaddonsconfigs",
+        manager: "cnao-operator",
+        has_one_name: true,
+        start: |client, version| {
+            let release = cnao::operator::Release {
+                namespace: "cluster-network-addons".into(),
+                image: format!("r/component:{version}"),
+                version: version.into(),
+            };
+            let operator = cnao::operator::Operator::new(client, release, Recorder::discard());
+            Box::new(operator.start(&CancellationToken::new()))
+        },
+    },
     Product {
         operator: "kubevirt-operator.yaml",
         object: "kubevirt-cr.yaml",
         path: "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",
         manager: "virt-operator",
+        has_one_name: false,
         start: |client, version| {
             let release = virt_operator::Release {
                 namespace: "kubevirt".into(),
@@ -64,6 +83,7 @@ const PRODUCTS: [Product; 3] = [
         object: "cdi-cr.yaml",
         path: "/apis/cdi.kubevirt.io/v1beta1/cdis",
         manager: "cdi-operator",
+        has_one_name: false,
         start: |client, version| {
             let release = cdi::operator::Release {
                 namespace: "cdi".into(),
@@ -79,6 +99,7 @@ const PRODUCTS: [Product; 3] = [
         object: "hostpath-cr.yaml",
         path: "/apis/hostpathprovisioner.kubevirt.io/v1beta1/hostpathprovisioners",
         manager: "hostpath-provisioner-operator",
+        has_one_name: false,
         start: |client, version| {
             let image = format!("r/component:{version}");
             let stop = CancellationToken::new();
@@ -125,6 +146,13 @@ impl Scene {
         let client = server.client();
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
         apply::all(&client, &Applied::by("test"), &[node]).await.unwrap();
+        // One of the embedded cluster, whose kubelets attach networks themselves.
+        let version = concat!("v1.33.0+ferrovirt-", env!("CARGO_PKG_VERSION"));
+        let info = json!({ "status": { "nodeInfo": {
+            "kubeletVersion": version, "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+            "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
+        } } });
+        call(&client, Method::PATCH, "/api/v1/nodes/node1/status", &info).await.unwrap();
         let workloads = kit::spawn("workloads", play(client.clone()));
         let operator = applied(&client, product.operator).await;
         let before = everything(&client).await;

@@ -61,7 +61,9 @@ async fn sync(context: &Context) -> Result<Duration, Error> {
     let mut rest = hooks::render(&input.namespace, &renewed.bundle);
     let injector = injector(hco.as_ref(), context, renewed.bundle.clone());
     if let Some(wanted) = &injector {
-        rest.extend(injector::render(wanted));
+        let (accounts, others) = operator::accounts_first(injector::render(wanted));
+        first.extend(accounts);
+        rest.extend(others);
         if context.injectors.list().iter().any(operator::is_rolled_out) {
             rest.push(injector::configuration(wanted));
         }

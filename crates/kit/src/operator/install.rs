@@ -31,6 +31,12 @@ pub async fn install(client: &Client, applied: &Applied, phases: Phases<'_>) -> 
     rest
 }
 
+/// Splits manifests into those that pods start from and others refer to (accounts and roles), for [`Phases::first`], and the rest.
+pub fn accounts_first(manifests: Vec<Value>) -> (Vec<Value>, Vec<Value>) {
+    let early = ["ServiceAccount", "ClusterRole", "Role"];
+    manifests.into_iter().partition(|manifest| manifest["kind"].as_str().is_some_and(|kind| early.contains(&kind)))
+}
+
 /// Calls `wake` when somebody deletes or edits what was applied, so that it is applied again, for as long as the tasks are held.
 /// `manifests` are of every kind that is ever rendered, and carry the label `selector`; those with all of their objects in one
 /// namespace are watched there, so that rights in that namespace are enough.

@@ -18,7 +18,10 @@ pub(super) fn of(object: &Value) -> Value {
         "Role" | "ClusterRole" => json!({ "rules": [] }),
         "RoleBinding" | "ClusterRoleBinding" => json!({ "subjects": [] }),
         "PriorityClass" => json!({ "description": "spoilt" }),
-        "PodDisruptionBudget" => json!({ "spec": { "minAvailable": 7 } }),
+        "PodDisruptionBudget" => match object["spec"]["maxUnavailable"].is_null() {
+            true => json!({ "spec": { "minAvailable": 7 } }),
+            false => json!({ "spec": { "maxUnavailable": 7 } }),
+        },
         "NetworkPolicy" => json!({ "spec": { "podSelector": { "matchLabels": { "app": "nobody" } } } }),
         "APIService" => json!({ "spec": { "groupPriorityMinimum": 1 } }),
         "CSIDriver" => json!({ "metadata": { "annotations": { "ferrovirt.io/csi-controller": "all" } } }),

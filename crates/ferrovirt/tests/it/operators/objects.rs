@@ -69,6 +69,9 @@ async fn a_second_object_waits_until_the_first_is_taken_away() {
         assert!(!says(&waits, "Available", "True"), "{waits:#}");
         assert_eq!(items(&waits, "/metadata/finalizers").count(), 0, "nothing was deployed for it");
         assert!(!says(&get(&scene.client, &scene.address()).await.unwrap(), "Degraded", "True"));
+        if product.has_one_name {
+            continue;
+        }
 
         // Somebody's finalizer keeps the first one long after everything that was deployed for it is gone.
         change(&scene, |all| all.push(json!("example.com/keep"))).await;

@@ -1,0 +1,121 @@
+//! What deploys the marker on every node. Pure.
+
+use kit::operator::manifests::{account, binding, role, rule};
+use kit::workload::{self, Placement};
+use serde_json::{Value, json};
+
+use super::PROGRAM;
+use super::plan::PREFIX;
+
+const ROLE: &str = "bridge-marker-cr";
+const POLICY: &str = "bridge-marker-own-node";
+const PORT: u16 = 8081;
+
+/// What the manifests are made from.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    /// Namespace of the DaemonSet.
+    pub namespace: String,
+    /// Its image.
+    pub image: String,
+    /// How it is pulled.
+    pub pull_policy: String,
+    /// On which nodes it runs.
+    pub placement: Placement,
+}
+
+/// All of it.
+pub fn render(input: &Input) -> Vec<Value> {
+    let here = json!({ "name": PROGRAM, "namespace": input.namespace });
+    let rules = [rule("", &["nodes"], &["get"]), rule("", &["nodes/status"], &["patch"])];
+    let mut all = vec![
+        account(&here),
+        role(&json!({ "name": ROLE }), &rules),
+        binding(&json!({ "name": "bridge-marker-crb" }), ROLE, (&input.namespace, PROGRAM)),
+        daemon_set(input),
+    ];
+    all.extend(policy(&input.namespace));
+    all
+}
+
+fn daemon_set(input: &Input) -> Value {
+    let probe = |period: i64| {
+        let mut probe = workload::probe("/livez", &json!(PORT), [5, period, 3]);
+        // It listens where the node alone reaches it.
+        probe["httpGet"]["host"] = json!("127.0.0.1");
+        probe
+    };
+    let mut pod = json!({
+        "serviceAccountName": PROGRAM,
+        // The bridges are those of the node.
+        "hostNetwork": true,
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": { "kubernetes.io/os": "linux" },
+        "tolerations": [{ "key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule" }],
+        "securityContext": workload::unprivileged_pod(),
+        "containers": [{
+            "name": PROGRAM,
+            "image": input.image,
+            "imagePullPolicy": input.pull_policy,
+            "command": [PROGRAM],
+            "env": [workload::field("NODE_NAME", "spec.nodeName"), workload::one_arena()],
+            "resources": { "requests": { "cpu": "10m", "memory": "15Mi" } },
+            "livenessProbe": probe(30),
+            "securityContext": workload::unprivileged_container(),
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        }],
+    });
+    input.placement.place(&mut pod);
+    let labels = json!({ "name": PROGRAM });
+    workload::daemon_set(&json!({ "name": PROGRAM, "namespace": input.namespace }), &labels, &labels, &pod)
+}
+
+/// Its token writes the marks of its own node and nothing else of any.
+fn policy(namespace: &str) -> [Value; 2] {
+    let user = format!("system:serviceaccount:{namespace}:{PROGRAM}");
+    let key = "authentication.kubernetes.io/node-name";
+    let bound = format!("has(request.userInfo.extra) && '{key}' in request.userInfo.extra");
+    let own = format!("object.metadata.name == request.userInfo.extra['{key}'][0]");
+    // Every other amount is what it was, in both directions.
+    let kept = |from: &str, to: &str| {
+        format!(
+            "!has({from}.status.capacity) || {from}.status.capacity.all(name, name.startsWith('{PREFIX}') || \
+             (has({to}.status.capacity) && name in {to}.status.capacity && \
+             string({to}.status.capacity[name]) == string({from}.status.capacity[name])))"
+        )
+    };
+    let same = ["allocatable", "conditions", "addresses", "nodeInfo", "images", "volumesAttached", "volumesInUse"].map(
+        |field| {
+            format!(
+                "has(object.status.{field}) == has(oldObject.status.{field}) && (!has(object.status.{field}) || \
+             object.status.{field} == oldObject.status.{field})"
+            )
+        },
+    );
+    let said = |expression: String, message: &str| json!({ "expression": expression, "message": message });
+    let marks = "bridge-marker may write only the marks of bridges";
+    let mut validations = vec![
+        said(bound, "the token of bridge-marker is not bound to a node"),
+        said(own, "bridge-marker may write only the node it runs on"),
+        said(kept("object", "oldObject"), marks),
+        said(kept("oldObject", "object"), marks),
+    ];
+    validations.extend(same.into_iter().map(|expression| said(expression, marks)));
+    [
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": POLICY },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"],
+                }] },
+                "matchConditions": [{ "name": "is-bridge-marker", "expression": format!("request.userInfo.username == '{user}'") }],
+                "validations": validations,
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": { "name": POLICY }, "spec": { "policyName": POLICY, "validationActions": ["Deny"] },
+        }),
+    ]
+}

@@ -1,0 +1,14 @@
+//! Network addons: what networks of virtual machines take beside the cluster's own.
+//!
+//! ```text
+//! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
+//!                                  `-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
+//! ```
+
+pub mod bridge_marker;
+mod error;
+pub mod kubemacpool;
+pub mod operator;
+pub mod release;
+
+pub use error::Error;

@@ -1,0 +1,125 @@
+//! What the operator's workers share.
+
+use std::collections::HashMap;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Container, Node, NodeStatus, NodeSystemInfo, PodSpec};
+use kit::apply::Applied;
+use kit::events;
+use kit::operator::Requests;
+use kit::store::{Key, Store};
+use kube::{Client, Resource, ResourceExt};
+
+use super::Release;
+use super::object::{NetworkAddonsConfig, Status};
+use super::status;
+use crate::Error;
+
+/// What the kubelets of the embedded cluster have in their version: they attach networks themselves.
+const OWN_KUBELET: &str = "+ferrovirt";
+
+/// Shared by the workers.
+pub struct Context {
+    /// The API server.
+    pub client: Client,
+    /// What is deployed.
+    pub release: Release,
+    /// Says to users what happened.
+    pub events: events::Recorder,
+    /// The object that counts.
+    pub requests: Requests<NetworkAddonsConfig>,
+    /// NetworkAddonsConfig objects.
+    pub configs: Store<NetworkAddonsConfig>,
+    /// Our Deployments.
+    pub deployments: Store<Deployment>,
+    /// Our DaemonSets.
+    pub daemon_sets: Store<DaemonSet>,
+    /// The nodes.
+    pub nodes: Store<Node>,
+    /// What was applied last.
+    pub applied: Applied,
+}
+
+impl Context {
+    /// True when the kubelets of all nodes attach networks themselves, as those of the embedded cluster do.
+    pub(super) fn kubelets_attach(&self) -> bool {
+        let nodes = self.nodes.list();
+        !nodes.is_empty() && nodes.iter().all(|node| version(node).contains(OWN_KUBELET))
+    }
+
+    /// True when one copy of a controller is as good as two.
+    pub(super) fn has_one_node(&self) -> bool {
+        self.nodes.len() < 2
+    }
+
+    /// Writes `wanted` if it differs, and says so when it is news.
+    pub(super) async fn write(&self, config: &NetworkAddonsConfig, wanted: &Status) -> Result<(), Error> {
+        let old = config.status.clone().unwrap_or_default();
+        if old == *wanted {
+            return Ok(());
+        }
+        let written = self.requests.write_status(config, wanted).await;
+        written.map_err(Error::api("patch", "NetworkAddonsConfig", &config.name_any()))?;
+        let object = config.object_ref(&());
+        for (reason, bad) in [(status::AVAILABLE, false), (status::DEGRADED, true)] {
+            let is = |status: &Status| meta::conditions::is_true(&status.conditions, reason);
+            if is(wanted) && !is(&old) {
+                let message = meta::conditions::get(&wanted.conditions, reason).and_then(|said| said.message.clone());
+                let message = message.unwrap_or_default();
+                match bad {
+                    true => self.events.warning(&object, "Failed", message),
+                    false => self.events.normal(&object, reason, "Configuration is applied on the cluster"),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn version(node: &Node) -> &str {
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    info.map(|info| info.kubelet_version.as_str()).unwrap_or_default()
+}
+
+/// Keeps of a node which kubelet it has.
+pub(super) fn trim_node(node: &mut Node) {
+    node.metadata.annotations = None;
+    node.metadata.labels = None;
+    node.spec = None;
+    let info = node.status.take().and_then(|status| status.node_info);
+    let info = info.map(|info| NodeSystemInfo { kubelet_version: info.kubelet_version, ..NodeSystemInfo::default() });
+    node.status = Some(NodeStatus { node_info: info, ..NodeStatus::default() });
+}
+
+/// Keeps of a Deployment how many of its pods run, and their containers.
+pub(super) fn trim_deployment(deployment: &mut Deployment) {
+    trim_pod(deployment.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()));
+}
+
+/// The same of a DaemonSet.
+pub(super) fn trim_daemon_set(set: &mut DaemonSet) {
+    trim_pod(set.spec.as_mut().and_then(|spec| spec.template.spec.as_mut()));
+}
+
+fn trim_pod(spec: Option<&mut PodSpec>) {
+    let Some(spec) = spec else { return };
+    spec.volumes = None;
+    for container in &mut spec.containers {
+        let (name, image) = (std::mem::take(&mut container.name), container.image.take());
+        *container = Container { name, image, ..Container::default() };
+    }
+}
+
+/// The kubelets that were seen last, for who only wants to know when they change.
+#[derive(Default)]
+pub(super) struct Kubelets(HashMap<Key, String>);
+
+impl Kubelets {
+    /// Whether the kubelet of the node `key` is another one `now`.
+    pub(super) fn differs(&mut self, key: &Key, now: Option<&Node>) -> bool {
+        match now.map(|node| version(node).to_owned()) {
+            None => self.0.remove(key).is_some(),
+            Some(now) => self.0.insert(key.clone(), now.clone()) != Some(now),
+        }
+    }
+}

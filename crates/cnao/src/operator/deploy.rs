@@ -1,0 +1,124 @@
+//! Brings the cluster to what the object says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::operator::{self, Phases};
+use kit::queue::Next;
+use kit::store::Key;
+use kit::{Chain, clock};
+use kube::{Api, ResourceExt};
+
+use super::context::Context;
+use super::object::{NAME, NetworkAddonsConfig};
+use super::operands::{self, DEFINITION, Input};
+use super::plan::{self, Cluster, Operand, Plan};
+use super::remove;
+use super::status::{self, Seen};
+use crate::Error;
+use crate::kubemacpool::range::CONFIG;
+use crate::kubemacpool::{Range, certificates, manifests as pool};
+
+/// How often what nobody tells of is looked at.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// Brings one object a step further.
+pub(super) async fn reconcile(context: Arc<Context>, key: Key) -> Next {
+    match sync(&context, &key).await {
+        Ok(next) => next,
+        Err(error) => {
+            tracing::warn!(networkaddonsconfig = key.name, error = %Chain(&error), "NetworkAddonsConfig not reconciled");
+            Next::Retry
+        }
+    }
+}
+
+async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
+    let Some(config) = context.configs.get(key) else { return Ok(Next::Wait) };
+    let now = clock::seconds(clock::now());
+    if config.metadata.deletion_timestamp.is_some() {
+        return remove::sync(context, &config).await;
+    }
+    if key.name != NAME {
+        let message = format!("Ignoring NetworkAddonsConfig without default name: it has to be called {NAME:?}");
+        context.write(&config, &status::unwanted(&config, &message, now)).await?;
+        return Ok(Next::Wait);
+    }
+    context.requests.hold(&config).await.map_err(Error::api("patch", "NetworkAddonsConfig", &key.name))?;
+    let plan = plan::plan(&config, look(context).await?);
+    // What is refused changes nothing of what is there.
+    let applied = if plan.refused.is_empty() { install(context, &config, &plan).await } else { Ok(LOOK) };
+    let failure = applied.as_ref().err().map(|error| operator::failure(error));
+    let current = context.configs.get(key).unwrap_or(config);
+    let seen = Seen { deployments: context.deployments.list(), daemon_sets: context.daemon_sets.list(), failure };
+    context.write(&current, &status::status(&current, &plan, &seen, &context.release.version, now)).await?;
+    applied.map(Next::After)
+}
+
+/// What the cluster has.
+async fn look(context: &Context) -> Result<Cluster, Error> {
+    let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
+    let held = api.get_metadata_opt(DEFINITION.0).await.map_err(Error::api("read", "definition", DEFINITION.0))?;
+    let ours = |labels: &BTreeMap<String, String>| {
+        labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == super::MANAGER)
+    };
+    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind: held.is_some_and(|held| !ours(held.labels())) })
+}
+
+async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -> Result<Duration, Error> {
+    let (release, mut again) = (&context.release, LOOK);
+    let mut input = Input {
+        namespace: release.namespace.clone(),
+        image: release.image.clone(),
+        version: release.version.clone(),
+        replicas: if context.has_one_node() { 1 } else { 2 },
+        answers: answers(context),
+        ..Input::default()
+    };
+    let mut first = Vec::new();
+    if plan.operands.contains(&Operand::KubeMacPool) {
+        input.range = Some(range(context, config).await?);
+        // What is not valid is refused before this.
+        let lifetimes = plan::intervals(&config.spec).lifetimes().unwrap_or_default();
+        let ring = certificates::keyring(&release.namespace, lifetimes);
+        let held = ring.read(&context.client, &release.namespace).await;
+        let held = held.map_err(Error::api("read", "certificates", &ring.authority))?;
+        let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
+        again = again.min(renewed.again);
+        input.ca_bundle.clone_from(&renewed.bundle);
+        first = ring.manifests(&renewed, &release.namespace, &operands::labels(&release.version));
+    }
+    let rest = operands::render(config, &plan.operands, &input);
+    remove::surplus(context, &rest).await?;
+    let definitions: &[(&str, &str)] = if plan.operands.contains(&Operand::Multus) { &[DEFINITION] } else { &[] };
+    let (accounts, rest) = operator::accounts_first(rest);
+    first.extend(accounts);
+    let phases = Phases { first: &first, definitions, rest: &rest };
+    operator::install(&context.client, &context.applied, phases).await?;
+    Ok(again)
+}
+
+/// Whether the pool answers, or did: machines are judged from then on.
+fn answers(context: &Context) -> bool {
+    let rolled_out =
+        |deployment: &Deployment| deployment.name_any() == pool::DEPLOYMENT && operator::is_rolled_out(deployment);
+    let judged = |address: &String| address.ends_with(&format!("/mutatingwebhookconfigurations/{}", pool::MUTATOR));
+    context.deployments.list().iter().any(rolled_out) || context.applied.addresses().iter().any(judged)
+}
+
+/// The addresses of the pool: as the object says, else as they were, else of a prefix that is likely this cluster's alone.
+async fn range(context: &Context, config: &NetworkAddonsConfig) -> Result<Range, Error> {
+    let said = config.spec.kube_mac_pool.clone().unwrap_or_default();
+    let (start, end) = (said.range_start.unwrap_or_default(), said.range_end.unwrap_or_default());
+    if let Ok(Some(range)) = Range::asked(&start, &end) {
+        return Ok(range);
+    }
+    let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.release.namespace);
+    let held = api.get_opt(CONFIG).await.map_err(Error::api("read", "configmap", CONFIG))?;
+    let held = held.and_then(|held| Range::parse(&held.data.unwrap_or_default()).ok());
+    Ok(held.unwrap_or_else(|| Range::prefixed(fastrand::u8(..), fastrand::u8(..))))
+}

@@ -1,0 +1,152 @@
+//! What is deployed, as manifests. Pure.
+
+use kit::operator;
+use kit::workload::Placement;
+use serde_json::{Value, json};
+
+use super::MANAGER;
+use super::object::NetworkAddonsConfig;
+use super::plan::Operand;
+use crate::bridge_marker::manifests as marker;
+use crate::kubemacpool::certificates::SECRET;
+use crate::kubemacpool::{Range, manifests as pool};
+
+/// What the manifests are made from.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    /// Namespace of what is deployed.
+    pub namespace: String,
+    /// Its image.
+    pub image: String,
+    /// Version of the product.
+    pub version: String,
+    /// The addresses of the pool.
+    pub range: Option<Range>,
+    /// Who vouches for the certificates.
+    pub ca_bundle: String,
+    /// How many copies of a controller run.
+    pub replicas: i32,
+    /// The pool answers: machines are judged by it.
+    pub answers: bool,
+}
+
+/// Labels of everything this operator owns.
+pub fn labels(version: &str) -> Value {
+    json!({
+        "app.kubernetes.io/component": "network",
+        "app.kubernetes.io/managed-by": MANAGER,
+        "app.kubernetes.io/version": version,
+    })
+}
+
+/// Where controllers run.
+fn infra(config: &NetworkAddonsConfig) -> Placement {
+    let placement = config.spec.placement_configuration.clone().unwrap_or_default().infra;
+    match placement {
+        Some(placement) => Placement {
+            node_selector: placement.node_selector,
+            affinity: placement.affinity,
+            tolerations: placement.tolerations,
+        },
+        // With the control plane, where it is among the nodes.
+        None => {
+            let prefer = |label: &str, weight: i32| {
+                let has = json!({ "matchExpressions": [{ "key": label, "operator": "Exists" }] });
+                json!({ "weight": weight, "preference": has })
+            };
+            let roles =
+                [prefer("node-role.kubernetes.io/control-plane", 10), prefer("node-role.kubernetes.io/master", 1)];
+            let tolerate = |role: &str| json!({ "key": format!("node-role.kubernetes.io/{role}"), "operator": "Exists", "effect": "NoSchedule" });
+            Placement {
+                affinity: json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": roles } }),
+                tolerations: json!([tolerate("control-plane"), tolerate("master")]),
+                ..Placement::default()
+            }
+        }
+    }
+}
+
+/// The manifests of `operands`.
+pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input) -> Vec<Value> {
+    let mut all = Vec::new();
+    for operand in operands {
+        match operand {
+            // The definition goes with the others: see deploy.
+            Operand::Multus => {}
+            Operand::KubeMacPool => all.extend(kubemacpool(config, input)),
+            Operand::BridgeMarker => all.extend(bridge_marker(config, input)),
+        }
+    }
+    for manifest in &mut all {
+        operator::label(manifest, &labels(&input.version));
+    }
+    all
+}
+
+fn pull_policy(config: &NetworkAddonsConfig) -> String {
+    let policy = config.spec.image_pull_policy.clone().filter(|policy| !policy.is_empty());
+    policy.unwrap_or_else(|| "IfNotPresent".to_owned())
+}
+
+fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    let placement = config.spec.placement_configuration.clone().unwrap_or_default().workloads.unwrap_or_default();
+    marker::render(&marker::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: Placement {
+            node_selector: placement.node_selector,
+            affinity: placement.affinity,
+            tolerations: placement.tolerations,
+        },
+    })
+}
+
+fn kubemacpool(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    let mut wanted =
+        pool::Input::new(&input.namespace, &input.image, input.range.unwrap_or_else(|| Range::prefixed(0, 0)));
+    wanted.pull_policy = pull_policy(config);
+    wanted.ca_bundle.clone_from(&input.ca_bundle);
+    wanted.replicas = input.replicas;
+    wanted.infra = infra(config);
+    if let Some((least, ciphers)) = tls(config) {
+        wanted.tls_min_version = least;
+        wanted.tls_cipher_suites = ciphers;
+    }
+    let mut all = pool::render(&wanted);
+    // Machines are refused from the moment that the webhook is there while nobody answers.
+    all.retain(|manifest| input.answers || manifest["kind"] != "MutatingWebhookConfiguration");
+    all
+}
+
+/// The least version of TLS and the ciphers that the object asks for.
+fn tls(config: &NetworkAddonsConfig) -> Option<(String, Vec<String>)> {
+    let profile = config.spec.tls_security_profile.as_ref()?;
+    let least = match profile["type"].as_str()? {
+        "Old" => "VersionTLS10",
+        "Modern" => "VersionTLS13",
+        "Custom" => {
+            let custom = &profile["custom"];
+            let ciphers = custom["ciphers"].as_array().into_iter().flatten();
+            let ciphers = ciphers.filter_map(|cipher| cipher.as_str().map(str::to_owned)).collect();
+            return Some((custom["minTLSVersion"].as_str().unwrap_or("VersionTLS12").to_owned(), ciphers));
+        }
+        _ => "VersionTLS12",
+    };
+    Some((least.to_owned(), Vec::new()))
+}
+
+/// All that can be rendered for `namespace`, whatever the object asks for.
+pub fn every(namespace: &str) -> Vec<Value> {
+    let input = Input { namespace: namespace.to_owned(), answers: true, ..Input::default() };
+    let mut all = render(&NetworkAddonsConfig::default(), &[Operand::KubeMacPool, Operand::BridgeMarker], &input);
+    let metadata = json!({ "name": SECRET, "namespace": namespace });
+    all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
+    all
+}
+
+/// The kind by which networks are asked for, as it is installed where the kubelets attach them.
+pub const DEFINITION: (&str, &str) = (
+    "network-attachment-definitions.k8s.cni.cncf.io",
+    include_str!("../../../../deploy/crds/network-attachment-definitions.k8s.cni.cncf.io.yaml"),
+);

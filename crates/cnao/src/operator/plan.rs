@@ -1,0 +1,188 @@
+//! From the object and what the cluster has to what is deployed. Pure.
+
+use super::object::{NetworkAddonsConfig, Spec};
+use crate::kubemacpool::Range;
+use crate::kubemacpool::certificates::Intervals;
+
+/// What can be deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operand {
+    /// Networks beside the pod's own: their definition.
+    Multus,
+    /// MAC addresses.
+    KubeMacPool,
+    /// Marks of nodes with their bridges.
+    BridgeMarker,
+}
+
+/// What the cluster has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cluster {
+    /// The kubelets of all nodes attach networks themselves.
+    pub kubelets_attach: bool,
+    /// Somebody else brought the kind NetworkAttachmentDefinition, and with it what attaches networks.
+    pub has_kind: bool,
+}
+
+/// What becomes of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What is deployed.
+    pub operands: Vec<Operand>,
+    /// What the object asks for that is not, and why.
+    pub missing: Vec<String>,
+    /// What is done by the cluster itself, for people.
+    pub notes: Vec<String>,
+    /// What is wrong with the object: then nothing is deployed or changed.
+    pub refused: Vec<String>,
+}
+
+/// The plan for `config`.
+pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
+    let spec = &config.spec;
+    let mut plan = Plan { refused: refused(spec), ..Plan::default() };
+    if spec.multus.is_some() {
+        multus(cluster, &mut plan);
+    }
+    if spec.kube_mac_pool.is_some() {
+        plan.operands.push(Operand::KubeMacPool);
+    }
+    if spec.linux_bridge.is_some() {
+        plan.operands.push(Operand::BridgeMarker);
+        match cluster.kubelets_attach {
+            true => plan.notes.push("linuxBridge: the plugins are those of the kubelets of this cluster".to_owned()),
+            false => plan.missing.push(
+                "linuxBridge: nodes are marked with their bridges, but the CNI plugins bridge and tuning are not installed in \
+                 this version: they have to be on the nodes"
+                    .to_owned(),
+            ),
+        }
+    }
+    let absent = [
+        (
+            spec.macvtap.is_some(),
+            "macvtap",
+            "macvtap is not deployed in this version: install its device plugin and its CNI plugin",
+        ),
+        (
+            spec.kube_secondary_dns.is_some(),
+            "kubeSecondaryDNS",
+            "no name server for secondary networks is deployed in this version",
+        ),
+        (
+            spec.kubevirt_ipam_controller.is_some(),
+            "kubevirtIpamController",
+            "addresses do not outlive pods in this version",
+        ),
+        (
+            spec.multus_dynamic_networks.is_some(),
+            "multusDynamicNetworks",
+            "interfaces of running pods are not changed in this version",
+        ),
+        (
+            spec.ovs.is_some(),
+            "ovs",
+            "Open vSwitch and its CNI plugin have to be installed on the nodes, and are not by this operator",
+        ),
+    ];
+    plan.missing
+        .extend(absent.into_iter().filter(|(asked, ..)| *asked).map(|(_, field, why)| format!("{field}: {why}")));
+    plan
+}
+
+fn multus(cluster: Cluster, plan: &mut Plan) {
+    if cluster.kubelets_attach {
+        plan.notes.push("multus: the kubelets of this cluster attach networks themselves".to_owned());
+        if !cluster.has_kind {
+            plan.operands.push(Operand::Multus);
+        }
+    } else if cluster.has_kind {
+        plan.notes.push("multus: the cluster has one of its own".to_owned());
+    } else {
+        let message = "multus: no meta plugin is deployed in this version: install Multus, which brings the kind NetworkAttachmentDefinition";
+        plan.missing.push(message.to_owned());
+    }
+}
+
+/// How long certificates live, as it is written.
+pub(super) fn intervals(spec: &Spec) -> Intervals<'_> {
+    let said = |name: &str| spec.self_sign_configuration.as_ref()?.get(name).map(String::as_str);
+    Intervals {
+        ca_rotate: said("caRotateInterval"),
+        ca_overlap: said("caOverlapInterval"),
+        cert_rotate: said("certRotateInterval"),
+        cert_overlap: said("certOverlapInterval"),
+    }
+}
+
+fn refused(spec: &Spec) -> Vec<String> {
+    let mut refused = Vec::new();
+    if let Some(pool) = &spec.kube_mac_pool {
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        if let Err(error) = Range::asked(&text(&pool.range_start), &text(&pool.range_end)) {
+            refused.push(error.to_string());
+        }
+    }
+    if let Some(policy) = &spec.image_pull_policy
+        && !["", "Always", "IfNotPresent", "Never"].contains(&policy.as_str())
+    {
+        refused.push(format!("requested imagePullPolicy {policy:?} is not valid: set Always, IfNotPresent or Never"));
+    }
+    if let Err(error) = intervals(spec).lifetimes() {
+        refused.push(error.to_string());
+    }
+    refused
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(spec: Value, cluster: Cluster) -> Plan {
+        plan(&serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap(), cluster)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_deployed_or_named() {
+        let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
+        assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
+        let all = [
+            "linuxBridge",
+            "macvtap",
+            "kubeSecondaryDNS",
+            "kubevirtIpamController",
+            "multusDynamicNetworks",
+            "ovs",
+            "multus",
+        ];
+        for field in all {
+            let found = of(json!({ field: {} }), Cluster::default());
+            assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
+        }
+        assert_eq!(of(json!({}), Cluster::default()), Plan::default());
+    }
+
+    #[test]
+    fn networks_are_attached_by_whoever_does_so() {
+        let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, has_kind: false });
+        assert!(ours.operands == [Operand::Multus] && ours.missing.is_empty() && ours.notes.len() == 1, "{ours:?}");
+        let theirs = of(json!({ "multus": {} }), Cluster { kubelets_attach: false, has_kind: true });
+        assert!(theirs.operands.is_empty() && theirs.missing.is_empty(), "{theirs:?}");
+    }
+
+    #[track_caller]
+    fn check(spec: Value, expect: &str) {
+        let found = of(spec, Cluster::default());
+        assert!(found.refused.iter().any(|error| error.contains(expect)), "{found:?}");
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_their_remedy() {
+        check(json!({ "kubeMacPool": { "rangeStart": "02:00:00:00:00:00" } }), "both or none");
+        check(json!({ "kubeMacPool": { "rangeStart": "x", "rangeEnd": "y" } }), "failed to parse rangeStart");
+        check(json!({ "imagePullPolicy": "Sometimes" }), "is not valid");
+        check(json!({ "selfSignConfiguration": { "caRotateInterval": "1h" } }), "is missing");
+    }
+}

@@ -1,0 +1,8 @@
+//! kubemacpool: replicas with the rights they are deployed with, asked by the API server over their Service.
+
+mod attacks;
+mod cluster;
+mod collisions;
+mod machines;
+mod pods;
+mod replicas;
