@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Namespace, kubeconfig, root};
+use e2e::{Namespace, kubeconfig, product, root};
 use serde_json::{Value, json};
 
 use crate::Test;
@@ -41,7 +41,7 @@ fn everything_is_back(space: &Namespace) -> Result<()> {
     for name in
         ["deployment/virt-operator", "deployment/virt-api", "deployment/virt-controller", "daemonset/virt-handler"]
     {
-        space.kubectl(&["rollout", "status", name, "-n", "kubevirt", "--timeout=120s"])?;
+        space.kubectl(&["rollout", "status", name, "-n", product::NAMESPACE, "--timeout=120s"])?;
     }
     Ok(())
 }

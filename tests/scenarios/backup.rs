@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::machine::{self, condition, holds, phase, uid};
-use e2e::{Console, Namespace};
+use e2e::{Console, Namespace, product};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -24,8 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The machine.
 pub(crate) const NAME: &str = "saved";
-const KUBEVIRT: &str = "kubevirt";
-const GATE: &str = "IncrementalBackup";
+const GATE: &str = "incrementalBackup";
 
 pub(crate) const FILES: &str = "Filesystem";
 const DEVICE: &str = "Block";
@@ -33,21 +32,14 @@ const DEVICE: &str = "Block";
 /// Machines with this label are tracked.
 pub(crate) const LABEL: &str = "changedBlockTracking";
 
-/// Has the cluster track machines with the label. Added to what others have switched on, and left on.
+/// Has the cluster track machines with the label, from now on.
 pub(crate) fn track() -> Result<()> {
-    let name = ["get", "kubevirt", "kubevirt", "-o", "json"];
-    let found: Value = serde_json::from_str(&Namespace::kubectl_in(KUBEVIRT, &name)?)?;
-    let gates = &found["spec"]["configuration"]["developerConfiguration"]["featureGates"];
-    let mut patch = vec![json!({
-        "op": "add", "path": "/spec/configuration/changedBlockTrackingLabelSelectors",
-        "value": { "virtualMachineLabelSelector": { "matchLabels": { LABEL: "true" } } },
-    })];
-    if !gates.as_array().is_some_and(|gates| gates.contains(&json!(GATE))) {
-        let path = "/spec/configuration/developerConfiguration/featureGates/-";
-        patch.push(json!({ "op": "add", "path": path, "value": GATE }));
-    }
-    let patch = json!(patch).to_string();
-    Namespace::kubectl_in(KUBEVIRT, &["patch", "kubevirt", "kubevirt", "--type=json", "-p", &patch]).map(drop)
+    product::merge(&json!({
+        "featureGates": [{ "name": GATE }],
+        "virtualization": { "changedBlockTrackingLabelSelectors": {
+            "virtualMachineLabelSelector": { "matchLabels": { LABEL: "true" } },
+        } },
+    }))
 }
 
 pub(crate) fn claim(name: &str, mode: &str, size: &str) -> Value {

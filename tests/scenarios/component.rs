@@ -3,23 +3,22 @@
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{holds, uid};
 use e2e::wait::{BOOT, until};
-use e2e::{Namespace, node};
+use e2e::{node, product};
 use serde_json::Value;
 
 /// A program in a pod of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Component {
-    namespace: &'static str,
     label: &'static str,
     program: &'static str,
 }
 
 const fn of_cdi(label: &'static str, program: &'static str) -> Component {
-    Component { namespace: "cdi", label, program }
+    Component { label, program }
 }
 
 const fn of_kubevirt(label: &'static str, program: &'static str) -> Component {
-    Component { namespace: "kubevirt", label, program }
+    Component { label, program }
 }
 
 pub(crate) const VIRT_HANDLER: Component = of_kubevirt("kubevirt.io=virt-handler", "virt-handler");
@@ -30,8 +29,7 @@ pub(crate) const UPLOAD_PROXY: Component = of_cdi("cdi.kubevirt.io=cdi-uploadpro
 impl Component {
     /// Its pod.
     pub(crate) fn pod(self) -> Result<Value> {
-        let text = Namespace::kubectl_in(self.namespace, &["get", "pods", "-l", self.label, "-o", "json"])?;
-        let list: Value = serde_json::from_str(&text).context("kubectl's JSON")?;
+        let list = product::get(&["pods", "-l", self.label])?;
         let mut pods = list["items"].as_array().into_iter().flatten();
         let found = pods.find(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         found.cloned().with_context(|| format!("no pod of {}", self.program))
@@ -63,7 +61,7 @@ impl Component {
         let pod = self.pod()?;
         let process = node::process(uid(&pod), self.program)?;
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-        Namespace::kubectl_in(self.namespace, &["delete", "pod", name])?;
+        product::kubectl(&["delete", "pod", name])?;
         self.back(&process)
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::hostpath::{CLASS, DRIVER, Hostpath, claim};
 use e2e::machine::{self, condition, holds, phase, uid};
 use e2e::wait::{self, BOOT};
-use e2e::{Namespace, image, until};
+use e2e::{Namespace, image, product, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -78,8 +78,7 @@ fn nodes_say_which_processors_guests_can_have() -> Result<()> {
 
     // The administrator gives that model up, and takes it back.
     let obsolete = |models: Value| {
-        let patch = json!({ "spec": { "configuration": { "obsoleteCPUModels": models } } }).to_string();
-        Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+        product::merge(&json!({ "virtualization": { "obsoleteCPUModels": models } }))
     };
     let marked = |wanted: bool| {
         until("the label of an obsolete model to follow", || {
@@ -87,7 +86,7 @@ fn nodes_say_which_processors_guests_can_have() -> Result<()> {
             Ok((marked == wanted).then_some(()))
         })
     };
-    obsolete(json!({ host.as_str(): true }))?;
+    obsolete(json!([host.as_str()]))?;
     let gone = marked(true);
     obsolete(Value::Null)?;
     gone?;
@@ -136,16 +135,12 @@ fn an_eviction_of_external_concern_is_marked() -> Result<()> {
 /// Waits until the components are of `tag` and the product says that it is done.
 pub(crate) fn updated(tag: &str) -> Result<()> {
     wait::until(&format!("the components to be of {tag}"), BOOT, || {
-        let json = |words: &[&str]| -> Result<Value> {
-            serde_json::from_str(&Namespace::kubectl_in("kubevirt", words)?).context("kubectl's JSON")
-        };
-        let kubevirt = json(&["get", "kubevirt", "kubevirt", "-o", "json"])?;
+        let kubevirt = product::get(&["kubevirt", product::KUBEVIRT])?;
         let status = &kubevirt["status"];
         ensure!(holds(&kubevirt, "Available"), "not available: {status}");
         let settled = status["observedDeploymentID"] == status["targetDeploymentID"]
             && status["observedGeneration"] == kubevirt["metadata"]["generation"];
-        let pods =
-            json(&["get", "pods", "-l", "kubevirt.io in (virt-api, virt-controller, virt-handler)", "-o", "json"])?;
+        let pods = product::get(&["pods", "-l", "kubevirt.io in (virt-api, virt-controller, virt-handler)"])?;
         let all = pods["items"].as_array().cloned().unwrap_or_default();
         let new = |pod: &Value| {
             let image = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
@@ -166,10 +161,13 @@ pub(crate) fn next_build() -> Result<()> {
 }
 
 /// Asks for the build of a tag, and for outdated guests to be dealt with by `methods`.
-pub(crate) fn to(tag: &Value, methods: &Value) -> Result<String> {
-    let strategy = json!({ "workloadUpdateMethods": methods });
-    let patch = json!({ "spec": { "imageTag": tag, "workloadUpdateStrategy": strategy } }).to_string();
-    Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+pub(crate) fn to(tag: &Value, methods: &Value) -> Result<()> {
+    product::merge(&json!({ "virtualization": { "workloadUpdateStrategy": { "workloadUpdateMethods": methods } } }))?;
+    let by = |tag: &Value| json!([{ "op": "add", "path": "/spec/imageTag", "value": tag }]);
+    product::patch_kubevirt(&if tag.is_null() { Value::Null } else { by(tag) })?;
+    until("the KubeVirt object to name that build", || {
+        Ok((product::get(&["kubevirt", product::KUBEVIRT])?["spec"]["imageTag"] == *tag).then_some(()))
+    })
 }
 
 /// Machines that run on the second node, drained: each is the guest it was, on the first node.

@@ -84,7 +84,7 @@ fn by_kubectl(space: &Namespace, disk: &[u8]) -> Result<()> {
     let namespace = space.name();
     let direct = format!("/api/v1/namespaces/{namespace}/services/https:virt-export-out:443/proxy/{end}");
     let proxy = format!(
-        "/api/v1/namespaces/kubevirt/services/https:virt-exportproxy:443/proxy/api/export.kubevirt.io/v1/namespaces/\
+        "/api/v1/namespaces/kubevirt-hyperconverged/services/https:virt-exportproxy:443/proxy/api/export.kubevirt.io/v1/namespaces/\
          {namespace}/virtualmachineexports/out/{end}"
     );
     for path in [direct, proxy] {

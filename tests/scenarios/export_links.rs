@@ -1,7 +1,7 @@
 //! The links of an export, followed by curl in a pod: from inside of the cluster, and from outside, through an Ingress.
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Namespace, wait};
+use e2e::{Namespace, product, wait};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -14,10 +14,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const SIZE: usize = 1 << 20;
 /// Where the components are.
-const HOME: &str = "kubevirt";
+const HOME: &str = product::NAMESPACE;
 const WAY: &str = "e2e-exports";
 /// The name of the proxy's Service, which is what its certificate is for.
-const OUTSIDE: &str = "virt-exportproxy.kubevirt.svc";
+const OUTSIDE: &str = "virt-exportproxy.kubevirt-hyperconverged.svc";
 
 /// Takes back what everybody would notice.
 struct Undo;
@@ -30,9 +30,8 @@ impl Drop for Undo {
 }
 
 /// What the KubeVirt object asks of TLS.
-fn tls(wanted: &Value) -> Result<String> {
-    let patch = json!({ "spec": { "configuration": { "tlsConfiguration": wanted } } }).to_string();
-    Namespace::kubectl_in(HOME, &["patch", "kubevirt", "kubevirt", "--type=merge", "--patch", &patch])
+fn tls(wanted: &Value) -> Result<()> {
+    product::merge(&json!({ "security": { "tlsSecurityProfile": wanted } }))
 }
 
 /// A volume with a disk, and a pod beside it.
@@ -143,7 +142,7 @@ fn an_export_is_reached_by_its_links() -> Result<()> {
         format!("--output /dev/null --write-out '%{{http_code}}' --header x-kubevirt-export-token:{}", token.trim());
     let old = |link: &(String, String)| curl(&space, &link.1, &format!("{code} --tls-max 1.2 {}", link.0));
     ensure!(old(&outside)? == "200", "TLS 1.2 is not offered");
-    tls(&json!({ "minTLSVersion": "VersionTLS13" }))?;
+    tls(&json!({ "type": "Modern", "modern": {} }))?;
     wait::until("the proxy refuses TLS 1.2", wait::SOON, || Ok(old(&outside).is_err().then_some(())))?;
     wait::until("the export's server refuses TLS 1.2", wait::BOOT, || {
         let new = curl(&space, &inside.1, &format!("{code} --tlsv1.3 {}", inside.0));

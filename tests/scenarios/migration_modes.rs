@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use e2e::machine::{phase, uid};
 use e2e::wait::{BOOT, SOON, until};
-use e2e::{Console, Namespace};
+use e2e::{Console, Namespace, product};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -95,13 +95,13 @@ fn is_measured(mover: &mut Mover) -> Result<()> {
 /// Runs `work` while migrations may be without progress for so many seconds. No policy can say that.
 fn with_progress_timeout(seconds: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let limit = |seconds: Value| {
-        let patch = json!({ "spec": { "configuration": { "migrations": { "progressTimeout": seconds } } } });
-        Namespace::kubectl_in("kubevirt", &["patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch.to_string()])
+        product::merge(&json!({ "virtualization": { "liveMigrationConfig": { "progressTimeout": seconds } } }))
     };
     limit(json!(seconds))?;
     until("the limit to be known", SOON, || {
-        let path = "jsonpath={.items[0].status.phase}";
-        Ok((Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "-o", path])? == "Deployed").then_some(()))
+        let kubevirt = product::get(&["kubevirt", product::KUBEVIRT])?;
+        let (generation, observed) = (&kubevirt["metadata"]["generation"], &kubevirt["status"]["observedGeneration"]);
+        Ok((kubevirt["status"]["phase"] == "Deployed" && generation == observed).then_some(()))
     })?;
     let outcome = work();
     limit(Value::Null)?;
@@ -154,9 +154,9 @@ fn figures_are_served(mover: &Mover) -> Result<()> {
     let node = mover.node()?;
     let selector = format!("spec.nodeName={node}");
     let words = ["get", "pods", "-l", "kubevirt.io=virt-handler", "--field-selector", &selector, "-o", "name"];
-    let pods = Namespace::kubectl_in("kubevirt", &words)?;
+    let pods = product::kubectl(&words)?;
     let pod = pods.lines().next().unwrap_or_default().trim_start_matches("pod/").to_owned();
-    let page = format!("/api/v1/namespaces/kubevirt/pods/https:{pod}:8443/proxy/metrics");
+    let page = format!("/api/v1/namespaces/{}/pods/https:{pod}:8443/proxy/metrics", product::NAMESPACE);
     let of = format!("{{node=\"{node}\",namespace=\"{}\",name=\"{NAME}\"}}", mover.space.name());
     let text = Namespace::kubectl_in("default", &["get", "--raw", &page])?;
     for figure in ["data_processed_bytes", "data_remaining_bytes", "dirty_memory_rate_bytes", "data_bytes_total"] {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::Namespace;
 use e2e::machine::uid;
+use e2e::product;
 use e2e::wait::happens;
 use jiff::{SignedDuration, Timestamp};
 use kit::certs::{Authority, Leaf, Pair};
@@ -90,7 +90,7 @@ fn strangers(source: &str) -> Result<Vec<Stranger>> {
 fn secret(name: &str) -> Result<Pair> {
     let of = |key: &str| {
         let template = format!("go-template={{{{index .data \"{key}\" | base64decode}}}}");
-        Namespace::kubectl_in("kubevirt", &["get", "secret", name, "-o", &template])
+        product::kubectl(&["get", "secret", name, "-o", &template])
     };
     Ok(Pair { certificate: of("tls.crt")?, key: of("tls.key")? })
 }
@@ -107,7 +107,7 @@ impl Handler {
         let selector = format!("spec.nodeName={node}");
         let words = ["get", "pods", "-l", "kubevirt.io=virt-handler", "--field-selector", &selector, "-o", "json"];
         let list: Value =
-            serde_json::from_str(&Namespace::kubectl_in("kubevirt", &words)?).context("kubectl's JSON")?;
+            serde_json::from_str(&product::kubectl(&words)?).context("kubectl's JSON")?;
         let pod = &list["items"][0];
         let ip = pod["status"]["podIP"].as_str().context("virt-handler has no address")?;
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
@@ -120,7 +120,7 @@ impl Handler {
         let (own, answer) = runtime.block_on(self.dial(stranger, greeting))?;
         ensure!(!answer.trim_end().ends_with("{}"), "{} was let in", stranger.why);
         happens(&format!("the refusal of {own} was logged with {:?}", stranger.why), || {
-            let log = Namespace::kubectl_in("kubevirt", &["logs", &self.pod, "-c", "virt-handler", "--tail=400"])?;
+            let log = product::kubectl(&["logs", &self.pod, "-c", "virt-handler", "--tail=400"])?;
             // The handler knows an IPv4 address as a mapped one.
             let port = format!(":{} ", own.port());
             let about = |line: &&str| line.contains(&port) && line.contains("was refused");

@@ -1,10 +1,10 @@
 //! Networks beside the pod's own: guests of different nodes are neighbours on them, also after one has moved; and guests that
 //! move over a network of their own.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use e2e::machine::{self, condition, holds, phase};
 use e2e::wait::{BOOT, SOON, until};
-use e2e::{Console, Namespace};
+use e2e::{Console, Namespace, product};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -154,26 +154,21 @@ fn networks_and_disks_move_with_their_guest() -> Result<()> {
 /// The network that guests move over, for as long as this is held.
 struct Dedicated;
 
-const SETTINGS: [&str; 4] = ["patch", "kubevirt", "kubevirt", "--type=merge"];
-
 impl Dedicated {
     fn new() -> Result<Self> {
         let ipam = json!({ "type": "whereabouts", "range": "10.200.5.0/24" });
         let bridge = json!({ "cniVersion": "0.3.1", "type": "bridge", "bridge": "e2e-moves", "ipam": ipam });
-        Namespace::apply_in("kubevirt", &network("moves", &bridge))?;
+        Namespace::apply_in(product::NAMESPACE, &network("moves", &bridge))?;
         let dedicated = Self;
         dedicated.name(&json!("moves"))?;
         Ok(dedicated)
     }
 
     fn name(&self, network: &Value) -> Result<()> {
-        let patch = json!({ "spec": { "configuration": { "migrations": { "network": network } } } }).to_string();
-        Namespace::kubectl_in("kubevirt", &[SETTINGS.as_slice(), &["-p", &patch]].concat())?;
+        product::merge(&json!({ "virtualization": { "liveMigrationConfig": { "network": network } } }))?;
         let wanted = network.as_str().map(|name| format!("{name}@migration0"));
         until("virt-handler has that network on every node", BOOT, || {
-            let words = ["get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "json"];
-            let list: Value =
-                serde_json::from_str(&Namespace::kubectl_in("kubevirt", &words)?).context("kubectl's JSON")?;
+            let list = product::get(&["pods", "-l", "kubevirt.io=virt-handler"])?;
             let pods = list["items"].as_array().cloned().unwrap_or_default();
             let asks =
                 |pod: &Value| pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].as_str().map(str::to_owned);
@@ -188,7 +183,7 @@ impl Dedicated {
 impl Drop for Dedicated {
     fn drop(&mut self) {
         let _ = self.name(&Value::Null);
-        let _ = Namespace::kubectl_in("kubevirt", &["delete", "net-attach-def", "moves", "--ignore-not-found"]);
+        let _ = product::kubectl(&["delete", "net-attach-def", "moves", "--ignore-not-found"]);
     }
 }
 

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use e2e::machine::phase;
 use e2e::servers::web::Web;
-use e2e::{Namespace, disks};
+use e2e::{Namespace, disks, product};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -154,7 +154,7 @@ const TOO_LARGE: &str = "larger than the reported available storage";
 /// A token for the claim `late`, as cdi-apiserver signs it, that is good for five minutes from a moment on.
 fn signed(space: &Namespace, from: i64) -> Result<String> {
     let secret =
-        Namespace::kubectl_in("cdi", &["get", "secret", "cdi-api-signing-key", "-o", "jsonpath={.data.id_rsa}"])?;
+        product::kubectl(&["get", "secret", "cdi-api-signing-key", "-o", "jsonpath={.data.id_rsa}"])?;
     let dir = tempfile::tempdir()?;
     let key = dir.path().join("key");
     std::fs::write(&key, BASE64_STANDARD.decode(secret.trim()).context("the key is no base64")?)?;
@@ -174,7 +174,7 @@ fn signed(space: &Namespace, from: i64) -> Result<String> {
 /// Sends a file to the upload proxy, as a program without virtctl would; returns the status and the answer.
 fn upload(space: &Namespace, version: &str, token: &str, file: &[u8]) -> Result<(String, String)> {
     let address = ["get", "service", "cdi-uploadproxy", "-o", "jsonpath={.spec.clusterIP}"];
-    let url = format!("https://{}/v1beta1/upload", Namespace::kubectl_in("cdi", &address)?);
+    let url = format!("https://{}/v1beta1/upload", product::kubectl(&address)?);
     let bearer = format!("Authorization: Bearer {token}");
     let mut command = Command::new("curl");
     command.args(["-sS", version, "--insecure", "--max-time", "60", "-w", "\n%{http_code}", "-H", &bearer]);

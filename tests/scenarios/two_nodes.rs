@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{holds, uid};
 use e2e::wait::{BOOT, until};
-use e2e::{Namespace, node, root};
+use e2e::{Namespace, node, product, root};
 use serde_json::Value;
 
 /// The node that every cluster has.
@@ -52,7 +52,7 @@ pub(crate) fn handler(on: &str) -> Result<node::Process> {
         "-o",
         "json",
     ];
-    let list: Value = serde_json::from_str(&Namespace::kubectl_in("kubevirt", &pods)?).context("kubectl's JSON")?;
+    let list: Value = serde_json::from_str(&product::kubectl(&pods)?).context("kubectl's JSON")?;
     let mut pods = list["items"].as_array().into_iter().flatten();
     let pod = pods.find(|pod| holds(pod, "Ready")).with_context(|| format!("virt-handler is not ready on {on}"))?;
     node::process(uid(pod), "virt-handler")

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use e2e::machine::{self, holds, phase, uid};
 use e2e::wait::SOON;
-use e2e::{Console, Guest, Namespace, until};
+use e2e::{Console, Guest, Namespace, product, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn outdated(guest: &Guest, before: &Life) -> Result<()> {
     until("the guest's launcher to be known as old", || {
         let labels = guest.vmi()?["metadata"]["labels"].clone();
         let path = "jsonpath={.status.outdatedVirtualMachineInstanceWorkloads}";
-        let count = Namespace::kubectl_in("kubevirt", &["get", "kubevirt", "kubevirt", "-o", path])?;
+        let count = product::kubectl(&["get", "kubevirt", product::KUBEVIRT, "-o", path])?;
         Ok((labels["kubevirt.io/outdatedLauncherImage"].is_string() && count.trim() != "0").then_some(()))
     })?;
     unharmed(guest, before)

@@ -8,6 +8,7 @@ pub mod hostpath;
 pub mod image;
 pub mod machine;
 pub mod node;
+pub mod product;
 pub mod report;
 pub mod servers;
 pub mod space;

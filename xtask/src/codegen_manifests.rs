@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::codegen_product;
+
 /// Writes the manifests, or only compares them when `check`.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     for operator in ["virt-operator", "cdi", "hpp", "hco", "cnao"] {
@@ -20,5 +22,5 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
             "deploy/*.yaml differ from what {operator} renders: run `cargo xtask codegen manifests`"
         );
     }
-    Ok(())
+    codegen_product::run(root, check)
 }

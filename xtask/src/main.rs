@@ -5,6 +5,7 @@ mod circles;
 mod codegen_api;
 mod codegen_crds;
 mod codegen_manifests;
+mod codegen_product;
 mod codegen_reads;
 mod codegen_rpc;
 mod codegen_schemas;

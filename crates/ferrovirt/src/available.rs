@@ -1,20 +1,21 @@
 //! Waiting until virtual machines can be created, and saying meanwhile what hinders.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use api::kubevirt::v1::KubeVirt;
-use futures::StreamExt;
+use hco::child::Child;
+use hco::render::NAME;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::api::ListParams;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::api::DynamicObject;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
 
-use crate::deploy::COMPONENTS;
+use crate::deploy::NAMESPACE;
 use crate::failure::advise;
-use crate::terminal;
+use crate::{deploy, terminal};
 
 /// Enough where the images are on the nodes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
@@ -25,45 +26,83 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// When nodes were started, by their names: what the cluster says from before of what runs on them does not count.
 pub(crate) type Starts = BTreeMap<String, Timestamp>;
 
-/// Waits until the KubeVirt object says Available and the components run. Says what it waits for.
-pub(crate) async fn wait_until_available(client: &Client, starts: &Starts, patience: Duration) -> anyhow::Result<()> {
-    let deadline = tokio::time::Instant::now() + patience;
-    let mut available = std::pin::pin!(available(client, starts));
-    let mut said = String::new();
-    loop {
-        let now = tokio::time::Instant::now();
-        if tokio::time::timeout_at((now + SILENCE).min(deadline), &mut available).await.is_ok() {
-            return Ok(());
+/// An object of an operator that tells in conditions how it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Virtual machines can be created.
+    KubeVirt,
+    /// Everything is there.
+    HyperConverged,
+}
+
+impl Told {
+    fn kind(self) -> (&'static str, GroupVersionKind) {
+        match self {
+            Told::KubeVirt => (Child::KubeVirt.kind().name, GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt")),
+            Told::HyperConverged => (NAME, GroupVersionKind::gvk("hco.kubevirt.io", "v1", "HyperConverged")),
         }
-        let not_ready = match components(client).await {
-            Ok(pods) => not_ready(&pods),
-            Err(error) => format!("{error:#}"),
-        };
-        if tokio::time::Instant::now() >= deadline {
-            let seconds = patience.as_secs();
-            let error = anyhow::anyhow!("the KubeVirt object was not Available after {seconds} s: {not_ready}");
-            return Err(advise(error, "`kubectl -n kubevirt get kubevirt,pods,events` says more"));
-        }
-        if not_ready != said {
-            terminal::say(&format!("           waiting: {not_ready}"));
-            said = not_ready;
-        }
+    }
+
+    async fn get(self, client: &Client) -> kube::Result<Value> {
+        let (name, kind) = self.kind();
+        let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&kind));
+        Ok(objects.get(name).await?.data)
     }
 }
 
-async fn available(client: &Client, starts: &Starts) {
-    let api: Api<KubeVirt> = Api::namespaced(client.clone(), api::kubevirt::constants::DEFAULT_NAMESPACE);
-    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
-    while let Some(event) = stream.next().await {
-        let Ok(kubevirt) = event else { continue };
-        let status = kubevirt.status.unwrap_or_default();
-        if status.conditions.iter().any(|c| c.type_ == "Available" && c.status == "True") {
-            break;
+/// Waits until the object says Available and the components run. Says what it waits for.
+pub(crate) async fn wait_until_available(
+    client: &Client,
+    told: Told,
+    starts: &Starts,
+    patience: Duration,
+) -> anyhow::Result<()> {
+    let (begun, kind) = (Instant::now(), told.kind().1.kind);
+    let (mut said, mut spoken) = (String::new(), begun);
+    loop {
+        let not_ready = match obstacle(client, told, starts).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(obstacle)) => obstacle,
+            Err(error) => format!("{error:#}"),
+        };
+        if begun.elapsed() >= patience {
+            let seconds = patience.as_secs();
+            let error = anyhow::anyhow!("the {kind} object was not Available after {seconds} s: {not_ready}");
+            return Err(advise(error, format!("`kubectl -n {NAMESPACE} get hyperconverged,kubevirt,pods,events` says more")));
         }
-    }
-    while !components(client).await.is_ok_and(|pods| pods.iter().all(|pod| runs(pod, starts))) {
+        if not_ready != said && spoken.elapsed() >= SILENCE {
+            terminal::say(&format!("           waiting: {not_ready}"));
+            (said, spoken) = (not_ready, Instant::now());
+        }
         tokio::time::sleep(INTERVAL).await;
     }
+}
+
+/// What keeps the object from being available, if anything does.
+async fn obstacle(client: &Client, told: Told, starts: &Starts) -> anyhow::Result<Option<String>> {
+    let said = match told.get(client).await {
+        Ok(object) => not_available(&object["status"]),
+        // Its operator has not made it yet.
+        Err(kube::Error::Api(status)) if status.code == 404 => Some(format!("there is no {} yet", told.kind().1.kind)),
+        Err(error) => return Err(error).context("cannot ask for the object"),
+    };
+    let pods = deploy::components(client).await?;
+    match said {
+        None if pods.iter().all(|pod| runs(pod, starts)) => Ok(None),
+        said => Ok(Some(not_ready(&pods).or(said).unwrap_or_else(|| "a component starts again".to_owned()))),
+    }
+}
+
+/// Why an object is not available, as its conditions tell it.
+fn not_available(status: &Value) -> Option<String> {
+    let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is = |kind: &str, value: &str| conditions.iter().find(|one| one["type"] == kind && one["status"] == value);
+    if is("Available", "True").is_some() && is("Degraded", "True").is_none() {
+        return None;
+    }
+    let told = is("Degraded", "True").or_else(|| is("Available", "False")).or_else(|| is("Progressing", "True"));
+    let message = told.and_then(|condition| condition["message"].as_str()).filter(|message| !message.is_empty());
+    Some(message.unwrap_or("its operator is at work").to_owned())
 }
 
 /// Whether the pod is Ready, and its containers were started with its node or later. A pod that ends needs neither.
@@ -84,14 +123,8 @@ pub(crate) fn runs(pod: &Pod, starts: &Starts) -> bool {
     ready && status.container_statuses.iter().flatten().all(started)
 }
 
-async fn components(client: &Client) -> anyhow::Result<Vec<Pod>> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), api::kubevirt::constants::DEFAULT_NAMESPACE);
-    let pods = pods.list(&ListParams::default().labels(COMPONENTS)).await;
-    Ok(pods.context("the components' pods cannot be listed")?.items)
-}
-
 /// The first thing that is wrong with these pods, in a sentence.
-fn not_ready(pods: &[Pod]) -> String {
+fn not_ready(pods: &[Pod]) -> Option<String> {
     for pod in pods {
         let status = pod.status.clone().unwrap_or_default();
         let condition = |kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind);
@@ -108,22 +141,37 @@ fn not_ready(pods: &[Pod]) -> String {
             }
             (None, None) => "it runs but is not ready".to_owned(),
         };
-        return format!("pod {}: {why}", pod.name_any());
+        return Some(format!("pod {}: {why}", pod.name_any()));
     }
-    if pods.is_empty() { "virt-operator has no pod" } else { "virt-operator is at work" }.to_owned()
+    pods.is_empty().then(|| "the operators have no pods".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
+    fn pod(status: &Value) -> Pod {
+        serde_json::from_value(json!({ "metadata": { "name": "p" }, "status": status })).unwrap()
+    }
+
     #[track_caller]
     fn check(statuses: &[Value], expect: &str) {
-        let pod = |status: &Value| json!({ "metadata": { "name": "p" }, "status": status });
-        let pods: Vec<Pod> = statuses.iter().map(|status| serde_json::from_value(pod(status)).unwrap()).collect();
-        assert_eq!(not_ready(&pods), expect);
+        let pods: Vec<Pod> = statuses.iter().map(pod).collect();
+        assert_eq!(not_ready(&pods).as_deref(), Some(expect));
+    }
+
+    #[test]
+    fn the_condition_that_says_why_is_told() {
+        let said = |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "message": message });
+        let check = |conditions: Value, expect: Option<&str>| {
+            assert_eq!(not_available(&json!({ "conditions": conditions })).as_deref(), expect);
+        };
+        check(json!([]), Some("its operator is at work"));
+        check(json!([said("Available", "True", "")]), None);
+        check(json!([said("Available", "False", "one is missing"), said("Degraded", "False", "")]), Some("one is missing"));
+        check(json!([said("Available", "True", ""), said("Degraded", "True", "broken")]), Some("broken"));
     }
 
     #[test]
@@ -150,8 +198,8 @@ mod tests {
         let unscheduled = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "message": full }] });
         let waiting = json!({ "waiting": { "reason": "ErrImageNeverPull", "message": "it is not there" } });
         let lacking = json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": waiting }] });
-        check(&[], "virt-operator has no pod");
-        check(std::slice::from_ref(&ready), "virt-operator is at work");
+        check(&[], "the operators have no pods");
+        assert_eq!(not_ready(&[pod(&ready)]), None);
         check(&[ready.clone(), unscheduled], &format!("pod p: {full}"));
         check(&[ready, lacking], "pod p: ErrImageNeverPull: it is not there");
         check(&[json!({})], "pod p: it runs but is not ready");

@@ -3,37 +3,60 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use hco::child::Child;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta};
-use kube::core::GroupVersionKind;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 
-/// Namespaces, CRD, RBAC and Deployment of virt-operator.
-pub(crate) const OPERATOR: &str = include_str!("../../../deploy/kubevirt-operator.yaml");
-/// The KubeVirt object.
-pub(crate) const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt-cr.yaml");
-/// Namespace, CRD, RBAC and Deployment of cdi-operator.
-pub(crate) const CDI_OPERATOR: &str = include_str!("../../../deploy/cdi-operator.yaml");
-/// The CDI object.
-pub(crate) const CDI: &str = include_str!("../../../deploy/cdi-cr.yaml");
+use crate::failure::advise;
+
+/// The operators in their namespace, with definitions and rights.
+pub(crate) const OPERATORS: &str = include_str!("../../../deploy/ferrovirt-operators.yaml");
+/// The HyperConverged object, from which everything else follows.
+pub(crate) const OBJECT: &str = include_str!("../../../deploy/hco-cr.yaml");
+/// Where they are, and what they deploy.
+pub(crate) const NAMESPACE: &str = hco::release::NAMESPACE;
 const MANAGER: &str = "ferrovirt";
-/// The components' pods by label; virtual machines have others.
-pub(crate) const COMPONENTS: &str =
-    "kubevirt.io in (virt-operator,virt-api,virt-controller,virt-handler,virt-exportproxy)";
-/// The same of CDI's components.
-const CDI_COMPONENTS: &str = "prometheus.cdi.kubevirt.io=true";
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Applies the operator and the KubeVirt object.
-pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
-    apply_manifest(client, OPERATOR).await?;
-    apply_manifest(client, KUBEVIRT).await
+/// Applies the operators and the HyperConverged object, from these manifests.
+///
+/// # Errors
+/// When the cluster refuses one, or holds a KubeVirt object already that is not HyperConverged's.
+pub(crate) async fn apply(client: &Client, operators: &str, object: &str) -> anyhow::Result<()> {
+    refuse_another(client).await?;
+    apply_manifest(client, operators).await?;
+    apply_manifest(client, object).await
 }
 
-/// Applies the operator of CDI and the CDI object. Disks can be imported a few seconds later.
-pub(crate) async fn apply_cdi(client: &Client) -> anyhow::Result<()> {
-    apply_manifest(client, CDI_OPERATOR).await?;
-    apply_manifest(client, CDI).await
+/// Two KubeVirt objects would give every node two agents.
+async fn refuse_another(client: &Client) -> anyhow::Result<()> {
+    let known = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
+    let objects: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&known));
+    let objects = match objects.list(&ListParams::default()).await {
+        Ok(objects) => objects,
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        Err(error) => return Err(error).context("cannot list the KubeVirt objects"),
+    };
+    let ours = Child::KubeVirt.kind().name;
+    let other = objects.iter().find(|object| object.name_any() != ours || object.namespace().as_deref() != Some(NAMESPACE));
+    let Some(other) = other else { return Ok(()) };
+    let (namespace, name) = (other.namespace().unwrap_or_default(), other.name_any());
+    let error = anyhow::anyhow!("the cluster has the KubeVirt object {namespace}/{name}, which HyperConverged did not make");
+    let remedy = format!("stop the VMs, then delete it: kubectl -n {namespace} delete kubevirt {name}; definitions of VMs stay");
+    Err(advise(error, remedy))
+}
+
+/// What the operators run: pods of Deployments and DaemonSets in their namespace. Machines' pods are of neither.
+pub(crate) async fn components(client: &Client) -> anyhow::Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let pods = pods.list(&ListParams::default()).await.context("the components' pods cannot be listed")?;
+    let is_component = |pod: &Pod| {
+        let owners = pod.metadata.owner_references.iter().flatten();
+        owners.into_iter().any(|owner| matches!(owner.kind.as_str(), "ReplicaSet" | "DaemonSet"))
+    };
+    Ok(pods.items.into_iter().filter(is_component).collect())
 }
 
 /// Applies every document of a manifest with server-side apply.
@@ -86,23 +109,20 @@ async fn apply_one(client: &Client, object: &DynamicObject, types: &TypeMeta) ->
 
 /// Replaces the pods of the components, whose image's name means another image now. Machines run on.
 pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
-    replace(client, api::cdi::constants::DEFAULT_NAMESPACE, CDI_COMPONENTS).await?;
-    replace(client, api::kubevirt::constants::DEFAULT_NAMESPACE, COMPONENTS).await
+    replace(client, NAMESPACE, &components(client).await?).await
 }
 
-/// Deletes the pods that the labels select and waits until they are gone.
-pub(crate) async fn replace(client: &Client, namespace: &str, labels: &str) -> anyhow::Result<()> {
+/// Deletes these pods and waits until they are gone.
+pub(crate) async fn replace(client: &Client, namespace: &str, old: &[Pod]) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let selection = ListParams::default().labels(labels);
-    let old = pods.list(&selection).await.context("cannot list the components' pods")?;
-    for pod in &old {
+    for pod in old {
         match pods.delete(&pod.name_any(), &DeleteParams::default()).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => return Err(error).with_context(|| format!("cannot delete the pod {}", pod.name_any())),
         }
     }
-    for pod in &old {
+    for pod in old {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         let gone = kube::runtime::wait::conditions::is_deleted(&uid);
         let wait = kube::runtime::wait::await_condition(pods.clone(), &name, gone);
@@ -119,9 +139,11 @@ mod tests {
 
     #[test]
     fn the_manifests_are_objects() {
-        let operator = documents(OPERATOR).unwrap();
-        assert!(operator.iter().any(|d| d.types.as_ref().is_some_and(|t| t.kind == "Deployment")));
-        let kubevirt = documents(KUBEVIRT).unwrap();
-        assert!(kubevirt.iter().any(|d| d.types.as_ref().is_some_and(|t| t.kind == "KubeVirt")));
+        let has = |text: &str, kind: &str| {
+            let all = documents(text).unwrap();
+            all.iter().any(|document| document.types.as_ref().is_some_and(|types| types.kind == kind))
+        };
+        assert!(has(OPERATORS, "Deployment") && has(OPERATORS, "CustomResourceDefinition"));
+        assert!(has(OBJECT, "HyperConverged"));
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use api::cdi::constants::DEFAULT_NAMESPACE;
 use api::cdi::v1beta1::{CDI, DataVolume};
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::deploy::NAMESPACE;
 use crate::failure::advise;
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -25,8 +25,8 @@ pub(crate) async fn wait_until_it_judges(client: &Client) -> anyhow::Result<()> 
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         // Before everything is deployed nobody is asked; after that whoever is to be asked may have been started anew.
-        let not_ready = match cdis.get("cdi").await {
-            Ok(cdi) if is_available(&cdi) => match volumes.create(&tried, &empty).await {
+        let not_ready = match cdis.list(&ListParams::default()).await {
+            Ok(cdis) if cdis.iter().any(is_available) => match volumes.create(&tried, &empty).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code < 500 && status.code != 404 => return Ok(()),
                 Err(error) => error.to_string(),
@@ -36,7 +36,7 @@ pub(crate) async fn wait_until_it_judges(client: &Client) -> anyhow::Result<()> 
         };
         if tokio::time::Instant::now() >= deadline {
             let error = anyhow::anyhow!("DataVolumes were not taken after {} s: {not_ready}", PATIENCE.as_secs());
-            return Err(advise(error, format!("`kubectl -n {DEFAULT_NAMESPACE} get cdi,pods,events` says more")));
+            return Err(advise(error, format!("`kubectl -n {NAMESPACE} get cdi,pods,events` says more")));
         }
         tokio::time::sleep(INTERVAL).await;
     }

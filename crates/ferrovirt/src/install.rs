@@ -10,7 +10,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::available::{Starts, wait_until_available};
+use crate::available::{Starts, Told, wait_until_available};
 use crate::failure::{advise, parse};
 use crate::{cluster, deploy, importer, terminal};
 
@@ -42,8 +42,8 @@ struct Install {
 
 /// What is applied, one after the other.
 struct Manifests {
-    kubevirt: [String; 2],
-    cdi: [String; 2],
+    operators: String,
+    object: String,
     storage: [String; 2],
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     let manifests = manifests(asked.registry.as_deref())?;
     if asked.dry_run {
         let storage = if asked.without_storage { &[] } else { manifests.storage.as_slice() };
-        for text in manifests.kubevirt.iter().chain(&manifests.cdi).chain(storage) {
+        for text in [&manifests.operators, &manifests.object].into_iter().chain(storage) {
             terminal::say(text.trim_end());
         }
         return Ok(());
@@ -69,8 +69,8 @@ fn manifests(registry: Option<&str>) -> anyhow::Result<Manifests> {
     }
     let of = |text: &str| text.replace(&format!("{OWN}/"), &format!("{registry}/"));
     Ok(Manifests {
-        kubevirt: [of(deploy::OPERATOR), of(deploy::KUBEVIRT)],
-        cdi: [of(deploy::CDI_OPERATOR), of(deploy::CDI)],
+        operators: of(deploy::OPERATORS),
+        object: of(deploy::OBJECT),
         storage: [of(STORAGE_OPERATOR), of(STORAGE)],
     })
 }
@@ -95,15 +95,10 @@ async fn install(manifests: &Manifests, storage: bool) -> anyhow::Result<()> {
     } else {
         terminal::say("1 of 3    volumes: left to the cluster");
     }
-    terminal::say("2 of 3    virtual machines: KubeVirt");
-    for text in &manifests.kubevirt {
-        deploy::apply_manifest(&client, text).await?;
-    }
-    wait_until_available(&client, &Starts::new(), PATIENCE).await?;
-    terminal::say("3 of 3    disks: CDI");
-    for text in &manifests.cdi {
-        deploy::apply_manifest(&client, text).await?;
-    }
+    terminal::say("2 of 3    the operators, and the HyperConverged object");
+    deploy::apply(&client, &manifests.operators, &manifests.object).await?;
+    wait_until_available(&client, Told::HyperConverged, &Starts::new(), PATIENCE).await?;
+    terminal::say("3 of 3    disks are taken");
     importer::wait_until_it_judges(&client).await?;
     let known = client.list_api_group_resources("snapshot.storage.k8s.io/v1").await;
     if matches!(known, Err(kube::Error::Api(status)) if status.code == 404) {
@@ -198,11 +193,11 @@ mod tests {
     #[test]
     fn every_image_is_taken_from_the_registry() {
         let named = manifests(Some("registry.example:5000/team/")).unwrap();
-        let all = [named.kubevirt, named.cdi, named.storage].concat().concat();
+        let all = [named.operators, named.object, named.storage.concat()].concat();
         assert!(!all.contains(OWN));
         assert!(all.contains("image: registry.example:5000/team/component:v"), "{all}");
         let usual = manifests(None).unwrap();
-        assert_eq!(usual.kubevirt[0], deploy::OPERATOR);
+        assert_eq!(usual.operators, deploy::OPERATORS);
         for bad in ["https://registry.example", "", "a b"] {
             assert!(manifests(Some(bad)).is_err(), "{bad:?}");
         }

@@ -32,7 +32,10 @@ pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
 
 /// Replaces its pods, whose image's name means another image now. Volumes stay where they are in use.
 pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
-    deploy::replace(client, NAMESPACE, "app.kubernetes.io/managed-by=hostpath-provisioner-operator").await
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let ours = ListParams::default().labels("app.kubernetes.io/managed-by=hostpath-provisioner-operator");
+    let ours = pods.list(&ours).await.context("cannot list the provisioner's pods")?;
+    deploy::replace(client, NAMESPACE, &ours.items).await
 }
 
 /// Waits until the driver runs wherever it is to run, and is registered on these nodes.

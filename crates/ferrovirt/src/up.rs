@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kubelet::node::host_network;
 
-use crate::available::Starts;
+use crate::available::{Starts, Told};
 use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
@@ -154,17 +154,17 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
     if loaded.iter().any(|name| name.contains("/component:")) {
         tokio::try_join!(deploy::restart(client), storage::restart(client))?;
     }
-    tokio::try_join!(storage::apply(client), deploy::apply(client))?;
-    available::wait_until_available(client, starts, available::PATIENCE).await?;
+    let product = deploy::apply(client, deploy::OPERATORS, deploy::OBJECT);
+    tokio::try_join!(storage::apply(client), product)?;
+    available::wait_until_available(client, Told::KubeVirt, starts, available::PATIENCE).await?;
     steps.done("virtual machines can be created", since);
-    let since = Instant::now();
     let nodes: Vec<String> = state.nodes()?.iter().map(ToString::to_string).collect();
     storage::wait_until_ready(client, &nodes, starts).await?;
     steps.done(&format!("claims get volumes of class {}", storage::CLASS), since);
-    let since = Instant::now();
-    deploy::apply_cdi(client).await?;
     importer::wait_until_it_judges(client).await?;
     steps.done("disks can be imported", since);
+    available::wait_until_available(client, Told::HyperConverged, starts, available::PATIENCE).await?;
+    steps.done("HyperConverged is Available", since);
     Ok(())
 }
 

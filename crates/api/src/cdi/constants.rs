@@ -9,8 +9,8 @@ pub const GROUP: &str = "cdi.kubevirt.io";
 pub const API_VERSION: &str = "cdi.kubevirt.io/v1beta1";
 pub const UPLOAD_GROUP: &str = "upload.cdi.kubevirt.io";
 
-/// Namespace the components live in unless they are deployed elsewhere.
-pub const DEFAULT_NAMESPACE: &str = "cdi";
+/// Namespaces the components live in unless they are deployed elsewhere: HyperConverged's, and the importer's own.
+pub const NAMESPACES: [&str; 2] = ["kubevirt-hyperconverged", "cdi"];
 
 /// Name of the only [`CDIConfig`](super::v1beta1::CDIConfig).
 pub const CONFIG: &str = "config";

@@ -5,9 +5,6 @@
 pub const GROUP: &str = "kubevirt.io";
 pub const API_VERSION: &str = "kubevirt.io/v1";
 
-/// Namespace the components live in unless the KubeVirt object says otherwise.
-pub const DEFAULT_NAMESPACE: &str = "kubevirt";
-
 /// Tracking of changed blocks: values of `status.changedBlockTracking.state`, of machines and of their instances.
 pub mod tracking {
     /// The machine is started with layers that track changes, or will be.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use api::cdi::constants::{CONFIG, DEFAULT_NAMESPACE};
+use api::cdi::constants::{CONFIG, NAMESPACES};
 use api::cdi::v1beta1::CDIConfig;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -29,7 +29,7 @@ enum Way {
     /// `host`, port, whether the connection is encrypted.
     Address { host: String, port: u16, tls: bool },
     /// Through the API server.
-    Pod { client: Client, namespace: String },
+    Pod { client: Client, namespace: &'static str },
 }
 
 impl fmt::Display for Proxy {
@@ -72,8 +72,19 @@ pub(super) async fn find(cluster: &Cluster, url: Option<&str>, insecure: bool) -
         }
     }
     // The API server hands this stream to the very pod, whose certificate is then of no matter.
-    let way = Way::Pod { client: cluster.client.clone(), namespace: DEFAULT_NAMESPACE.to_owned() };
+    let way = Way::Pod { client: cluster.client.clone(), namespace: home(&cluster.client).await };
     Ok(Proxy { way, tls: tls::connector(true, None)? })
+}
+
+/// The namespace with the proxy's pod, of those that CDI is installed in.
+async fn home(client: &Client) -> &'static str {
+    for namespace in NAMESPACES {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        if pods.list(&ListParams::default().labels(SELECTOR)).await.is_ok_and(|found| !found.items.is_empty()) {
+            return namespace;
+        }
+    }
+    NAMESPACES[0]
 }
 
 impl Proxy {

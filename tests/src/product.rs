@@ -1,0 +1,45 @@
+//! The product as a whole: where it is, and its administrator's one object.
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::Namespace;
+use crate::wait::{BOOT, until};
+
+/// Where the operators are and what they deploy.
+pub const NAMESPACE: &str = "kubevirt-hyperconverged";
+/// The KubeVirt object.
+pub const KUBEVIRT: &str = "kubevirt-kubevirt-hyperconverged";
+const OBJECT: &str = "kubevirt-hyperconverged";
+const PATCHES: &str = "kubevirt.kubevirt.io/jsonpatch";
+
+/// Runs kubectl where the product is.
+pub fn kubectl(words: &[&str]) -> Result<String> {
+    Namespace::kubectl_in(NAMESPACE, words)
+}
+
+/// An object where the product is, or a list of them.
+pub fn get(words: &[&str]) -> Result<Value> {
+    let words = [&["get"], words, &["-o", "json"]].concat();
+    serde_json::from_str(&kubectl(&words)?).context("kubectl's JSON")
+}
+
+/// Merges `change` into the spec of the HyperConverged object, and waits until the other objects were made to follow.
+pub fn merge(change: &Value) -> Result<()> {
+    patch(&json!({ "spec": change }))?;
+    until("the objects of HyperConverged to follow", BOOT, || {
+        let object = get(&["hyperconverged", OBJECT])?;
+        let (generation, observed) = (&object["metadata"]["generation"], &object["status"]["observedGeneration"]);
+        Ok((generation == observed).then_some(()))
+    })
+}
+
+/// Has the KubeVirt object patched with what HyperConverged has no field for; null takes all such patches back.
+pub fn patch_kubevirt(patches: &Value) -> Result<()> {
+    let text = if patches.is_null() { Value::Null } else { json!(patches.to_string()) };
+    patch(&json!({ "metadata": { "annotations": { PATCHES: text } } }))
+}
+
+fn patch(change: &Value) -> Result<()> {
+    kubectl(&["patch", "hyperconverged", OBJECT, "--type=merge", "-p", &change.to_string()]).map(drop)
+}
