@@ -306,6 +306,10 @@ impl Policy {
     /// Applies a policy with this spec.
     pub(crate) fn new(space: &Namespace, spec: &Value) -> Result<Self> {
         let mut spec = spec.clone();
+        if spec["completionTimeoutPerGiB"].is_null() {
+            // HyperConverged's 20 seconds are not meant for guests that are slowed down.
+            spec["completionTimeoutPerGiB"] = json!(150);
+        }
         spec["selectors"] = json!({ "namespaceSelector": { "kubernetes.io/metadata.name": space.name() } });
         let name = space.name().to_owned();
         space.apply(&json!({

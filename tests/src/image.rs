@@ -9,7 +9,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::wait::{self, until};
-use crate::{Namespace, node};
+use crate::{node, product};
 
 /// Gives the node an image called `name` that holds these files.
 pub fn import(name: &str, files: &[(&str, &[u8])]) -> Result<()> {
@@ -45,10 +45,8 @@ pub(crate) fn nodes() -> Result<Vec<PathBuf>> {
 
 /// The containerd of each node.
 fn containerds() -> Result<Vec<PathBuf>> {
-    let uids = Namespace::kubectl_in(
-        "kubevirt",
-        &["get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "jsonpath={.items[*].metadata.uid}"],
-    )?;
+    let words = ["get", "pods", "-l", "kubevirt.io=virt-handler", "-o", "jsonpath={.items[*].metadata.uid}"];
+    let uids = product::kubectl(&words)?;
     uids.split_whitespace().map(node::containerd).collect()
 }
 

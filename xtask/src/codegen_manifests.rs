@@ -10,7 +10,7 @@ use crate::codegen_product;
 
 /// Writes the manifests, or only compares them when `check`.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
-    for operator in ["virt-operator", "cdi", "hpp", "hco", "cnao"] {
+    for operator in ["virt-operator", "cdi", "hpp", "hco", "cnao", "ssp"] {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(root).args(["test", "--quiet", "-p", operator, "--lib", "install"]);
         if !check {

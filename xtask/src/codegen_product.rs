@@ -9,8 +9,13 @@ use serde_json::{Value, json};
 const FILE: &str = "deploy/ferrovirt-operators.yaml";
 const NAMESPACE: &str = "kubevirt-hyperconverged";
 /// Manifests of the operators, in the order in which they are applied; the entry comes last, when what it asks for is known.
-const OPERATORS: [&str; 4] =
-    ["kubevirt-operator.yaml", "cdi-operator.yaml", "network-addons-operator.yaml", "hco-operator.yaml"];
+const OPERATORS: [&str; 5] = [
+    "kubevirt-operator.yaml",
+    "cdi-operator.yaml",
+    "network-addons-operator.yaml",
+    "ssp-operator.yaml",
+    "hco-operator.yaml",
+];
 
 /// Writes the manifest, or only compares it when `check`.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
@@ -51,7 +56,7 @@ fn moved(text: &str) -> Result<String> {
     let mut out = String::new();
     for (text, mut value) in documents {
         match value["kind"].as_str() {
-            Some("Namespace") => {}
+            Some("Namespace") if value["metadata"]["name"] == own => {}
             // As it is: nobody would recognize a definition that was written anew.
             Some("CustomResourceDefinition") => out.push_str(&format!("---\n{}\n", text.trim_end())),
             _ => {

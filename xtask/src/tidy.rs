@@ -39,7 +39,7 @@ fn layer(name: &str) -> Option<Layer> {
         | "csi-controllers" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
         "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
-        | "cdi" | "cnao" | "hco" => Layer::Component,
+        | "cdi" | "cnao" | "hco" | "ssp" => Layer::Component,
         "ferrovirt" | "virtctl" | "container-disk" | "xtask" | "e2e" | "bench" => Layer::Program,
         _ => return None,
     })

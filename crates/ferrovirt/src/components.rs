@@ -64,6 +64,16 @@ pub(crate) fn kubemacpool(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cnao::kubemacpool::run)
 }
 
+/// `ssp-operator`
+pub(crate) fn ssp_operator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, ssp::operator::run)
+}
+
+/// `template-validator`
+pub(crate) fn template_validator(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, ssp::validator::run)
+}
+
 /// `virt-operator`
 pub(crate) fn virt_operator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_operator::run)

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
 
 use crate::failure::advise;
 
@@ -20,14 +21,24 @@ pub(crate) const NAMESPACE: &str = hco::release::NAMESPACE;
 const MANAGER: &str = "ferrovirt";
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Applies the operators and the HyperConverged object, from these manifests.
+/// Applies the operators, and the HyperConverged object with this spec unless there is one: what its administrator made of it stays.
 ///
 /// # Errors
 /// When the cluster refuses one, or holds a KubeVirt object already that is not HyperConverged's.
-pub(crate) async fn apply(client: &Client, operators: &str, object: &str) -> anyhow::Result<()> {
+pub(crate) async fn apply(client: &Client, operators: &str, spec: Value) -> anyhow::Result<()> {
     refuse_another(client).await?;
     apply_manifest(client, operators).await?;
-    apply_manifest(client, object).await
+    let known = GroupVersionKind::gvk("hco.kubevirt.io", "v1", "HyperConverged");
+    let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&known));
+    let found = objects.get_metadata_opt(hco::render::NAME).await;
+    if found.context("cannot ask for the HyperConverged object")?.is_some() {
+        return Ok(());
+    }
+    for mut object in documents(OBJECT)? {
+        object.data["spec"] = spec.clone();
+        apply_document(client, &object).await?;
+    }
+    Ok(())
 }
 
 /// Two KubeVirt objects would give every node two agents.
@@ -62,15 +73,19 @@ pub(crate) async fn components(client: &Client) -> anyhow::Result<Vec<Pod>> {
 /// Applies every document of a manifest with server-side apply.
 pub(crate) async fn apply_manifest(client: &Client, text: &str) -> anyhow::Result<()> {
     for document in documents(text)? {
-        let types = document.types.clone().context("a document of the manifest has no kind")?;
-        let what = format!("{} {}", types.kind, document.name_any());
-        apply_one(client, &document, &types).await.with_context(|| format!("cannot apply {what}"))?;
+        apply_document(client, &document).await?;
     }
     Ok(())
 }
 
+async fn apply_document(client: &Client, document: &DynamicObject) -> anyhow::Result<()> {
+    let types = document.types.clone().context("a document of the manifest has no kind")?;
+    let what = format!("{} {}", types.kind, document.name_any());
+    apply_one(client, document, &types).await.with_context(|| format!("cannot apply {what}"))
+}
+
 fn documents(text: &str) -> anyhow::Result<Vec<DynamicObject>> {
-    let values: Vec<serde_json::Value> = serde_saphyr::from_multiple(text).context("cannot read the manifest")?;
+    let values: Vec<Value> = serde_saphyr::from_multiple(text).context("cannot read the manifest")?;
     let objects = values.into_iter().filter(|value| !value.is_null());
     objects.map(|value| serde_json::from_value(value).context("a document is not a Kubernetes object")).collect()
 }

@@ -96,7 +96,7 @@ async fn install(manifests: &Manifests, storage: bool) -> anyhow::Result<()> {
         terminal::say("1 of 3    volumes: left to the cluster");
     }
     terminal::say("2 of 3    the operators, and the HyperConverged object");
-    deploy::apply(&client, &manifests.operators, &manifests.object).await?;
+    deploy::apply(&client, &manifests.operators, json!({})).await?;
     wait_until_available(&client, Told::HyperConverged, &Starts::new(), PATIENCE).await?;
     terminal::say("3 of 3    disks are taken");
     importer::wait_until_it_judges(&client).await?;

@@ -56,6 +56,8 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("cluster-network-addons-operator", components::network_addons_operator, ""),
     ("kubemacpool", components::kubemacpool, ""),
     ("bridge-marker", components::bridge_marker, ""),
+    ("ssp-operator", components::ssp_operator, ""),
+    ("template-validator", components::template_validator, ""),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
     ("cdi-controller", components::cdi_controller, ""),

@@ -154,7 +154,7 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
     if loaded.iter().any(|name| name.contains("/component:")) {
         tokio::try_join!(deploy::restart(client), storage::restart(client))?;
     }
-    let product = deploy::apply(client, deploy::OPERATORS, deploy::OBJECT);
+    let product = deploy::apply(client, deploy::OPERATORS, without_boot_images());
     tokio::try_join!(storage::apply(client), product)?;
     available::wait_until_available(client, Told::KubeVirt, starts, available::PATIENCE).await?;
     steps.done("virtual machines can be created", since);
@@ -166,6 +166,11 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
     available::wait_until_available(client, Told::HyperConverged, starts, available::PATIENCE).await?;
     steps.done("HyperConverged is Available", since);
     Ok(())
+}
+
+/// What the HyperConverged object of this machine is made with. The common boot images are many GiB, which nobody asked for here.
+fn without_boot_images() -> serde_json::Value {
+    serde_json::json!({ "workloadSources": { "enableCommonBootImageImport": false } })
 }
 
 /// Starts what does not run, and says when nodes were started.

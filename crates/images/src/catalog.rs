@@ -69,7 +69,9 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 27] = [
+const COMPONENTS: [&str; 29] = [
+    "ssp-operator",
+    "template-validator",
     "bridge-marker",
     "cluster-network-addons-operator",
     "kubemacpool",

@@ -76,10 +76,11 @@ pub(crate) async fn play(client: Client) {
                 if found["status"]["observedGeneration"] == *generation {
                     continue;
                 }
+                let wanted = &found["spec"]["replicas"];
                 let status = json!({ "status": match kind {
                     "deployments" => json!({
-                        "observedGeneration": generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
-                        "availableReplicas": 1,
+                        "observedGeneration": generation, "replicas": wanted, "updatedReplicas": wanted,
+                        "readyReplicas": wanted, "availableReplicas": wanted,
                     }),
                     _ => json!({
                         "observedGeneration": generation, "currentNumberScheduled": 1, "numberMisscheduled": 0,

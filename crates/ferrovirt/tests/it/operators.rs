@@ -44,7 +44,7 @@ struct Product {
     start: fn(Client, &str) -> Box<dyn Any + Send>,
 }
 
-const PRODUCTS: [Product; 4] = [
+const PRODUCTS: [Product; 5] = [
     Product {
         operator: "network-addons-operator.yaml",
         object: "network-addons-cr.yaml",
@@ -58,6 +58,23 @@ const PRODUCTS: [Product; 4] = [
                 version: version.into(),
             };
             let operator = cnao::operator::Operator::new(client, release, Recorder::discard());
+            Box::new(operator.start(&CancellationToken::new()))
+        },
+    },
+    Product {
+        operator: "ssp-operator.yaml",
+        object: "ssp-cr.yaml",
+        path: "/apis/ssp.kubevirt.io/v1beta3/namespaces/kubevirt-hyperconverged/ssps",
+        manager: "ssp-operator",
+        has_one_name: false,
+        start: |client, version| {
+            let release = ssp::operator::Release {
+                namespace: "kubevirt-hyperconverged".into(),
+                image: format!("r/component:{version}"),
+                version: version.into(),
+                architecture: ssp::templates::system::Architecture::Amd64,
+            };
+            let operator = ssp::operator::Operator::new(client, release, Recorder::discard());
             Box::new(operator.start(&CancellationToken::new()))
         },
     },

@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kit::apply::{self, Applied};
 use kit::events;
-use kit::operator::Requests;
+use kit::operator::{Requests, Status as Written};
 use kit::store::Store;
 use kube::{Client, Resource, ResourceExt};
 
@@ -32,6 +32,8 @@ pub struct Context {
     pub ssps: Store<SSP>,
     /// SSP objects of other namespaces, of which none counts.
     pub elsewhere: Store<SSP>,
+    /// Writes to these: the objects of the operator's namespace stay among themselves.
+    strangers: Requests<SSP>,
     /// The validator.
     pub deployments: Store<Deployment>,
     /// DataSources of the namespace of boot sources.
@@ -59,13 +61,15 @@ impl Context {
         requests: Requests<SSP>,
         ssps: Store<SSP>,
     ) -> Self {
+        let elsewhere = Store::default();
         Context {
+            strangers: Requests::new(&client, &elsewhere, super::FINALIZER, Written::Subresource),
             client,
             release,
             events,
             requests,
             ssps,
-            elsewhere: Store::default(),
+            elsewhere,
             deployments: Store::default(),
             sources: Store::default(),
             crons: Store::default(),
@@ -83,7 +87,9 @@ impl Context {
         if ssp.status.is_some() && old == wanted {
             return Ok(());
         }
-        let written = self.requests.write_status(ssp, &wanted).await;
+        let here = ssp.namespace().as_deref() == Some(self.release.namespace.as_str());
+        let requests = if here { &self.requests } else { &self.strangers };
+        let written = requests.write_status(ssp, &wanted).await;
         written.map_err(Error::api("patch", "SSP", &ssp.name_any()))?;
         let object = ssp.object_ref(&());
         match wanted.phase.as_deref().filter(|_| old.phase != wanted.phase) {
