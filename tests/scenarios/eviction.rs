@@ -77,9 +77,7 @@ fn nodes_say_which_processors_guests_can_have() -> Result<()> {
     ensure!(found[format!("cpu-model-migration.node.kubevirt.io/{host}")] == "true", "{found}");
 
     // The administrator gives that model up, and takes it back.
-    let obsolete = |models: Value| {
-        product::merge(&json!({ "virtualization": { "obsoleteCPUModels": models } }))
-    };
+    let obsolete = |models: Value| product::merge(&json!({ "virtualization": { "obsoleteCPUModels": models } }));
     let marked = |wanted: bool| {
         until("the label of an obsolete model to follow", || {
             let marked = labels()?["node-labeller.kubevirt.io/obsolete-host-model"] == "true";

@@ -106,8 +106,7 @@ impl Handler {
     fn on(node: &str) -> Result<Self> {
         let selector = format!("spec.nodeName={node}");
         let words = ["get", "pods", "-l", "kubevirt.io=virt-handler", "--field-selector", &selector, "-o", "json"];
-        let list: Value =
-            serde_json::from_str(&product::kubectl(&words)?).context("kubectl's JSON")?;
+        let list: Value = serde_json::from_str(&product::kubectl(&words)?).context("kubectl's JSON")?;
         let pod = &list["items"][0];
         let ip = pod["status"]["podIP"].as_str().context("virt-handler has no address")?;
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();

@@ -153,8 +153,7 @@ const TOO_LARGE: &str = "larger than the reported available storage";
 
 /// A token for the claim `late`, as cdi-apiserver signs it, that is good for five minutes from a moment on.
 fn signed(space: &Namespace, from: i64) -> Result<String> {
-    let secret =
-        product::kubectl(&["get", "secret", "cdi-api-signing-key", "-o", "jsonpath={.data.id_rsa}"])?;
+    let secret = product::kubectl(&["get", "secret", "cdi-api-signing-key", "-o", "jsonpath={.data.id_rsa}"])?;
     let dir = tempfile::tempdir()?;
     let key = dir.path().join("key");
     std::fs::write(&key, BASE64_STANDARD.decode(secret.trim()).context("the key is no base64")?)?;

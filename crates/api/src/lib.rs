@@ -9,6 +9,7 @@ mod wire;
 pub mod hco;
 pub mod hpp;
 pub mod openshift;
+pub mod template;
 pub mod unserved;
 
 /// Group `kubevirt.io`.

@@ -45,7 +45,8 @@ impl Told {
 
     async fn get(self, client: &Client) -> kube::Result<Value> {
         let (name, kind) = self.kind();
-        let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&kind));
+        let objects: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&kind));
         Ok(objects.get(name).await?.data)
     }
 }
@@ -68,7 +69,10 @@ pub(crate) async fn wait_until_available(
         if begun.elapsed() >= patience {
             let seconds = patience.as_secs();
             let error = anyhow::anyhow!("the {kind} object was not Available after {seconds} s: {not_ready}");
-            return Err(advise(error, format!("`kubectl -n {NAMESPACE} get hyperconverged,kubevirt,pods,events` says more")));
+            return Err(advise(
+                error,
+                format!("`kubectl -n {NAMESPACE} get hyperconverged,kubevirt,pods,events` says more"),
+            ));
         }
         if not_ready != said && spoken.elapsed() >= SILENCE {
             terminal::say(&format!("           waiting: {not_ready}"));
@@ -164,13 +168,17 @@ mod tests {
 
     #[test]
     fn the_condition_that_says_why_is_told() {
-        let said = |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "message": message });
+        let said =
+            |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "message": message });
         let check = |conditions: Value, expect: Option<&str>| {
             assert_eq!(not_available(&json!({ "conditions": conditions })).as_deref(), expect);
         };
         check(json!([]), Some("its operator is at work"));
         check(json!([said("Available", "True", "")]), None);
-        check(json!([said("Available", "False", "one is missing"), said("Degraded", "False", "")]), Some("one is missing"));
+        check(
+            json!([said("Available", "False", "one is missing"), said("Degraded", "False", "")]),
+            Some("one is missing"),
+        );
         check(json!([said("Available", "True", ""), said("Degraded", "True", "broken")]), Some("broken"));
     }
 

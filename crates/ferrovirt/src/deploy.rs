@@ -51,11 +51,14 @@ async fn refuse_another(client: &Client) -> anyhow::Result<()> {
         Err(error) => return Err(error).context("cannot list the KubeVirt objects"),
     };
     let ours = Child::KubeVirt.kind().name;
-    let other = objects.iter().find(|object| object.name_any() != ours || object.namespace().as_deref() != Some(NAMESPACE));
+    let other =
+        objects.iter().find(|object| object.name_any() != ours || object.namespace().as_deref() != Some(NAMESPACE));
     let Some(other) = other else { return Ok(()) };
     let (namespace, name) = (other.namespace().unwrap_or_default(), other.name_any());
-    let error = anyhow::anyhow!("the cluster has the KubeVirt object {namespace}/{name}, which HyperConverged did not make");
-    let remedy = format!("stop the VMs, then delete it: kubectl -n {namespace} delete kubevirt {name}; definitions of VMs stay");
+    let error =
+        anyhow::anyhow!("the cluster has the KubeVirt object {namespace}/{name}, which HyperConverged did not make");
+    let remedy =
+        format!("stop the VMs, then delete it: kubectl -n {namespace} delete kubevirt {name}; definitions of VMs stay");
     Err(advise(error, remedy))
 }
 

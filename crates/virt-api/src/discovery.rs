@@ -52,7 +52,7 @@ pub fn group() -> Value {
 
 /// `/apis`.
 pub fn groups() -> Value {
-    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [group()] })
+    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [group(), crate::template::group()] })
 }
 
 /// `/apis/subresources.kubevirt.io/VERSION`.

@@ -18,6 +18,7 @@ pub mod path;
 mod restore;
 mod status;
 mod subresource;
+mod template;
 pub mod validate;
 mod written;
 
@@ -202,6 +203,7 @@ impl Server {
             .merge(evictions)
             .layer(DefaultBodyLimit::max(REVIEW))
             .merge(subresources)
+            .merge(template::router(&self.context))
             .merge(openapi::router())
             .merge(health::reporting(self.ready.clone(), self.context.report.clone()))
     }

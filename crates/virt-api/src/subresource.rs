@@ -152,7 +152,7 @@ fn unknown(subresource: &str) -> Refusal {
     Refusal::not_allowed(message)
 }
 
-async fn body(request: Request) -> Result<Bytes, Refusal> {
+pub(crate) async fn body(request: Request) -> Result<Bytes, Refusal> {
     let bytes = axum::body::to_bytes(request.into_body(), BODY).await;
     bytes.map_err(|error| Refusal::bad_request(format!("the body cannot be read: {error}")))
 }

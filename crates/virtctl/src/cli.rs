@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Start(commands::start::Args),
     /// Stop a virtual machine.
     Stop(commands::stop::Args),
+    /// Make virtual machines of templates.
+    Template(commands::template::Args),
     /// Continue a paused virtual machine.
     Unpause(commands::pause::Args),
     /// List the users logged in to the guest.

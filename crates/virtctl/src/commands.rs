@@ -23,6 +23,7 @@ pub(crate) mod scp;
 pub(crate) mod ssh;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod template;
 pub(crate) mod version;
 pub(crate) mod vmexport;
 pub(crate) mod vnc;

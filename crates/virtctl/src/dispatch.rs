@@ -34,6 +34,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Ssh(args) => commands::ssh::run(globals, &args).await,
         Command::Start(args) => commands::start::run(globals, args).await,
         Command::Stop(args) => commands::stop::run(globals, args).await,
+        Command::Template(args) => commands::template::run(globals, args).await,
         Command::Unpause(args) => commands::pause::run(globals, args, "unpause").await,
         Command::Userlist(args) => commands::guest::run(globals, args, "userlist").await,
         Command::Version(args) => commands::version::run(globals, &args).await,

@@ -11,26 +11,14 @@ use serde_json::{Value, json};
 use super::backup::kubectl;
 use super::{MACHINE, need_machine, run_installed, traces};
 
+const PRODUCT: &str = "kubevirt-hyperconverged";
 const KERNEL_IMAGE: &str = "ferrovirt.local/guest-kernel:v0.1.0";
-/// Each operator before what it acts on.
-const INSTALL: [&str; 6] = [
-    "hostpath-operator.yaml",
-    "hostpath-cr.yaml",
-    "kubevirt-operator.yaml",
-    "kubevirt-cr.yaml",
-    "cdi-operator.yaml",
-    "cdi-cr.yaml",
-];
+/// The operators, which are waited for, and then what they act on.
+const INSTALL: [[&str; 2]; 2] =
+    [["hostpath-operator.yaml", "ferrovirt-operators.yaml"], ["hostpath-cr.yaml", "hco-cr.yaml"]];
 
-/// The machines first, then each operator after what it acts on.
-const REMOVE: [&str; 6] = [
-    "kubevirt-cr.yaml",
-    "cdi-cr.yaml",
-    "hostpath-cr.yaml",
-    "cdi-operator.yaml",
-    "kubevirt-operator.yaml",
-    "hostpath-operator.yaml",
-];
+/// Each operator after what it acts on.
+const REMOVE: [&str; 4] = ["hco-cr.yaml", "hostpath-cr.yaml", "ferrovirt-operators.yaml", "hostpath-operator.yaml"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of which nothing is known but its kubeconfig.
@@ -113,11 +101,17 @@ fn manifests_alone_install_the_product_and_take_it_away() {
     assert_eq!(marks(&cluster.node()), BTreeMap::new());
     let definitions = cluster.names("crd");
 
-    for file in INSTALL {
-        cluster.run(&["apply", "-f", &format!("../../deploy/{file}")]);
+    for files in INSTALL {
+        for file in files {
+            cluster.run(&["apply", "--server-side", "-f", &format!("../../deploy/{file}")]);
+        }
+        for namespace in ["hostpath-provisioner", PRODUCT] {
+            let available = ["wait", "deployment", "--all", "--for", "condition=Available", "--timeout", "300s"];
+            cluster.run(&[&["-n", namespace], &available[..]].concat());
+        }
     }
-    for object in ["hostpathprovisioner/hostpath-provisioner", "kubevirt/kubevirt", "cdi/cdi"] {
-        cluster.run(&["-n", "kubevirt", "wait", object, "--for", "condition=Available", "--timeout", "300s"]);
+    for object in ["hostpathprovisioner/hostpath-provisioner", "hyperconverged/kubevirt-hyperconverged"] {
+        cluster.run(&["-n", PRODUCT, "wait", object, "--for", "condition=Available", "--timeout", "300s"]);
     }
     let manifest = dir.path().join("vm.json");
     std::fs::write(&manifest, machine().to_string()).unwrap();
@@ -126,6 +120,10 @@ fn manifests_alone_install_the_product_and_take_it_away() {
     cluster.run(&["wait", "vmi/first", "--for", "condition=AgentConnected", "--timeout", "300s"]);
     assert!(marks(&cluster.node()).contains_key("kubevirt.io/schedulable"));
 
+    let refused = kubectl(&kubeconfig, &["-n", PRODUCT, "delete", "hyperconverged", "kubevirt-hyperconverged"]);
+    let refused = refused.expect_err("it went although there is a machine").to_string();
+    assert!(refused.contains("admission webhook"), "{refused}");
+    cluster.run(&["delete", "-f", manifest.to_str().unwrap(), "--timeout", "120s"]);
     for file in REMOVE {
         if file == "hostpath-cr.yaml" {
             cluster.loses("pv");

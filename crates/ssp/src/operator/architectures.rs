@@ -49,7 +49,6 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(spec: Value, several: bool, all: &[Architecture]) {
         let spec: Spec = serde_json::from_value(spec).unwrap();
         assert_eq!(Architectures::of(&spec, Amd64), Architectures { several, all: all.to_vec() });

@@ -6,6 +6,7 @@ mod eviction;
 mod networks;
 mod reach;
 mod restore;
+mod template;
 mod typed;
 
 use std::sync::Arc;
@@ -101,9 +102,21 @@ impl Setup {
     }
 
     async fn send(&self, method: &str, path: &str, body: Body, user: &str, groups: &[&str]) -> (u16, Value) {
+        self.send_to("subresources.kubevirt.io/v1", method, path, body, user, groups).await
+    }
+
+    async fn send_to(
+        &self,
+        group: &str,
+        method: &str,
+        path: &str,
+        body: Body,
+        user: &str,
+        groups: &[&str],
+    ) -> (u16, Value) {
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("/apis/subresources.kubevirt.io/v1{path}"))
+            .uri(format!("/apis/{group}{path}"))
             .header("x-remote-user", user)
             .extension(self.peer.clone());
         for group in groups {

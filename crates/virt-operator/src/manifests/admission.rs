@@ -224,14 +224,17 @@ pub fn render(input: &Input) -> Vec<Value> {
         configuration("MutatingWebhookConfiguration", MUTATORS_NAME, webhooks(MUTATORS, API_SERVICE)),
         configuration(validating, "virt-operator-validator", webhooks(OPERATOR_VALIDATORS, OPERATOR_SERVICE)),
     ];
-    for version in ["v1", "v1alpha3"] {
+    let machines = [("v1", 16), ("v1alpha3", 15)].map(|version| ("subresources.kubevirt.io", version));
+    let [newer, older] = api::template::VERSIONS;
+    let templates = [(newer, 16), (older, 15)].map(|version| (api::template::SUBRESOURCES, version));
+    for (group, (version, priority)) in machines.into_iter().chain(templates) {
         out.push(json!({
             "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-            "metadata": { "name": format!("{version}.subresources.kubevirt.io") },
+            "metadata": { "name": format!("{version}.{group}") },
             "spec": {
                 "service": { "namespace": input.namespace, "name": API_SERVICE, "port": 443 },
-                "group": "subresources.kubevirt.io", "version": version, "caBundle": ca,
-                "groupPriorityMinimum": 1000, "versionPriority": if version == "v1" { 16 } else { 15 },
+                "group": group, "version": version, "caBundle": ca,
+                "groupPriorityMinimum": 1000, "versionPriority": priority,
             },
         }));
     }

@@ -133,6 +133,8 @@ fn api_cluster() -> Value {
         rule("cdi.kubevirt.io", &["cdiconfigs"], &["get"]),
         // What the disks of machines are copied from.
         rule("cdi.kubevirt.io", &["datasources"], &["get"]),
+        // Of which machines are made for whoever may process them.
+        rule("template.kubevirt.io", &["virtualmachinetemplates"], &["get"]),
     ])
 }
 

@@ -1,0 +1,25 @@
+//! `virtctl template`: machines of VirtualMachineTemplates.
+
+mod process;
+
+use crate::connect::Globals;
+use crate::fault::Outcome;
+
+/// Make virtual machines of templates.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Print the virtual machine that comes of a template, or create it.
+    Process(Box<process::Args>),
+}
+
+pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
+    match args.what {
+        What::Process(args) => process::run(globals, *args).await,
+    }
+}
