@@ -41,6 +41,7 @@ mod migration_strangers;
 mod mover;
 mod networks;
 mod node_loss;
+mod one_object;
 mod power;
 mod probes;
 mod refusals;
@@ -105,6 +106,7 @@ fn beside() -> Vec<Trial> {
         eviction::trials(),
         boot::trials(),
         bad_input::trials(),
+        one_object::trials(),
     ];
     interleaved(shared.into_iter().flatten().collect(), own.into_iter().flatten().collect())
 }

@@ -27,11 +27,13 @@
 
 pub mod certificates;
 mod collisions;
+mod detect;
 mod grant;
 mod mac;
 mod machine;
 pub mod manifests;
 mod mirror;
+pub mod names;
 pub mod opting;
 mod pod;
 mod pool;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use hco::child::Child;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, TypeMeta, ValidationDirective};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
@@ -39,6 +39,19 @@ pub(crate) async fn apply(client: &Client, operators: &str, spec: Value) -> anyh
         apply_document(client, &object).await?;
     }
     Ok(())
+}
+
+/// Merges `spec` into that of the HyperConverged object; a field that there is not is refused by its name.
+pub(crate) async fn merge(client: &Client, spec: &Value) -> anyhow::Result<()> {
+    if spec.as_object().is_none_or(serde_json::Map::is_empty) {
+        return Ok(());
+    }
+    let known = GroupVersionKind::gvk("hco.kubevirt.io", "v1", "HyperConverged");
+    let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&known));
+    let strict = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::default() };
+    let change = Patch::Merge(serde_json::json!({ "spec": spec }));
+    let merged = objects.patch(hco::render::NAME, &strict, &change).await;
+    merged.map(drop).context("the HyperConverged object cannot be changed")
 }
 
 /// Two KubeVirt objects would give every node two agents.
@@ -85,6 +98,30 @@ async fn apply_document(client: &Client, document: &DynamicObject) -> anyhow::Re
     let types = document.types.clone().context("a document of the manifest has no kind")?;
     let what = format!("{} {}", types.kind, document.name_any());
     apply_one(client, document, &types).await.with_context(|| format!("cannot apply {what}"))
+}
+
+/// Deletes every document of a manifest, the last one first; what is not there is as good.
+pub(crate) async fn delete_manifest(client: &Client, text: &str) -> anyhow::Result<()> {
+    for document in documents(text)?.iter().rev() {
+        let types = document.types.clone().context("a document of the manifest has no kind")?;
+        let (what, name) = (format!("{} {}", types.kind, document.name_any()), document.name_any());
+        let Ok((resource, capabilities)) =
+            kube::discovery::pinned_kind(client, &GroupVersionKind::try_from(&types)?).await
+        else {
+            continue;
+        };
+        let namespaced = capabilities.scope == kube::discovery::Scope::Namespaced;
+        let api: Api<DynamicObject> = match document.namespace() {
+            Some(namespace) if namespaced => Api::namespaced_with(client.clone(), &namespace, &resource),
+            _ => Api::all_with(client.clone(), &resource),
+        };
+        match api.delete(&name, &DeleteParams::background()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot delete {what}")),
+        }
+    }
+    Ok(())
 }
 
 fn documents(text: &str) -> anyhow::Result<Vec<DynamicObject>> {

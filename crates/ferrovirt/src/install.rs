@@ -1,16 +1,24 @@
 //! `ferrovirt install`: the operators and their objects on the cluster of the current kubeconfig, from the manifests under `deploy/`.
 
+mod lacking;
+mod settings;
+pub(crate) mod uninstall;
+
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DynamicObject, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
+use lacking::DEFAULT_CLASS;
 use serde_json::{Value, json};
 
 use crate::available::{Starts, Told, wait_until_available};
+use crate::deploy::NAMESPACE;
 use crate::failure::{advise, parse};
 use crate::{cluster, deploy, importer, terminal};
 
@@ -23,7 +31,6 @@ const STORAGE: &str = include_str!("../../../deploy/hostpath-cr.yaml");
 /// Nodes fetch the images first.
 const PATIENCE: Duration = Duration::from_secs(900);
 const SILENCE: Duration = Duration::from_secs(10);
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Install virtual machine support on the Kubernetes cluster of the current kubeconfig
 #[derive(Debug, Parser)]
@@ -32,6 +39,12 @@ struct Install {
     /// Where the images are: host[:port][/path], as they were pushed by `ferrovirt images push`
     #[arg(long)]
     registry: Option<String>,
+    /// Path of the kubeconfig
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// A field of the HyperConverged object, such as virtualization.evictionStrategy=None; may be repeated
+    #[arg(long, value_name = "FIELD=VALUE")]
+    set: Vec<String>,
     /// Do without the hostpath provisioner, where the cluster has storage of its own
     #[arg(long)]
     without_storage: bool,
@@ -50,6 +63,7 @@ struct Manifests {
 pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     let Some(asked) = parse::<Install>(words)? else { return Ok(()) };
     let manifests = manifests(asked.registry.as_deref())?;
+    let spec = settings::read(&asked.set)?;
     if asked.dry_run {
         let storage = if asked.without_storage { &[] } else { manifests.storage.as_slice() };
         for text in [&manifests.operators, &manifests.object].into_iter().chain(storage) {
@@ -58,7 +72,10 @@ pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         return Ok(());
     }
     terminal::log("warn");
-    cluster::runtime()?.block_on(install(&manifests, !asked.without_storage))
+    cluster::runtime()?.block_on(async {
+        let client = client(asked.kubeconfig.as_deref()).await?;
+        install(&client, &manifests, spec, !asked.without_storage).await
+    })
 }
 
 fn manifests(registry: Option<&str>) -> anyhow::Result<Manifests> {
@@ -75,38 +92,57 @@ fn manifests(registry: Option<&str>) -> anyhow::Result<Manifests> {
     })
 }
 
-async fn install(manifests: &Manifests, storage: bool) -> anyhow::Result<()> {
-    let client = Client::try_default().await.map_err(|error| {
-        let error = anyhow::Error::new(error).context("cannot use the current kubeconfig");
-        advise(error, "set KUBECONFIG to the cluster's; `kubectl version` shows whether it answers")
-    })?;
-    check_version(&client).await?;
+/// A client of the cluster that this kubeconfig, or the current one, leads to.
+async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let failed = |error: anyhow::Error, what: String| {
+        advise(error.context(what), "name the cluster's with --kubeconfig; `kubectl version` shows whether it answers")
+    };
+    let config = match kubeconfig {
+        None => Config::infer()
+            .await
+            .map_err(|error| failed(error.into(), "cannot use the current kubeconfig".to_owned()))?,
+        Some(path) => {
+            let what = || format!("cannot use {}", path.display());
+            let read = Kubeconfig::read_from(path).map_err(|error| failed(error.into(), what()))?;
+            let chosen = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+            chosen.map_err(|error| failed(error.into(), what()))?
+        }
+    };
+    Client::try_from(config).context("cannot make a client of the kubeconfig")
+}
+
+async fn install(client: &Client, manifests: &Manifests, spec: Value, storage: bool) -> anyhow::Result<()> {
+    check_version(client).await?;
     if storage {
         terminal::say("1 of 3    volumes: the hostpath provisioner");
-        deploy::apply_manifest(&client, &manifests.storage[0]).await?;
-        let object = if has_default_class(&client).await? {
+        deploy::apply_manifest(client, &manifests.storage[0]).await?;
+        let object = if has_default_class(client).await? {
             terminal::say("          the cluster has a default StorageClass; hostpath-csi is made beside it");
             manifests.storage[1].replace(&format!("{DEFAULT_CLASS}: \"true\""), &format!("{DEFAULT_CLASS}: \"false\""))
         } else {
             manifests.storage[1].clone()
         };
-        deploy::apply_manifest(&client, &object).await?;
-        wait_for_storage(&client).await?;
+        deploy::apply_manifest(client, &object).await?;
+        wait_for_storage(client).await?;
     } else {
         terminal::say("1 of 3    volumes: left to the cluster");
     }
     terminal::say("2 of 3    the operators, and the HyperConverged object");
-    deploy::apply(&client, &manifests.operators, json!({})).await?;
-    wait_until_available(&client, Told::HyperConverged, &Starts::new(), PATIENCE).await?;
+    deploy::apply(client, &manifests.operators, spec.clone()).await?;
+    deploy::merge(client, &spec).await?;
+    wait_until_available(client, Told::HyperConverged, &Starts::new(), PATIENCE).await?;
     terminal::say("3 of 3    disks are taken");
-    importer::wait_until_it_judges(&client).await?;
-    let known = client.list_api_group_resources("snapshot.storage.k8s.io/v1").await;
-    if matches!(known, Err(kube::Error::Api(status)) if status.code == 404) {
-        terminal::say(
-            "          snapshots need the CRDs of snapshot.storage.k8s.io and the snapshot controller, which this cluster lacks",
-        );
+    importer::wait_until_it_judges(client).await?;
+    for sentence in lacking::look(client).await? {
+        terminal::say(&format!("          {sentence}"));
     }
-    terminal::say("done      virtual machines can be created now");
+    terminal::say("done      virtual machines can be created now:");
+    terminal::say(
+        "            virtctl create vm --name first --volume-containerdisk src:quay.io/containerdisks/fedora | kubectl apply -f -",
+    );
+    terminal::say("            kubectl get vm,vmi                  what runs");
+    terminal::say(&format!("            kubectl -n {NAMESPACE} edit hyperconverged   what the product does"));
+    terminal::say("            ferrovirt uninstall                 take it all away");
     Ok(())
 }
 
@@ -136,11 +172,7 @@ fn is_too_old(major: &str, minor: &str) -> bool {
 async fn has_default_class(client: &Client) -> anyhow::Result<bool> {
     let classes: Api<StorageClass> = Api::all(client.clone());
     let classes = classes.list(&ListParams::default()).await.context("cannot list the StorageClasses")?;
-    Ok(classes.iter().any(|class| {
-        let marks = class.metadata.annotations.as_ref();
-        class.provisioner != hpp::csi::NAME
-            && marks.and_then(|marks| marks.get(DEFAULT_CLASS)).is_some_and(|mark| mark == "true")
-    }))
+    Ok(classes.iter().any(|class| class.provisioner != hpp::csi::NAME && lacking::is_default(class)))
 }
 
 /// Waits until the HostPathProvisioner is available, and says what it waits for.

@@ -47,6 +47,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("demo", demo::main, "create the demo VM and say what to do with it"),
     ("images", images::main, "build, list, load or push the container images"),
     ("install", install::main, "install virtual machine support on the cluster of the current kubeconfig"),
+    ("uninstall", install::uninstall::main, "take virtual machine support away from that cluster"),
     ("logs", logs::main, "print the log of a part of the cluster"),
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
     ("node", node_commands::main, "list, add, remove, start, stop, kill, cut off or enter the nodes"),

@@ -6,14 +6,8 @@ use kit::certs::Leaf;
 use kit::duration;
 use kit::keyring::{Keyring, Lifetimes, service_names};
 
-use super::manifests::{ACCOUNT, SERVICE};
+use super::names::{ACCOUNT, BUNDLE, BUNDLE_KEY, SECRET, SERVICE};
 
-/// Secret with the certificate, and its key.
-pub const SECRET: &str = "kubemacpool-service";
-/// ConfigMap with the authorities.
-pub const BUNDLE: &str = "kubemacpool-service-ca-bundle";
-/// Key of the bundle in it.
-pub const BUNDLE_KEY: &str = "ca-bundle.crt";
 /// Secret with the authority.
 const AUTHORITY: &str = "kubemacpool-service-ca";
 const HOUR: Duration = Duration::from_secs(3600);

@@ -4,8 +4,6 @@
 //! That is fine until both run. What runs is watched; each collision is a series of the metric, and an event on every object.
 //! An event names objects of its own namespace only: who else runs what is nobody's business. The log names all.
 
-mod detect;
-
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
@@ -17,7 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-pub(super) use self::detect::{Running, collision, told};
+use super::detect::{Running, collision, told};
 use super::mac::Mac;
 use super::mirror::Mirror;
 use super::reservation::Object;

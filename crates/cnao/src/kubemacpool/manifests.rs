@@ -12,10 +12,6 @@ use serde_json::{Value, json};
 use super::opting::Mode;
 use super::range::{CONFIG, END, Range, START};
 
-/// The account of the replicas.
-pub const ACCOUNT: &str = "kubemacpool-sa";
-/// The Service in front of the webhooks.
-pub const SERVICE: &str = "kubemacpool-service";
 /// The Deployment of the replicas.
 pub const DEPLOYMENT: &str = "kubemacpool-mac-controller-manager";
 /// The configuration of the webhooks.
@@ -104,7 +100,7 @@ mod tests {
     use clap::Parser;
 
     use super::super::Args;
-    use super::super::certificates::BUNDLE_KEY;
+    use super::super::names::BUNDLE_KEY;
     use super::*;
 
     fn input() -> Input {

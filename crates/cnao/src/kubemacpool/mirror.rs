@@ -17,7 +17,7 @@ use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 
-use super::collisions::Running;
+use super::detect::Running;
 use super::mac::Mac;
 use super::opting::{Mode, PODS, VIRTUAL_MACHINES};
 use super::pool::Pool;

@@ -8,7 +8,7 @@ use super::MANAGER;
 use super::object::NetworkAddonsConfig;
 use super::plan::Operand;
 use crate::bridge_marker::manifests as marker;
-use crate::kubemacpool::certificates::SECRET;
+use crate::kubemacpool::names::SECRET;
 use crate::kubemacpool::{Range, manifests as pool};
 
 /// What the manifests are made from.

@@ -5,12 +5,10 @@ use std::time::Duration;
 use kit::certs::Leaf;
 use kit::keyring::{Keyring, Lifetimes, service_names};
 
-use super::manifests::validator::DEPLOYMENT;
+use super::names::{DEPLOYMENT, SECRET};
 use crate::validator::NAME;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Secret of the certificate, which the validator mounts.
-pub const SECRET: &str = "virt-template-validator-certs";
 
 /// What is to be there in `namespace`. Authorities live a week and certificates a day, and are renewed a fifth of it before their end.
 pub fn keyring(namespace: &str) -> Keyring {

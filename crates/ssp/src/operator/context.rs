@@ -14,7 +14,7 @@ use kube::{Client, Resource, ResourceExt};
 
 use super::metrics::Metrics;
 use super::status::phase;
-use super::{Release, templates};
+use super::{Release, restored};
 use crate::Error;
 use crate::object::{SSP, Status};
 
@@ -45,7 +45,7 @@ pub struct Context {
     /// What was applied last.
     pub applied: Applied,
     /// What was applied of templates, to tell what was changed by others.
-    pub(super) templates: templates::Memory,
+    pub(super) templates: restored::Memory,
     /// What was deleted because nothing asks for it, so that it is not deleted again and again.
     pruned: Mutex<BTreeSet<String>>,
     /// What is counted.
@@ -75,7 +75,7 @@ impl Context {
             crons: Store::default(),
             claims: Store::default(),
             applied: Applied::by(super::MANAGER),
-            templates: templates::Memory::default(),
+            templates: restored::Memory::default(),
             pruned: Mutex::default(),
             metrics: Metrics::default(),
         }

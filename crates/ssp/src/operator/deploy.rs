@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 
 use super::architectures::Architectures;
 use super::context::Context;
-use super::manifests::validator::DEPLOYMENT;
-use super::manifests::{self, Input, monitoring};
+use super::manifests::{self, Input, admission, monitoring};
+use super::names::DEPLOYMENT;
 use super::sources::{self, Step};
 use super::status::{self, Seen};
 use super::{Release, certificates, check, remove, templates};
@@ -122,7 +122,7 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, answered: bo
     };
     input.monitoring = serves(monitoring::VERSION, &monitoring::KINDS).await?;
     // A webhook that nobody answers refuses every machine. Once there, it stays while the validator is away: so it is asked for.
-    let hooks = hooks(&input);
+    let hooks = admission::addresses(&input);
     let there = context.applied.addresses();
     let wanted = input.replicas > 0;
     input.answered = wanted && (answered || hooks.iter().any(|hook| there.contains(hook)));
@@ -160,11 +160,6 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, answered: bo
         remarks.push("the cluster serves no kind of templates: none are made".to_owned());
     }
     Ok(Done { again: LOOK.min(renewed.again), whole: input.answered || !wanted, remarks })
-}
-
-/// Addresses of the webhooks' configuration.
-pub(super) fn hooks(input: &Input) -> Vec<String> {
-    manifests::admission::render(input).iter().map(apply::address).collect()
 }
 
 async fn boot_sources(context: &Context, ssp: &SSP, architectures: &Architectures) -> Result<(), Error> {

@@ -7,14 +7,13 @@ use serde_json::{Value, json};
 
 use super::MANAGER;
 use super::manifests::{crds, images, validator};
+use super::names::METRICS_SERVICE;
 use crate::words::{self, IMAGES};
 
 /// Default image of the validator.
 pub const COMPONENT_IMAGE: &str = concat!("ferrovirt.local/component:v", env!("CARGO_PKG_VERSION"));
 /// Where the operator lives.
 pub const NAMESPACE: &str = "kubevirt-hyperconverged";
-/// The Service of the operator's metrics.
-pub const METRICS_SERVICE: &str = "ssp-operator-metrics";
 
 const READ: &[&str] = &["get", "list", "watch"];
 

@@ -7,8 +7,8 @@ use kit::{apply, clock, operator};
 use kube::ResourceExt;
 
 use super::context::Context;
-use super::manifests::Input;
-use super::{MANAGER, certificates, deploy, manifests, status, templates};
+use super::manifests::{Input, admission};
+use super::{MANAGER, certificates, manifests, status, templates};
 use crate::Error;
 use crate::object::SSP;
 use crate::words::IMAGES;
@@ -31,7 +31,7 @@ pub(super) async fn sync(context: &Context, ssp: &SSP) -> Result<Next, Error> {
     context.templates.forget();
     let namespace = &context.release.namespace;
     // Nobody may be asked about what is going away, or a webhook that is gone already refuses its end.
-    let hooks = deploy::hooks(&Input { namespace: namespace.clone(), ..Input::default() });
+    let hooks = admission::addresses(&Input { namespace: namespace.clone(), ..Input::default() });
     operator::delete(&context.client, &hooks).await?;
     let crons = context.crons.list();
     let since = ssp.metadata.deletion_timestamp.as_ref().map_or(0, |time| now.as_second() - time.0.as_second());

@@ -7,11 +7,8 @@ use kit::admission::Cause;
 use kit::operator;
 use meta::conditions;
 
-use super::manifests::validator::DEPLOYMENT;
+use super::names::{CONFIGURATION, DEPLOYMENT};
 use crate::object::{SSP, Status};
-
-/// Annotation of the Deployment that names the configuration it was made from.
-pub const CONFIGURATION: &str = "operator.ssp.kubevirt.io/configuration";
 
 /// Words of `status.phase`.
 pub mod phase {

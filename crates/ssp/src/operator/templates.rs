@@ -2,8 +2,6 @@
 //! that the cluster cannot run taken away.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
 
 use http::{Method, Request, header};
 use kit::{apply, operator};
@@ -74,42 +72,6 @@ pub fn render(
     .collect()
 }
 
-/// What was applied of templates, by address.
-#[derive(Debug, Default)]
-pub struct Memory {
-    sent: Mutex<BTreeMap<String, u64>>,
-    /// What the cluster was tidied for.
-    tidied: Mutex<Option<String>>,
-}
-
-impl Memory {
-    /// How many of `templates` are as they were rendered before, and are not known any more to be so in the cluster: somebody
-    /// changed them. What is rendered otherwise than before, nobody else has changed.
-    pub fn restored(&self, templates: &[Value], known: &[String]) -> u64 {
-        let now: BTreeMap<String, u64> =
-            templates.iter().map(|template| (apply::address(template), hash(template))).collect();
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = now
-            .iter()
-            .filter(|(address, hash)| sent.get(*address) == Some(*hash) && known.binary_search(address).is_err());
-        let changed = changed.count();
-        *sent = now;
-        u64::try_from(changed).unwrap_or_default()
-    }
-
-    /// Nothing is there any more.
-    pub fn forget(&self) {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        *self.tidied.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-}
-
-fn hash(template: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    template.to_string().hash(&mut hasher);
-    hasher.finish()
-}
-
 /// What becomes of a template that is there and is not rendered.
 #[derive(Clone, Debug, PartialEq)]
 enum Old {
@@ -149,7 +111,7 @@ pub async fn tidy(
 ) -> Result<(), Error> {
     let words: Vec<&str> = kinds.iter().map(|kind| kind.kind).collect();
     let state = format!("{VERSION} {namespace} {architectures:?} {words:?}");
-    if context.templates.tidied.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&state) {
+    if context.templates.is_tidied_for(&state) {
         return Ok(());
     }
     let addresses: Vec<String> = rendered.iter().map(apply::address).collect();
@@ -163,7 +125,7 @@ pub async fn tidy(
             }
         }
     }
-    *context.templates.tidied.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
+    context.templates.tidied_for(state);
     Ok(())
 }
 
@@ -245,23 +207,5 @@ mod tests {
         assert_eq!(old(&metadata("ns", done), "ns", &here, false), Old::Keep);
         let foreign = json!({ "template.kubevirt.io/architecture": "s390x" });
         assert_eq!(old(&metadata("ns", foreign), "ns", &here, false), Old::Delete);
-    }
-
-    #[test]
-    fn only_what_somebody_else_changed_is_counted() {
-        let template = |text: &str| {
-            json!({
-                "apiVersion": "template.kubevirt.io/v1alpha1", "kind": "VirtualMachineTemplate",
-                "metadata": { "name": "t", "namespace": "ns" }, "spec": text,
-            })
-        };
-        let memory = Memory::default();
-        let known = [apply::address(&template(""))];
-        assert_eq!(memory.restored(&[template("a")], &[]), 0, "the first time, all are new");
-        assert_eq!(memory.restored(&[template("a")], &known), 0);
-        assert_eq!(memory.restored(&[template("a")], &[]), 1);
-        assert_eq!(memory.restored(&[template("b")], &known), 0, "what is wanted has changed");
-        memory.forget();
-        assert_eq!(memory.restored(&[template("b")], &[]), 0);
     }
 }

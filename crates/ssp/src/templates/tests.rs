@@ -1,3 +1,5 @@
+//! What holds of all common templates.
+
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ use kube_apiserver::ApiServer;
 use kube_apiserver::request::User;
 use serde_json::{Value, json};
 use ssp::object::SSP;
-use ssp::operator::manifests::validator::DEPLOYMENT;
+use ssp::operator::names::DEPLOYMENT;
 use ssp::operator::{Operator, Release, Running, install};
 use ssp::templates::system::Architecture;
 

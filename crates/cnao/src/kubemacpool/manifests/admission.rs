@@ -4,7 +4,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::{Input, MUTATOR, SERVICE};
+use super::{Input, MUTATOR};
+use crate::kubemacpool::names::SERVICE;
 use crate::kubemacpool::opting::{PODS, VIRTUAL_MACHINES};
 use crate::kubemacpool::{pod, webhook};
 

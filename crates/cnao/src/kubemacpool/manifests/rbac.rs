@@ -4,7 +4,7 @@ use kit::operator::manifests::{account, binding, role, rule};
 use kit::served;
 use serde_json::{Value, json};
 
-use super::ACCOUNT;
+use crate::kubemacpool::names::ACCOUNT;
 use crate::kubemacpool::range::CONFIG;
 
 const ROLE: &str = "kubemacpool-manager-role";

@@ -3,8 +3,8 @@
 use kit::workload::{self, field};
 use serde_json::{Value, json};
 
-use super::{ACCOUNT, DEPLOYMENT, Input, SERVICE};
-use crate::kubemacpool::certificates::{BUNDLE, BUNDLE_KEY, SECRET};
+use super::{DEPLOYMENT, Input};
+use crate::kubemacpool::names::{ACCOUNT, BUNDLE, BUNDLE_KEY, SECRET, SERVICE};
 
 /// The port of the webhooks and of health, by name and number.
 pub(super) const WEBHOOK: (&str, u16) = ("webhook-server", 8000);

@@ -4,7 +4,7 @@ use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineIn
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Resource, ResourceExt};
 
-use super::super::collisions::Running;
+use super::super::detect::Running;
 use super::super::mac::Mac;
 use super::super::opting::is_asked_for;
 use super::super::pod;

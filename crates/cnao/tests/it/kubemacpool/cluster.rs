@@ -11,7 +11,8 @@ use api::kubevirt::v1::VirtualMachine;
 use axum::Router;
 use axum::body::Body;
 use cnao::kubemacpool::certificates::{self, Intervals};
-use cnao::kubemacpool::manifests::{self, ACCOUNT, Input};
+use cnao::kubemacpool::manifests::{self, Input};
+use cnao::kubemacpool::names::{ACCOUNT, SECRET};
 use cnao::kubemacpool::opting::Mode;
 use cnao::kubemacpool::reservation::LABEL;
 use cnao::kubemacpool::{Mac, Modes, Range, Server, Settings};
@@ -65,7 +66,7 @@ impl Cluster {
         let end: Mac = format!("02:00:00:{a:02x}:{b:02x}:{c:02x}").parse().unwrap();
         let range = Range::new("02:00:00:00:00:00".parse().unwrap(), end).unwrap();
         let input = Input { ca_bundle: renewed.bundle.clone(), ..Input::new(NAMESPACE, "image", range) };
-        let pair = renewed.leaves[certificates::SECRET].clone();
+        let pair = renewed.leaves[SECRET].clone();
         let cluster = Cluster { server, client, pair, made: AtomicU64::new(0) };
         cluster.namespace(NAMESPACE, json!({})).await;
         cluster.namespace("ns", json!({})).await;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Input, validator};
 use crate::operator::MANAGER;
+use crate::operator::names::DEPLOYMENT;
 use crate::validator::judge;
 use crate::words;
 
@@ -17,7 +18,7 @@ pub fn render(input: &Input) -> Vec<Value> {
             "name": name,
             "admissionReviewVersions": ["v1"],
             "clientConfig": {
-                "service": { "namespace": input.namespace, "name": validator::DEPLOYMENT, "path": path, "port": 443 },
+                "service": { "namespace": input.namespace, "name": DEPLOYMENT, "path": path, "port": 443 },
                 "caBundle": ca,
             },
             "failurePolicy": "Fail", "matchPolicy": "Equivalent", "sideEffects": "None", "timeoutSeconds": 10,
@@ -53,9 +54,14 @@ pub fn render(input: &Input) -> Vec<Value> {
     }]);
     vec![json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-        "metadata": { "name": validator::DEPLOYMENT, "labels": validator::selector() },
+        "metadata": { "name": DEPLOYMENT, "labels": validator::selector() },
         "webhooks": [machines, templates],
     })]
+}
+
+/// Addresses of the configuration.
+pub fn addresses(input: &Input) -> Vec<String> {
+    render(input).iter().map(kit::apply::address).collect()
 }
 
 /// A machine that names its own rules or a template, in labels or annotations.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Input, validator};
 use crate::operator::MANAGER;
-use crate::operator::install::METRICS_SERVICE;
+use crate::operator::names::{DEPLOYMENT, METRICS_SERVICE};
 
 /// The version of the kinds of Prometheus' operator.
 pub const VERSION: &str = "monitoring.coreos.com/v1";
@@ -122,7 +122,7 @@ fn recorded(namespace: &str) -> Vec<Value> {
     let increase = |metric: &str| format!("sum(increase({metric}_total[1h])) OR on() vector(0)");
     let all = [
         ("kubevirt_ssp_operator_up", "sum", up(MANAGER)),
-        ("kubevirt_ssp_template_validator_up", "sum", up(validator::DEPLOYMENT)),
+        ("kubevirt_ssp_template_validator_up", "sum", up(DEPLOYMENT)),
         (
             "kubevirt_ssp_operator_reconcile_succeeded",
             "sum",

@@ -5,15 +5,12 @@ use kit::workload;
 use serde_json::{Value, json};
 
 use super::Input;
-use crate::operator::certificates::SECRET;
-use crate::operator::status::CONFIGURATION;
+use crate::operator::names::{CONFIGURATION, DEPLOYMENT, SECRET};
 use crate::validator::NAME;
 use crate::words;
 
 /// What the objects are of.
 pub const OPERAND: &str = "template-validator";
-/// The Deployment, the Service that the API server asks, and the configuration of the webhooks.
-pub const DEPLOYMENT: &str = "virt-template-validator";
 /// The account.
 pub const ACCOUNT: &str = "template-validator";
 /// The port of the webhooks.

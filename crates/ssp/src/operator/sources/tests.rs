@@ -1,3 +1,5 @@
+//! Steps from what is there to what is wanted of boot sources.
+
 use crate::object::Spec;
 
 use super::*;

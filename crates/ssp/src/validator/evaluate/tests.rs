@@ -1,3 +1,5 @@
+//! Machines judged by rules.
+
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::super::mac::Mac;
-use super::super::reservation::Object;
+use super::mac::Mac;
+use super::reservation::Object;
 
 /// How many objects an event names.
 const NAMED: usize = 8;
@@ -56,7 +56,7 @@ pub(crate) fn told(mac: Mac, namespace: &str, all: &BTreeSet<Object>) -> String 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::reservation::Kind;
+    use super::super::reservation::Kind;
     use super::*;
 
     fn object(namespace: &str, name: &str) -> Object {
