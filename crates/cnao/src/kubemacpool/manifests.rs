@@ -100,7 +100,7 @@ mod tests {
     use clap::Parser;
 
     use super::super::Args;
-    use super::super::names::BUNDLE_KEY;
+    use super::super::names::{BUNDLE_KEY, SERVICE};
     use super::*;
 
     fn input() -> Input {
