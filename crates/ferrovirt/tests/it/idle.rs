@@ -48,7 +48,8 @@ async fn define(client: &Client, definition: Value) {
 async fn define_ours(client: &Client) {
     for file in std::fs::read_dir(Path::new("../../deploy/crds")).unwrap().map(|file| file.unwrap().path()) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
-        if !name.contains("cdi.kubevirt.io") || name.starts_with("cdis.") {
+        let built_in = name.starts_with("network-attachment-definitions.");
+        if (!name.contains("cdi.kubevirt.io") || name.starts_with("cdis.")) && !built_in {
             define(client, serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap()).await;
         }
     }

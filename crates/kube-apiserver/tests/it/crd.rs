@@ -152,7 +152,8 @@ async fn large_definitions_are_served() {
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         for document in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
-            if document["kind"] != "CustomResourceDefinition" {
+            let built_in = document["metadata"]["name"] == "network-attachment-definitions.k8s.cni.cncf.io";
+            if document["kind"] != "CustomResourceDefinition" || built_in {
                 continue;
             }
             let request =
